@@ -1,0 +1,160 @@
+//! Which job a worker gets (Q6): priority, then the affinity it already holds, then the oldest, with a starvation bound.
+//!
+//! Waiting jobs stand in lanes, one per (queue, kind, priority, affinity), oldest first. The store brings the head of
+//! each lane the worker may serve; `next_lanes` says from which lanes to take now.
+
+use crate::name::Label;
+use crate::time::Time;
+
+/// The model or other heavy thing a job needs loaded; `None` needs nothing and fits every worker.
+pub type Affinity = Option<Label>;
+
+/// The oldest job of a lane that can run now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaneHead {
+    pub lane: i64,
+    pub priority: i32,
+    pub affinity: Affinity,
+    pub waiting_since: Time,
+    /// How long this lane's queue lets other affinities pass it over.
+    pub starvation_ms: i64,
+}
+
+/// Lanes to take from together, oldest first across all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    pub lanes: Vec<i64>,
+    /// What the worker holds once it works on these.
+    pub affinity: Affinity,
+    /// The worker must bring up another affinity for these.
+    pub swap: bool,
+    /// An older job of another affinity was passed over to save a swap.
+    pub passed_over: bool,
+}
+
+/// The lanes a worker that holds `held` takes from next; `None` when nothing waits.
+pub fn next_lanes(heads: &[LaneHead], held: &Affinity, now: Time) -> Option<Choice> {
+    let priority = heads.iter().map(|head| head.priority).max()?;
+    let urgent = || heads.iter().filter(move |head| head.priority == priority);
+    let fits = |head: &LaneHead, affinity: &Affinity| head.affinity.is_none() || head.affinity == *affinity;
+
+    let oldest_fitting = urgent().filter(|head| fits(head, held)).min_by_key(|head| head.waiting_since);
+    let oldest_other = urgent().filter(|head| !fits(head, held)).min_by_key(|head| head.waiting_since);
+    let (affinity, swap) = match (oldest_fitting, oldest_other) {
+        (None, None) => return None,
+        (Some(_), None) => (held.clone(), false),
+        (None, Some(other)) => (other.affinity.clone(), true),
+        (Some(fitting), Some(other)) => {
+            let starved = now.ms_since(other.waiting_since) > other.starvation_ms;
+            // A starving lane wins only over younger work: older work that fits is not the one starving it.
+            if starved && other.waiting_since < fitting.waiting_since {
+                (other.affinity.clone(), true)
+            } else if fitting.affinity.is_none() && held.is_none() && other.waiting_since < fitting.waiting_since {
+                // A worker that holds nothing has no swap to save: plain age decides.
+                (other.affinity.clone(), true)
+            } else {
+                (held.clone(), false)
+            }
+        }
+    };
+    let chosen: Vec<&LaneHead> = urgent().filter(|head| fits(head, &affinity)).collect();
+    let oldest_chosen = chosen.iter().map(|head| head.waiting_since).min()?;
+    let passed_over = !swap && oldest_other.is_some_and(|other| other.waiting_since < oldest_chosen);
+    Some(Choice { lanes: chosen.iter().map(|head| head.lane).collect(), affinity, swap, passed_over })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn label(text: &str) -> Affinity {
+        Some(Label::new(text).expect("a label"))
+    }
+
+    fn head(lane: i64, priority: i32, affinity: &str, since_s: i64) -> LaneHead {
+        LaneHead {
+            lane,
+            priority,
+            affinity: if affinity.is_empty() { None } else { label(affinity) },
+            waiting_since: Time::from_seconds(since_s),
+            starvation_ms: 100_000,
+        }
+    }
+
+    fn check(heads: &[LaneHead], held: &str, now_s: i64, lanes: &[i64], swap: bool) {
+        let held = if held.is_empty() { None } else { label(held) };
+        let choice = next_lanes(heads, &held, Time::from_seconds(now_s)).expect("something waits");
+        assert_eq!((choice.lanes.as_slice(), choice.swap), (lanes, swap));
+    }
+
+    #[test]
+    fn q6_priority_comes_before_affinity() {
+        check(&[head(1, 0, "llama", 1), head(2, 5, "mistral", 9)], "llama", 10, &[2], true);
+    }
+
+    #[test]
+    fn q6_the_held_affinity_comes_before_age() {
+        check(&[head(1, 0, "llama", 9), head(2, 0, "mistral", 1)], "llama", 10, &[1], false);
+    }
+
+    #[test]
+    fn q6_past_the_starvation_bound_the_oldest_other_affinity_wins() {
+        let heads = [head(1, 0, "llama", 150), head(2, 0, "mistral", 50), head(3, 0, "phi", 40)];
+        check(&heads, "llama", 140, &[1], false);
+        check(&heads, "llama", 141, &[3], true);
+    }
+
+    #[test]
+    fn without_anything_held_the_oldest_wins() {
+        check(&[head(1, 0, "llama", 9), head(2, 0, "mistral", 1)], "", 10, &[2], true);
+        check(&[head(1, 0, "", 9), head(2, 0, "mistral", 1)], "", 10, &[1, 2], true);
+        check(&[head(1, 0, "", 1), head(2, 0, "mistral", 9)], "", 10, &[1], false);
+    }
+
+    #[test]
+    fn work_that_needs_no_affinity_fits_every_worker() {
+        check(&[head(1, 0, "", 9), head(2, 0, "llama", 8)], "llama", 10, &[1, 2], false);
+    }
+
+    #[test]
+    fn a_saved_swap_is_told() {
+        let heads = [head(1, 0, "llama", 9), head(2, 0, "mistral", 1)];
+        let choice = next_lanes(&heads, &label("llama"), Time::from_seconds(10)).expect("something waits");
+        assert!(choice.passed_over);
+    }
+
+    proptest! {
+        /// The rules of Q6, said the other way round, for any set of lanes.
+        #[test]
+        fn the_choice_obeys_q6(
+            lanes in proptest::collection::vec((0i32..3, 0usize..4, 0i64..200), 1..20), held in 0usize..4, now in 200i64..300
+        ) {
+            let names = ["", "llama", "mistral", "phi"];
+            let heads: Vec<_> = lanes.iter().enumerate().map(|(n, (p, a, s))| head(n as i64, *p, names[*a], *s)).collect();
+            let held = if held == 0 { None } else { label(names[held]) };
+            let now = Time::from_seconds(now);
+            let choice = next_lanes(&heads, &held, now).expect("something waits");
+            let top = heads.iter().map(|h| h.priority).max().expect("one");
+            prop_assert!(!choice.lanes.is_empty());
+            for lane in &choice.lanes {
+                let chosen = &heads[*lane as usize];
+                prop_assert_eq!(chosen.priority, top);
+                prop_assert!(chosen.affinity.is_none() || chosen.affinity == choice.affinity);
+            }
+            prop_assert_eq!(choice.swap, choice.affinity != held);
+            let fitting: Vec<_> = heads.iter().filter(|h| h.priority == top && (h.affinity.is_none() || h.affinity == held)).collect();
+            let others: Vec<_> = heads.iter().filter(|h| h.priority == top && h.affinity.is_some() && h.affinity != held).collect();
+            let starving = others.iter().any(|o| now.ms_since(o.waiting_since) > o.starvation_ms
+                && fitting.iter().all(|f| o.waiting_since < f.waiting_since));
+            if held.is_some() && !fitting.is_empty() {
+                prop_assert_eq!(choice.swap, starving);
+            }
+            if choice.swap {
+                let oldest = others.iter().map(|o| o.waiting_since).min().expect("a swap has a cause");
+                let taken = others.iter().filter(|o| o.affinity == choice.affinity).map(|o| o.waiting_since).min();
+                prop_assert_eq!(taken, Some(oldest));
+            }
+        }
+    }
+}

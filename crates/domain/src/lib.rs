@@ -1,0 +1,23 @@
+//! The rules of Windlass: what a job may do next, how long it waits, which job a worker gets, what a name may be.
+//!
+//! Nothing here reads a clock, draws a random number, talks to a database or knows JSON. Callers bring the time and
+//! the dice; every function answers the same for the same input, which is what the model tests rely on.
+
+pub mod claim;
+pub mod id;
+pub mod job;
+pub mod lease;
+pub mod limits;
+pub mod name;
+pub mod queue;
+pub mod retry;
+pub mod time;
+pub mod why;
+
+pub use claim::{Affinity, LaneHead};
+pub use id::{ClaimId, JobId, NodeId, TenantId, WorkerId};
+pub use job::{Epoch, Job, JobError, JobState, Outcome, Refusal, State};
+pub use name::{Label, Name, NameError};
+pub use queue::{KindSettings, QueueSettings};
+pub use retry::RetryPolicy;
+pub use time::Time;

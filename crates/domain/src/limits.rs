@@ -1,0 +1,69 @@
+//! Every bound of the program, in one place. A loop, queue, body, page or retry without a limit here is a bug.
+
+/// Payload of one job, in bytes of JSON, unless configured.
+pub const PAYLOAD_BYTES: usize = 1 << 20;
+/// Result of one job, in bytes of JSON.
+pub const RESULT_BYTES: usize = 1 << 20;
+/// A whole request body that carries jobs or outcomes.
+pub const BODY_BYTES: usize = 16 << 20;
+/// JSON nesting. Below what either database and any common parser can take.
+pub const JSON_DEPTH: usize = 100;
+/// Jobs in one bulk enqueue.
+pub const BATCH_JOBS: usize = 10_000;
+/// Jobs one `claim` may hand out.
+pub const CLAIM_JOBS: usize = 1_000;
+/// Outcomes in one `settle`.
+pub const SETTLE_OUTCOMES: usize = 1_000;
+/// Queue, kind and process names, in bytes.
+pub const NAME_BYTES: usize = 128;
+/// Affinities, subjects, runs, tags and keys, in bytes.
+pub const LABEL_BYTES: usize = 256;
+pub const TAGS: usize = 32;
+pub const WORKER_QUEUES: usize = 100;
+pub const WORKER_KINDS: usize = 100;
+pub const WORKER_AFFINITIES: usize = 100;
+/// Error messages are cut to this, at a character, so that a worker's stack trace never loses its outcome.
+pub const ERROR_MESSAGE_BYTES: usize = 16 << 10;
+pub const ERROR_CODE_BYTES: usize = 128;
+pub const REASON_BYTES: usize = 1 << 10;
+pub const PRIORITY_MIN: i64 = -32_768;
+pub const PRIORITY_MAX: i64 = 32_767;
+pub const MAX_ATTEMPTS: i64 = 1_000;
+pub const DEFAULT_MAX_ATTEMPTS: i32 = 3;
+pub const LEASE_S_MIN: i64 = 1;
+pub const LEASE_S_MAX: i64 = 3_600;
+pub const LEASE_S_DEFAULT: i64 = 30;
+/// Longest wait between two attempts when the policy names no maximum.
+pub const RETRY_MAXIMUM_S: i64 = 24 * 3_600;
+/// Longest wait any policy, snooze or schedule may ask for.
+pub const WAIT_S_MAX: i64 = 10 * 366 * 24 * 3_600;
+pub const TIMEOUT_S_MAX: i64 = 30 * 24 * 3_600;
+/// Longest long-poll; the caller asks again.
+pub const LONG_POLL_S: u64 = 60;
+pub const PAGE_ITEMS: usize = 500;
+pub const PAGE_ITEMS_DEFAULT: usize = 50;
+/// Rows a filter without an index may look at for one page; past it the page says `partial`.
+pub const SCAN_ROWS: usize = 20_000;
+/// Lanes (queue, kind, priority, affinity) one claim or listing looks at.
+pub const LANES: usize = 10_000;
+pub const IDEMPOTENCY_KEEP_S: i64 = 24 * 3_600;
+/// How long other affinities may be passed over before the oldest of them wins, unless the queue says otherwise.
+pub const STARVATION_S_DEFAULT: i64 = 300;
+pub const CONCURRENCY_MAX: i64 = 100_000;
+/// Ended jobs are kept this long unless their queue says otherwise.
+pub const RETENTION_S_DEFAULT: i64 = 7 * 24 * 3_600;
+pub const HISTORY_RETENTION_S_DEFAULT: i64 = 90 * 24 * 3_600;
+/// Rows one maintenance step touches in one transaction.
+pub const MAINTENANCE_ROWS: usize = 1_000;
+/// Callers that share one commit.
+pub const SHARED_COMMIT_REQUESTS: usize = 4_096;
+pub const SHARED_COMMIT_JOBS: usize = 10_000;
+/// How long the SQLite writer may hold its transaction open while it takes more work in.
+pub const SQLITE_HOLD_MS: u64 = 50;
+/// Artifacts up to this size live in the database; larger ones in the blob store.
+pub const ARTIFACT_INLINE_BYTES: usize = 64 << 10;
+pub const ARTIFACT_BYTES: u64 = 10 << 30;
+pub const ARTIFACTS_PER_JOB: usize = 1_000;
+/// Silence of every node after which leases are given one more full term: an outage of ours burns nobody's attempts.
+pub const OUTAGE_MS: i64 = 3_000;
+pub const SERVICE_BEAT_MS: i64 = 1_000;

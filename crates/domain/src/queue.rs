@@ -1,0 +1,60 @@
+//! What a queue may be told: limits, retry, time-outs, retention (Q8, Q12).
+
+use std::collections::BTreeMap;
+
+use crate::limits::{RETENTION_S_DEFAULT, STARVATION_S_DEFAULT};
+use crate::name::Name;
+use crate::retry::RetryPolicy;
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct QueueSettings {
+    /// Jobs of this queue that may run at once, anywhere.
+    pub concurrency: Option<u32>,
+    /// Jobs with the same concurrency key that may run at once; one, unless set.
+    pub per_key: Option<u32>,
+    pub rate_per_s: Option<f64>,
+    pub starvation_s: Option<i64>,
+    pub retry: Option<RetryPolicy>,
+    pub timeout_s: Option<i64>,
+    pub retention_s: Option<i64>,
+    /// Names of phases that workers of this queue may report beside the built-in ones.
+    pub phases: Vec<Name>,
+    pub kinds: BTreeMap<Name, KindSettings>,
+}
+
+/// What one kind of job in a queue does differently.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KindSettings {
+    pub retry: Option<RetryPolicy>,
+    pub timeout_s: Option<i64>,
+    pub max_attempts: Option<i32>,
+}
+
+impl QueueSettings {
+    /// The policy for a job of `kind` that brings none of its own.
+    pub fn retry_for(&self, kind: &Name) -> RetryPolicy {
+        let of_kind = self.kinds.get(kind).and_then(|settings| settings.retry);
+        of_kind.or(self.retry).unwrap_or(RetryPolicy::QUEUE_DEFAULT)
+    }
+
+    pub fn timeout_s_for(&self, kind: &Name) -> Option<i64> {
+        self.kinds.get(kind).and_then(|settings| settings.timeout_s).or(self.timeout_s)
+    }
+
+    pub fn max_attempts_for(&self, kind: &Name) -> i32 {
+        let of_kind = self.kinds.get(kind).and_then(|settings| settings.max_attempts);
+        of_kind.unwrap_or(crate::limits::DEFAULT_MAX_ATTEMPTS)
+    }
+
+    pub fn per_key_limit(&self) -> u32 {
+        self.per_key.unwrap_or(1)
+    }
+
+    pub fn starvation_ms(&self) -> i64 {
+        self.starvation_s.unwrap_or(STARVATION_S_DEFAULT).saturating_mul(1_000)
+    }
+
+    pub fn retention_s(&self) -> i64 {
+        self.retention_s.unwrap_or(RETENTION_S_DEFAULT)
+    }
+}

@@ -1,0 +1,129 @@
+//! Why a job is not running: the one reason, the first that stands in its way (Q15).
+
+use crate::job::JobState;
+use crate::time::Time;
+
+/// What is known of a job and its surroundings when somebody asks.
+#[derive(Clone, Debug, Default)]
+pub struct Circumstances {
+    pub state: Option<JobState>,
+    pub run_at: Option<Time>,
+    /// The job failed before and waits for its next attempt.
+    pub last_error_code: Option<String>,
+    pub queue_paused: Option<String>,
+    /// Which limit holds it back, in words.
+    pub limit: Option<String>,
+    pub subject_busy: Option<String>,
+    /// Live workers that serve its queue and kind.
+    pub workers: u64,
+    /// Jobs ahead of it, at most as many as were looked at.
+    pub ahead: u64,
+    pub eta_s: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    NotDue,
+    Behind,
+    QueuePaused,
+    LimitReached,
+    SubjectBusy,
+    Backoff,
+    NoWorker,
+    Loading,
+    OverQuota,
+    Running,
+    Ended,
+}
+
+impl Reason {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NotDue => "not_due",
+            Self::Behind => "behind",
+            Self::QueuePaused => "queue_paused",
+            Self::LimitReached => "limit_reached",
+            Self::SubjectBusy => "subject_busy",
+            Self::Backoff => "backoff",
+            Self::NoWorker => "no_worker",
+            Self::Loading => "loading",
+            Self::OverQuota => "over_quota",
+            Self::Running => "running",
+            Self::Ended => "ended",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Why {
+    pub reason: Reason,
+    pub detail: String,
+    pub until: Option<Time>,
+    pub position: Option<u64>,
+    pub eta_s: Option<u64>,
+}
+
+impl Circumstances {
+    /// The first obstacle on the job's way, in the order in which it meets them.
+    pub fn why(&self) -> Why {
+        let say = |reason, detail: String| Why { reason, detail, until: None, position: None, eta_s: None };
+        match self.state {
+            Some(state) if state.is_terminal() => return say(Reason::Ended, format!("the job has {state}")),
+            Some(JobState::Loading) => return say(Reason::Loading, "a worker is loading what the job needs".into()),
+            Some(JobState::Working) => return say(Reason::Running, "a worker is on it".into()),
+            Some(JobState::Scheduled) => {
+                let until = self.run_at;
+                return match &self.last_error_code {
+                    Some(code) => Why { until, ..say(Reason::Backoff, format!("waiting to try again after `{code}`")) },
+                    None => Why { until, ..say(Reason::NotDue, "its time has not come".into()) },
+                };
+            }
+            _ => {}
+        }
+        if let Some(reason) = &self.queue_paused {
+            return say(Reason::QueuePaused, format!("the queue is paused: {reason}"));
+        }
+        if let Some(subject) = &self.subject_busy {
+            return say(Reason::SubjectBusy, format!("other work on {subject} is under way"));
+        }
+        if let Some(limit) = &self.limit {
+            return say(Reason::LimitReached, limit.clone());
+        }
+        if self.workers == 0 {
+            return say(Reason::NoWorker, "no live worker serves this queue and kind".into());
+        }
+        let detail = match self.ahead {
+            0 => "next in line".to_string(),
+            1 => "behind 1 other job".to_string(),
+            n => format!("behind {n} other jobs"),
+        };
+        Why { position: Some(self.ahead + 1), eta_s: self.eta_s, ..say(Reason::Behind, detail) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(given: Circumstances, reason: Reason) {
+        assert_eq!(given.why().reason, reason, "{given:?}");
+    }
+
+    fn queued() -> Circumstances {
+        Circumstances { state: Some(JobState::Queued), workers: 1, ..Default::default() }
+    }
+
+    #[test]
+    fn q15_the_first_obstacle_is_the_reason() {
+        check(queued(), Reason::Behind);
+        check(Circumstances { workers: 0, ..queued() }, Reason::NoWorker);
+        check(Circumstances { queue_paused: Some("deploy".into()), workers: 0, ..queued() }, Reason::QueuePaused);
+        check(Circumstances { limit: Some("2 of 2".into()), ..queued() }, Reason::LimitReached);
+        check(Circumstances { subject_busy: Some("m-7".into()), ..queued() }, Reason::SubjectBusy);
+        let scheduled = Circumstances { state: Some(JobState::Scheduled), ..Default::default() };
+        check(scheduled.clone(), Reason::NotDue);
+        check(Circumstances { last_error_code: Some("boom".into()), ..scheduled }, Reason::Backoff);
+        check(Circumstances { state: Some(JobState::Working), ..queued() }, Reason::Running);
+        check(Circumstances { state: Some(JobState::Failed), ..queued() }, Reason::Ended);
+    }
+}
