@@ -1,1 +1,20 @@
-//! .
+//! The Rust SDK: a client for the HTTP API and a worker with handlers by kind.
+//!
+//! `Client` speaks to a server. `Worker` runs handlers on any `Backend`: a `Client`, or an engine in the same process.
+
+mod artifacts;
+mod backend;
+mod client;
+mod error;
+mod jobs;
+mod queues;
+mod worker;
+mod workers;
+
+pub use artifacts::Download;
+pub use backend::{Backend, BackendError};
+pub use client::{Client, ClientBuilder};
+pub use error::ClientError;
+pub use jobs::JobFilter;
+pub use wire;
+pub use worker::{HandlerError, JobContext, Statistics, Worker, WorkerBuildError, WorkerBuilder, WorkerError};

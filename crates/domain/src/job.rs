@@ -47,6 +47,8 @@ pub struct Claim {
     pub worker: WorkerId,
     pub epoch: Epoch,
     pub at: Time,
+    /// Since when the job had waited: its place in line, should it come back.
+    pub waiting_since: Time,
     /// The worker has said that it works: from then on it is not loading any more.
     pub begun: bool,
 }
@@ -200,9 +202,9 @@ impl Job {
                 _ => Err(self.refusal()),
             },
             Event::Claim { worker } => match self.state {
-                State::Queued { .. } => {
+                State::Queued { since } => {
                     let epoch = self.epoch.next();
-                    let claim = Claim { worker, epoch, at: now, begun: false };
+                    let claim = Claim { worker, epoch, at: now, waiting_since: since, begun: false };
                     Ok(Job { epoch, attempt: self.attempt + 1, ..self.with(State::Working(claim)) })
                 }
                 _ => Err(self.refusal()),
@@ -232,11 +234,11 @@ impl Job {
                 Ok(Job { epoch: self.epoch.next(), ..failed })
             }
             Event::Expire { by } => {
-                self.claimed(by)?;
+                let claim = self.claimed(by)?;
                 if self.attempt >= self.max_attempts {
                     Ok(self.ended(Outcome::Failed(JobError::expired()), now))
                 } else {
-                    Ok(self.with(State::Queued { since: now }))
+                    Ok(self.with(State::Queued { since: claim.waiting_since }))
                 }
             }
             Event::Snooze { by, delay_ms } => {
@@ -244,8 +246,8 @@ impl Job {
                 Ok(Job { attempt: self.attempt - 1, ..self.with(State::Scheduled { run_at: now.plus_ms(delay_ms) }) })
             }
             Event::Release { by } => {
-                self.claimed(by)?;
-                Ok(Job { attempt: self.attempt - 1, ..self.with(State::Queued { since: now }) })
+                let claim = self.claimed(by)?;
+                Ok(Job { attempt: self.attempt - 1, ..self.with(State::Queued { since: claim.waiting_since }) })
             }
             Event::CancelClaimed { by } => {
                 self.claimed(by)?;

@@ -27,7 +27,6 @@ pub struct QueueSettings {
 pub struct KindSettings {
     pub retry: Option<RetryPolicy>,
     pub timeout_s: Option<i64>,
-    pub max_attempts: Option<i32>,
 }
 
 impl QueueSettings {
@@ -39,11 +38,6 @@ impl QueueSettings {
 
     pub fn timeout_s_for(&self, kind: &Name) -> Option<i64> {
         self.kinds.get(kind).and_then(|settings| settings.timeout_s).or(self.timeout_s)
-    }
-
-    pub fn max_attempts_for(&self, kind: &Name) -> i32 {
-        let of_kind = self.kinds.get(kind).and_then(|settings| settings.max_attempts);
-        of_kind.unwrap_or(crate::limits::DEFAULT_MAX_ATTEMPTS)
     }
 
     pub fn per_key_limit(&self) -> u32 {

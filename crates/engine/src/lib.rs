@@ -1,1 +1,9 @@
-//! .
+//! What runs by itself: the tasks that sweep, promote, fold and prune, and the waiting that long-polls share.
+
+mod engine;
+mod task;
+mod tasks;
+pub mod waiting;
+
+pub use engine::{Engine, EngineOptions};
+pub use task::TaskStatus;

@@ -1,1 +1,25 @@
-//! .
+//! All SQL of Windlass. One operation is one transaction is one file.
+//!
+//! `Store` opens either database; its methods, spread over the files of `jobs`, `workers`, `queues`, `artifacts` and
+//! `maintenance`, are the operations. They are written once, over `tx::Tx`; only the text of a statement may differ.
+
+mod batch;
+pub mod clock;
+mod codec;
+pub mod counters;
+mod effects;
+mod error;
+pub mod hints;
+pub mod jobs;
+mod lanes;
+pub mod maintenance;
+pub mod migrate;
+pub mod queues;
+mod store;
+pub mod tx;
+pub mod workers;
+
+pub use clock::Clock;
+pub use error::StoreError;
+pub use lanes::Lane;
+pub use store::{DatabaseUrl, Store, StoreOptions};

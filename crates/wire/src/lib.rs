@@ -1,1 +1,30 @@
-//! .
+//! The JSON contract: what goes over HTTP, as types that the server, the client and the command line share.
+//!
+//! Requests refuse unknown fields; answers may grow. Times are RFC 3339, names `snake_case`, units come last.
+
+pub mod artifact;
+pub mod job;
+pub mod page;
+pub mod problem;
+pub mod queue;
+pub mod signal;
+pub mod task;
+pub mod worker;
+
+pub use artifact::ArtifactView;
+pub use job::{
+    BatchAccepted, BatchRequest, CancelByKey, CancelView, HistoryItem, JobAccepted, JobError, JobRequest, JobView,
+    RetryRequest, RetrySettings, WebhookSettings, WhyView,
+};
+pub use page::Page;
+pub use problem::{Problem, code};
+pub use queue::{KindSettings, PauseRequest, QueueCounts, QueueSettings, QueueView};
+pub use signal::{EtaRange, NextAction, SignalUpdate, SignalView};
+pub use task::{HealthView, TaskView};
+pub use worker::{
+    ClaimRequest, ClaimView, ClaimedJob, HeartbeatRequest, HeartbeatView, OutcomeKind, OutcomeRequest, OutcomeStatus,
+    OutcomeView, SettleRequest, SettleView, WorkerRegistered, WorkerRequest, WorkerView,
+};
+
+pub use jiff::Timestamp;
+pub use serde_json::value::RawValue;

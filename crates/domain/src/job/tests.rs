@@ -38,7 +38,7 @@ fn held(epoch: i64) -> Held {
 
 fn in_every_state() -> Vec<Job> {
     let with = |state| Job { state, ..claimed() };
-    let claim = Claim { worker: worker(1), epoch: Epoch(8), at: at(1), begun: false };
+    let claim = Claim { worker: worker(1), epoch: Epoch(8), at: at(1), waiting_since: at(0), begun: false };
     vec![
         with(State::Scheduled { run_at: at(50) }),
         with(State::Queued { since: at(0) }),
@@ -139,6 +139,13 @@ fn q7_release_and_snooze_give_the_attempt_back_and_expiry_does_not() {
     assert_eq!(attempt(Event::Snooze { by: held(8), delay_ms: 5 }), 0);
     assert_eq!(attempt(Event::Expire { by: held(8) }), 1);
     assert_eq!(attempt(Event::Fail { by: held(8), error: boom(), dice: 0.0 }), 1);
+}
+
+#[test]
+fn q7_a_job_that_comes_back_keeps_its_place_in_line() {
+    let after = |event| claimed().apply(event, at(99)).expect("applies").state;
+    assert_eq!(after(Event::Release { by: held(8) }), State::Queued { since: at(0) });
+    assert_eq!(after(Event::Expire { by: held(8) }), State::Queued { since: at(0) });
 }
 
 #[test]

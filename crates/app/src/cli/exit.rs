@@ -1,0 +1,115 @@
+//! What the exit code tells a script. The numbers are stable.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+use client::{ClientError, WorkerError};
+
+pub(crate) const HELP: &str = "\
+Environment:
+  WINDLASS_URL    The server's address, like --url.
+  WINDLASS_TOKEN  The token to send.
+  NO_COLOR        Print without colour.
+
+Exit codes:
+  0    Done.
+  1    The job failed or was canceled, or something else went wrong.
+  2    The command line was not understood.
+  3    The server refused the request.
+  4    There is no such job, queue or worker.
+  5    The server cannot be reached or cannot answer now.
+  6    The time to wait was up before the job ended.
+  130  Interrupted.";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    Done = 0,
+    Failed = 1,
+    Usage = 2,
+    Refused = 3,
+    NotFound = 4,
+    Unavailable = 5,
+    TimedOut = 6,
+    Interrupted = 130,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// What the caller typed was understood as a command but makes no sense.
+#[derive(Debug)]
+pub(crate) struct UsageError(pub(crate) String);
+
+impl std::error::Error for UsageError {}
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Prints the error, and says with which code to exit.
+pub(crate) fn report(error: &anyhow::Error) -> Exit {
+    let is_broken_pipe = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    };
+    if error.chain().any(is_broken_pipe) {
+        // The reader, say `head`, has seen enough.
+        return Exit::Done;
+    }
+    super::output::error(&format!("{error:#}"));
+    of(error)
+}
+
+fn of(error: &anyhow::Error) -> Exit {
+    for cause in error.chain() {
+        if cause.is::<UsageError>() {
+            return Exit::Usage;
+        }
+        if let Some(error) = cause.downcast_ref::<ClientError>() {
+            return match error {
+                ClientError::Problem(problem) => of_status(problem.status),
+                ClientError::Unreachable { .. } | ClientError::Decode(_) => Exit::Unavailable,
+                ClientError::Address(_) | ClientError::Token => Exit::Usage,
+                ClientError::Encode(_) => Exit::Failed,
+            };
+        }
+        if let Some(WorkerError::Refused(problem)) = cause.downcast_ref() {
+            return of_status(problem.status);
+        }
+    }
+    Exit::Failed
+}
+
+fn of_status(status: u16) -> Exit {
+    match status {
+        404 => Exit::NotFound,
+        500.. | 408 | 425 | 429 => Exit::Unavailable,
+        _ => Exit::Refused,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(status: u16) -> anyhow::Error {
+        let (kind, title, detail, code) = ("about:blank".into(), String::new(), "no".into(), "code".into());
+        let problem = wire::Problem { kind, title, status, detail, code, field: None };
+        anyhow::Error::from(ClientError::Problem(Box::new(problem))).context("cannot do it")
+    }
+
+    #[test]
+    fn the_code_tells_refusals_from_outages() {
+        assert_eq!(of(&problem(422)), Exit::Refused);
+        assert_eq!(of(&problem(404)), Exit::NotFound);
+        assert_eq!(of(&problem(503)), Exit::Unavailable);
+        assert_eq!(of(&ClientError::Unreachable { sent: false, source: "refused".into() }.into()), Exit::Unavailable);
+        assert_eq!(of(&anyhow::anyhow!("else")), Exit::Failed);
+        assert_eq!(of(&UsageError("no".into()).into()), Exit::Usage);
+    }
+}

@@ -1,0 +1,190 @@
+//! Following a job until it ends: `job push --wait` and `job watch`.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use client::{Client, ClientError};
+use indicatif::{ProgressBar, ProgressStyle};
+use tokio::time::{Instant, sleep};
+use uuid::Uuid;
+use wire::{JobView, SignalView};
+
+use super::show;
+use crate::cli::exit::Exit;
+use crate::cli::output::{self, Output, clean};
+
+const EVERY: Duration = Duration::from_secs(1);
+/// How often in a row the server may fail to answer before we give up.
+const FAILURES: u32 = 30;
+/// The bar counts in thousandths.
+const WHOLE: u64 = 1_000;
+
+/// Waits for the end and prints the result alone, so that a script can use it.
+pub(super) async fn wait(client: &Client, id: Uuid, timeout: Option<Duration>, format: Output) -> anyhow::Result<Exit> {
+    let job = match follow(client, id, timeout).await? {
+        Followed::Ended(job) => job,
+        Followed::TimedOut => {
+            output::note(&format!("The job has not ended yet and goes on: windlass job watch {id}"));
+            return Ok(Exit::TimedOut);
+        }
+        Followed::Interrupted => {
+            output::note(&format!("The job goes on: windlass job watch {id}"));
+            return Ok(Exit::Interrupted);
+        }
+    };
+    match format {
+        Output::Json => output::json(&*job)?,
+        Output::Table => {
+            if let Some(result) = &job.result {
+                output::line(&show::pretty(result.get()))?;
+            }
+        }
+    }
+    Ok(told(&job))
+}
+
+/// Follows the job and shows it once it has ended.
+pub(super) async fn watch(client: &Client, id: Uuid, format: Output) -> anyhow::Result<Exit> {
+    match follow(client, id, None).await? {
+        Followed::Ended(job) => {
+            show::job(&job, format)?;
+            Ok(told(&job))
+        }
+        Followed::TimedOut => Ok(Exit::TimedOut),
+        Followed::Interrupted => Ok(Exit::Interrupted),
+    }
+}
+
+fn told(job: &JobView) -> Exit {
+    if job.state == "succeeded" {
+        return Exit::Done;
+    }
+    let error = show::error(job).map(|error| format!(": {error}")).unwrap_or_default();
+    output::error(&format!("the job {}{error}", if job.state == "canceled" { "was canceled" } else { "failed" }));
+    Exit::Failed
+}
+
+enum Followed {
+    Ended(Box<JobView>),
+    TimedOut,
+    Interrupted,
+}
+
+async fn follow(client: &Client, id: Uuid, timeout: Option<Duration>) -> anyhow::Result<Followed> {
+    let line = Line::new(id);
+    let deadline = timeout.map(|timeout| Instant::now() + timeout);
+    let followed = tokio::select! {
+        biased;
+        interrupted = tokio::signal::ctrl_c() => {
+            interrupted?;
+            Ok(Followed::Interrupted)
+        }
+        () = async { tokio::time::sleep_until(deadline.unwrap_or_else(Instant::now)).await }, if deadline.is_some() => {
+            Ok(Followed::TimedOut)
+        }
+        job = until_ended(client, id, &line) => job.map(Box::new).map(Followed::Ended),
+    };
+    line.clear();
+    Ok(followed?)
+}
+
+async fn until_ended(client: &Client, id: Uuid, line: &Line) -> Result<JobView, ClientError> {
+    let mut failures = 0;
+    loop {
+        match client.job_when_ended(id, EVERY).await {
+            Ok(job) if matches!(job.state.as_str(), "succeeded" | "failed" | "canceled") => return Ok(job),
+            Ok(job) => {
+                failures = 0;
+                // The signal tells more, but nothing that waiting depends on.
+                let signal = client.signal(id).await.ok().flatten();
+                line.show(&job, signal.as_ref());
+            }
+            Err(error) if failures < FAILURES && may_pass(&error) => {
+                failures += 1;
+                line.say("the server cannot be reached; trying again");
+                sleep(EVERY).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn may_pass(error: &ClientError) -> bool {
+    match error {
+        ClientError::Unreachable { .. } => true,
+        ClientError::Problem(problem) => problem.status >= 500 || problem.status == 429,
+        _ => false,
+    }
+}
+
+/// One line that changes on a terminal; elsewhere, a new line for each change.
+enum Line {
+    Live(ProgressBar),
+    Log { id: Uuid, last: std::cell::RefCell<String> },
+}
+
+impl Line {
+    fn new(id: Uuid) -> Self {
+        if !std::io::stderr().is_terminal() {
+            return Self::Log { id, last: std::cell::RefCell::default() };
+        }
+        let bar = ProgressBar::new(WHOLE);
+        bar.set_style(spinner());
+        bar.enable_steady_tick(Duration::from_millis(120));
+        bar.set_message(format!("{id}"));
+        Self::Live(bar)
+    }
+
+    fn show(&self, job: &JobView, signal: Option<&SignalView>) {
+        let progress = job.progress.filter(|_| job.state == "working");
+        if let Self::Live(bar) = self {
+            bar.set_style(if progress.is_some() { progress_bar() } else { spinner() });
+            bar.set_position(progress.map_or(0, |progress| (progress * WHOLE as f64) as u64));
+        }
+        self.say(&describe(job, signal));
+    }
+
+    fn say(&self, text: &str) {
+        match self {
+            Self::Live(bar) => bar.set_message(text.to_owned()),
+            Self::Log { id, last } => {
+                if *last.borrow() != text {
+                    output::note(&format!("{id} {text}"));
+                    last.replace(text.to_owned());
+                }
+            }
+        }
+    }
+
+    fn clear(&self) {
+        if let Self::Live(bar) = self {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn spinner() -> ProgressStyle {
+    ProgressStyle::with_template("{spinner:.cyan} {wide_msg} {elapsed:.dim}").expect("the template is valid")
+}
+
+fn progress_bar() -> ProgressStyle {
+    ProgressStyle::with_template("{spinner:.cyan} {bar:30.cyan/dim} {percent:>3} % {wide_msg} {elapsed:.dim}")
+        .expect("the template is valid")
+}
+
+fn describe(job: &JobView, signal: Option<&SignalView>) -> String {
+    let mut parts = vec![job.state.clone()];
+    if job.attempt > 1 {
+        parts.push(format!("attempt {} of {}", job.attempt, job.max_attempts));
+    }
+    match job.state.as_str() {
+        "scheduled" => parts.push(format!("due {}", output::relative(job.run_at))),
+        "working" | "loading" => parts.extend(job.phase.clone()),
+        _ => {}
+    }
+    if let Some(signal) = signal {
+        parts.extend(Some(signal.summary.clone()).filter(|summary| !summary.is_empty() && *summary != job.state));
+        parts.extend(signal.eta_seconds.map(|eta| format!("{:.0} to {:.0} s left", eta.p50, eta.p90)));
+    }
+    clean(&parts.join(", ")).replace('\n', " ")
+}

@@ -1,0 +1,215 @@
+//! `windlass job push`, and how payloads, times and durations are written on the command line.
+
+use std::io::Read;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use client::Client;
+use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
+use wire::{JobRequest, RawValue, RetrySettings, WebhookSettings};
+
+use super::follow;
+use crate::cli::exit::{Exit, UsageError};
+use crate::cli::output::{self, Output};
+
+#[derive(Args)]
+pub(super) struct PushArgs {
+    #[arg(long)]
+    queue: String,
+    #[arg(long)]
+    kind: String,
+    /// JSON, @FILE, or - for stdin.
+    #[arg(long, value_name = "JSON")]
+    payload: Option<String>,
+    /// What a worker must have loaded, say a model's name.
+    #[arg(long)]
+    affinity: Option<String>,
+    /// Higher first.
+    #[arg(long, allow_negative_numbers = true)]
+    priority: Option<i64>,
+    /// Not before this time, in RFC 3339.
+    #[arg(long, value_name = "TIME")]
+    run_at: Option<Timestamp>,
+    /// Not before this long: 30s, 5m, 2h, 1d.
+    #[arg(long = "in", value_name = "DURATION", value_parser = duration, conflicts_with = "run_at")]
+    delay: Option<Duration>,
+    /// What the work is done on.
+    #[arg(long)]
+    subject: Option<String>,
+    #[arg(long)]
+    process: Option<String>,
+    /// The group of jobs it belongs to.
+    #[arg(long)]
+    run: Option<String>,
+    /// While a job with this key lives in the queue, no second one is made.
+    #[arg(long, value_name = "KEY")]
+    unique_key: Option<String>,
+    /// Make the key from these instead: kind, payload.
+    #[arg(long, value_name = "PART", value_delimiter = ',', conflicts_with = "unique_key")]
+    unique_by: Vec<String>,
+    /// Hold the key for this long instead of until the job ends.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    unique_for: Option<Duration>,
+    /// Jobs with the same key run one at a time, or as many as the queue allows.
+    #[arg(long, value_name = "KEY")]
+    concurrency_key: Option<String>,
+    #[arg(long, value_name = "N")]
+    max_attempts: Option<i64>,
+    #[command(flatten)]
+    retry: RetryArgs,
+    /// How long an attempt may take.
+    #[arg(long, value_name = "SECONDS")]
+    timeout_s: Option<i64>,
+    /// May be given more than once.
+    #[arg(long = "tag", value_name = "TAG")]
+    tags: Vec<String>,
+    /// Where to send each change of state.
+    #[arg(long, value_name = "URL")]
+    webhook: Option<String>,
+    /// The same key and job give the same job for a day, however often they are pushed.
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
+    /// Wait until the job has ended, and print its result.
+    #[arg(long)]
+    wait: bool,
+    /// Give up waiting after this long; the job goes on.
+    #[arg(long, value_name = "DURATION", value_parser = duration, requires = "wait")]
+    wait_timeout: Option<Duration>,
+}
+
+#[derive(Args)]
+pub(crate) struct RetryArgs {
+    /// How long to wait after the first failure.
+    #[arg(long, value_name = "SECONDS")]
+    retry_initial_s: Option<u64>,
+    /// The longest wait between two attempts.
+    #[arg(long, value_name = "SECONDS")]
+    retry_maximum_s: Option<u64>,
+    /// By how much the wait grows with each failure.
+    #[arg(long, value_name = "FACTOR")]
+    retry_exponent: Option<f64>,
+    /// The share of the wait that may be added at random, from 0 to 1.
+    #[arg(long, value_name = "SHARE")]
+    retry_jitter: Option<f64>,
+}
+
+impl RetryArgs {
+    /// The settings with what was named here changed; `None` when there is nothing in either.
+    pub(crate) fn over(&self, settings: Option<RetrySettings>) -> Option<RetrySettings> {
+        let before = settings.unwrap_or_default();
+        let after = RetrySettings {
+            initial_s: self.retry_initial_s.or(before.initial_s),
+            maximum_s: self.retry_maximum_s.or(before.maximum_s),
+            exponent: self.retry_exponent.or(before.exponent),
+            jitter: self.retry_jitter.or(before.jitter),
+        };
+        if after == RetrySettings::default() { settings } else { Some(after) }
+    }
+}
+
+pub(super) async fn run(client: &Client, args: PushArgs, format: Output) -> anyhow::Result<Exit> {
+    let request = JobRequest {
+        queue: args.queue,
+        kind: args.kind,
+        payload: args.payload.as_deref().map(payload).transpose()?,
+        affinity: args.affinity,
+        priority: args.priority,
+        run_at: match args.delay {
+            Some(delay) => Some(Timestamp::now().checked_add(delay).context("--in reaches too far")?),
+            None => args.run_at,
+        },
+        subject: args.subject,
+        process: args.process,
+        run: args.run,
+        unique_key: args.unique_key,
+        unique_by: Some(args.unique_by).filter(|parts| !parts.is_empty()),
+        unique_for_s: args.unique_for.map(|duration| duration.as_secs() as i64),
+        concurrency_key: args.concurrency_key,
+        max_attempts: args.max_attempts,
+        retry: args.retry.over(None),
+        timeout_s: args.timeout_s,
+        tags: Some(args.tags).filter(|tags| !tags.is_empty()),
+        webhook: args.webhook.map(|url| WebhookSettings { url, secret: None }),
+    };
+    let job = match &args.idempotency_key {
+        Some(key) => client.enqueue_once(key, &request).await?,
+        None => client.enqueue(&request).await?,
+    };
+    if args.wait {
+        return follow::wait(client, job.id, args.wait_timeout, format).await;
+    }
+    match format {
+        Output::Json => output::json(&job)?,
+        Output::Table => output::line(&job.id.to_string())?,
+    }
+    Ok(Exit::Done)
+}
+
+/// JSON as it is, from a file as `@FILE`, or from stdin as `-`.
+pub(super) fn payload(argument: &str) -> anyhow::Result<Box<RawValue>> {
+    let text = if argument == "-" {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).context("cannot read the payload from stdin")?;
+        text
+    } else if let Some(path) = argument.strip_prefix('@') {
+        std::fs::read_to_string(path).with_context(|| format!("cannot read the payload from {path}"))?
+    } else {
+        argument.to_owned()
+    };
+    serde_json::from_str(&text).map_err(|error| UsageError(format!("the payload is not JSON: {error}")).into())
+}
+
+/// `90s`, `5m`, `1h30m`, `2d`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is not a duration such as 30s, 5m, 2h or 1d");
+    let span: Span = text.parse().map_err(|_| wrong())?;
+    let duration = span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_| wrong())?;
+    Duration::try_from(duration).map_err(|_| wrong())
+}
+
+/// A time, or how long ago it was.
+pub(super) fn past(text: &str) -> Result<Timestamp, String> {
+    if let Ok(time) = text.parse() {
+        return Ok(time);
+    }
+    let ago =
+        duration(text).map_err(|_| format!("{text:?} is neither a time in RFC 3339 nor a duration such as 2h"))?;
+    let ago = SignedDuration::try_from(ago).map_err(|_| format!("{text:?} is too long ago"))?;
+    Timestamp::now().checked_sub(ago).map_err(|_| format!("{text:?} is too long ago"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_written_as_people_write_them() {
+        assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("1h30m"), Ok(Duration::from_secs(5_400)));
+        assert_eq!(duration("2d"), Ok(Duration::from_secs(172_800)));
+        assert!(duration("-5m").is_err());
+        assert!(duration("soon").is_err());
+    }
+
+    #[test]
+    fn a_payload_must_be_json() {
+        assert_eq!(payload(r#"{"a": 1}"#).unwrap().get(), r#"{"a": 1}"#);
+        assert_eq!(
+            payload("hello").unwrap_err().to_string(),
+            "the payload is not JSON: expected value at line 1 column 1"
+        );
+    }
+
+    #[test]
+    fn retry_settings_that_are_not_named_stay() {
+        let args =
+            RetryArgs { retry_initial_s: Some(5), retry_maximum_s: None, retry_exponent: None, retry_jitter: None };
+        let before = RetrySettings { maximum_s: Some(60), ..RetrySettings::default() };
+        let after = RetrySettings { initial_s: Some(5), ..before };
+        assert_eq!(args.over(Some(before)), Some(after));
+        let nothing = RetryArgs { retry_initial_s: None, ..args };
+        assert_eq!(nothing.over(None), None);
+        assert_eq!(nothing.over(Some(RetrySettings::default())), Some(RetrySettings::default()));
+    }
+}

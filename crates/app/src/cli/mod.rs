@@ -1,0 +1,93 @@
+//! The command line: noun, then verb. This file is the tree of commands; each noun has a file of its own.
+
+mod completions;
+pub(crate) mod exit;
+mod job;
+pub(crate) mod output;
+mod queue;
+mod work;
+mod worker;
+
+use clap::{Args, Parser, Subcommand};
+use client::{Client, ClientError};
+
+use exit::Exit;
+use output::Output;
+
+/// A durable job engine: it takes work, runs it on the right worker, and never loses it.
+#[derive(Parser)]
+#[command(name = "windlass", version, arg_required_else_help = true, after_help = exit::HELP)]
+pub(crate) struct Cli {
+    /// How to print: for people, or for programs.
+    #[arg(long, global = true, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
+    pub(crate) output: Output,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    // The commands that open a database themselves (serve, migrate, verify, doctor, bench, token) stand here.
+
+    // The commands that speak to a server over HTTP.
+    /// Push, look at, cancel and retry jobs.
+    Job(job::JobArgs),
+    /// Look at queues, change their settings, pause and resume them.
+    Queue(queue::QueueArgs),
+    /// Look at workers.
+    Worker(worker::WorkerArgs),
+    /// Run a program on each job of some queues.
+    Work(work::WorkArgs),
+
+    /// Print completions for a shell.
+    Completions(completions::CompletionsArgs),
+}
+
+/// Runs one command to its end. An error is for `exit::report`.
+pub(crate) async fn run(cli: Cli) -> anyhow::Result<Exit> {
+    match cli.command {
+        Command::Job(args) => job::run(args, cli.output).await,
+        Command::Queue(args) => queue::run(args, cli.output).await,
+        Command::Worker(args) => worker::run(args, cli.output).await,
+        Command::Work(args) => work::run(args).await,
+        Command::Completions(args) => completions::run(&args),
+    }
+}
+
+/// Where the server is and who asks.
+#[derive(Args)]
+pub(crate) struct Connection {
+    /// The server's address.
+    #[arg(long, global = true, env = "WINDLASS_URL", default_value = "http://127.0.0.1:7717")]
+    url: String,
+    /// The token. It is meant to come from the environment, where no process list shows it.
+    #[arg(long, global = true, env = "WINDLASS_TOKEN", hide = true, hide_env_values = true)]
+    token: Option<String>,
+}
+
+impl Connection {
+    pub(crate) fn client(&self) -> Result<Client, ClientError> {
+        let builder = Client::builder(&self.url);
+        match self.token.as_deref().filter(|token| !token.is_empty()) {
+            Some(token) => builder.token(token).build(),
+            None => builder.build(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_tree_of_commands_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_program_after_the_dashes_keeps_its_own_flags() {
+        let cli = Cli::try_parse_from(["windlass", "work", "--queue", "q", "--", "sh", "-c", "exit 1", "--output"]);
+        assert!(matches!(cli.unwrap().command, Command::Work(_)));
+    }
+}

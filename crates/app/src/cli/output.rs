@@ -1,0 +1,200 @@
+//! How answers look: quiet tables without lines for people, JSON for programs. Colour goes only where it is wanted.
+
+use std::io::Write;
+
+use anyhow::Context;
+use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
+use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Output {
+    Table,
+    Json,
+}
+
+/// Prints what the server said, whole.
+pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(value).context("cannot print the answer")?;
+    line(&text)
+}
+
+pub(crate) fn line(text: &str) -> anyhow::Result<()> {
+    // `println!` would panic when the reader is gone.
+    writeln!(anstream::stdout(), "{text}").context("cannot print")
+}
+
+/// A remark beside the answer. It goes to stderr, so that a program that reads the answer does not see it.
+pub(crate) fn note(text: &str) {
+    let _nobody_listens = writeln!(anstream::stderr(), "{text}");
+}
+
+pub(crate) fn error(text: &str) {
+    let text = clean(text);
+    let _nobody_listens = writeln!(anstream::stderr(), "\u{1b}[1;31merror:\u{1b}[0m {text}");
+}
+
+/// A listing: one row for each thing.
+pub(crate) struct Listing(Table);
+
+impl Listing {
+    pub(crate) fn new(header: &[&str]) -> Self {
+        let mut table = Table::new();
+        // Whether colour is wanted is up to anstream, which every byte passes.
+        table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).enforce_styling();
+        table.set_header(header.iter().map(|title| Cell::new(title).fg(Color::DarkGrey)));
+        Self(table)
+    }
+
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
+        self.0.add_row(cells.into_iter().collect::<Vec<_>>());
+    }
+
+    pub(crate) fn print(mut self) -> anyhow::Result<()> {
+        space(&mut self.0);
+        line(&trimmed(&self.0))
+    }
+}
+
+/// One thing: a line for each of its parts that is there.
+pub(crate) struct Details(Table);
+
+impl Details {
+    pub(crate) fn new() -> Self {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).enforce_styling();
+        Self(table)
+    }
+
+    pub(crate) fn add(&mut self, name: &str, value: Cell) -> &mut Self {
+        self.0.add_row([Cell::new(name).fg(Color::DarkGrey), value]);
+        self
+    }
+
+    pub(crate) fn text(&mut self, name: &str, value: impl ToString) -> &mut Self {
+        self.add(name, cell(value))
+    }
+
+    pub(crate) fn maybe(&mut self, name: &str, value: Option<impl ToString>) -> &mut Self {
+        match value {
+            Some(value) => self.text(name, value),
+            None => self,
+        }
+    }
+
+    pub(crate) fn print(mut self) -> anyhow::Result<()> {
+        space(&mut self.0);
+        line(&trimmed(&self.0))
+    }
+}
+
+fn space(table: &mut Table) {
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+}
+
+fn trimmed(table: &Table) -> String {
+    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+}
+
+/// Text from outside, safe for a terminal.
+pub(crate) fn cell(value: impl ToString) -> Cell {
+    Cell::new(clean(&value.to_string()))
+}
+
+/// A name or message may carry anything, also sequences that would rewrite the screen.
+pub(crate) fn clean(text: &str) -> String {
+    let keep = |c: char| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c };
+    text.chars().map(keep).collect()
+}
+
+pub(crate) fn state(state: &str) -> Cell {
+    let color = match state {
+        "succeeded" | "active" => Color::Green,
+        "failed" => Color::Red,
+        "working" | "loading" => Color::Cyan,
+        "canceled" => Color::DarkGrey,
+        "paused" | "scheduled" | "draining" => Color::Yellow,
+        _ => Color::Reset,
+    };
+    cell(state).fg(color)
+}
+
+/// `3 s ago`, `in 5 m`, as of now.
+pub(crate) fn relative(at: Timestamp) -> String {
+    relative_to(Timestamp::now(), at)
+}
+
+pub(crate) fn relative_maybe(at: Option<Timestamp>) -> String {
+    at.map(relative).unwrap_or_default()
+}
+
+fn relative_to(now: Timestamp, at: Timestamp) -> String {
+    let distance = now.duration_since(at);
+    match distance.as_secs() {
+        0 => "now".into(),
+        1.. => format!("{} ago", span(distance)),
+        _ => format!("in {}", span(distance)),
+    }
+}
+
+/// The largest unit that says it: people compare magnitudes, programs read the JSON.
+pub(crate) fn span(duration: SignedDuration) -> String {
+    match duration.as_secs().unsigned_abs() {
+        seconds @ ..120 => format!("{seconds} s"),
+        seconds @ ..7_200 => format!("{} m", seconds / 60),
+        seconds @ ..172_800 => format!("{} h", seconds / 3_600),
+        seconds => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// A time with its distance from now.
+pub(crate) fn moment(at: Timestamp) -> String {
+    format!("{at:.0} ({})", relative(at))
+}
+
+pub(crate) fn bytes(size: i64) -> String {
+    match size {
+        ..10_000 => format!("{size} B"),
+        10_000..10_000_000 => format!("{} kB", size / 1_000),
+        10_000_000..10_000_000_000 => format!("{} MB", size / 1_000_000),
+        _ => format!("{} GB", size / 1_000_000_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(seconds: i64, text: &str) {
+        let now = Timestamp::UNIX_EPOCH;
+        assert_eq!(relative_to(now, now - SignedDuration::from_secs(seconds)), text);
+    }
+
+    #[test]
+    fn times_are_told_in_their_largest_unit() {
+        check(0, "now");
+        check(3, "3 s ago");
+        check(119, "119 s ago");
+        check(120, "2 m ago");
+        check(7_200, "2 h ago");
+        check(172_800, "2 d ago");
+        check(-300, "in 5 m");
+    }
+
+    #[test]
+    fn names_cannot_rewrite_the_screen() {
+        assert_eq!(clean("a\u{1b}[2Jb\tc"), "a\u{fffd}[2Jb\tc");
+    }
+
+    #[test]
+    fn a_listing_has_no_lines_and_no_trailing_spaces() {
+        let mut listing = Listing::new(&["ID", "STATE"]);
+        listing.row([cell("1"), cell("queued")]);
+        space(&mut listing.0);
+        let plain = anstream::adapter::strip_str(&trimmed(&listing.0)).to_string();
+        let lines: Vec<_> = plain.lines().map(str::trim_end).collect();
+        assert_eq!(lines, ["ID  STATE", "1   queued"]);
+    }
+}

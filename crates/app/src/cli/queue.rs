@@ -1,0 +1,225 @@
+//! `windlass queue`: settings, counts, pausing (Q12).
+
+use clap::{Args, Subcommand, ValueEnum};
+use client::Client;
+use wire::{QueueSettings, QueueView, RetrySettings, WebhookSettings};
+
+use super::exit::Exit;
+use super::output::{self, Details, Listing, Output, cell, relative_maybe};
+use super::{Connection, job::RetryArgs};
+
+#[derive(Args)]
+pub(crate) struct QueueArgs {
+    #[command(flatten)]
+    connection: Connection,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// List queues with their counts.
+    List,
+    /// Show one queue with its settings.
+    Show { name: String },
+    /// Change settings of a queue; what is not named stays as it is.
+    Set(Box<SetArgs>),
+    /// Stop handing out a queue's jobs; those that run go on.
+    Pause {
+        name: String,
+        /// Why, for whoever wonders.
+        #[arg(long)]
+        reason: Option<String>,
+    },
+    /// Hand out a queue's jobs again.
+    Resume { name: String },
+}
+
+#[derive(Args)]
+struct SetArgs {
+    name: String,
+    /// Jobs that may run at once.
+    #[arg(long, value_name = "N")]
+    concurrency: Option<i64>,
+    /// Jobs with the same concurrency key that may run at once.
+    #[arg(long, value_name = "N")]
+    per_key: Option<i64>,
+    /// Jobs that may start in a second.
+    #[arg(long, value_name = "N")]
+    rate_per_s: Option<f64>,
+    /// How long other affinities may be passed over.
+    #[arg(long, value_name = "SECONDS")]
+    starvation_s: Option<i64>,
+    #[command(flatten)]
+    retry: RetryArgs,
+    /// How long an attempt may take.
+    #[arg(long, value_name = "SECONDS")]
+    timeout_s: Option<i64>,
+    /// How long ended jobs are kept.
+    #[arg(long, value_name = "SECONDS")]
+    retention_s: Option<i64>,
+    /// A phase beside the built-in ones; all that the queue shall have.
+    #[arg(long = "phase", value_name = "NAME")]
+    phases: Vec<String>,
+    /// Where to send each change of state.
+    #[arg(long, value_name = "URL")]
+    webhook: Option<String>,
+    /// Put a setting back to its default.
+    #[arg(long, value_enum, value_name = "SETTING")]
+    unset: Vec<Setting>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum Setting {
+    Concurrency,
+    PerKey,
+    RatePerS,
+    StarvationS,
+    Retry,
+    TimeoutS,
+    RetentionS,
+    Phases,
+    Webhook,
+    Kinds,
+}
+
+pub(super) async fn run(args: QueueArgs, format: Output) -> anyhow::Result<Exit> {
+    let client = args.connection.client()?;
+    let queue = match args.verb {
+        Verb::List => return list(&client, format).await,
+        Verb::Show { name } => client.queue(&name).await?,
+        Verb::Set(args) => set(&client, *args).await?,
+        Verb::Pause { name, reason } => client.pause_queue(&name, reason.as_deref()).await?,
+        Verb::Resume { name } => client.resume_queue(&name).await?,
+    };
+    match format {
+        Output::Json => output::json(&queue)?,
+        Output::Table => show(&queue)?,
+    }
+    Ok(Exit::Done)
+}
+
+async fn list(client: &Client, format: Output) -> anyhow::Result<Exit> {
+    let mut page = client.queues(None).await?;
+    while let Some(cursor) = page.next_cursor.take() {
+        let next = client.queues(Some(&cursor)).await?;
+        page.items.extend(next.items);
+        page.next_cursor = next.next_cursor;
+    }
+    if format == Output::Json {
+        output::json(&page)?;
+        return Ok(Exit::Done);
+    }
+    if page.items.is_empty() {
+        output::note("There are no queues yet. Pushing a job makes its queue.");
+        return Ok(Exit::Done);
+    }
+    let mut listing =
+        Listing::new(&["NAME", "STATE", "SCHEDULED", "QUEUED", "RUNNING", "SUCCEEDED", "FAILED", "CANCELED", "OLDEST"]);
+    for queue in &page.items {
+        let counts = queue.counts;
+        listing.row([
+            cell(&queue.name),
+            state(queue),
+            cell(counts.scheduled),
+            cell(counts.queued),
+            cell(counts.running),
+            cell(counts.succeeded),
+            cell(counts.failed),
+            cell(counts.canceled),
+            cell(relative_maybe(queue.oldest_waiting_at)),
+        ]);
+    }
+    listing.print()?;
+    Ok(Exit::Done)
+}
+
+fn state(queue: &QueueView) -> comfy_table::Cell {
+    output::state(if queue.paused { "paused" } else { "active" })
+}
+
+fn show(queue: &QueueView) -> anyhow::Result<()> {
+    let settings = &queue.settings;
+    let counts = queue.counts;
+    let mut details = Details::new();
+    details.text("queue", &queue.name).add("state", state(queue));
+    if queue.paused {
+        let by = queue.paused_by.as_deref().unwrap_or("someone");
+        details.text("paused by", format!("{by}, {}", relative_maybe(queue.paused_at)));
+        details.maybe("reason", queue.paused_reason.as_ref());
+    }
+    details
+        .text("waiting", format!("{} queued, {} scheduled", counts.queued, counts.scheduled))
+        .text("running", counts.running)
+        .text(
+            "ended",
+            format!("{} succeeded, {} failed, {} canceled", counts.succeeded, counts.failed, counts.canceled),
+        )
+        .maybe("oldest", queue.oldest_waiting_at.map(output::relative))
+        .text("swaps", format!("{} made, {} avoided", queue.swaps_made, queue.swaps_avoided))
+        .maybe("concurrency", settings.concurrency)
+        .maybe("per key", settings.per_key)
+        .maybe("rate", settings.rate_per_s.map(|rate| format!("{rate} in a second")))
+        .maybe("starvation", settings.starvation_s.map(seconds))
+        .maybe("retry", settings.retry.map(retry))
+        .maybe("timeout", settings.timeout_s.map(seconds))
+        .maybe("retention", settings.retention_s.map(seconds))
+        .maybe("phases", settings.phases.as_ref().map(|phases| phases.join(", ")))
+        .maybe("webhook", settings.webhook.as_ref().map(|webhook| &webhook.url))
+        .maybe("kinds", settings.kinds.as_ref().map(|kinds| kinds.keys().cloned().collect::<Vec<_>>().join(", ")));
+    details.print()
+}
+
+fn seconds(seconds: i64) -> String {
+    format!("{seconds} s")
+}
+
+pub(super) fn retry(retry: RetrySettings) -> String {
+    let mut text = format!("{} s", retry.initial_s.unwrap_or(1));
+    if let Some(exponent) = retry.exponent {
+        text += &format!(", times {exponent}");
+    }
+    if let Some(maximum) = retry.maximum_s {
+        text += &format!(", at most {maximum} s");
+    }
+    if let Some(jitter) = retry.jitter {
+        text += &format!(", jitter {jitter}");
+    }
+    text
+}
+
+/// The route replaces all settings, and a person means the named ones: so the present ones are read first.
+async fn set(client: &Client, args: SetArgs) -> anyhow::Result<QueueView> {
+    let mut settings = match client.queue(&args.name).await {
+        Ok(queue) => queue.settings,
+        Err(error) if error.status() == Some(404) => QueueSettings::default(),
+        Err(error) => return Err(error.into()),
+    };
+    for setting in &args.unset {
+        match setting {
+            Setting::Concurrency => settings.concurrency = None,
+            Setting::PerKey => settings.per_key = None,
+            Setting::RatePerS => settings.rate_per_s = None,
+            Setting::StarvationS => settings.starvation_s = None,
+            Setting::Retry => settings.retry = None,
+            Setting::TimeoutS => settings.timeout_s = None,
+            Setting::RetentionS => settings.retention_s = None,
+            Setting::Phases => settings.phases = None,
+            Setting::Webhook => settings.webhook = None,
+            Setting::Kinds => settings.kinds = None,
+        }
+    }
+    settings.concurrency = args.concurrency.or(settings.concurrency);
+    settings.per_key = args.per_key.or(settings.per_key);
+    settings.rate_per_s = args.rate_per_s.or(settings.rate_per_s);
+    settings.starvation_s = args.starvation_s.or(settings.starvation_s);
+    settings.retry = args.retry.over(settings.retry);
+    settings.timeout_s = args.timeout_s.or(settings.timeout_s);
+    settings.retention_s = args.retention_s.or(settings.retention_s);
+    settings.phases = Some(args.phases).filter(|phases| !phases.is_empty()).or(settings.phases);
+    if let Some(url) = args.webhook {
+        settings.webhook = Some(WebhookSettings { url, secret: None });
+    }
+    Ok(client.set_queue(&args.name, &settings).await?)
+}

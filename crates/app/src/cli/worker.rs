@@ -1,0 +1,87 @@
+//! `windlass worker`: who works, on what, and how much each has.
+
+use clap::{Args, Subcommand};
+use client::Client;
+use uuid::Uuid;
+use wire::WorkerView;
+
+use super::Connection;
+use super::exit::Exit;
+use super::output::{self, Listing, Output, cell, relative, relative_maybe};
+
+#[derive(Args)]
+pub(crate) struct WorkerArgs {
+    #[command(flatten)]
+    connection: Connection,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// List workers.
+    List,
+    /// End workers; their jobs go back to the queues without burning an attempt.
+    Remove {
+        #[arg(required = true)]
+        id: Vec<Uuid>,
+    },
+}
+
+pub(super) async fn run(args: WorkerArgs, format: Output) -> anyhow::Result<Exit> {
+    let client = args.connection.client()?;
+    match args.verb {
+        Verb::List => list(&client, format).await,
+        Verb::Remove { id } => {
+            for id in id {
+                client.remove_worker(id).await?;
+                output::note(&format!("Worker {id} was removed."));
+            }
+            Ok(Exit::Done)
+        }
+    }
+}
+
+async fn list(client: &Client, format: Output) -> anyhow::Result<Exit> {
+    let mut page = client.workers(None).await?;
+    while let Some(cursor) = page.next_cursor.take() {
+        let next = client.workers(Some(&cursor)).await?;
+        page.items.extend(next.items);
+        page.next_cursor = next.next_cursor;
+    }
+    if format == Output::Json {
+        output::json(&page)?;
+        return Ok(Exit::Done);
+    }
+    if page.items.is_empty() {
+        output::note("There are no workers.");
+        return Ok(Exit::Done);
+    }
+    let mut listing =
+        Listing::new(&["ID", "NAME", "STATE", "QUEUES", "KINDS", "JOBS", "AFFINITY", "LAST CLAIM", "AGE"]);
+    for worker in &page.items {
+        listing.row([
+            cell(worker.id),
+            cell(&worker.name),
+            output::state(state(worker)),
+            cell(worker.queues.join(", ")),
+            cell(worker.kinds.as_ref().map_or("any".into(), |kinds| kinds.join(", "))),
+            cell(worker.claims),
+            cell(worker.affinity.as_deref().unwrap_or_default()),
+            cell(relative_maybe(worker.last_claim_at)),
+            cell(relative(worker.registered_at)),
+        ]);
+    }
+    listing.print()?;
+    Ok(Exit::Done)
+}
+
+fn state(worker: &WorkerView) -> &'static str {
+    if worker.lease_until < wire::Timestamp::now() {
+        "silent"
+    } else if worker.draining {
+        "draining"
+    } else {
+        "active"
+    }
+}

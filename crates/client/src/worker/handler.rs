@@ -1,0 +1,100 @@
+//! What users write: handlers, and how an attempt ends other than well.
+
+use std::any::Any;
+use std::error::Error;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use serde::Serialize;
+use wire::RawValue;
+
+use super::context::JobContext;
+
+pub(super) type Verdict = Result<Option<Box<RawValue>>, HandlerError>;
+pub(super) type Handler = Arc<dyn Fn(JobContext) -> BoxFuture<'static, Verdict> + Send + Sync>;
+pub(super) type Loader = Arc<dyn Fn(String) -> BoxFuture<'static, Result<(), HandlerError>> + Send + Sync>;
+
+/// How an attempt ends when it does not succeed.
+///
+/// Any error becomes a failure that may be tried again, so `?` works in handlers. Like `anyhow::Error` it is not itself
+/// a `std::error::Error`; otherwise that conversion could not exist.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HandlerError(pub(super) Ending);
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Ending {
+    Fail { code: String, message: String, retryable: bool },
+    Snooze(Duration),
+    Cancel,
+}
+
+impl HandlerError {
+    /// The attempt failed; another may do better.
+    pub fn retryable(code: impl Into<String>, message: impl Into<String>) -> Self {
+        Self(Ending::Fail { code: code.into(), message: message.into(), retryable: true })
+    }
+
+    /// The job can never succeed; it ends at once.
+    pub fn permanent(code: impl Into<String>, message: impl Into<String>) -> Self {
+        Self(Ending::Fail { code: code.into(), message: message.into(), retryable: false })
+    }
+
+    /// Not now; try again after `delay`. It costs no attempt.
+    pub fn snooze(delay: Duration) -> Self {
+        Self(Ending::Snooze(delay))
+    }
+
+    /// The job was called off: what a handler returns once its cancellation token told it, or to give a job up for good.
+    pub fn cancel() -> Self {
+        Self(Ending::Cancel)
+    }
+
+    pub(super) fn panic(cause: &(dyn Any + Send)) -> Self {
+        let message = cause.downcast_ref::<&str>().copied();
+        let message = message.or_else(|| cause.downcast_ref::<String>().map(String::as_str));
+        Self::retryable("panic", message.unwrap_or("The handler panicked."))
+    }
+}
+
+impl<E: Error> From<E> for HandlerError {
+    fn from(error: E) -> Self {
+        let mut message = error.to_string();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            message.push_str(": ");
+            message.push_str(&cause.to_string());
+            source = cause.source();
+        }
+        Self::retryable("error", message)
+    }
+}
+
+pub(super) fn handler<F, Fut, T>(handler: F) -> Handler
+where
+    F: Fn(JobContext) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<T, HandlerError>> + Send + 'static,
+    T: Serialize + 'static,
+{
+    let handler = Arc::new(handler);
+    Arc::new(move |context| {
+        let handler = handler.clone();
+        Box::pin(async move {
+            let result = handler(context).await?;
+            let result = serde_json::value::to_raw_value(&result)
+                .map_err(|error| HandlerError::permanent("result_not_json", error.to_string()))?;
+            Ok(Some(result).filter(|result| result.get() != "null"))
+        })
+    })
+}
+
+/// Runs to the end, where a panic is one way to end.
+pub(super) async fn guarded<T>(work: impl Future<Output = Result<T, HandlerError>>) -> Result<T, HandlerError> {
+    // What the panic left behind belongs to that one attempt and is dropped with it.
+    match AssertUnwindSafe(work).catch_unwind().await {
+        Ok(result) => result,
+        Err(cause) => Err(HandlerError::panic(&*cause)),
+    }
+}

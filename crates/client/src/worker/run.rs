@@ -1,0 +1,321 @@
+//! The one loop of a worker. It alone owns the state; handlers and calls to the server are tasks that report back, so
+//! nothing here is shared or locked, and claiming, running and settling overlap.
+
+mod calls;
+mod stop;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+use wire::{ClaimedJob, OutcomeKind, OutcomeRequest, Problem};
+
+use super::context::{BackendUplink, JobContext, Uplink};
+use super::handler::{HandlerError, Verdict, guarded};
+use super::outcomes::{self, Outcomes};
+use super::session::{Backoff, Session, register};
+use super::{Worker, WorkerError};
+use crate::backend::Backend;
+use calls::Answer;
+
+/// Unsettled outcomes past which no further job is started: during an outage, memory stays bounded.
+const BACKLOG: usize = 10_000;
+
+pub(super) async fn run<B: Backend>(worker: &Worker<B>, shutdown: CancellationToken) -> Result<(), WorkerError> {
+    let Some(session) = register(worker, 1, &shutdown).await? else { return Ok(()) };
+    let mut run = Run::new(worker, session);
+    loop {
+        run.advance();
+        if run.is_over() {
+            break;
+        }
+        if run.needs_new_session() {
+            run.leave_session().await;
+            match register(worker, run.session.number + 1, &shutdown).await? {
+                Some(session) => run.session = session,
+                None => return Ok(()),
+            }
+            continue;
+        }
+        let deadline = run.deadline();
+        tokio::select! {
+            Some(ended) = run.handlers.join_next(), if !run.handlers.is_empty() => {
+                run.ended(ended.expect(CAUGHT));
+                while let Some(ended) = run.handlers.try_join_next() {
+                    run.ended(ended.expect(CAUGHT));
+                }
+            }
+            Some(answer) = run.calls.join_next(), if !run.calls.is_empty() => match answer {
+                Ok(answer) => run.answered(answer),
+                Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+                // A claim that a drain called back.
+                Err(_) => {}
+            },
+            () = shutdown.cancelled(), if deadline.is_none() => run.drain(),
+            () = async { sleep_until(deadline.expect("checked before")).await }, if deadline.is_some() => {
+                run.deadline_passed();
+            }
+        }
+    }
+    run.close().await
+}
+
+const CAUGHT: &str = "handlers' panics are caught inside their tasks, which nobody aborts";
+
+struct Run<'a, B> {
+    worker: &'a Worker<B>,
+    uplink: Arc<dyn Uplink>,
+    session: Session,
+    stage: Stage,
+    /// Claimed and not yet started, in the order the server gave.
+    waiting: VecDeque<ClaimedJob>,
+    running: HashMap<Claim, Running>,
+    /// Handlers whose claim is lost but which have not stopped yet: they still take up a slot.
+    abandoned: usize,
+    /// The affinity that is loaded.
+    held: Option<String>,
+    loading: bool,
+    outcomes: Outcomes,
+    /// Jobs the server called off, and whether it has our answer. Kept until a heartbeat that began after the answer, so
+    /// that an older one which still names the job does not hit a new attempt of it.
+    called_off: HashMap<Uuid, bool>,
+    handlers: JoinSet<Ended>,
+    calls: JoinSet<Answer>,
+    claiming: Option<AbortHandle>,
+    /// The jobs of the settle that is on its way; empty when none is.
+    settling: Vec<Uuid>,
+    beating: bool,
+    /// The lease has passed.
+    gone: bool,
+    /// A claim got no answer, so the server may count jobs as ours that we know nothing of. Nothing more is claimed, and
+    /// once all else is done a new registration gives them back.
+    suspect: bool,
+    refused: Option<Box<Problem>>,
+    claim_backoff: Backoff,
+    settle_backoff: Backoff,
+    beat_backoff: Backoff,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Stage {
+    Working,
+    /// Nothing new is started; what runs may end by itself.
+    Draining {
+        until: Instant,
+    },
+    /// What still runs was told to stop.
+    Stopping {
+        until: Instant,
+    },
+    /// No handler is waited for any more; outcomes are still to be told.
+    Settling {
+        until: Instant,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Claim {
+    job: Uuid,
+    epoch: i64,
+}
+
+struct Running {
+    cancellation: CancellationToken,
+    called_off: bool,
+}
+
+enum Ended {
+    Handler { session: u64, claim: Claim, outcome: Verdict, context: JobContext },
+    Loader { session: u64, context: JobContext, affinity: String, result: Result<(), HandlerError> },
+}
+
+impl<'a, B: Backend> Run<'a, B> {
+    fn new(worker: &'a Worker<B>, session: Session) -> Self {
+        Self {
+            worker,
+            uplink: Arc::new(BackendUplink { backend: worker.backend.clone(), tasks: TaskTracker::new() }),
+            session,
+            stage: Stage::Working,
+            waiting: VecDeque::new(),
+            running: HashMap::new(),
+            abandoned: 0,
+            held: None,
+            loading: false,
+            outcomes: Outcomes::default(),
+            called_off: HashMap::new(),
+            handlers: JoinSet::new(),
+            calls: JoinSet::new(),
+            claiming: None,
+            settling: Vec::new(),
+            beating: false,
+            gone: false,
+            suspect: false,
+            refused: None,
+            claim_backoff: Backoff::new(),
+            settle_backoff: Backoff::new(),
+            beat_backoff: Backoff::new(),
+        }
+    }
+
+    /// Starts everything that can be started now.
+    fn advance(&mut self) {
+        if self.gone {
+            return;
+        }
+        self.start_jobs();
+        self.settle();
+        self.claim(Duration::ZERO);
+        self.beat(Duration::ZERO);
+        let handlers_done = self.running.is_empty() && self.waiting.is_empty();
+        if handlers_done && matches!(self.stage, Stage::Draining { .. } | Stage::Stopping { .. }) {
+            self.stage = Stage::Settling { until: Instant::now() + self.session.lease };
+        }
+    }
+
+    fn is_settled(&self) -> bool {
+        self.outcomes.is_empty() && self.settling.is_empty()
+    }
+
+    fn is_over(&self) -> bool {
+        match self.stage {
+            Stage::Working => false,
+            Stage::Draining { .. } | Stage::Stopping { .. } => self.gone,
+            Stage::Settling { until } => self.gone || self.is_settled() || until <= Instant::now(),
+        }
+    }
+
+    fn start_jobs(&mut self) {
+        while self.stage == Stage::Working
+            && !self.loading
+            && self.outcomes.len() < BACKLOG
+            && self.running.len() + self.abandoned < self.worker.settings.concurrency
+        {
+            let Some(job) = self.waiting.front() else { return };
+            let swap = job.affinity.is_some() && job.affinity != self.held;
+            if swap && self.worker.handlers.loader.is_some() && !(self.running.is_empty() && self.abandoned == 0) {
+                // What runs needs the affinity that is held.
+                return;
+            }
+            let Some(job) = self.waiting.pop_front() else { return };
+            let cancellation = CancellationToken::new();
+            let claim = Claim { job: job.id, epoch: job.epoch };
+            let affinity = job.affinity.clone();
+            let context = JobContext::new(job, cancellation.clone(), self.uplink.clone());
+            self.running.insert(claim, Running { cancellation, called_off: false });
+            match affinity {
+                Some(affinity) if swap => self.swap(context, affinity),
+                _ => self.start(context),
+            }
+        }
+    }
+
+    fn swap(&mut self, context: JobContext, affinity: String) {
+        let Some(loader) = self.worker.handlers.loader.clone() else {
+            // The handler brings it up by itself.
+            self.held = Some(affinity);
+            return self.start(context);
+        };
+        self.loading = true;
+        self.held = None;
+        let session = self.session.number;
+        self.handlers.spawn(async move {
+            context.refine(|signal| signal.state = Some("loading".into()));
+            let result = guarded(async { loader(affinity.clone()).await }).await;
+            Ended::Loader { session, context, affinity, result }
+        });
+    }
+
+    fn start(&mut self, context: JobContext) {
+        let session = self.session.number;
+        let claim = Claim { job: context.id(), epoch: context.job().epoch };
+        let handler = self.worker.handlers.of(context.job());
+        self.handlers.spawn(async move {
+            let work = async {
+                let Some(handler) = handler else {
+                    let message = format!("This worker has no handler for kind {:?}.", context.kind());
+                    return Err(HandlerError::retryable("no_handler", message));
+                };
+                let verdict = guarded(async { handler(context.clone()).await }).await;
+                context.flush().await;
+                verdict
+            };
+            let outcome = guarded(work).await;
+            Ended::Handler { session, claim, outcome, context }
+        });
+    }
+
+    fn ended(&mut self, ended: Ended) {
+        match ended {
+            Ended::Handler { session, claim, outcome, context } => {
+                if session != self.session.number {
+                    self.abandoned -= 1;
+                    return;
+                }
+                self.handler_ended(claim, outcome, &context);
+            }
+            Ended::Loader { session, context, affinity, result } => {
+                self.loading = false;
+                if result.is_ok() {
+                    self.held = Some(affinity);
+                }
+                if session != self.session.number {
+                    self.abandoned -= 1;
+                    return;
+                }
+                let claim = Claim { job: context.id(), epoch: context.job().epoch };
+                match result {
+                    Ok(()) if !context.cancellation().is_cancelled() => {
+                        context.refine(|signal| signal.state = Some("working".into()));
+                        self.start(context);
+                    }
+                    // Called off, or told to stop, before its handler began.
+                    Ok(()) => self.handler_ended(claim, Err(HandlerError::cancel()), &context),
+                    Err(error) => self.handler_ended(claim, Err(error), &context),
+                }
+            }
+        }
+    }
+
+    fn handler_ended(&mut self, claim: Claim, verdict: Verdict, context: &JobContext) {
+        let Some(running) = self.running.remove(&claim) else {
+            // It was released when its time to stop had passed.
+            self.abandoned -= 1;
+            return;
+        };
+        let Claim { job, epoch } = claim;
+        let stopped = matches!(self.stage, Stage::Stopping { .. }) && verdict.is_err();
+        self.outcomes.push(if running.called_off {
+            outcomes::plain(job, epoch, OutcomeKind::Cancel)
+        } else if stopped {
+            outcomes::plain(job, epoch, OutcomeKind::Release)
+        } else {
+            let facts = if verdict.is_ok() { context.take_facts() } else { None };
+            OutcomeRequest { facts, ..outcomes::of_verdict(job, epoch, verdict) }
+        });
+    }
+
+    /// Whether this is news.
+    fn call_off(&mut self, job: Uuid) -> bool {
+        // After a timeout a new attempt of the same job may already be here: the older one is meant, wherever it is.
+        if self.called_off.contains_key(&job) || self.settling.contains(&job) || self.outcomes.has(job) {
+            return false;
+        }
+        let attempts = self.running.iter_mut().filter(|(claim, _)| claim.job == job);
+        if let Some((_, running)) = attempts.min_by_key(|(claim, _)| claim.epoch) {
+            running.called_off = true;
+            running.cancellation.cancel();
+        } else if let Some(position) = self.waiting.iter().position(|waiting| waiting.id == job) {
+            let waiting = self.waiting.remove(position).expect("the position was just found");
+            self.outcomes.push(outcomes::plain(job, waiting.epoch, OutcomeKind::Cancel));
+        } else {
+            return false;
+        }
+        self.called_off.insert(job, false);
+        true
+    }
+}

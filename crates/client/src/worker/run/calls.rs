@@ -1,0 +1,208 @@
+//! Calls to the server and what their answers change. Each is a task of its own; at most one claim, one settle and one
+//! heartbeat are on their way at a time.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+use wire::{
+    ClaimRequest, ClaimView, HeartbeatRequest, HeartbeatView, OutcomeKind, OutcomeRequest, OutcomeStatus,
+    SettleRequest, SettleView,
+};
+
+use super::{BACKLOG, Run, Stage, outcomes};
+use crate::backend::{Backend, BackendError};
+
+/// How long the server may hold a claim open when there is nothing to do.
+const CLAIM_WAIT_S: f64 = 20.0;
+/// Jobs one claim asks for, as many as the server hands out.
+const CLAIM_JOBS: usize = 1_000;
+/// A heartbeat that came back early and told nothing new is followed by this pause: the server repeats a cancel until it
+/// has our answer, and the handler may take its time.
+const REPEATED: Duration = Duration::from_millis(250);
+
+pub(super) enum Answer {
+    Heartbeat { early: bool, answer: Result<HeartbeatView, BackendError> },
+    Claim(Result<ClaimView, BackendError>),
+    Settle(SettleRequest, Result<SettleView, BackendError>),
+}
+
+impl<B: Backend> Run<'_, B> {
+    pub(super) fn claim(&mut self, delay: Duration) {
+        let settings = &self.worker.settings;
+        let taken = self.running.len() + self.abandoned + self.waiting.len();
+        let want = (settings.concurrency + settings.prefetch).saturating_sub(taken).min(CLAIM_JOBS);
+        // While there is something to do, ask for a good part of the prefetch and not for each job singly.
+        let worthwhile = if self.waiting.is_empty() { 1 } else { (settings.prefetch / 2).clamp(1, CLAIM_JOBS) };
+        let may = self.stage == Stage::Working && !self.suspect && !self.gone;
+        if !may || self.claiming.is_some() || want < worthwhile || self.outcomes.len() >= BACKLOG {
+            return;
+        }
+        // What will be held once the jobs at hand are done.
+        let affinity = self.waiting.iter().rev().find_map(|job| job.affinity.clone()).or_else(|| self.held.clone());
+        let request = ClaimRequest { max: want as i64, wait_s: Some(CLAIM_WAIT_S), affinity };
+        let (backend, id) = (self.worker.backend.clone(), self.session.id);
+        let call = self.calls.spawn(async move {
+            pause(delay).await;
+            Answer::Claim(backend.claim(id, request).await)
+        });
+        self.claiming = Some(call);
+    }
+
+    pub(super) fn settle(&mut self) {
+        if !self.settling.is_empty() {
+            return;
+        }
+        if let Some(request) = self.outcomes.next_batch() {
+            self.send_settle(request, Duration::ZERO);
+        }
+    }
+
+    fn send_settle(&mut self, request: SettleRequest, delay: Duration) {
+        self.settling = request.outcomes.iter().map(|outcome| outcome.job_id).collect();
+        let (backend, id) = (self.worker.backend.clone(), self.session.id);
+        self.calls.spawn(async move {
+            pause(delay).await;
+            let answer = backend.settle(id, &request).await;
+            Answer::Settle(request, answer)
+        });
+    }
+
+    /// Keeps one heartbeat open at all times.
+    pub(super) fn beat(&mut self, delay: Duration) {
+        if self.beating || self.gone {
+            return;
+        }
+        self.beating = true;
+        let wait = self.session.heartbeat;
+        // A heartbeat that got lost must be missed in time to send another.
+        let patience = wait + self.session.lease / 4;
+        let request = HeartbeatRequest { affinity: self.held.clone(), wait_s: Some(wait.as_secs_f64()) };
+        let (backend, id) = (self.worker.backend.clone(), self.session.id);
+        self.calls.spawn(async move {
+            pause(delay).await;
+            let asked = Instant::now();
+            let answer = match timeout(patience, backend.heartbeat(id, request)).await {
+                Ok(answer) => answer,
+                Err(elapsed) => Err(BackendError::Unanswered(elapsed.into())),
+            };
+            Answer::Heartbeat { early: asked.elapsed() < wait / 2, answer }
+        });
+    }
+
+    pub(super) fn answered(&mut self, answer: Answer) {
+        match answer {
+            Answer::Heartbeat { early, answer } => self.heartbeat_answered(early, answer),
+            Answer::Claim(answer) => self.claim_answered(answer),
+            Answer::Settle(request, answer) => self.settle_answered(request, answer),
+        }
+    }
+
+    fn heartbeat_answered(&mut self, early: bool, answer: Result<HeartbeatView, BackendError>) {
+        self.beating = false;
+        match answer {
+            Ok(view) => {
+                self.beat_backoff.reset();
+                let mut news = false;
+                for job in view.cancel {
+                    news |= self.call_off(job);
+                }
+                self.called_off.retain(|_, answered| !*answered);
+                if view.drain && self.stage == Stage::Working {
+                    tracing::info!(worker = %self.session.id, "the server asks to drain");
+                    news = true;
+                    self.drain();
+                }
+                self.beat(if early && !news { REPEATED } else { Duration::ZERO });
+            }
+            Err(BackendError::Gone) => self.gone = true,
+            Err(BackendError::Refused(problem)) => {
+                self.give_up(problem);
+                let wait = self.beat_backoff.next();
+                self.beat(wait);
+            }
+            Err(error) => {
+                let wait = self.beat_backoff.next().min(self.session.heartbeat);
+                tracing::warn!(worker = %self.session.id, %error, cause = error.cause(), "a heartbeat failed");
+                self.beat(wait);
+            }
+        }
+    }
+
+    fn claim_answered(&mut self, answer: Result<ClaimView, BackendError>) {
+        self.claiming = None;
+        match answer {
+            Ok(view) => {
+                self.claim_backoff.reset();
+                self.worker.counters.claimed(view.jobs.len());
+                self.waiting.extend(view.jobs);
+                if self.stage != Stage::Working {
+                    self.release_waiting();
+                }
+            }
+            Err(BackendError::Gone) => self.gone = true,
+            Err(BackendError::Refused(problem)) => self.give_up(problem),
+            Err(BackendError::Unavailable(_)) => {
+                let wait = self.claim_backoff.next();
+                self.claim(wait);
+            }
+            Err(BackendError::Unanswered(_)) => {
+                tracing::warn!(worker = %self.session.id, "a claim got no answer; registering anew when all is done");
+                self.suspect = true;
+            }
+        }
+    }
+
+    fn settle_answered(&mut self, request: SettleRequest, answer: Result<SettleView, BackendError>) {
+        self.settling.clear();
+        match answer {
+            Ok(view) => {
+                self.settle_backoff.reset();
+                // They come in the order of the request; two attempts of one job may be in it.
+                let mut answers = view.results.into_iter();
+                for outcome in request.outcomes {
+                    let status = answers.next().filter(|answer| answer.job_id == outcome.job_id);
+                    self.outcome_answered(&outcome, status.map(|answer| answer.status));
+                }
+            }
+            Err(BackendError::Gone) => {
+                self.gone = true;
+                self.worker.counters.lost(request.outcomes.len());
+            }
+            Err(BackendError::Refused(problem)) if !matches!(problem.status, 401 | 403) => {
+                self.outcomes.refused(request, &problem);
+            }
+            Err(error) => {
+                let wait = self.settle_backoff.next();
+                tracing::warn!(
+                    worker = %self.session.id, %error, cause = error.cause(), outcomes = request.outcomes.len(),
+                    "a settle failed and is sent again"
+                );
+                if let BackendError::Refused(problem) = error {
+                    self.give_up(problem);
+                }
+                self.send_settle(request, wait);
+            }
+        }
+    }
+
+    fn outcome_answered(&mut self, outcome: &OutcomeRequest, status: Option<OutcomeStatus>) {
+        if status == Some(OutcomeStatus::Applied) {
+            self.worker.counters.applied(outcome.outcome);
+        } else if outcome.outcome != OutcomeKind::Cancel {
+            self.worker.counters.lost(1);
+        }
+        if outcome.outcome == OutcomeKind::Cancel {
+            self.called_off.insert(outcome.job_id, true);
+        } else if matches!(status, Some(OutcomeStatus::AlreadyEnded | OutcomeStatus::ClaimLost)) {
+            // It was called off or timed out meanwhile. What the job holds is freed once we say that we have stopped.
+            self.outcomes.push(outcomes::plain(outcome.job_id, outcome.epoch, OutcomeKind::Cancel));
+        }
+    }
+}
+
+/// A pause of nothing does not even yield.
+async fn pause(delay: Duration) {
+    if !delay.is_zero() {
+        sleep(delay).await;
+    }
+}

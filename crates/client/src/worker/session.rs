@@ -1,0 +1,97 @@
+//! A registration: what the server knows this worker by until its lease passes or the worker stops.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::{Worker, WorkerError};
+use crate::backend::{Backend, BackendError};
+
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+const GOODBYES: u32 = 3;
+
+pub(super) struct Session {
+    /// Tells the jobs of this registration from those of an earlier one.
+    pub(super) number: u64,
+    pub(super) id: Uuid,
+    pub(super) lease: Duration,
+    pub(super) heartbeat: Duration,
+}
+
+/// Registers, and waits out an outage. `None`: it was told to stop first.
+pub(super) async fn register<B: Backend>(
+    worker: &Worker<B>,
+    number: u64,
+    shutdown: &CancellationToken,
+) -> Result<Option<Session>, WorkerError> {
+    let mut backoff = Backoff::new();
+    loop {
+        let registered = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return Ok(None),
+            registered = worker.backend.register(worker.settings.request.clone()) => registered,
+        };
+        let wait = match registered {
+            Ok(registered) => {
+                tracing::info!(worker = %registered.id, name = worker.settings.request.name, "registered");
+                return Ok(Some(Session {
+                    number,
+                    id: registered.id,
+                    lease: Duration::from_secs(u64::try_from(registered.lease_s).unwrap_or(0).max(1)),
+                    heartbeat: Duration::try_from_secs_f64(registered.heartbeat_s)
+                        .unwrap_or(Duration::from_secs(1))
+                        .max(Duration::from_millis(100)),
+                }));
+            }
+            Err(BackendError::Refused(problem)) => return Err(WorkerError::Refused(problem)),
+            Err(error) => {
+                let wait = backoff.next();
+                tracing::warn!(%error, cause = error.cause(), wait_ms = wait.as_millis(), "cannot register yet");
+                wait
+            }
+        };
+        tokio::select! {
+            () = shutdown.cancelled() => return Ok(None),
+            () = tokio::time::sleep(wait) => {}
+        }
+    }
+}
+
+/// Ends the registration; what it still holds goes back at once instead of when the lease passes.
+pub(super) async fn deregister<B: Backend>(worker: &Worker<B>, id: Uuid) {
+    let mut backoff = Backoff::new();
+    for _ in 0..GOODBYES {
+        let goodbye = tokio::time::timeout(LONGEST_WAIT, worker.backend.deregister(id));
+        match goodbye.await {
+            Ok(Ok(()) | Err(BackendError::Gone | BackendError::Refused(_))) => return,
+            Ok(Err(_)) | Err(_) => tokio::time::sleep(backoff.next()).await,
+        }
+    }
+    tracing::warn!(worker = %id, "could not deregister; the lease will pass");
+}
+
+/// Waits between tries: doubling, and different for each worker, so that a fleet does not come back all at once.
+pub(super) struct Backoff {
+    wait: Duration,
+    share: f64,
+}
+
+impl Backoff {
+    pub(super) fn new() -> Self {
+        let dice = RandomState::new().build_hasher().finish();
+        Self { wait: FIRST_WAIT, share: 0.5 + 0.5 * (dice as f64 / u64::MAX as f64) }
+    }
+
+    pub(super) fn next(&mut self) -> Duration {
+        let wait = self.wait.mul_f64(self.share);
+        self.wait = (self.wait * 2).min(LONGEST_WAIT);
+        wait
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.wait = FIRST_WAIT;
+    }
+}

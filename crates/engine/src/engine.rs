@@ -1,0 +1,88 @@
+//! Starts the tasks on a store and stops them again.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use domain::limits::HISTORY_RETENTION_S_DEFAULT;
+use store::Store;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::task::{Task, TaskStatus, run_until};
+use crate::tasks::beat::Beat;
+use crate::tasks::check_counters::CheckCounters;
+use crate::tasks::fold_counters::FoldCounters;
+use crate::tasks::promote_due::PromoteDue;
+use crate::tasks::prune::Prune;
+use crate::tasks::sweep_leases::SweepLeases;
+
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    pub history_retention_s: i64,
+    /// A connection of its own for hints between nodes, past any pooler; PostgreSQL only.
+    pub direct_url: Option<String>,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self { history_retention_s: HISTORY_RETENTION_S_DEFAULT, direct_url: None }
+    }
+}
+
+/// The running tasks of one node.
+pub struct Engine {
+    store: Store,
+    statuses: Vec<Arc<Mutex<TaskStatus>>>,
+    tracker: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Engine {
+    /// Starts every task. The schema must be up to date.
+    pub async fn start(store: Store, options: EngineOptions) -> Result<Self, store::StoreError> {
+        // The first beat notices an outage before anything judges a lease.
+        store.beat().await?;
+        let mut engine =
+            Self { store, statuses: Vec::new(), tracker: TaskTracker::new(), stop: CancellationToken::new() };
+        engine.run(Beat);
+        engine.run(SweepLeases);
+        engine.run(PromoteDue);
+        engine.run(FoldCounters);
+        engine.run(CheckCounters);
+        engine.run(Prune { history_retention_s: options.history_retention_s });
+        if let Some(url) = options.direct_url {
+            let (store, stop) = (engine.store.clone(), engine.stop.clone());
+            engine.tracker.spawn(async move {
+                tokio::select! {
+                    () = store.relay_hints(&url) => {}
+                    () = stop.cancelled() => {}
+                }
+            });
+        }
+        Ok(engine)
+    }
+
+    fn run<T: Task>(&mut self, task: T) {
+        let status = TaskStatus { name: T::NAME, every_ms: T::EVERY.as_millis() as u64, ..TaskStatus::default() };
+        let status = Arc::new(Mutex::new(status));
+        self.statuses.push(status.clone());
+        self.tracker.spawn(run_until(task, self.store.clone(), status, self.stop.clone()));
+    }
+
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub fn tasks(&self) -> Vec<TaskStatus> {
+        let read =
+            |status: &Arc<Mutex<TaskStatus>>| status.lock().expect("nobody panics with a status in hand").clone();
+        self.statuses.iter().map(read).collect()
+    }
+
+    /// Stops the tasks and waits for those under way, but not for long.
+    pub async fn stop(&self) {
+        self.stop.cancel();
+        self.tracker.close();
+        let _ = tokio::time::timeout(Duration::from_secs(5), self.tracker.wait()).await;
+    }
+}

@@ -1,0 +1,110 @@
+//! How a background task runs: on a timer and on a wake, never twice at once, with a status that a page shows.
+//!
+//! A task takes no input and is idempotent. The wake is a hint, the scan is the truth.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use domain::Time;
+use store::hints::{Listener, Topic};
+use store::{Store, StoreError};
+use tokio_util::sync::CancellationToken;
+
+/// What a task did last.
+#[derive(Clone, Debug, Default)]
+pub struct TaskStatus {
+    pub name: &'static str,
+    pub every_ms: u64,
+    pub last_run_at: Option<Time>,
+    pub last_took_ms: Option<u64>,
+    pub runs: u64,
+    pub errors: u64,
+    pub last_error: Option<String>,
+    /// What the last run that did something did, in words.
+    pub last_work: Option<String>,
+    pub last_work_at: Option<Time>,
+}
+
+/// What one run found to do.
+pub(crate) struct Done {
+    /// In words, when there was anything.
+    pub(crate) work: Option<String>,
+    /// When to come again, if sooner than the timer.
+    pub(crate) again_in: Option<Duration>,
+}
+
+impl Done {
+    pub(crate) fn nothing() -> Self {
+        Self { work: None, again_in: None }
+    }
+
+    pub(crate) fn work(text: String) -> Self {
+        Self { work: Some(text), again_in: None }
+    }
+}
+
+pub(crate) trait Task: Send + Sync + 'static {
+    const NAME: &'static str;
+    const EVERY: Duration;
+    /// What wakes it before its time.
+    const WAKE: Option<Topic> = None;
+
+    fn run(&self, store: &Store) -> impl Future<Output = Result<Done, StoreError>> + Send;
+}
+
+/// Runs the task until told to stop. An error is written down and the next run tries again.
+pub(crate) async fn run_until<T: Task>(task: T, store: Store, status: Arc<Mutex<TaskStatus>>, stop: CancellationToken) {
+    let listener = T::WAKE.map(|topic| store.hints().listen([topic]));
+    loop {
+        let started = Instant::now();
+        let result = task.run(&store).await;
+        let mut wait = T::EVERY;
+        {
+            let mut status = status.lock().expect("nobody panics with a status in hand");
+            status.runs += 1;
+            status.last_run_at = Some(store.clock().now());
+            status.last_took_ms = Some(started.elapsed().as_millis() as u64);
+            match &result {
+                Ok(done) => {
+                    wait = done.again_in.unwrap_or(wait).min(wait);
+                    status.last_error = None;
+                    if done.work.is_some() {
+                        status.last_work.clone_from(&done.work);
+                        status.last_work_at = status.last_run_at;
+                    }
+                }
+                Err(error) => {
+                    status.errors += 1;
+                    status.last_error = Some(describe(error));
+                }
+            }
+        }
+        if let Err(error) = result {
+            metrics::counter!("windlass_task_errors_total", "task" => T::NAME).increment(1);
+            tracing::warn!(task = T::NAME, error = %describe(&error), "a task failed and will run again");
+            wait = wait.max(Duration::from_millis(250));
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(wait) => {}
+            () = woken(listener.as_ref()) => {}
+        }
+    }
+}
+
+async fn woken(listener: Option<&Listener>) {
+    match listener {
+        Some(listener) => listener.hint().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn describe(error: &StoreError) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text.push_str(&format!(": {cause}"));
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,8 @@
+//! The tasks, one per file.
+
+pub(crate) mod beat;
+pub(crate) mod check_counters;
+pub(crate) mod fold_counters;
+pub(crate) mod promote_due;
+pub(crate) mod prune;
+pub(crate) mod sweep_leases;

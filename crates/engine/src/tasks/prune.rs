@@ -1,0 +1,32 @@
+//! Forgets what is past its retention, in small batches (X13, Q14).
+
+use std::time::Duration;
+
+use domain::limits::MAINTENANCE_ROWS;
+use store::{Store, StoreError};
+
+use crate::task::{Done, Task};
+
+pub(crate) struct Prune {
+    pub(crate) history_retention_s: i64,
+}
+
+impl Task for Prune {
+    const NAME: &'static str = "prune";
+    const EVERY: Duration = Duration::from_secs(30);
+
+    async fn run(&self, store: &Store) -> Result<Done, StoreError> {
+        let pruned = store.prune(self.history_retention_s).await?;
+        metrics::counter!("windlass_pruned_total", "kind" => "jobs").increment(pruned.jobs);
+        metrics::counter!("windlass_pruned_total", "kind" => "history").increment(pruned.history);
+        if pruned == Default::default() {
+            return Ok(Done::nothing());
+        }
+        let work = format!(
+            "{} jobs, {} rows of history, {} idempotency keys, {} dead workers",
+            pruned.jobs, pruned.history, pruned.idempotency, pruned.workers
+        );
+        let again = pruned.jobs as usize >= MAINTENANCE_ROWS || pruned.history as usize >= MAINTENANCE_ROWS;
+        Ok(Done { work: Some(work), again_in: again.then_some(Duration::from_millis(50)) })
+    }
+}

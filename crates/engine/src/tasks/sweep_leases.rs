@@ -1,0 +1,28 @@
+//! Ends the claims of dead workers and of attempts past their time-out (X4), within a second of their time.
+
+use std::time::Duration;
+
+use store::{Store, StoreError};
+
+use crate::task::{Done, Task};
+
+pub(crate) struct SweepLeases;
+
+impl Task for SweepLeases {
+    const NAME: &'static str = "sweep_leases";
+    const EVERY: Duration = Duration::from_millis(500);
+
+    async fn run(&self, store: &Store) -> Result<Done, StoreError> {
+        let swept = store.sweep().await?;
+        let unparked = store.unpark_forgotten().await?;
+        metrics::counter!("windlass_claims_expired_total").increment(swept.jobs as u64);
+        metrics::counter!("windlass_attempts_timed_out_total").increment(swept.timed_out as u64);
+        if swept == Default::default() && unparked == 0 {
+            return Ok(Done::nothing());
+        }
+        Ok(Done::work(format!(
+            "{} workers dead, {} claims expired, {} attempts timed out, {} rows quarantined, {unparked} jobs unparked",
+            swept.workers, swept.jobs, swept.timed_out, swept.quarantined
+        )))
+    }
+}

@@ -1,0 +1,118 @@
+//! Long-polls: look, wait for a hint or the next poll, look again.
+//!
+//! The poll is the truth; a hint only makes it sooner. On PostgreSQL another node's hint may be lost (a pooler, a broken
+//! connection), so the poll is short there; on SQLite every writer is this process.
+
+use std::time::{Duration, Instant};
+
+use domain::{Affinity, JobId, TenantId, WorkerId};
+use store::hints::Topic;
+use store::jobs::claim::Claimed;
+use store::jobs::get::StoredJob;
+use store::workers::heartbeat::Heartbeat;
+use store::{Store, StoreError};
+
+const POLL_POSTGRES: Duration = Duration::from_millis(100);
+const POLL_SQLITE: Duration = Duration::from_secs(1);
+
+/// Claims, waiting up to `wait` for something to claim. Stops waiting when `stop` completes.
+pub async fn claim(
+    store: &Store,
+    tenant: TenantId,
+    worker: WorkerId,
+    max: usize,
+    affinity: Affinity,
+    wait: Duration,
+    stop: impl Future<Output = ()>,
+) -> Result<Claimed, StoreError> {
+    let first = store.claim(tenant, worker, max, affinity.clone()).await?;
+    let queues = match &first {
+        Claimed::Jobs { jobs, queues, draining: false } if jobs.is_empty() && !wait.is_zero() => queues.clone(),
+        _ => return Ok(first),
+    };
+    let until = Instant::now() + wait;
+    let topics = queues.into_iter().map(|queue| Topic::Ready(tenant, queue));
+    let listener = store.hints().listen(topics.chain([Topic::Worker(worker)]));
+    let mut stop = std::pin::pin!(stop);
+    loop {
+        // Subscribed before looking: a job committed between the first look and now is seen by this one.
+        let claimed = store.claim(tenant, worker, max, affinity.clone()).await?;
+        match &claimed {
+            Claimed::Jobs { jobs, draining: false, .. } if jobs.is_empty() => {}
+            _ => return Ok(claimed),
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(claimed);
+        }
+        tokio::select! {
+            () = listener.hint() => {}
+            () = tokio::time::sleep(poll(store).min(left)) => {}
+            () = &mut stop => return Ok(claimed),
+        }
+    }
+}
+
+/// Renews the lease at once; with a `wait`, answers as soon as there is a cancel or a drain.
+pub async fn heartbeat(
+    store: &Store,
+    tenant: TenantId,
+    worker: WorkerId,
+    affinity: Affinity,
+    wait: Duration,
+    stop: impl Future<Output = ()>,
+) -> Result<Heartbeat, StoreError> {
+    let listener = store.hints().listen([Topic::Worker(worker)]);
+    let first = store.heartbeat(tenant, worker, affinity).await?;
+    let until = Instant::now() + wait;
+    let mut stop = std::pin::pin!(stop);
+    let mut last = first;
+    loop {
+        match &last {
+            Heartbeat::Alive { cancel, drain: false, .. } if cancel.is_empty() => {}
+            _ => return Ok(last),
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(last);
+        }
+        tokio::select! {
+            () = listener.hint() => {}
+            () = tokio::time::sleep((poll(store) * 2).min(left)) => {}
+            () = &mut stop => return Ok(last),
+        }
+        last = store.revocations(tenant, worker).await?;
+    }
+}
+
+/// The job, once it has ended or the time is up.
+pub async fn job(
+    store: &Store,
+    tenant: TenantId,
+    job: JobId,
+    wait: Duration,
+    stop: impl Future<Output = ()>,
+) -> Result<Option<StoredJob>, StoreError> {
+    let listener = store.hints().listen([Topic::Ended(job)]);
+    let until = Instant::now() + wait;
+    let mut stop = std::pin::pin!(stop);
+    loop {
+        let found = store.job(tenant, job).await?;
+        let left = until.saturating_duration_since(Instant::now());
+        match &found {
+            Some(job) if !job.state.is_terminal() && !left.is_zero() => {}
+            _ => return Ok(found),
+        }
+        tokio::select! {
+            () = listener.hint() => {}
+            () = tokio::time::sleep(poll(store).min(left)) => {}
+            () = &mut stop => return Ok(found),
+        }
+    }
+}
+
+/// With jitter, so that many who wait do not ask all at once.
+fn poll(store: &Store) -> Duration {
+    let every = if store.is_postgres() { POLL_POSTGRES } else { POLL_SQLITE };
+    every.mul_f64(0.8 + 0.4 * store::clock::dice())
+}

@@ -1,0 +1,31 @@
+//! What others should hear of once a transaction holds.
+
+use std::collections::BTreeSet;
+
+use domain::{JobId, Name, TenantId, WorkerId};
+
+use crate::hints::Topic;
+use crate::store::Store;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Effects {
+    pub(crate) ended: Vec<JobId>,
+    pub(crate) ready: BTreeSet<(TenantId, Name)>,
+    pub(crate) workers: BTreeSet<WorkerId>,
+    /// A job was scheduled, perhaps earlier than any other.
+    pub(crate) due: bool,
+}
+
+impl Store {
+    pub(crate) fn announce(&self, effects: &Effects) {
+        let hints = self.hints();
+        effects.ended.iter().for_each(|job| hints.wake(&Topic::Ended(*job)));
+        for (tenant, queue) in &effects.ready {
+            hints.tell(Topic::Ready(*tenant, queue.clone()));
+        }
+        effects.workers.iter().for_each(|worker| hints.tell(Topic::Worker(*worker)));
+        if effects.due {
+            hints.wake(&Topic::Due);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Wake-ups: someone may have work, an answer or a cancel for you.
+//!
+//! A hint is never the truth: whoever gets one looks at the database, and looks there from time to time without one.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
+
+use domain::{JobId, Name, TenantId, WorkerId};
+use tokio::sync::Notify;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Topic {
+    /// The queue may have a job that can run.
+    Ready(TenantId, Name),
+    /// The job has ended.
+    Ended(JobId),
+    /// The worker has a cancel or a drain to hear of.
+    Worker(WorkerId),
+    /// A job is due at another time than the promoter knows of.
+    Due,
+}
+
+#[derive(Clone, Default)]
+pub struct Hints {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    listeners: Mutex<HashMap<Topic, Vec<Arc<Notify>>>>,
+    /// What other nodes should hear of, since the last time it was sent.
+    outgoing: Mutex<BTreeSet<Topic>>,
+    sender: Notify,
+}
+
+impl Hints {
+    /// Subscribe before looking: what is committed between the two would otherwise wait for a full poll.
+    pub fn listen(&self, topics: impl IntoIterator<Item = Topic>) -> Listener {
+        let wake = Arc::new(Notify::new());
+        let topics: Vec<Topic> = topics.into_iter().collect();
+        let mut listeners = self.shared.listeners.lock().expect("no listener panics");
+        for topic in &topics {
+            listeners.entry(topic.clone()).or_default().push(wake.clone());
+        }
+        Listener { shared: self.shared.clone(), topics, wake }
+    }
+
+    /// Tells this node and, soon, the others.
+    pub(crate) fn tell(&self, topic: Topic) {
+        self.wake(&topic);
+        if matches!(topic, Topic::Ready(..) | Topic::Worker(_)) {
+            let mut outgoing = self.shared.outgoing.lock().expect("no sender panics");
+            if outgoing.insert(topic) && outgoing.len() == 1 {
+                self.shared.sender.notify_one();
+            }
+        }
+    }
+
+    /// Tells this node only.
+    pub(crate) fn wake(&self, topic: &Topic) {
+        let listeners = self.shared.listeners.lock().expect("no listener panics");
+        for wake in listeners.get(topic).into_iter().flatten() {
+            wake.notify_one();
+        }
+    }
+
+    pub(crate) fn wake_all(&self) {
+        let listeners = self.shared.listeners.lock().expect("no listener panics");
+        listeners.values().flatten().for_each(|wake| wake.notify_one());
+    }
+
+    /// Waits until there is something for other nodes and takes all of it.
+    pub(crate) async fn outgoing(&self) -> BTreeSet<Topic> {
+        loop {
+            let taken = std::mem::take(&mut *self.shared.outgoing.lock().expect("no sender panics"));
+            if !taken.is_empty() {
+                return taken;
+            }
+            self.shared.sender.notified().await;
+        }
+    }
+}
+
+pub struct Listener {
+    shared: Arc<Shared>,
+    topics: Vec<Topic>,
+    wake: Arc<Notify>,
+}
+
+impl Listener {
+    /// Returns at once if a hint came since the last call.
+    pub async fn hint(&self) {
+        self.wake.notified().await;
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let mut listeners = self.shared.listeners.lock().expect("no listener panics");
+        for topic in &self.topics {
+            if let Some(waiting) = listeners.get_mut(topic) {
+                waiting.retain(|wake| !Arc::ptr_eq(wake, &self.wake));
+                if waiting.is_empty() {
+                    listeners.remove(topic);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Operations on jobs, one per file.
+
+pub mod cancel;
+pub mod claim;
+pub mod enqueue;
+pub mod get;
+pub mod history;
+pub(crate) mod holds;
+pub mod list;
+pub mod prune;
+pub mod retry;
+pub mod settle;
+pub mod signal;
+pub(crate) mod transition;
+pub mod why;

@@ -1,0 +1,236 @@
+//! Forgets ended jobs after their queue's retention, with their artifacts, together (Q14). History keeps the last word.
+
+use domain::limits::{IDEMPOTENCY_KEEP_S, MAINTENANCE_ROWS, RETENTION_S_DEFAULT};
+use domain::{JobId, Name, TenantId, Time};
+use uuid::Uuid;
+
+use crate::codec::from_json;
+use crate::error::StoreError;
+use crate::jobs::history::end_event;
+use crate::queues::settings_at;
+use crate::store::Store;
+use crate::tx::{Column, Operation, Param, Sql, Tx};
+use domain::JobState;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pruned {
+    pub jobs: u64,
+    pub history: u64,
+    pub idempotency: u64,
+    pub workers: u64,
+}
+
+impl Store {
+    /// One bounded round; the caller comes again while there was something to do.
+    pub async fn prune(&self, history_retention_s: i64) -> Result<Pruned, StoreError> {
+        let mut pruned = Pruned::default();
+        for lane in self.read(Lanes).await? {
+            pruned.jobs += self.write(PruneLane { lane }).await?;
+            if pruned.jobs as usize >= MAINTENANCE_ROWS {
+                break;
+            }
+        }
+        let (history, idempotency, workers) = self.write(PruneRest { history_retention_s }).await?;
+        Ok(Pruned { history, idempotency, workers, ..pruned })
+    }
+}
+
+#[derive(Clone, Debug)]
+struct LaneRetention {
+    lane: i64,
+    tenant: TenantId,
+    queue: Name,
+    retention_s: i64,
+}
+
+struct Lanes;
+
+const LANES: Sql = Sql::both(&["select l.lane, l.tenant, l.queue, q.settings, q.concurrency, q.per_key, q.rate_per_s,
+         q.starvation_s
+     from lanes l left join queues q on q.tenant = l.tenant and q.name = l.queue order by l.lane"]);
+
+impl Operation for Lanes {
+    type Output = Vec<LaneRetention>;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<LaneRetention>, StoreError> {
+        let rows = tx.query(&LANES, &[]).await?;
+        rows.iter()
+            .map(|row| {
+                Ok(LaneRetention {
+                    lane: row.int(0)?,
+                    tenant: TenantId(row.int(1)?),
+                    queue: Name::stored(&row.text(2)?),
+                    retention_s: settings_at(row, 3)?.retention_s(),
+                })
+            })
+            .collect()
+    }
+}
+
+struct PruneLane {
+    lane: LaneRetention,
+}
+
+// Ids carry the time of creation: what was created after the cut cannot have ended before it.
+const OLD: Sql =
+    Sql::both(&["select id, tenant, state, epoch, attempt, worker, actor, error_code, created_at, started_at,
+         finished_at, subject, process, tags
+     from (select * from ended where lane = $1 and id < $2 order by id limit $4) oldest
+     where finished_at < $3"]);
+const KEEP: Sql = Sql::new(
+    &["insert into history (job, epoch, event, attempt, worker, actor, cause, enqueued_at, started_at, at, subject,
+           process, tenant, lane)
+       values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) on conflict do nothing"],
+    "insert into history (job, epoch, event, attempt, worker, actor, cause, enqueued_at, started_at, at, subject,
+         process, tenant, lane)
+     select n.*, $13, $14 from unnest($1::uuid[], $2::bigint[], $3::text[], $4::bigint[], $5::uuid[], $6::text[],
+         $7::text[], $8::timestamptz[], $9::timestamptz[], $10::timestamptz[], $11::text[], $12::text[]) n
+     on conflict do nothing",
+);
+const DELETE: Sql = Sql::new(
+    &[
+        "insert into blob_garbage (location, since)
+         select location, $2 from artifacts where job = $1 and location is not null on conflict do nothing",
+        "delete from artifacts where job = $1",
+        "delete from signals where job = $1",
+        "delete from ended where id = $1",
+    ],
+    "with garbage as (
+         insert into blob_garbage (location, since)
+         select location, $2 from artifacts where job = any($1::uuid[]) and location is not null on conflict do nothing),
+     no_artifacts as (delete from artifacts where job = any($1::uuid[])),
+     no_signals as (delete from signals where job = any($1::uuid[]))
+     delete from ended where id = any($1::uuid[])",
+);
+const UNTAG: Sql = Sql::new(
+    &["delete from job_tags where tenant = $3 and tag = $1 and job = $2"],
+    "delete from job_tags t using unnest($1::text[], $2::uuid[]) as n(tag, job)
+     where t.tenant = $3 and t.tag = n.tag and t.job = n.job",
+);
+const LOG: Sql = Sql::both(&["insert into prunings (at, kind, rows_pruned, why) values ($1, $2, $3, $4)"]);
+
+struct OldJob {
+    id: JobId,
+    event: &'static str,
+    epoch: i64,
+    attempt: i64,
+    worker: Option<Uuid>,
+    actor: Option<String>,
+    cause: Option<String>,
+    created_at: Time,
+    started_at: Option<Time>,
+    finished_at: Time,
+    subject: Option<String>,
+    process: Option<String>,
+    tags: Vec<String>,
+}
+
+impl Operation for PruneLane {
+    type Output = u64;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<u64, StoreError> {
+        let now = tx.now();
+        let cut = now.plus_s(-self.lane.retention_s);
+        let newest = uuid::Builder::from_unix_timestamp_millis(cut.millis().max(0) as u64, &[0xff; 10]).into_uuid();
+        let params =
+            [Param::Int(self.lane.lane), Param::Uuid(newest), Param::Time(cut), Param::Int(MAINTENANCE_ROWS as i64)];
+        let rows = tx.query(&OLD, &params).await?;
+        let old = rows.iter().map(OldJob::read).collect::<Result<Vec<_>, _>>()?;
+        if old.is_empty() {
+            return Ok(0);
+        }
+        self.keep_the_last_word(tx, &old).await?;
+        let tagged: Vec<(&str, JobId)> =
+            old.iter().flat_map(|job| job.tags.iter().map(|tag| (tag.as_str(), job.id))).collect();
+        let tags =
+            [Column::texts(tagged.iter().map(|(tag, _)| *tag)), Column::jobs(tagged.iter().map(|(_, job)| *job))];
+        tx.execute_each(&UNTAG, &tags, &[Param::Int(self.lane.tenant.0)]).await?;
+        tx.execute_each(&DELETE, &[Column::jobs(old.iter().map(|job| job.id))], &[Param::Time(now)]).await?;
+        let why = format!("jobs of queue {} are kept {} s after they end", self.lane.queue, self.lane.retention_s);
+        let count = old.len() as i64;
+        tx.execute(&LOG, &[Param::Time(now), Param::Text("jobs"), Param::Int(count), Param::Text(&why)]).await?;
+        Ok(old.len() as u64)
+    }
+}
+
+impl PruneLane {
+    async fn keep_the_last_word(&self, tx: &mut Tx<'_>, old: &[OldJob]) -> Result<(), StoreError> {
+        let of = || old.iter();
+        let columns = [
+            Column::jobs(of().map(|job| job.id)),
+            Column::ints(of().map(|job| job.epoch)),
+            Column::texts(of().map(|job| job.event)),
+            Column::ints(of().map(|job| job.attempt)),
+            Column::Uuid(of().map(|job| job.worker).collect()),
+            Column::Text(of().map(|job| job.actor.as_deref()).collect()),
+            Column::Text(of().map(|job| job.cause.as_deref()).collect()),
+            Column::Time(of().map(|job| Some(job.created_at)).collect()),
+            Column::Time(of().map(|job| job.started_at).collect()),
+            Column::Time(of().map(|job| Some(job.finished_at)).collect()),
+            Column::Text(of().map(|job| job.subject.as_deref()).collect()),
+            Column::Text(of().map(|job| job.process.as_deref()).collect()),
+        ];
+        let params = [Param::Int(self.lane.tenant.0), Param::Int(self.lane.lane)];
+        tx.execute_each(&KEEP, &columns, &params).await.map(|_| ())
+    }
+}
+
+impl OldJob {
+    fn read(row: &crate::tx::Row) -> Result<Self, StoreError> {
+        let state = JobState::parse(&row.text(2)?).ok_or_else(|| StoreError::unexpected("an ended job's state"))?;
+        let tags: Option<Vec<String>> = row.opt_text(13)?.map(|text| from_json(&text)).transpose()?;
+        Ok(Self {
+            id: row.job(0)?,
+            event: end_event(state),
+            epoch: row.int(3)?,
+            attempt: row.int(4)?,
+            worker: row.opt_uuid(5)?,
+            actor: row.opt_text(6)?,
+            cause: row.opt_text(7)?,
+            created_at: row.time(8)?,
+            started_at: row.opt_time(9)?,
+            finished_at: row.time(10)?,
+            subject: row.opt_text(11)?,
+            process: row.opt_text(12)?,
+            tags: tags.unwrap_or_default(),
+        })
+    }
+}
+
+struct PruneRest {
+    history_retention_s: i64,
+}
+
+const OLD_HISTORY: Sql = Sql::both(&["delete from history where (job, epoch, event) in (
+         select job, epoch, event from history where at < $1 order by at limit $2)"]);
+const OLD_KEYS: Sql = Sql::both(&["delete from idempotency where (tenant, key) in (
+         select tenant, key from idempotency where created_at <= $1 order by created_at limit $2)"]);
+const OLD_UNIQUE: Sql = Sql::both(&["delete from unique_keys where (tenant, queue, key) in (
+         select tenant, queue, key from unique_keys where until <= $1 order by until limit $2)"]);
+// The dead are kept for a day, so that a late word of theirs is told apart from a stranger's.
+const OLD_WORKERS: Sql = Sql::both(&["delete from workers where dead_at < $1"]);
+const OLD_LOG: Sql = Sql::both(&["delete from prunings where at < $1"]);
+
+impl Operation for PruneRest {
+    type Output = (u64, u64, u64);
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<(u64, u64, u64), StoreError> {
+        let now = tx.now();
+        let rows = Param::Int(MAINTENANCE_ROWS as i64);
+        let history = tx.execute(&OLD_HISTORY, &[Param::Time(now.plus_s(-self.history_retention_s)), rows]).await?;
+        let keys = tx.execute(&OLD_KEYS, &[Param::Time(now.plus_s(-IDEMPOTENCY_KEEP_S)), rows]).await?;
+        tx.execute(&OLD_UNIQUE, &[Param::Time(now), rows]).await?;
+        let workers = tx.execute(&OLD_WORKERS, &[Param::Time(now.plus_s(-86_400))]).await?;
+        tx.execute(&OLD_LOG, &[Param::Time(now.plus_s(-RETENTION_S_DEFAULT))]).await?;
+        for (kind, count, kept_s) in
+            [("history", history, self.history_retention_s), ("idempotency", keys, IDEMPOTENCY_KEEP_S)]
+        {
+            if count > 0 {
+                let why = format!("{kind} is kept {kept_s} s");
+                let params = [Param::Time(now), Param::Text(kind), Param::Int(count as i64), Param::Text(&why)];
+                tx.execute(&LOG, &params).await?;
+            }
+        }
+        Ok((history, keys, workers))
+    }
+}

@@ -1,0 +1,99 @@
+//! A person runs an ended job again: a new job, linked both ways (Q2). Two clicks retry once.
+
+use domain::{JobId, JobState, Label, Name, TenantId};
+
+use crate::effects::Effects;
+use crate::error::StoreError;
+use crate::jobs::enqueue::{Accepted, EnqueueBatch, EnqueueReply, EnqueueRequest, Extras, NewJob};
+use crate::jobs::get::StoredJob;
+use crate::store::Store;
+use crate::tx::{Operation, Param, Sql, Tx};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Retried {
+    Made(Accepted),
+    /// It was retried before, as this job.
+    Before(JobId),
+    NotEnded(JobState),
+    NotFound,
+}
+
+impl Store {
+    pub async fn retry_job(
+        &self,
+        tenant: TenantId,
+        job: JobId,
+        payload: Option<Box<str>>,
+        principal: &str,
+    ) -> Result<Retried, StoreError> {
+        let Some(old) = self.job(tenant, job).await? else { return Ok(Retried::NotFound) };
+        if !old.state.is_terminal() {
+            return Ok(Retried::NotEnded(old.state));
+        }
+        let again = again(&old, payload, principal);
+        let lane = self.lane_ids(&[old.lane.clone()]).await?;
+        let enqueue = EnqueueBatch::one(EnqueueRequest::new(tenant, vec![again], lane));
+        let retried = self.write(Retry { tenant, old: job, enqueue }).await?;
+        if let Retried::Made(made) = &retried {
+            self.announce(&Effects { ready: [(tenant, made.queue.clone())].into(), ..Effects::default() });
+        }
+        Ok(retried)
+    }
+}
+
+fn again(old: &StoredJob, payload: Option<Box<str>>, principal: &str) -> NewJob {
+    NewJob {
+        queue: old.lane.queue.clone(),
+        kind: old.lane.kind.clone(),
+        payload: payload.unwrap_or_else(|| old.payload.clone().into()),
+        affinity: old.lane.affinity.clone(),
+        priority: old.lane.priority,
+        run_at: None,
+        max_attempts: old.max_attempts,
+        principal: principal.into(),
+        extras: Some(Box::new(Extras {
+            subject: old.subject.as_deref().map(Label::stored),
+            process: old.process.as_deref().map(Name::stored),
+            run: old.run.as_deref().map(Label::stored),
+            concurrency_key: old.concurrency_key.as_deref().map(Label::stored),
+            retry: old.retry,
+            timeout_s: old.timeout_s,
+            tags: old.tags.iter().map(|tag| Label::stored(tag)).collect(),
+            webhook: old.webhook.clone(),
+            parent: Some(old.id),
+            depth: old.depth,
+            ..Extras::default()
+        })),
+    }
+}
+
+struct Retry {
+    tenant: TenantId,
+    old: JobId,
+    enqueue: EnqueueBatch,
+}
+
+const RETRIED_AS: Sql = Sql::new(
+    &["select retried_as from ended where id = $1 and tenant = $2"],
+    "select retried_as from ended where id = $1 and tenant = $2 for update",
+);
+const LINK: Sql = Sql::both(&["update ended set retried_as = $2 where id = $1"]);
+
+impl Operation for Retry {
+    type Output = Retried;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Retried, StoreError> {
+        let params = [Param::from(self.old), Param::Int(self.tenant.0)];
+        let Some(row) = tx.query_opt(&RETRIED_AS, &params).await? else { return Ok(Retried::NotFound) };
+        if let Some(before) = row.opt_uuid(0)? {
+            return Ok(Retried::Before(JobId::new(before)));
+        }
+        let made = match self.enqueue.run(tx).await?.pop() {
+            Some(EnqueueReply::Accepted(mut jobs)) => jobs.pop(),
+            _ => None,
+        };
+        let made = made.ok_or_else(|| StoreError::unexpected("a retry made no job"))?;
+        tx.execute(&LINK, &[params[0], Param::from(made.id)]).await?;
+        Ok(Retried::Made(made))
+    }
+}

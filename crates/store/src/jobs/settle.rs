@@ -1,0 +1,360 @@
+//! Ends attempts: many workers' outcomes in one commit (X3, W3, Q8).
+//!
+//! `finish` goes through one set-based statement guarded by worker and epoch. Everything else, and every finish that the
+//! guard refused, is looked at row by row and decided by the rules.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use domain::job::{Event, Held};
+use domain::{Epoch, JobError, JobId, JobState, Refusal, TenantId, WorkerId};
+
+use crate::batch::Batch;
+use crate::clock::dice;
+use crate::counters::Changes;
+use crate::effects::Effects;
+use crate::error::StoreError;
+use crate::jobs::transition::{self, Ending, LiveJob, Notice, Step};
+use crate::lanes::LaneCache;
+use crate::queues;
+use crate::store::Store;
+use crate::tx::{Column, Operation, Sql, Tx};
+use crate::workers;
+
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    pub job: JobId,
+    pub epoch: Epoch,
+    pub end: End,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Debug)]
+pub enum End {
+    /// With a result, as JSON.
+    Finish(Option<Box<str>>),
+    Fail(JobError),
+    Cancel,
+    Snooze {
+        delay_ms: i64,
+    },
+    Release,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    Applied,
+    ClaimLost,
+    AlreadyEnded,
+    NotFound,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// One per outcome, in order.
+    Results(Vec<Status>),
+    NoSuchWorker,
+}
+
+impl Store {
+    /// Ends attempts of one worker and returns once that is durable. Each outcome stands for itself.
+    pub async fn settle(
+        &self,
+        tenant: TenantId,
+        worker: WorkerId,
+        outcomes: Vec<Outcome>,
+    ) -> Result<Settled, StoreError> {
+        Ok(self.shared_settle(SettleRequest { tenant, worker, outcomes }).await?.settled)
+    }
+}
+
+pub(crate) struct SettleRequest {
+    tenant: TenantId,
+    worker: WorkerId,
+    outcomes: Vec<Outcome>,
+}
+
+pub(crate) struct SettleReply {
+    settled: Settled,
+    /// Of the whole commit; with its first reply.
+    effects: Effects,
+}
+
+pub(crate) struct SettleBatch {
+    requests: Vec<SettleRequest>,
+    lanes: LaneCache,
+}
+
+impl Batch for SettleBatch {
+    type Request = SettleRequest;
+    type Reply = SettleReply;
+
+    fn of(store: &Store, requests: Vec<SettleRequest>) -> Self {
+        Self { requests, lanes: store.lanes().clone() }
+    }
+
+    fn jobs(request: &SettleRequest) -> usize {
+        request.outcomes.len()
+    }
+
+    fn committed(store: &Store, replies: &[SettleReply]) {
+        replies.iter().for_each(|reply| store.announce(&reply.effects));
+    }
+}
+
+/// An outcome that is still to be judged.
+struct Open<'a> {
+    /// Which request, and which of its outcomes.
+    place: (usize, usize),
+    tenant: TenantId,
+    worker: WorkerId,
+    outcome: &'a Outcome,
+}
+
+impl Operation for SettleBatch {
+    type Output = Vec<SettleReply>;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<SettleReply>, StoreError> {
+        let mut changes = Changes::default();
+        let mut effects = Effects::default();
+        let living = self.living_workers(tx).await?;
+        let mut statuses: Vec<Vec<Status>> =
+            self.requests.iter().map(|request| vec![Status::ClaimLost; request.outcomes.len()]).collect();
+        let (finishes, mut others) = self.open(&living);
+        let refused = self.finish(tx, finishes, &mut statuses, &mut changes, &mut effects).await?;
+        others.extend(refused);
+        self.decide(tx, others, &mut statuses, &mut changes, &mut effects).await?;
+        changes.write(tx).await?;
+        let known: HashSet<WorkerId> = living.keys().copied().collect();
+        let settled = |(request, statuses): (&SettleRequest, Vec<Status>)| SettleReply {
+            settled: if known.contains(&request.worker) { Settled::Results(statuses) } else { Settled::NoSuchWorker },
+            effects: Effects::default(),
+        };
+        let mut replies: Vec<SettleReply> = self.requests.iter().zip(statuses).map(settled).collect();
+        if let Some(first) = replies.first_mut() {
+            first.effects = effects;
+        }
+        Ok(replies)
+    }
+}
+
+const TAKE_REVOCATION: Sql = Sql::new(
+    &["delete from revocations where worker = $1 and job = $2 and epoch = $3 returning worker, job"],
+    "delete from revocations r using unnest($1::uuid[], $2::uuid[], $3::bigint[]) as n(worker, job, epoch)
+     where r.worker = n.worker and r.job = n.job and r.epoch = n.epoch returning r.worker, r.job",
+);
+const ENDED: Sql = Sql::new(
+    &["select id, tenant, epoch from ended where id = $1"],
+    "select id, tenant, epoch from ended where id = any($1::uuid[])",
+);
+
+impl SettleBatch {
+    /// The workers that exist, and whether they live. Whoever lives has its lease renewed.
+    async fn living_workers(&self, tx: &mut Tx<'_>) -> Result<BTreeMap<WorkerId, bool>, StoreError> {
+        let mut ids: Vec<WorkerId> = self.requests.iter().map(|request| request.worker).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let of_tenant: HashMap<WorkerId, TenantId> =
+            self.requests.iter().map(|request| (request.worker, request.tenant)).collect();
+        let mut living = BTreeMap::new();
+        let mut known = workers::load(tx, &ids).await?;
+        known.sort_by_key(|worker| worker.id);
+        for worker in known.iter().filter(|worker| of_tenant.get(&worker.id) == Some(&worker.tenant)) {
+            let alive = worker.is_alive(tx.now());
+            living.insert(worker.id, alive);
+            if alive {
+                worker.touch(tx).await?;
+            }
+        }
+        Ok(living)
+    }
+
+    /// Outcomes of living workers: finishes apart from the rest. A job named twice is judged in order.
+    fn open(&self, living: &BTreeMap<WorkerId, bool>) -> (Vec<Open<'_>>, Vec<Open<'_>>) {
+        let mut finishes = Vec::new();
+        let mut others = Vec::new();
+        let mut seen = HashSet::new();
+        for (number, request) in self.requests.iter().enumerate() {
+            if living.get(&request.worker) != Some(&true) {
+                continue;
+            }
+            for (position, outcome) in request.outcomes.iter().enumerate() {
+                let open = Open { place: (number, position), tenant: request.tenant, worker: request.worker, outcome };
+                let first = seen.insert(outcome.job);
+                match outcome.end {
+                    End::Finish(_) if first => finishes.push(open),
+                    _ => others.push(open),
+                }
+            }
+        }
+        (finishes, others)
+    }
+
+    /// Finishes what the guard lets through and gives back the rest.
+    async fn finish<'a>(
+        &self,
+        tx: &mut Tx<'_>,
+        finishes: Vec<Open<'a>>,
+        statuses: &mut [Vec<Status>],
+        changes: &mut Changes,
+        effects: &mut Effects,
+    ) -> Result<Vec<Open<'a>>, StoreError> {
+        let ending = |open: &Open<'_>| Ending {
+            id: open.outcome.job,
+            tenant: open.tenant,
+            epoch: open.outcome.epoch,
+            worker: Some(open.worker),
+            new_epoch: open.outcome.epoch,
+            state: JobState::Succeeded,
+            result: match &open.outcome.end {
+                End::Finish(result) => result.as_deref().map(str::to_owned),
+                _ => None,
+            },
+            error: None,
+            error_code: None,
+            actor: None,
+        };
+        let endings: Vec<Ending> = finishes.iter().map(ending).collect();
+        let gone = transition::end(tx, &endings).await?;
+        let lanes = self.lanes.of(tx, &gone.iter().map(|gone| gone.lane).collect::<Vec<_>>()).await?;
+        for gone in &gone {
+            changes.moved(gone.tenant, &lanes[&gone.lane].queue, gone.state, JobState::Succeeded);
+            effects.ended.push(gone.id);
+        }
+        transition::close_claims(tx, gone.iter().filter_map(|gone| gone.claim)).await?;
+        let held: Vec<JobId> = gone.iter().filter(|gone| gone.held).map(|gone| gone.id).collect();
+        transition::free(tx, &self.lanes, &held, effects).await?;
+        transition::free_unique_keys(tx, gone.iter()).await?;
+        let notices = gone.iter().filter(|gone| gone.webhook).map(|gone| Notice {
+            tenant: gone.tenant,
+            job: gone.id,
+            from: gone.state,
+            to: JobState::Succeeded,
+            attempt: gone.attempt,
+        });
+        transition::write_outbox(tx, notices.collect(), tx.now()).await?;
+        let done: HashSet<JobId> = gone.iter().map(|gone| gone.id).collect();
+        let (applied, refused): (Vec<_>, Vec<_>) =
+            finishes.into_iter().partition(|open| done.contains(&open.outcome.job));
+        for open in applied {
+            statuses[open.place.0][open.place.1] = Status::Applied;
+        }
+        Ok(refused)
+    }
+
+    async fn decide(
+        &self,
+        tx: &mut Tx<'_>,
+        open: Vec<Open<'_>>,
+        statuses: &mut [Vec<Status>],
+        changes: &mut Changes,
+        effects: &mut Effects,
+    ) -> Result<(), StoreError> {
+        if open.is_empty() {
+            return Ok(());
+        }
+        let revoked = self.answered_revocations(tx, &open, effects).await?;
+        let mut ids: Vec<JobId> = open.iter().map(|open| open.outcome.job).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let mut live = transition::load(tx, &ids).await?;
+        let ended_ids: Vec<JobId> = ids.into_iter().filter(|id| !live.contains_key(id)).collect();
+        let mut ended: HashMap<JobId, (TenantId, Epoch)> = HashMap::new();
+        for row in tx.query_each(&ENDED, &[Column::jobs(ended_ids)], &[]).await? {
+            ended.insert(row.job(0)?, (TenantId(row.int(1)?), Epoch(row.int(2)?)));
+        }
+        let mut steps = Vec::new();
+        for open in open {
+            let id = open.outcome.job;
+            let status = if revoked.contains(&(open.worker, id)) && matches!(open.outcome.end, End::Cancel) {
+                Status::Applied
+            } else if let Some(before) = live.remove(&id) {
+                if before.tenant != open.tenant {
+                    Status::NotFound
+                } else {
+                    match self.step(tx, &open, before).await? {
+                        Ok(step) => {
+                            // A second outcome for it in this batch finds it ended, or lost to whoever comes next.
+                            let over = step.after.job_state().is_terminal();
+                            let epoch = if over { step.before.epoch } else { step.before.epoch.next() };
+                            ended.insert(id, (open.tenant, epoch));
+                            steps.push(step);
+                            Status::Applied
+                        }
+                        Err((refusal, before)) => {
+                            live.insert(id, before);
+                            refused(refusal)
+                        }
+                    }
+                }
+            } else {
+                match ended.get(&id) {
+                    Some((tenant, epoch)) if *tenant == open.tenant => {
+                        if open.outcome.epoch >= *epoch {
+                            Status::AlreadyEnded
+                        } else {
+                            Status::ClaimLost
+                        }
+                    }
+                    _ => Status::NotFound,
+                }
+            };
+            statuses[open.place.0][open.place.1] = status;
+        }
+        transition::apply(tx, &self.lanes, steps, changes, effects).await
+    }
+
+    /// The worker answers for what the server took from it: what the job held is free now.
+    async fn answered_revocations(
+        &self,
+        tx: &mut Tx<'_>,
+        open: &[Open<'_>],
+        effects: &mut Effects,
+    ) -> Result<HashSet<(WorkerId, JobId)>, StoreError> {
+        let columns = [
+            Column::uuids(open.iter().map(|open| open.worker.uuid())),
+            Column::jobs(open.iter().map(|open| open.outcome.job)),
+            Column::ints(open.iter().map(|open| open.outcome.epoch.0)),
+        ];
+        let mut answered = HashSet::new();
+        for row in tx.query_each(&TAKE_REVOCATION, &columns, &[]).await? {
+            answered.insert((WorkerId::new(row.uuid(0)?), row.job(1)?));
+        }
+        let jobs: Vec<JobId> = answered.iter().map(|(_, job)| *job).collect();
+        transition::free(tx, &self.lanes, &jobs, effects).await?;
+        Ok(answered)
+    }
+
+    async fn step(
+        &self,
+        tx: &mut Tx<'_>,
+        open: &Open<'_>,
+        before: LiveJob,
+    ) -> Result<Result<Step, (Refusal, LiveJob)>, StoreError> {
+        let lane = self.lanes.of(tx, &[before.lane]).await?.remove(&before.lane).expect("asked for");
+        let settings = queues::settings(tx, before.tenant, &lane.queue).await?;
+        let job = before.job(&lane.kind, &settings)?;
+        let by = Held { worker: open.worker, epoch: open.outcome.epoch };
+        let (event, name, error) = match &open.outcome.end {
+            End::Finish(_) => (Event::Finish { by }, "finished", None),
+            End::Fail(error) => (Event::Fail { by, error: error.clone(), dice: dice() }, "failed", Some(error.clone())),
+            End::Cancel => (Event::CancelClaimed { by }, "canceled", None),
+            End::Snooze { delay_ms } => (Event::Snooze { by, delay_ms: *delay_ms }, "snoozed", None),
+            End::Release => (Event::Release { by }, "released", None),
+        };
+        let result = match &open.outcome.end {
+            End::Finish(result) => result.as_deref().map(str::to_owned),
+            _ => None,
+        };
+        Ok(match job.apply(event, tx.now()) {
+            Ok(after) => Ok(Step { before, after, event: name, actor: None, error, result, revoke: false }),
+            Err(refusal) => Err((refusal, before)),
+        })
+    }
+}
+
+fn refused(refusal: Refusal) -> Status {
+    match refusal {
+        Refusal::AlreadyEnded => Status::AlreadyEnded,
+        Refusal::ClaimLost | Refusal::Illegal { .. } => Status::ClaimLost,
+    }
+}

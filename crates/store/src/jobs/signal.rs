@@ -1,0 +1,172 @@
+//! A worker says how its job goes: phase, progress, summary, and whether it is still loading (S1).
+
+use domain::job::{Event, Held};
+use domain::{Epoch, JobId, JobState, Refusal, State, TenantId, Time};
+
+use crate::error::StoreError;
+use crate::jobs::transition::{self, Notice, write_outbox};
+use crate::lanes::LaneCache;
+use crate::store::Store;
+use crate::tx::{Operation, Param, Sql, Tx};
+
+#[derive(Clone, Debug, Default)]
+pub struct SignalChange {
+    pub epoch: Epoch,
+    pub phase: Option<String>,
+    pub progress: Option<f64>,
+    pub summary: Option<String>,
+    pub eta_s: Option<f64>,
+    /// The rest as JSON.
+    pub last_known_outcome: Option<String>,
+    pub next_actions: Option<String>,
+    pub diagnostics: Option<String>,
+    pub payload: Option<String>,
+    /// `loading` or `working`.
+    pub state: Option<JobState>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signaled {
+    Applied,
+    Refused(Refusal),
+    NotFound,
+}
+
+/// What is stored of a job's signal beside its row.
+#[derive(Clone, Debug, Default)]
+pub struct StoredSignal {
+    pub summary: Option<String>,
+    pub eta_s: Option<f64>,
+    pub last_known_outcome: Option<String>,
+    pub next_actions: Option<String>,
+    pub diagnostics: Option<String>,
+    pub payload: Option<String>,
+    pub updated_at: Option<Time>,
+}
+
+impl Store {
+    pub async fn signal(&self, tenant: TenantId, job: JobId, change: SignalChange) -> Result<Signaled, StoreError> {
+        self.write(Signal { tenant, job, change, lanes: self.lanes().clone() }).await
+    }
+
+    pub async fn stored_signal(&self, tenant: TenantId, job: JobId) -> Result<Option<StoredSignal>, StoreError> {
+        self.read(Get { tenant, job }).await
+    }
+}
+
+struct Signal {
+    tenant: TenantId,
+    job: JobId,
+    change: SignalChange,
+    lanes: LaneCache,
+}
+
+const UPDATE: Sql = Sql::both(&["update jobs set phase = coalesce($2, phase), progress = coalesce($3, progress),
+         state = $4, begun_at = coalesce(begun_at, $5), version = version + 1, updated_at = $6
+     where id = $1"]);
+const UPSERT: Sql = Sql::both(&["insert into signals
+         (job, tenant, summary, eta_s, last_known_outcome, next_actions, diagnostics, payload, updated_at)
+     values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+     on conflict (job) do update set summary = coalesce(excluded.summary, signals.summary), eta_s = excluded.eta_s,
+         last_known_outcome = coalesce(excluded.last_known_outcome, signals.last_known_outcome),
+         next_actions = coalesce(excluded.next_actions, signals.next_actions),
+         diagnostics = coalesce(excluded.diagnostics, signals.diagnostics),
+         payload = coalesce(excluded.payload, signals.payload), updated_at = excluded.updated_at"]);
+const ENDED: Sql = Sql::both(&["select epoch from ended where id = $1 and tenant = $2"]);
+const SIGNAL: Sql =
+    Sql::both(&["select summary, eta_s, last_known_outcome, next_actions, diagnostics, payload, updated_at
+     from signals where job = $1 and tenant = $2"]);
+
+impl Operation for Signal {
+    type Output = Signaled;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Signaled, StoreError> {
+        let live = transition::load(tx, &[self.job]).await?.remove(&self.job);
+        let Some(before) = live.filter(|job| job.tenant == self.tenant) else {
+            let row = tx.query_opt(&ENDED, &[Param::from(self.job), Param::Int(self.tenant.0)]).await?;
+            return Ok(match row.map(|row| row.int(0)).transpose()? {
+                Some(epoch) if self.change.epoch.0 >= epoch => Signaled::Refused(Refusal::AlreadyEnded),
+                Some(_) => Signaled::Refused(Refusal::ClaimLost),
+                None => Signaled::NotFound,
+            });
+        };
+        let lane = self.lanes.of(tx, &[before.lane]).await?.remove(&before.lane).expect("asked for");
+        let job = before.job(&lane.kind, &Default::default())?;
+        // The epoch is the worker's word that the claim is its own; another worker cannot know it before its claim.
+        let Some(worker) = before.worker else { return Ok(Signaled::Refused(Refusal::ClaimLost)) };
+        let by = Held { worker, epoch: self.change.epoch };
+        let event = match self.change.state.unwrap_or(before.state) {
+            JobState::Loading => Event::Load { by },
+            _ => Event::Work { by },
+        };
+        let after = match job.apply(event, tx.now()) {
+            Ok(after) => after,
+            Err(refusal) => return Ok(Signaled::Refused(refusal)),
+        };
+        // Only an explicit word ends the loading: progress alone may be told of it too.
+        let begun = self.change.state.is_some() && matches!(after.state, State::Working(_));
+        let now = Param::Time(tx.now());
+        let params = [
+            Param::from(self.job),
+            Param::text(self.change.phase.as_deref()),
+            self.change.progress.map_or(Param::Null, Param::Real),
+            Param::Text(after.job_state().as_str()),
+            if begun { now } else { Param::Null },
+            now,
+        ];
+        tx.execute(&UPDATE, &params).await?;
+        self.refine(tx).await?;
+        if before.webhook.is_some() && after.job_state() != before.state {
+            let (from, to) = (before.state, after.job_state());
+            let notice = Notice { tenant: self.tenant, job: self.job, from, to, attempt: before.attempt };
+            write_outbox(tx, vec![notice], tx.now()).await?;
+        }
+        Ok(Signaled::Applied)
+    }
+}
+
+impl Signal {
+    /// A row exists only for what the job's own row does not tell.
+    async fn refine(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
+        let SignalChange { summary, eta_s, last_known_outcome, next_actions, diagnostics, payload, .. } = &self.change;
+        let texts = [summary, last_known_outcome, next_actions, diagnostics, payload];
+        if texts.iter().all(|text| text.is_none()) && eta_s.is_none() {
+            return Ok(());
+        }
+        let params = [
+            Param::from(self.job),
+            Param::Int(self.tenant.0),
+            Param::text(summary.as_deref()),
+            eta_s.map_or(Param::Null, Param::Real),
+            Param::json(last_known_outcome.as_deref()),
+            Param::json(next_actions.as_deref()),
+            Param::json(diagnostics.as_deref()),
+            Param::json(payload.as_deref()),
+            Param::Time(tx.now()),
+        ];
+        tx.execute(&UPSERT, &params).await.map(|_| ())
+    }
+}
+
+struct Get {
+    tenant: TenantId,
+    job: JobId,
+}
+
+impl Operation for Get {
+    type Output = Option<StoredSignal>;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<StoredSignal>, StoreError> {
+        let row = tx.query_opt(&SIGNAL, &[Param::from(self.job), Param::Int(self.tenant.0)]).await?;
+        let Some(row) = row else { return Ok(None) };
+        Ok(Some(StoredSignal {
+            summary: row.opt_text(0)?,
+            eta_s: row.opt_real(1)?,
+            last_known_outcome: row.opt_text(2)?,
+            next_actions: row.opt_text(3)?,
+            diagnostics: row.opt_text(4)?,
+            payload: row.opt_text(5)?,
+            updated_at: row.opt_time(6)?,
+        }))
+    }
+}

@@ -1,0 +1,491 @@
+//! The one place that writes a job's transitions: settle, cancel, sweep and time-out all come through here.
+//!
+//! The caller locks the rows (`load`), asks the rules (`domain::Job::apply`), and hands the steps to `apply`, which
+//! writes state, history, holds, keys, claims, outbox and counters in the same transaction.
+
+use std::collections::BTreeMap;
+
+use domain::job::Claim;
+use domain::{
+    Epoch, Job, JobError, JobId, JobState, Label, Name, Outcome, QueueSettings, RetryPolicy, State, TenantId, Time,
+    WorkerId,
+};
+use uuid::Uuid;
+
+use crate::clock::new_uuid;
+use crate::codec::{error_to_json, retry_from_json};
+use crate::counters::Changes;
+use crate::effects::Effects;
+use crate::error::StoreError;
+use crate::jobs::holds;
+use crate::lanes::LaneCache;
+use crate::tx::{Column, Param, Row, Sql, Tx};
+
+/// A live job's row, as far as transitions need it.
+#[derive(Clone, Debug)]
+pub(crate) struct LiveJob {
+    pub(crate) id: JobId,
+    pub(crate) tenant: TenantId,
+    pub(crate) lane: i64,
+    pub(crate) state: JobState,
+    pub(crate) run_at: Time,
+    pub(crate) worker: Option<WorkerId>,
+    pub(crate) claim: Option<Uuid>,
+    pub(crate) held: bool,
+    pub(crate) epoch: Epoch,
+    pub(crate) attempt: i32,
+    pub(crate) max_attempts: i32,
+    pub(crate) started_at: Option<Time>,
+    pub(crate) begun: bool,
+    pub(crate) wait_s: Option<u64>,
+    pub(crate) retry: Option<RetryPolicy>,
+    pub(crate) subject: Option<Label>,
+    pub(crate) process: Option<String>,
+    pub(crate) webhook: Option<String>,
+    pub(crate) created_at: Time,
+}
+
+const LOAD: Sql = Sql::new(
+    &["select id, tenant, lane, state, run_at, worker, claim, held, epoch, attempt, max_attempts, started_at, begun_at,
+           wait_s, retry, subject, process, webhook, created_at
+       from jobs where id = $1"],
+    "select id, tenant, lane, state, run_at, worker, claim, held, epoch, attempt, max_attempts, started_at, begun_at,
+         wait_s, retry, subject, process, webhook, created_at
+     from jobs where id = any($1::uuid[]) order by id for update",
+);
+
+/// The live rows of these jobs, locked. Ended and unknown jobs are left out.
+pub(crate) async fn load(tx: &mut Tx<'_>, jobs: &[JobId]) -> Result<BTreeMap<JobId, LiveJob>, StoreError> {
+    let rows = tx.query_each(&LOAD, &[Column::jobs(jobs.iter().copied())], &[]).await?;
+    rows.iter().map(|row| LiveJob::read(row).map(|job| (job.id, job))).collect()
+}
+
+impl LiveJob {
+    fn read(row: &Row) -> Result<Self, StoreError> {
+        let state = row.text(3)?;
+        Ok(Self {
+            id: row.job(0)?,
+            tenant: TenantId(row.int(1)?),
+            lane: row.int(2)?,
+            state: JobState::parse(&state).ok_or_else(|| StoreError::unexpected(format!("state {state}")))?,
+            run_at: row.time(4)?,
+            worker: row.opt_uuid(5)?.map(WorkerId::new),
+            claim: row.opt_uuid(6)?,
+            held: row.bool(7)?,
+            epoch: Epoch(row.int(8)?),
+            attempt: row.int(9)? as i32,
+            max_attempts: row.int(10)? as i32,
+            started_at: row.opt_time(11)?,
+            begun: row.opt_time(12)?.is_some(),
+            wait_s: row.opt_int(13)?.map(|wait| wait as u64),
+            retry: row.opt_text(14)?.map(|text| retry_from_json(&text)).transpose()?,
+            subject: row.opt_text(15)?.map(|text| Label::stored(&text)),
+            process: row.opt_text(16)?,
+            webhook: row.opt_text(17)?,
+            created_at: row.time(18)?,
+        })
+    }
+
+    /// The job as the rules see it. `settings` are its queue's.
+    pub(crate) fn job(&self, kind: &Name, settings: &QueueSettings) -> Result<Job, StoreError> {
+        let claim = || match (self.worker, self.started_at) {
+            (Some(worker), Some(at)) => {
+                Ok(Claim { worker, epoch: self.epoch, at, waiting_since: self.run_at, begun: self.begun })
+            }
+            _ => Err(StoreError::unexpected(format!("job {} is {} without a claim", self.id, self.state))),
+        };
+        let state = match self.state {
+            JobState::Scheduled => State::Scheduled { run_at: self.run_at },
+            JobState::Queued => State::Queued { since: self.run_at },
+            JobState::Loading => State::Loading(claim()?),
+            JobState::Working => State::Working(claim()?),
+            ended => return Err(StoreError::unexpected(format!("job {} is live and {ended}", self.id))),
+        };
+        Ok(Job {
+            state,
+            epoch: self.epoch,
+            attempt: self.attempt,
+            max_attempts: self.max_attempts,
+            retry: self.retry.unwrap_or_else(|| settings.retry_for(kind)),
+            wait_s: self.wait_s,
+        })
+    }
+}
+
+/// One job's way from one state to the next.
+pub(crate) struct Step {
+    pub(crate) before: LiveJob,
+    pub(crate) after: Job,
+    /// What history calls it when it does not end the job: `failed`, `expired`, `released`, `snoozed`, `timed_out`.
+    pub(crate) event: &'static str,
+    pub(crate) actor: Option<String>,
+    pub(crate) error: Option<JobError>,
+    pub(crate) result: Option<String>,
+    /// The worker has not let go yet: what the job holds stays held until it answers or its lease passes.
+    pub(crate) revoke: bool,
+}
+
+/// Writes the steps and all that follows from them.
+pub(crate) async fn apply(
+    tx: &mut Tx<'_>,
+    lanes: &LaneCache,
+    steps: Vec<Step>,
+    changes: &mut Changes,
+    effects: &mut Effects,
+) -> Result<(), StoreError> {
+    if steps.is_empty() {
+        return Ok(());
+    }
+    let now = tx.now();
+    let ids: Vec<i64> = steps.iter().map(|step| step.before.lane).collect();
+    let of_lane = lanes.of(tx, &ids).await?;
+    let (ending, returning): (Vec<&Step>, Vec<&Step>) =
+        steps.iter().partition(|step| matches!(step.after.state, State::Ended { .. }));
+    let endings: Vec<Ending> = ending.iter().map(|step| Ending::of(step)).collect();
+    let ended = end(tx, &endings).await?;
+    if ended.len() != endings.len() {
+        return Err(StoreError::unexpected("a locked job moved"));
+    }
+    send_back(tx, &returning).await?;
+    write_history(tx, &returning).await?;
+    revoke(tx, &steps).await?;
+    let mut let_go: Vec<JobId> = Vec::new();
+    for step in &steps {
+        let lane = &of_lane[&step.before.lane];
+        changes.moved(step.before.tenant, &lane.queue, step.before.state, step.after.job_state());
+        match step.after.state {
+            State::Ended { .. } => effects.ended.push(step.before.id),
+            State::Scheduled { .. } => effects.due = true,
+            _ => drop(effects.ready.insert((step.before.tenant, lane.queue.clone()))),
+        }
+        if step.revoke {
+            effects.workers.extend(step.before.worker);
+        } else if step.before.held {
+            let_go.push(step.before.id);
+        }
+    }
+    let claims = steps.iter().filter_map(|step| step.before.claim);
+    close_claims(tx, claims).await?;
+    free(tx, lanes, &let_go, effects).await?;
+    free_unique_keys(tx, ended.iter()).await?;
+    let outbox = steps.iter().filter(|step| step.before.webhook.is_some()).map(|step| Notice {
+        tenant: step.before.tenant,
+        job: step.before.id,
+        from: step.before.state,
+        to: step.after.job_state(),
+        attempt: step.before.attempt,
+    });
+    write_outbox(tx, outbox.collect(), now).await
+}
+
+/// A job's end, guarded by the claim it must still have.
+pub(crate) struct Ending {
+    pub(crate) id: JobId,
+    pub(crate) tenant: TenantId,
+    pub(crate) epoch: Epoch,
+    pub(crate) worker: Option<WorkerId>,
+    pub(crate) new_epoch: Epoch,
+    pub(crate) state: JobState,
+    pub(crate) result: Option<String>,
+    pub(crate) error: Option<String>,
+    pub(crate) error_code: Option<String>,
+    pub(crate) actor: Option<String>,
+}
+
+impl Ending {
+    fn of(step: &Step) -> Self {
+        let error = match &step.after.state {
+            State::Ended { outcome: Outcome::Failed(error), .. } => Some(error),
+            _ => None,
+        };
+        Self {
+            id: step.before.id,
+            tenant: step.before.tenant,
+            epoch: step.before.epoch,
+            worker: step.before.worker,
+            new_epoch: step.after.epoch,
+            state: step.after.job_state(),
+            result: step.result.clone(),
+            error: error.map(error_to_json),
+            error_code: error.map(|error| error.code.clone()),
+            actor: step.actor.clone(),
+        }
+    }
+}
+
+/// What was left behind by a job that ended.
+pub(crate) struct Gone {
+    pub(crate) id: JobId,
+    pub(crate) tenant: TenantId,
+    pub(crate) lane: i64,
+    pub(crate) state: JobState,
+    pub(crate) claim: Option<Uuid>,
+    pub(crate) held: bool,
+    pub(crate) attempt: i32,
+    pub(crate) webhook: bool,
+    unique_key: Option<String>,
+}
+
+const END: Sql = Sql::new(
+    &[
+        "insert into ended (id, tenant, lane, state, run_at, worker, epoch, attempt, max_attempts, started_at, begun_at,
+             finished_at, wait_s, timeout_s, depth, progress, version, created_at, principal, actor, payload, result,
+             retry, subject, process, run, unique_key, concurrency_key, tags, phase, error, error_code, webhook, parent,
+             triggered_by)
+         select id, tenant, lane, $6, run_at, worker, $5, attempt, max_attempts, started_at, begun_at,
+             $11, wait_s, timeout_s, depth, progress, version + 1, created_at, principal, $10, payload, $7,
+             retry, subject, process, run, unique_key, concurrency_key, tags, phase,
+             case when $6 = 'succeeded' then null else coalesce($8, error) end, $9, webhook, parent, triggered_by
+         from jobs where id = $1 and tenant = $2 and epoch = $3 and worker is $4",
+        "delete from jobs where id = $1 and tenant = $2 and epoch = $3 and worker is $4
+         returning id, tenant, lane, state, claim, held, attempt, webhook,
+             case when unique_until is null then unique_key end",
+    ],
+    "with o as (
+         select * from unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::uuid[], $5::bigint[], $6::text[], $7::json[],
+             $8::json[], $9::text[], $10::text[])
+             as o(id, tenant, epoch, worker, new_epoch, new_state, result, new_error, error_code, actor)),
+     gone as (
+         delete from jobs j using o
+         where j.id = o.id and j.tenant = o.tenant and j.epoch = o.epoch and j.worker is not distinct from o.worker
+         returning j.*, o.new_epoch, o.new_state, o.result, o.new_error, o.error_code, o.actor),
+     kept as (
+         insert into ended (id, tenant, lane, state, run_at, worker, epoch, attempt, max_attempts, started_at, begun_at,
+             finished_at, wait_s, timeout_s, depth, progress, version, created_at, principal, actor, payload, result,
+             retry, subject, process, run, unique_key, concurrency_key, tags, phase, error, error_code, webhook, parent,
+             triggered_by)
+         select id, tenant, lane, new_state, run_at, worker, new_epoch, attempt, max_attempts, started_at, begun_at,
+             $11, wait_s, timeout_s, depth, progress, version + 1, created_at, principal, actor, payload, result,
+             retry, subject, process, run, unique_key, concurrency_key, tags, phase,
+             case when new_state = 'succeeded' then null else coalesce(new_error, error) end, error_code, webhook,
+             parent, triggered_by
+         from gone)
+     select id, tenant, lane, state, claim, held, attempt, webhook, case when unique_until is null then unique_key end
+     from gone",
+);
+
+/// Moves jobs to `ended`. Those whose claim is not the given one are left as they are and missing from the answer.
+pub(crate) async fn end(tx: &mut Tx<'_>, endings: &[Ending]) -> Result<Vec<Gone>, StoreError> {
+    let of = || endings.iter();
+    let columns = [
+        Column::jobs(of().map(|e| e.id)),
+        Column::ints(of().map(|e| e.tenant.0)),
+        Column::ints(of().map(|e| e.epoch.0)),
+        Column::Uuid(of().map(|e| e.worker.map(WorkerId::uuid)).collect()),
+        Column::ints(of().map(|e| e.new_epoch.0)),
+        Column::texts(of().map(|e| e.state.as_str())),
+        Column::Json(of().map(|e| e.result.as_deref()).collect()),
+        Column::Json(of().map(|e| e.error.as_deref()).collect()),
+        Column::Text(of().map(|e| e.error_code.as_deref()).collect()),
+        Column::Text(of().map(|e| e.actor.as_deref()).collect()),
+    ];
+    let now = Param::Time(tx.now());
+    let rows = tx.query_each(&END, &columns, &[now]).await?;
+    let read = |row: &Row| {
+        let state = row.text(3)?;
+        Ok(Gone {
+            id: row.job(0)?,
+            tenant: TenantId(row.int(1)?),
+            lane: row.int(2)?,
+            state: JobState::parse(&state).ok_or_else(|| StoreError::unexpected(format!("state {state}")))?,
+            claim: row.opt_uuid(4)?,
+            held: row.bool(5)?,
+            attempt: row.int(6)? as i32,
+            webhook: row.opt_text(7)?.is_some(),
+            unique_key: row.opt_text(8)?,
+        })
+    };
+    rows.iter().map(read).collect()
+}
+
+const SEND_BACK: Sql = Sql::new(
+    &["update jobs set state = $2, run_at = $3, due_at = $4, attempt = $5, epoch = $6, wait_s = $7,
+           error = coalesce($8, error), worker = null, claim = null, held = 0, started_at = null, begun_at = null,
+           deadline_at = null, progress = null, phase = null, version = version + 1, updated_at = $9
+       where id = $1"],
+    "update jobs j set state = n.state, run_at = n.run_at, due_at = n.due_at, attempt = n.attempt, epoch = n.epoch,
+         wait_s = n.wait_s, error = coalesce(n.error, j.error), worker = null, claim = null, held = false,
+         started_at = null, begun_at = null, deadline_at = null, progress = null, phase = null,
+         version = version + 1, updated_at = $9
+     from unnest($1::uuid[], $2::text[], $3::timestamptz[], $4::timestamptz[], $5::bigint[], $6::bigint[],
+         $7::bigint[], $8::json[]) as n(id, state, run_at, due_at, attempt, epoch, wait_s, error)
+     where j.id = n.id",
+);
+
+async fn send_back(tx: &mut Tx<'_>, steps: &[&Step]) -> Result<(), StoreError> {
+    let errors: Vec<Option<String>> = steps.iter().map(|step| step.error.as_ref().map(error_to_json)).collect();
+    let run_at = |step: &&Step| match step.after.state {
+        State::Scheduled { run_at } => Some(run_at),
+        State::Queued { since } => Some(since),
+        _ => None,
+    };
+    let due_at = |step: &&Step| match step.after.state {
+        State::Scheduled { run_at } => Some(run_at),
+        _ => None,
+    };
+    let of = || steps.iter();
+    let columns = [
+        Column::jobs(of().map(|step| step.before.id)),
+        Column::texts(of().map(|step| step.after.job_state().as_str())),
+        Column::Time(of().map(run_at).collect()),
+        Column::Time(of().map(due_at).collect()),
+        Column::ints(of().map(|step| i64::from(step.after.attempt))),
+        Column::ints(of().map(|step| step.after.epoch.0)),
+        Column::Int(of().map(|step| step.after.wait_s.map(|wait| wait as i64)).collect()),
+        Column::Json(errors.iter().map(Option::as_deref).collect()),
+    ];
+    let now = Param::Time(tx.now());
+    tx.execute_each(&SEND_BACK, &columns, &[now]).await.map(|_| ())
+}
+
+const HISTORY: Sql = Sql::new(
+    &["insert into history (job, epoch, event, tenant, lane, enqueued_at, started_at, attempt, worker, actor, cause,
+           subject, process, at)
+       values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"],
+    "insert into history (job, epoch, event, tenant, lane, enqueued_at, started_at, attempt, worker, actor, cause,
+         subject, process, at)
+     select n.*, $14 from unnest($1::uuid[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[], $6::timestamptz[],
+         $7::timestamptz[], $8::bigint[], $9::uuid[], $10::text[], $11::text[], $12::text[], $13::text[]) n",
+);
+
+/// One row per attempt carries its start and its end.
+async fn write_history(tx: &mut Tx<'_>, steps: &[&Step]) -> Result<(), StoreError> {
+    let of = || steps.iter();
+    let columns = [
+        Column::jobs(of().map(|step| step.before.id)),
+        Column::ints(of().map(|step| step.before.epoch.0)),
+        Column::texts(of().map(|step| step.event)),
+        Column::ints(of().map(|step| step.before.tenant.0)),
+        Column::ints(of().map(|step| step.before.lane)),
+        Column::Time(of().map(|step| Some(step.before.created_at)).collect()),
+        Column::Time(of().map(|step| step.before.started_at).collect()),
+        Column::ints(of().map(|step| i64::from(step.before.attempt))),
+        Column::Uuid(of().map(|step| step.before.worker.map(WorkerId::uuid)).collect()),
+        Column::Text(of().map(|step| step.actor.as_deref()).collect()),
+        Column::Text(of().map(|step| step.error.as_ref().map(|error| error.code.as_str())).collect()),
+        Column::Text(of().map(|step| step.before.subject.as_ref().map(Label::as_str)).collect()),
+        Column::Text(of().map(|step| step.before.process.as_deref()).collect()),
+    ];
+    let now = Param::Time(tx.now());
+    tx.execute_each(&HISTORY, &columns, &[now]).await.map(|_| ())
+}
+
+const REVOKE: Sql = Sql::new(
+    &["insert into revocations (worker, job, tenant, epoch, at) values ($1, $2, $3, $4, $5)
+       on conflict (worker, job) do update set epoch = excluded.epoch, at = excluded.at"],
+    "insert into revocations (worker, job, tenant, epoch, at)
+     select n.*, $5 from unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::bigint[]) n
+     on conflict (worker, job) do update set epoch = excluded.epoch, at = excluded.at",
+);
+
+async fn revoke(tx: &mut Tx<'_>, steps: &[Step]) -> Result<(), StoreError> {
+    let revoked: Vec<(&LiveJob, WorkerId)> = steps
+        .iter()
+        .filter(|step| step.revoke)
+        .filter_map(|step| step.before.worker.map(|worker| (&step.before, worker)))
+        .collect();
+    let columns = [
+        Column::uuids(revoked.iter().map(|(_, worker)| worker.uuid())),
+        Column::jobs(revoked.iter().map(|(job, _)| job.id)),
+        Column::ints(revoked.iter().map(|(job, _)| job.tenant.0)),
+        Column::ints(revoked.iter().map(|(job, _)| job.epoch.0)),
+    ];
+    let now = Param::Time(tx.now());
+    tx.execute_each(&REVOKE, &columns, &[now]).await.map(|_| ())
+}
+
+const CLOSE_CLAIMS: Sql = Sql::new(
+    &[
+        "update claims set remaining = remaining - $2 where claim = $1",
+        "delete from claims where claim = $1 and remaining <= 0",
+    ],
+    "with n as (select * from unnest($1::uuid[], $2::bigint[]) as n(claim, jobs)),
+     closed as (delete from claims c using n where c.claim = n.claim and c.remaining <= n.jobs returning c.claim)
+     update claims c set remaining = c.remaining - n.jobs from n
+     where c.claim = n.claim and not exists (select 1 from closed where closed.claim = n.claim)",
+);
+
+/// Takes jobs out of the claims that handed them out; an empty claim goes.
+pub(crate) async fn close_claims(tx: &mut Tx<'_>, claims: impl Iterator<Item = Uuid>) -> Result<(), StoreError> {
+    let mut jobs: BTreeMap<Uuid, i64> = BTreeMap::new();
+    for claim in claims {
+        *jobs.entry(claim).or_default() += 1;
+    }
+    let columns = [Column::uuids(jobs.keys().copied()), Column::ints(jobs.values().copied())];
+    tx.execute_each(&CLOSE_CLAIMS, &columns, &[]).await.map(|_| ())
+}
+
+/// Gives back what jobs held, and notes who may run now.
+pub(crate) async fn free(
+    tx: &mut Tx<'_>,
+    lanes: &LaneCache,
+    jobs: &[JobId],
+    effects: &mut Effects,
+) -> Result<(), StoreError> {
+    let (unparked, queues) = holds::give_back(tx, jobs).await?;
+    effects.ready.extend(queues);
+    for lane in lanes.of(tx, &unparked).await?.values() {
+        effects.ready.insert((lane.tenant, lane.queue.clone()));
+    }
+    Ok(())
+}
+
+const FREE_UNIQUE: Sql = Sql::new(
+    &["delete from unique_keys where tenant = $1 and key = $2 and job = $3
+       and queue = (select queue from lanes where lane = $4)"],
+    "delete from unique_keys u using unnest($1::bigint[], $2::text[], $3::uuid[], $4::bigint[]) as n(tenant, key, job, lane),
+         lanes l
+     where l.lane = n.lane and u.tenant = n.tenant and u.queue = l.queue and u.key = n.key and u.job = n.job",
+);
+
+/// A key that holds until its job ends is free again.
+pub(crate) async fn free_unique_keys<'g>(
+    tx: &mut Tx<'_>,
+    ended: impl Iterator<Item = &'g Gone>,
+) -> Result<(), StoreError> {
+    let keyed: Vec<(&Gone, &str)> = ended.filter_map(|gone| Some((gone, gone.unique_key.as_deref()?))).collect();
+    let columns = [
+        Column::ints(keyed.iter().map(|(gone, _)| gone.tenant.0)),
+        Column::texts(keyed.iter().map(|(_, key)| *key)),
+        Column::jobs(keyed.iter().map(|(gone, _)| gone.id)),
+        Column::ints(keyed.iter().map(|(gone, _)| gone.lane)),
+    ];
+    tx.execute_each(&FREE_UNIQUE, &columns, &[]).await.map(|_| ())
+}
+
+/// A change of state that someone asked to hear of.
+pub(crate) struct Notice {
+    pub(crate) tenant: TenantId,
+    pub(crate) job: JobId,
+    pub(crate) from: JobState,
+    pub(crate) to: JobState,
+    pub(crate) attempt: i32,
+}
+
+const OUTBOX: Sql = Sql::new(
+    &["insert into outbox (id, tenant, source, op, job, body, created_at, due_at)
+       values ($1, $2, 'job', $3, $4, $5, $6, $6)"],
+    "insert into outbox (id, tenant, source, op, job, body, created_at, due_at)
+     select n.id, n.tenant, 'job', n.op, n.job, n.body, $6, $6
+     from unnest($1::uuid[], $2::bigint[], $3::text[], $4::uuid[], $5::json[]) as n(id, tenant, op, job, body)",
+);
+
+pub(crate) async fn write_outbox(tx: &mut Tx<'_>, notices: Vec<Notice>, now: Time) -> Result<(), StoreError> {
+    let bodies: Vec<String> = notices
+        .iter()
+        .map(|notice| {
+            format!(
+                r#"{{"job_id":"{}","state":"{}","previous_state":"{}","attempt":{}}}"#,
+                notice.job, notice.to, notice.from, notice.attempt
+            )
+        })
+        .collect();
+    let columns = [
+        Column::uuids(notices.iter().map(|_| new_uuid(now))),
+        Column::ints(notices.iter().map(|notice| notice.tenant.0)),
+        Column::texts(notices.iter().map(|notice| notice.to.as_str())),
+        Column::jobs(notices.iter().map(|notice| notice.job)),
+        Column::Json(bodies.iter().map(|body| Some(body.as_str())).collect()),
+    ];
+    tx.execute_each(&OUTBOX, &columns, &[Param::Time(now)]).await.map(|_| ())
+}

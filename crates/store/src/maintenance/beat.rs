@@ -1,0 +1,41 @@
+//! The service's own heartbeat: how an outage of ours is noticed, so that it burns nobody's attempts.
+
+use domain::lease::service_since;
+use domain::limits::SERVICE_BEAT_MS;
+
+use crate::error::StoreError;
+use crate::store::Store;
+use crate::tx::{Operation, Param, Sql, Tx};
+
+impl Store {
+    /// Says that a node serves. Gives whether this ended an outage.
+    pub async fn beat(&self) -> Result<bool, StoreError> {
+        self.write(Beat).await
+    }
+}
+
+struct Beat;
+
+const READ: Sql = Sql::new(
+    &["select since, beat_at from service where id = 1"],
+    "select since, beat_at from service where id = 1 for update",
+);
+const WRITE: Sql = Sql::both(&["update service set since = $1, beat_at = $2 where id = 1"]);
+
+impl Operation for Beat {
+    type Output = bool;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<bool, StoreError> {
+        let now = tx.now();
+        let row = tx.query_opt(&READ, &[]).await?;
+        let row = row.ok_or_else(|| StoreError::unexpected("the service row is missing"))?;
+        let (since, last) = (row.time(0)?, row.time(1)?);
+        let new = service_since(since, last, now);
+        // Another node may have said it just now.
+        if new == since && now.ms_since(last) < SERVICE_BEAT_MS / 2 && now >= last {
+            return Ok(false);
+        }
+        tx.execute(&WRITE, &[Param::Time(new), Param::Time(now)]).await?;
+        Ok(new != since)
+    }
+}

@@ -1,0 +1,6 @@
+//! What the engine's tasks ask of the store, one bounded step at a time.
+
+pub mod beat;
+pub mod fold_counters;
+pub mod promote;
+pub mod unpark;

@@ -1,0 +1,63 @@
+//! Scheduled jobs whose time has come get in line. Never early by the database's clock (Q8).
+
+use domain::limits::MAINTENANCE_ROWS;
+use domain::{JobState, Time};
+
+use crate::counters::Changes;
+use crate::effects::Effects;
+use crate::error::StoreError;
+use crate::lanes::LaneCache;
+use crate::store::Store;
+use crate::tx::{Operation, Param, Sql, Tx};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promoted {
+    pub jobs: usize,
+    /// How long until the next is due, by the database's clock; nothing when none is scheduled.
+    pub next_in_ms: Option<i64>,
+}
+
+impl Store {
+    pub async fn promote_due(&self) -> Result<Promoted, StoreError> {
+        let (promoted, effects) = self.write(Promote { lanes: self.lanes().clone() }).await?;
+        self.announce(&effects);
+        Ok(promoted)
+    }
+}
+
+struct Promote {
+    lanes: LaneCache,
+}
+
+const PROMOTE: Sql = Sql::new(
+    &["update jobs set state = 'queued', due_at = null, version = version + 1, updated_at = $1
+       where id in (select id from jobs where due_at <= $1 order by due_at, id limit $2)
+       returning lane"],
+    "with due as materialized (
+         select id from jobs where due_at <= $1 order by due_at, id limit $2 for update skip locked)
+     update jobs j set state = 'queued', due_at = null, version = version + 1, updated_at = $1
+     from due where j.id = due.id returning j.lane",
+);
+const NEXT: Sql = Sql::both(&["select due_at from jobs where due_at is not null order by due_at limit 1"]);
+
+impl Operation for Promote {
+    type Output = (Promoted, Effects);
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<(Promoted, Effects), StoreError> {
+        let now = tx.now();
+        let mut effects = Effects::default();
+        let mut changes = Changes::default();
+        let rows = tx.query(&PROMOTE, &[Param::Time(now), Param::Int(MAINTENANCE_ROWS as i64)]).await?;
+        let ids = rows.iter().map(|row| row.int(0)).collect::<Result<Vec<_>, _>>()?;
+        let lanes = self.lanes.of(tx, &ids).await?;
+        for id in &ids {
+            let lane = &lanes[id];
+            changes.moved(lane.tenant, &lane.queue, JobState::Scheduled, JobState::Queued);
+            effects.ready.insert((lane.tenant, lane.queue.clone()));
+        }
+        changes.write(tx).await?;
+        let next = tx.query_opt(&NEXT, &[]).await?.map(|row| row.time(0)).transpose()?;
+        let in_ms = |next: Time| next.ms_since(now).max(0) + 1;
+        Ok((Promoted { jobs: ids.len(), next_in_ms: next.map(in_ms) }, effects))
+    }
+}

@@ -1,0 +1,114 @@
+//! One queue or all of them, with kept counts (Q12).
+
+use std::collections::BTreeMap;
+
+use domain::{Name, QueueSettings, TenantId, Time};
+
+use crate::counters::Counts;
+use crate::error::StoreError;
+use crate::queues::settings_at;
+use crate::store::Store;
+use crate::tx::{Operation, Param, Row, Sql, Tx};
+
+#[derive(Clone, Debug)]
+pub struct Queue {
+    pub name: Name,
+    pub settings: QueueSettings,
+    pub paused: Option<Pause>,
+    pub counts: Counts,
+    /// Since when the oldest job that could run has been waiting.
+    pub oldest_waiting_at: Option<Time>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Pause {
+    pub at: Time,
+    pub by: Option<String>,
+    pub reason: Option<String>,
+}
+
+impl Store {
+    /// A queue exists once it was told something or has had a job.
+    pub async fn queue(&self, tenant: TenantId, name: &Name) -> Result<Option<Queue>, StoreError> {
+        let list = List { tenant, only: Some(name.clone()), after: None, limit: 1 };
+        Ok(self.read(list).await?.pop())
+    }
+
+    /// By name, after `after`.
+    pub async fn list_queues(
+        &self,
+        tenant: TenantId,
+        after: Option<Name>,
+        limit: usize,
+    ) -> Result<Vec<Queue>, StoreError> {
+        self.read(List { tenant, only: None, after, limit }).await
+    }
+}
+
+struct List {
+    tenant: TenantId,
+    only: Option<Name>,
+    after: Option<Name>,
+    limit: usize,
+}
+
+const NAMES: Sql = Sql::both(&["select name from (
+         select name from queues where tenant = $1 union select queue from lanes where tenant = $1) names
+     where ($2 = '' or name = $2) and name > $3 order by name limit $4"]);
+const ONE: Sql = Sql::both(&["select settings, concurrency, per_key, rate_per_s, starvation_s,
+         paused_at, paused_by, paused_reason
+     from queues where tenant = $1 and name = $2"]);
+const COUNTS: Sql = Sql::new(
+    &["select coalesce(sum(scheduled), 0), coalesce(sum(queued), 0), coalesce(sum(running), 0),
+           coalesce(sum(succeeded), 0), coalesce(sum(failed), 0), coalesce(sum(canceled), 0),
+           coalesce(sum(swaps_made), 0), coalesce(sum(swaps_avoided), 0)
+       from (select scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided
+             from counters where tenant = $1 and queue = $2
+             union all
+             select scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided
+             from counter_deltas where tenant = $1 and queue = $2)"],
+    "select coalesce(sum(scheduled), 0)::bigint, coalesce(sum(queued), 0)::bigint, coalesce(sum(running), 0)::bigint,
+         coalesce(sum(succeeded), 0)::bigint, coalesce(sum(failed), 0)::bigint, coalesce(sum(canceled), 0)::bigint,
+         coalesce(sum(swaps_made), 0)::bigint, coalesce(sum(swaps_avoided), 0)::bigint
+     from (select scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided
+           from counters where tenant = $1 and queue = $2
+           union all
+           select scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided
+           from counter_deltas where tenant = $1 and queue = $2) kept",
+);
+const OLDEST: Sql = Sql::both(&["select min(head) from (
+         select (select j.run_at from jobs j where j.lane = l.lane and j.due_at is null and j.parked is null
+                     and j.worker is null order by j.run_at, j.id limit 1) as head
+         from lanes l where l.tenant = $1 and l.queue = $2) heads"]);
+
+impl Operation for List {
+    type Output = Vec<Queue>;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<Queue>, StoreError> {
+        let only = self.only.as_ref().map_or("", Name::as_str);
+        let after = self.after.as_ref().map_or("", Name::as_str);
+        let params = [Param::Int(self.tenant.0), Param::Text(only), Param::Text(after), Param::Int(self.limit as i64)];
+        let rows = tx.query(&NAMES, &params).await?;
+        let mut queues = BTreeMap::new();
+        for row in &rows {
+            let name = row.text(0)?;
+            let key = [Param::Int(self.tenant.0), Param::Text(&name)];
+            let (settings, paused) = match tx.query_opt(&ONE, &key).await? {
+                Some(row) => (settings_at(&row, 0)?, paused(&row)?),
+                None => (QueueSettings::default(), None),
+            };
+            let counts = tx.query_opt(&COUNTS, &key).await?;
+            let counts = counts.map(|row| Counts::at(&row, 0)).transpose()?.unwrap_or_default();
+            let oldest = tx.query_opt(&OLDEST, &key).await?;
+            let oldest_waiting_at = oldest.map(|row| row.opt_time(0)).transpose()?.flatten();
+            let name = Name::stored(&name);
+            queues.insert(name.clone(), Queue { name, settings, paused, counts, oldest_waiting_at });
+        }
+        Ok(queues.into_values().collect())
+    }
+}
+
+fn paused(row: &Row) -> Result<Option<Pause>, StoreError> {
+    let Some(at) = row.opt_time(5)? else { return Ok(None) };
+    Ok(Some(Pause { at, by: row.opt_text(6)?, reason: row.opt_text(7)? }))
+}

@@ -1,0 +1,93 @@
+//! Tells a queue what to do. What is left out goes back to its default.
+
+use std::collections::BTreeSet;
+
+use domain::{JobId, Name, QueueSettings, TenantId};
+use uuid::Uuid;
+
+use crate::codec::{from_json, settings_to_json};
+use crate::effects::Effects;
+use crate::error::StoreError;
+use crate::jobs::holds;
+use crate::store::Store;
+use crate::tx::{Column, Operation, Param, Sql, Tx};
+
+impl Store {
+    pub async fn put_queue(&self, tenant: TenantId, name: Name, settings: QueueSettings) -> Result<(), StoreError> {
+        let effects = self.write(Put { tenant, name, settings }).await?;
+        self.announce(&effects);
+        Ok(())
+    }
+}
+
+struct Put {
+    tenant: TenantId,
+    name: Name,
+    settings: QueueSettings,
+}
+
+const UPSERT: Sql = Sql::both(&["insert into queues
+         (tenant, name, concurrency, per_key, rate_per_s, starvation_s, settings, updated_at)
+     values ($1, $2, $3, $4, $5, $6, $7, $8)
+     on conflict (tenant, name) do update set concurrency = excluded.concurrency, per_key = excluded.per_key,
+         rate_per_s = excluded.rate_per_s, starvation_s = excluded.starvation_s, settings = excluded.settings,
+         updated_at = excluded.updated_at"]);
+const FORGET_RATE: Sql = Sql::both(&["delete from rates where tenant = $1 and queue = $2"]);
+const CLAIMED: Sql = Sql::both(&["select jobs from claims where tenant = $1"]);
+const MARK_HELD: Sql = Sql::new(
+    &["update jobs set held = 1 where id = $1 and worker is not null
+       and lane in (select lane from lanes where tenant = $2 and queue = $3) returning id"],
+    "update jobs set held = true where id = any($1::uuid[]) and worker is not null
+     and lane in (select lane from lanes where tenant = $2 and queue = $3) returning id",
+);
+const UNPARK: Sql = Sql::both(&["update jobs set parked = null
+     where tenant = $1 and parked is not null and parked >= $2 and parked < $3"]);
+
+impl Operation for Put {
+    type Output = Effects;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Effects, StoreError> {
+        let settings = settings_to_json(&self.settings);
+        let scope = holds::queue_scope(&self.name);
+        // Claims of this queue wait until the new limit holds.
+        holds::lock_and_count(tx, self.tenant, &BTreeSet::from([scope.as_str()])).await?;
+        let queue = [Param::Int(self.tenant.0), Param::Text(self.name.as_str())];
+        let params = [
+            queue[0],
+            queue[1],
+            Param::int(self.settings.concurrency.map(i64::from)),
+            Param::int(self.settings.per_key.map(i64::from)),
+            self.settings.rate_per_s.map_or(Param::Null, Param::Real),
+            Param::int(self.settings.starvation_s),
+            Param::Json(&settings),
+            Param::Time(tx.now()),
+        ];
+        tx.execute(&UPSERT, &params).await?;
+        tx.execute(&FORGET_RATE, &queue).await?;
+        if self.settings.concurrency.is_some() {
+            self.count_running(tx, &scope).await?;
+        }
+        // Keys may have more room now: whoever waits for one looks again, and is parked again if there is none.
+        let from = format!("key {} ", self.name);
+        let to = format!("key {}!", self.name);
+        tx.execute(&UNPARK, &[queue[0], Param::Text(&from), Param::Text(&to)]).await?;
+        let mut effects = Effects::default();
+        effects.ready.insert((self.tenant, self.name.clone()));
+        Ok(effects)
+    }
+}
+
+impl Put {
+    /// Jobs that run already count towards the limit.
+    async fn count_running(&self, tx: &mut Tx<'_>, scope: &str) -> Result<(), StoreError> {
+        let mut claimed: Vec<JobId> = Vec::new();
+        for row in tx.query(&CLAIMED, &[Param::Int(self.tenant.0)]).await? {
+            claimed.extend(from_json::<Vec<Uuid>>(&row.text(0)?)?.into_iter().map(JobId::new));
+        }
+        let params = [Param::Int(self.tenant.0), Param::Text(self.name.as_str())];
+        let rows = tx.query_each(&MARK_HELD, &[Column::jobs(claimed)], &params).await?;
+        let running =
+            rows.iter().map(|row| Ok((scope.to_owned(), row.job(0)?))).collect::<Result<Vec<_>, StoreError>>()?;
+        holds::take(tx, self.tenant, &running).await
+    }
+}

@@ -1,0 +1,168 @@
+//! The store: opens either database and runs operations on it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::batch::Batchers;
+use crate::clock::Clock;
+use crate::error::StoreError;
+use crate::hints::Hints;
+use crate::lanes::LaneCache;
+use crate::tx::{Operation, Postgres, Sqlite};
+
+/// Where a database is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DatabaseUrl {
+    Sqlite(PathBuf),
+    Postgres(String),
+}
+
+impl DatabaseUrl {
+    /// `sqlite:PATH`, `postgres://…`, `postgresql://…`, or a bare path.
+    pub fn parse(text: &str) -> Result<Self, StoreError> {
+        if let Some(path) = text.strip_prefix("sqlite:") {
+            let path = path.strip_prefix("//").unwrap_or(path);
+            if path.is_empty() || path == ":memory:" {
+                return Err(StoreError::Unusable("a SQLite database needs a file: sqlite:PATH".into()));
+            }
+            return Ok(Self::Sqlite(path.into()));
+        }
+        if text.starts_with("postgres://") || text.starts_with("postgresql://") {
+            return Ok(Self::Postgres(text.into()));
+        }
+        match text.split_once(':') {
+            Some((scheme, _)) => Err(StoreError::Unusable(format!(
+                "`{scheme}:` is not a database this program knows: use sqlite:PATH or postgres://…"
+            ))),
+            None if text.is_empty() => Err(StoreError::Unusable("the database URL is empty".into())),
+            None => Ok(Self::Sqlite(text.into())),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct StoreOptions {
+    pub clock: Clock,
+    /// Serve on a database that could lose acknowledged work.
+    pub unsafe_durability: bool,
+    /// Another server or engine on the same SQLite file is refused.
+    pub exclusive: bool,
+}
+
+/// A handle on the database; cheap to clone.
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    backend: Backend,
+    clock: Clock,
+    hints: Hints,
+    lanes: LaneCache,
+    batchers: Batchers,
+}
+
+enum Backend {
+    Sqlite(Sqlite),
+    Postgres(Postgres),
+}
+
+impl Store {
+    /// Opens the database without touching its schema.
+    pub async fn open(url: &DatabaseUrl, options: StoreOptions) -> Result<Self, StoreError> {
+        let backend = match url {
+            DatabaseUrl::Sqlite(path) => Backend::Sqlite(Sqlite::open(path, options.clock.clone(), options.exclusive)?),
+            DatabaseUrl::Postgres(url) => {
+                let postgres = Postgres::connect(url, options.clock.clone()).await?;
+                if !options.unsafe_durability {
+                    refuse_less_than_durable(&postgres).await?;
+                }
+                Backend::Postgres(postgres)
+            }
+        };
+        Ok(Self {
+            inner: Arc::new(Inner {
+                backend,
+                clock: options.clock,
+                hints: Hints::default(),
+                lanes: LaneCache::default(),
+                batchers: Batchers::default(),
+            }),
+        })
+    }
+
+    /// Runs an operation in a transaction of its own (on SQLite: in a commit shared with others).
+    pub async fn write<O: Operation>(&self, operation: O) -> Result<O::Output, StoreError> {
+        match &self.inner.backend {
+            Backend::Sqlite(sqlite) => sqlite.write(operation).await,
+            Backend::Postgres(postgres) => postgres.write(operation).await,
+        }
+    }
+
+    /// Runs an operation that only reads.
+    pub async fn read<O: Operation>(&self, operation: O) -> Result<O::Output, StoreError> {
+        match &self.inner.backend {
+            Backend::Sqlite(sqlite) => sqlite.read(operation).await,
+            Backend::Postgres(postgres) => postgres.read(operation).await,
+        }
+    }
+
+    pub fn is_postgres(&self) -> bool {
+        matches!(self.inner.backend, Backend::Postgres(_))
+    }
+
+    /// Whether a pooler stands between us and PostgreSQL, so that nothing may live in a session.
+    pub fn is_behind_a_pooler(&self) -> bool {
+        match &self.inner.backend {
+            Backend::Sqlite(_) => false,
+            Backend::Postgres(postgres) => postgres.is_behind_a_pooler(),
+        }
+    }
+
+    /// The file, on SQLite.
+    pub fn sqlite_path(&self) -> Option<&std::path::Path> {
+        match &self.inner.backend {
+            Backend::Sqlite(sqlite) => Some(sqlite.path()),
+            Backend::Postgres(_) => None,
+        }
+    }
+
+    pub fn clock(&self) -> &Clock {
+        &self.inner.clock
+    }
+
+    pub fn hints(&self) -> &Hints {
+        &self.inner.hints
+    }
+
+    pub(crate) fn lanes(&self) -> &LaneCache {
+        &self.inner.lanes
+    }
+
+    pub(crate) fn batchers(&self) -> &Batchers {
+        &self.inner.batchers
+    }
+
+    /// A PostgreSQL setting, as the server tells it.
+    pub async fn postgres_setting(&self, name: &str) -> Result<Option<String>, StoreError> {
+        match &self.inner.backend {
+            Backend::Sqlite(_) => Ok(None),
+            Backend::Postgres(postgres) => postgres.show(name).await.map(Some),
+        }
+    }
+}
+
+/// X2: an acknowledged write survives a power cut, or this program does not serve.
+async fn refuse_less_than_durable(postgres: &Postgres) -> Result<(), StoreError> {
+    for (setting, bad) in [("fsync", &["off"][..]), ("synchronous_commit", &["off"]), ("full_page_writes", &["off"])] {
+        let value = postgres.show(setting).await?;
+        if bad.contains(&value.as_str()) {
+            return Err(StoreError::Unusable(format!(
+                "PostgreSQL runs with {setting}={value}, which can lose acknowledged work; set it to on, \
+                 or accept the loss with --unsafe"
+            )));
+        }
+    }
+    Ok(())
+}

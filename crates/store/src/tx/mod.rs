@@ -1,0 +1,161 @@
+//! One transaction on either database: the only place, with its two files, that names a driver.
+//!
+//! Operations are `async fn`s over `Tx`. On PostgreSQL they await the network. On SQLite they run on the writer's own
+//! thread and never wait, so a single poll completes them.
+
+mod listen;
+mod postgres;
+mod sqlite;
+mod value;
+
+use domain::Time;
+
+use crate::error::StoreError;
+pub(crate) use postgres::Postgres;
+pub(crate) use sqlite::Sqlite;
+pub use value::{Column, Param, Row};
+
+/// The text of one statement per dialect, with parameters `$1`, `$2`, ….
+///
+/// On SQLite a statement may be several, run one after the other with the same parameters; the last one's rows count.
+#[derive(Clone, Copy, Debug)]
+pub struct Sql {
+    pub sqlite: &'static [&'static str],
+    pub postgres: &'static str,
+}
+
+impl Sql {
+    pub const fn both(text: &'static [&'static str; 1]) -> Self {
+        Self { sqlite: text, postgres: text[0] }
+    }
+
+    pub const fn new(sqlite: &'static [&'static str], postgres: &'static str) -> Self {
+        Self { sqlite, postgres }
+    }
+}
+
+/// One unit of work: its data in, its answer out, all in one transaction.
+///
+/// It may run more than once (a deadlock on PostgreSQL is retried), so it takes `&self` and acts on the database only.
+pub trait Operation: Send + Sync + 'static {
+    type Output: Send + 'static;
+
+    fn run(&self, tx: &mut Tx<'_>) -> impl Future<Output = Result<Self::Output, StoreError>> + Send;
+}
+
+/// An open transaction.
+pub struct Tx<'a> {
+    driver: Driver<'a>,
+    now: Time,
+}
+
+enum Driver<'a> {
+    Sqlite(sqlite::SqliteTx<'a>),
+    Postgres(postgres::PostgresTx<'a>),
+}
+
+impl Tx<'_> {
+    /// The database's time at the start of this transaction.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    pub fn is_postgres(&self) -> bool {
+        matches!(self.driver, Driver::Postgres(_))
+    }
+
+    /// Runs a statement and gives its rows.
+    pub async fn query(&mut self, sql: &Sql, params: &[Param<'_>]) -> Result<Vec<Row>, StoreError> {
+        match &mut self.driver {
+            Driver::Sqlite(tx) => tx.query(sql.sqlite, params),
+            Driver::Postgres(tx) => tx.query(sql.postgres, &[], params).await,
+        }
+    }
+
+    /// Runs a statement that was put together for this call, the same on both databases.
+    pub async fn query_built(&mut self, text: &str, params: &[Param<'_>]) -> Result<Vec<Row>, StoreError> {
+        match &mut self.driver {
+            Driver::Sqlite(tx) => tx.query(&[text], params),
+            Driver::Postgres(tx) => tx.query(text, &[], params).await,
+        }
+    }
+
+    /// The first row, if there is one.
+    pub async fn query_opt(&mut self, sql: &Sql, params: &[Param<'_>]) -> Result<Option<Row>, StoreError> {
+        Ok(self.query(sql, params).await?.into_iter().next())
+    }
+
+    /// Runs a statement and tells how many rows it changed.
+    pub async fn execute(&mut self, sql: &Sql, params: &[Param<'_>]) -> Result<u64, StoreError> {
+        match &mut self.driver {
+            Driver::Sqlite(tx) => tx.execute(sql.sqlite, params),
+            Driver::Postgres(tx) => tx.execute(sql.postgres, &[], params).await,
+        }
+    }
+
+    /// Runs a statement for each row of `columns` and gives all their rows, in no particular order.
+    ///
+    /// Columns are the first parameters, `params` follow. PostgreSQL gets one statement over arrays (`unnest($1, …)`),
+    /// SQLite the same prepared statement once per row.
+    pub async fn query_each(
+        &mut self,
+        sql: &Sql,
+        columns: &[Column<'_>],
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, StoreError> {
+        if columns.first().is_none_or(Column::is_empty) {
+            return Ok(Vec::new());
+        }
+        match &mut self.driver {
+            Driver::Sqlite(tx) => tx.query_each(sql.sqlite, columns, params),
+            Driver::Postgres(tx) => tx.query(sql.postgres, columns, params).await,
+        }
+    }
+
+    pub async fn execute_each(
+        &mut self,
+        sql: &Sql,
+        columns: &[Column<'_>],
+        params: &[Param<'_>],
+    ) -> Result<u64, StoreError> {
+        if columns.first().is_none_or(Column::is_empty) {
+            return Ok(0);
+        }
+        match &mut self.driver {
+            Driver::Sqlite(tx) => tx.execute_each(sql.sqlite, columns, params),
+            Driver::Postgres(tx) => tx.execute(sql.postgres, columns, params).await,
+        }
+    }
+
+    /// Runs SQL without parameters, several statements if need be.
+    pub async fn batch(&mut self, text: &str) -> Result<(), StoreError> {
+        match &mut self.driver {
+            Driver::Sqlite(tx) => tx.batch(text),
+            Driver::Postgres(tx) => tx.batch(text).await,
+        }
+    }
+
+    /// Asks the database to accept the statement without running it.
+    pub async fn prepare(&mut self, sql: &Sql) -> Result<(), StoreError> {
+        match &mut self.driver {
+            Driver::Sqlite(tx) => tx.prepare(sql.sqlite),
+            Driver::Postgres(tx) => tx.prepare(sql.postgres).await,
+        }
+    }
+
+    /// Holds names until the end of the transaction: whoever asks for one of them waits.
+    ///
+    /// SQLite has one writer, which holds everything already.
+    pub async fn lock(&mut self, names: &[&str]) -> Result<(), StoreError> {
+        match &mut self.driver {
+            Driver::Sqlite(_) => Ok(()),
+            Driver::Postgres(_) if names.is_empty() => Ok(()),
+            // In order, so that two transactions never wait for each other in a circle.
+            Driver::Postgres(tx) => {
+                let sql = "select count(pg_advisory_xact_lock(hashtextextended(name, 0))) \
+                           from (select name from unnest($1::text[]) name order by 1) names";
+                tx.query(sql, &[Column::texts(names.iter().copied())], &[]).await.map(|_| ())
+            }
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! PostgreSQL through a pool, directly or through a pooler in transaction mode.
+
+use std::time::Duration;
+
+use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
+use domain::Time;
+use rustls::{ClientConfig, RootCertStore};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Config, SimpleQueryMessage};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::value::{Column, Param, Row};
+use super::{Driver, Operation, Tx};
+use crate::clock::Clock;
+use crate::error::StoreError;
+
+const CONNECTIONS: usize = 16;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A deadlock or a serialization failure is nobody's fault; the operation runs again.
+const TRIES: usize = 5;
+
+/// Opens a transaction in the schema of ours and learns the database's time in the same round trip. The search path is
+/// set per transaction because a pooler gives every transaction another session.
+const BEGIN: &str = "begin; set local search_path to windlass, pg_temp; \
+                     select (extract(epoch from now()) * 1000000)::bigint::text";
+
+pub(crate) struct Postgres {
+    pool: Pool,
+    clock: Clock,
+    /// Statements are prepared once per connection, unless a pooler hands out another session each time.
+    prepared: bool,
+}
+
+pub(crate) fn tls() -> MakeRustlsConnect {
+    let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("ring offers the default protocol versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    MakeRustlsConnect::new(config)
+}
+
+impl Postgres {
+    pub(crate) async fn connect(url: &str, clock: Clock) -> Result<Self, StoreError> {
+        let mut config: Config =
+            url.parse().map_err(|error| StoreError::Unusable(format!("the database URL is not valid: {error}")))?;
+        config.application_name("windlass").connect_timeout(CONNECT_TIMEOUT);
+        config.keepalives_idle(Duration::from_secs(10)).tcp_user_timeout(Duration::from_secs(10));
+        let manager = Manager::from_config(config, tls(), ManagerConfig { recycling_method: RecyclingMethod::Fast });
+        let pool = Pool::builder(manager)
+            .max_size(CONNECTIONS)
+            .wait_timeout(Some(Duration::from_secs(10)))
+            .create_timeout(Some(CONNECT_TIMEOUT))
+            .runtime(Runtime::Tokio1)
+            .build()
+            .map_err(|error| StoreError::Unusable(error.to_string()))?;
+        let prepared = !is_pooled(&pool).await?;
+        Ok(Self { pool, clock, prepared })
+    }
+
+    pub(crate) fn is_behind_a_pooler(&self) -> bool {
+        !self.prepared
+    }
+
+    pub(crate) async fn write<O: Operation>(&self, operation: O) -> Result<O::Output, StoreError> {
+        let mut tries = 1;
+        loop {
+            match self.attempt(&operation).await {
+                Err(failure) if failure.again && tries < TRIES => tries += 1,
+                result => return result.map_err(|failure| failure.error),
+            }
+        }
+    }
+
+    pub(crate) async fn read<O: Operation>(&self, operation: O) -> Result<O::Output, StoreError> {
+        self.write(operation).await
+    }
+
+    async fn attempt<O: Operation>(&self, operation: &O) -> Result<O::Output, Failure> {
+        let client = self.pool.get().await.map_err(pool_error)?;
+        let now = begin(&client, &self.clock).await?;
+        // A caller that goes away in mid-transaction must not give the connection back with the transaction open.
+        let mut guard = Guard { client: Some(client) };
+        let client = guard.client.as_ref().expect("held until the end");
+        let driver = PostgresTx { client, prepared: self.prepared, failed: None };
+        let mut tx = Tx { driver: Driver::Postgres(driver), now };
+        let result = operation.run(&mut tx).await;
+        let failed = match tx.driver {
+            Driver::Postgres(driver) => driver.failed,
+            Driver::Sqlite(_) => None,
+        };
+        match result {
+            Ok(output) => {
+                client.batch_execute("commit").await.map_err(|error| Failure::of(&error, "commit"))?;
+                guard.release();
+                Ok(output)
+            }
+            Err(error) => {
+                if client.batch_execute("rollback").await.is_ok() {
+                    guard.release();
+                }
+                Err(Failure { error, again: failed.is_some_and(|state| is_conflict(&state)) })
+            }
+        }
+    }
+
+    /// Runs statements outside any transaction, as they are.
+    pub(crate) async fn show(&self, setting: &str) -> Result<String, StoreError> {
+        let client = self.pool.get().await.map_err(|error| pool_error(error).error)?;
+        let rows =
+            client.simple_query(&format!("show {setting}")).await.map_err(|error| Failure::of(&error, "show").error)?;
+        Ok(first_text(&rows).unwrap_or_default())
+    }
+}
+
+/// Closes the connection instead of returning it when a transaction may still be open on it.
+struct Guard {
+    client: Option<Object>,
+}
+
+impl Guard {
+    fn release(&mut self) {
+        drop(self.client.take());
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(client) = self.client.take() {
+            drop(Object::take(client));
+        }
+    }
+}
+
+struct Failure {
+    error: StoreError,
+    again: bool,
+}
+
+impl Failure {
+    fn of(error: &tokio_postgres::Error, context: &str) -> Self {
+        let again = error.code().is_some_and(is_conflict);
+        Self { error: postgres_error(error, context), again }
+    }
+}
+
+fn is_conflict(state: &SqlState) -> bool {
+    *state == SqlState::T_R_DEADLOCK_DETECTED || *state == SqlState::T_R_SERIALIZATION_FAILURE
+}
+
+fn pool_error(error: deadpool_postgres::PoolError) -> Failure {
+    let error = match error {
+        deadpool_postgres::PoolError::Backend(error) => postgres_error(&error, "connect"),
+        error => StoreError::unavailable(error.to_string()),
+    };
+    Failure { error, again: false }
+}
+
+async fn begin(client: &Object, clock: &Clock) -> Result<Time, Failure> {
+    let rows = client.simple_query(BEGIN).await.map_err(|error| Failure::of(&error, "begin"))?;
+    let micros = first_text(&rows).and_then(|text| text.parse::<i64>().ok());
+    let now = micros.ok_or_else(|| Failure { error: StoreError::unexpected("begin gave no time"), again: false })?;
+    Ok(Time::from_micros(now).plus_ms(clock.shift_ms()))
+}
+
+fn first_text(messages: &[SimpleQueryMessage]) -> Option<String> {
+    messages.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        _ => None,
+    })
+}
+
+/// Whether two transactions of one connection may meet different sessions: then nothing may live in a session.
+///
+/// While one connection is in a transaction, another takes a session of its own and gives it back last; a pooler that
+/// hands out the latest returned one then gives it to the first.
+async fn is_pooled(pool: &Pool) -> Result<bool, StoreError> {
+    let pid = async |client: &Object| -> Result<String, Failure> {
+        let rows = client.simple_query("begin; select pg_backend_pid()::text").await;
+        Ok(first_text(&rows.map_err(|error| Failure::of(&error, "connect"))?).unwrap_or_default())
+    };
+    let commit = async |client: &Object| client.batch_execute("commit").await;
+    let probe = async {
+        let first = pool.get().await.map_err(pool_error)?;
+        let second = pool.get().await.map_err(pool_error)?;
+        let before = pid(&first).await?;
+        pid(&second).await?;
+        commit(&first).await.map_err(|error| Failure::of(&error, "connect"))?;
+        commit(&second).await.map_err(|error| Failure::of(&error, "connect"))?;
+        let after = pid(&first).await?;
+        commit(&first).await.map_err(|error| Failure::of(&error, "connect"))?;
+        Ok::<_, Failure>(before != after)
+    };
+    probe.await.map_err(|failure| failure.error)
+}
+
+pub(super) struct PostgresTx<'a> {
+    client: &'a Object,
+    prepared: bool,
+    failed: Option<SqlState>,
+}
+
+impl PostgresTx<'_> {
+    pub(super) async fn query(
+        &mut self,
+        text: &str,
+        columns: &[Column<'_>],
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, StoreError> {
+        let rows = if self.prepared {
+            let statement = self.client.prepare_cached(text).await;
+            match statement {
+                Ok(statement) => self.client.query(&statement, &values(columns, params)).await,
+                Err(error) => Err(error),
+            }
+        } else {
+            self.client.query_typed(text, &typed(columns, params)).await
+        };
+        match rows {
+            Ok(rows) => Ok(rows.into_iter().map(Row::Postgres).collect()),
+            Err(error) => Err(self.fail(error, text)),
+        }
+    }
+
+    pub(super) async fn execute(
+        &mut self,
+        text: &str,
+        columns: &[Column<'_>],
+        params: &[Param<'_>],
+    ) -> Result<u64, StoreError> {
+        let changed = if self.prepared {
+            match self.client.prepare_cached(text).await {
+                Ok(statement) => self.client.execute(&statement, &values(columns, params)).await,
+                Err(error) => Err(error),
+            }
+        } else {
+            self.client.execute_typed(text, &typed(columns, params)).await
+        };
+        changed.map_err(|error| self.fail(error, text))
+    }
+
+    pub(super) async fn batch(&mut self, text: &str) -> Result<(), StoreError> {
+        self.client.batch_execute(text).await.map_err(|error| self.fail(error, text))
+    }
+
+    pub(super) async fn prepare(&mut self, text: &str) -> Result<(), StoreError> {
+        self.client.prepare(text).await.map(|_| ()).map_err(|error| self.fail(error, text))
+    }
+
+    fn fail(&mut self, error: tokio_postgres::Error, text: &str) -> StoreError {
+        self.failed = error.code().cloned();
+        let start: String = text.split_whitespace().take(6).collect::<Vec<_>>().join(" ");
+        postgres_error(&error, &start)
+    }
+}
+
+fn values<'v>(columns: &'v [Column<'_>], params: &'v [Param<'_>]) -> Vec<&'v (dyn ToSql + Sync)> {
+    let columns = columns.iter().map(|column| column as &(dyn ToSql + Sync));
+    columns.chain(params.iter().map(|param| param as &(dyn ToSql + Sync))).collect()
+}
+
+fn typed<'v>(columns: &'v [Column<'_>], params: &'v [Param<'_>]) -> Vec<(&'v (dyn ToSql + Sync), Type)> {
+    let columns = columns.iter().map(|column| (column as &(dyn ToSql + Sync), column.postgres_type()));
+    columns.chain(params.iter().map(|param| (param as &(dyn ToSql + Sync), param.postgres_type()))).collect()
+}
+
+/// A closed connection, a server that starts or stops, a full disk and a read-only server pass; anything else is a bug.
+fn postgres_error(error: &tokio_postgres::Error, context: &str) -> StoreError {
+    let reason = || match error.as_db_error() {
+        Some(error) => error.message().to_owned(),
+        None => error.to_string(),
+    };
+    let passing = match error.code() {
+        // Without a code the server said nothing: the connection broke, or a value did not fit its type.
+        None => {
+            let source = std::error::Error::source(error);
+            error.is_closed() || source.is_none() || source.is_some_and(|source| source.is::<std::io::Error>())
+        }
+        Some(state) => {
+            let class = &state.code()[..2];
+            matches!(class, "08" | "53" | "57" | "58" | "40" | "55") || *state == SqlState::READ_ONLY_SQL_TRANSACTION
+        }
+    };
+    if passing { StoreError::unavailable(reason()) } else { StoreError::unexpected(format!("{context}: {}", reason())) }
+}

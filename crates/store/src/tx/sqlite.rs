@@ -1,0 +1,329 @@
+//! SQLite in a file: one writer thread that shares commits, and a pool of readers.
+
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::Mutex;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use domain::limits::{SHARED_COMMIT_REQUESTS, SQLITE_HOLD_MS};
+use rusqlite::types::Value as SqliteValue;
+use rusqlite::{CachedStatement, Connection, ErrorCode, OpenFlags};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use super::value::{Column, Param, Row};
+use super::{Driver, Operation, Tx};
+use crate::clock::Clock;
+use crate::error::StoreError;
+
+const READERS: usize = 4;
+const STATEMENTS: usize = 256;
+
+pub(crate) struct Sqlite {
+    writer: mpsc::Sender<Request>,
+    readers: Mutex<Vec<Connection>>,
+    permits: Semaphore,
+    clock: Clock,
+    path: PathBuf,
+    /// Keeps a second server out for as long as this one lives.
+    _lock: Option<File>,
+}
+
+/// Runs inside the writer's transaction, or hears why there is none, and returns what to do once it is known whether
+/// the commit held.
+type Request = Box<dyn FnOnce(Result<(&mut Connection, &Clock), StoreError>) -> Finish + Send>;
+type Finish = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+
+impl Sqlite {
+    /// Opens (or makes) the file. With `exclusive`, a second exclusive opener is refused.
+    pub(crate) fn open(path: &Path, clock: Clock, exclusive: bool) -> Result<Self, StoreError> {
+        let lock = if exclusive { Some(lock(path)?) } else { None };
+        let connection = connect(path)?;
+        let readers = (0..READERS).map(|_| connect(path)).collect::<Result<Vec<_>, _>>()?;
+        let (sender, receiver) = mpsc::channel(SHARED_COMMIT_REQUESTS);
+        let writer_clock = clock.clone();
+        std::thread::Builder::new()
+            .name("sqlite-writer".into())
+            .spawn(move || write_until_closed(connection, receiver, &writer_clock))
+            .map_err(|error| StoreError::unavailable(error.to_string()))?;
+        Ok(Self {
+            writer: sender,
+            readers: Mutex::new(readers),
+            permits: Semaphore::new(READERS),
+            clock,
+            path: path.to_owned(),
+            _lock: lock,
+        })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) async fn write<O: Operation>(&self, operation: O) -> Result<O::Output, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        let request: Request = Box::new(move |begun| {
+            let result = begun.and_then(|(connection, clock)| in_savepoint(connection, clock, &operation));
+            Box::new(move |committed| {
+                let _ = reply.send(committed.and(result));
+            })
+        });
+        let stopped = || StoreError::unavailable("the writer has stopped");
+        self.writer.send(request).await.map_err(|_| stopped())?;
+        answer.await.map_err(|_| stopped())?
+    }
+
+    pub(crate) async fn read<O: Operation>(&self, operation: O) -> Result<O::Output, StoreError>
+    where
+        Self: 'static,
+    {
+        let _permit = self.permits.acquire().await.map_err(|_| StoreError::unavailable("closed"))?;
+        let mut connection = {
+            let mut readers = self.readers.lock().expect("no reader panics while it holds the pool");
+            readers.pop().ok_or_else(|| StoreError::unavailable("no reader is left"))?
+        };
+        let clock = self.clock.clone();
+        let (connection, result) = tokio::task::spawn_blocking(move || {
+            let result = connection
+                .execute_batch("begin")
+                .map_err(sqlite_error)
+                .and_then(|()| run_now(&mut connection, &clock, &operation));
+            let _ = connection.execute_batch("rollback");
+            (connection, result)
+        })
+        .await
+        .map_err(|_| StoreError::unexpected("a read panicked"))?;
+        self.readers.lock().expect("no reader panics while it holds the pool").push(connection);
+        result
+    }
+}
+
+fn lock(path: &Path) -> Result<File, StoreError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let file = File::create(&name).map_err(|error| open_error(path, &error.to_string()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            Err(StoreError::Unusable(format!("{} is in use by another server", path.display())))
+        }
+        Err(TryLockError::Error(error)) => Err(open_error(path, &error.to_string())),
+    }
+}
+
+fn open_error(path: &Path, error: &str) -> StoreError {
+    StoreError::Unusable(format!("cannot open {}: {error}", path.display()))
+}
+
+fn connect(path: &Path) -> Result<Connection, StoreError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(|error| open_error(path, &error.to_string()))?;
+    connection.busy_timeout(Duration::from_secs(5)).map_err(sqlite_error)?;
+    connection
+        .execute_batch(
+            "pragma journal_mode = wal; pragma synchronous = full; pragma foreign_keys = on;
+             pragma cache_size = -65536; pragma temp_store = memory; pragma wal_autocheckpoint = 4000;",
+        )
+        .map_err(|error| open_error(path, &error.to_string()))?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    let mode: String = connection.pragma_query_value(None, "journal_mode", |row| row.get(0)).map_err(sqlite_error)?;
+    let synchronous: i64 =
+        connection.pragma_query_value(None, "synchronous", |row| row.get(0)).map_err(sqlite_error)?;
+    if mode != "wal" || synchronous != 2 {
+        return Err(StoreError::Unusable(format!(
+            "{} runs with journal_mode={mode}, synchronous={synchronous}; a power cut could lose acknowledged work",
+            path.display()
+        )));
+    }
+    Ok(connection)
+}
+
+/// Takes what has come in since the last commit, runs it in one transaction, commits, answers.
+fn write_until_closed(mut connection: Connection, mut requests: mpsc::Receiver<Request>, clock: &Clock) {
+    while let Some(first) = requests.blocking_recv() {
+        if let Err(error) = connection.execute_batch("begin immediate").map_err(sqlite_error) {
+            // Nothing ran: every caller that waits now hears the same.
+            let mut next = Some(first);
+            while let Some(request) = next {
+                request(Err(error.share()))(Ok(()));
+                next = requests.try_recv().ok();
+            }
+            continue;
+        }
+        let held_until = Instant::now() + Duration::from_millis(SQLITE_HOLD_MS);
+        let mut finishes = vec![first(Ok((&mut connection, clock)))];
+        while finishes.len() < SHARED_COMMIT_REQUESTS && Instant::now() < held_until {
+            match requests.try_recv() {
+                Ok(request) => finishes.push(request(Ok((&mut connection, clock)))),
+                Err(_) => break,
+            }
+        }
+        let committed = if connection.is_autocommit() {
+            // A full disk or an I/O error made SQLite roll the whole transaction back.
+            Err(StoreError::unavailable("the transaction was rolled back"))
+        } else {
+            connection.execute_batch("commit").map_err(sqlite_error)
+        };
+        if committed.is_err() && !connection.is_autocommit() {
+            let _ = connection.execute_batch("rollback");
+        }
+        for finish in finishes {
+            finish(committed.as_ref().map(|_| ()).map_err(StoreError::share));
+        }
+    }
+}
+
+fn in_savepoint<O: Operation>(
+    connection: &mut Connection,
+    clock: &Clock,
+    operation: &O,
+) -> Result<O::Output, StoreError> {
+    if connection.is_autocommit() {
+        return Err(StoreError::unavailable("the transaction was rolled back"));
+    }
+    connection.prepare_cached("savepoint op").and_then(|mut s| s.execute([])).map_err(sqlite_error)?;
+    let result = run_now(connection, clock, operation);
+    if connection.is_autocommit() {
+        return result.and_then(|_| Err(StoreError::unavailable("the transaction was rolled back")));
+    }
+    if result.is_err() {
+        connection.execute_batch("rollback to op").map_err(sqlite_error)?;
+    }
+    connection.prepare_cached("release op").and_then(|mut s| s.execute([])).map_err(sqlite_error)?;
+    result
+}
+
+fn run_now<O: Operation>(connection: &mut Connection, clock: &Clock, operation: &O) -> Result<O::Output, StoreError> {
+    let mut tx = Tx { driver: Driver::Sqlite(SqliteTx { connection }), now: clock.now() };
+    let future = pin!(operation.run(&mut tx));
+    match future.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => Err(StoreError::unexpected("an operation waited for something outside its transaction")),
+    }
+}
+
+pub(super) struct SqliteTx<'a> {
+    connection: &'a mut Connection,
+}
+
+impl SqliteTx<'_> {
+    fn statement(&self, text: &str) -> Result<CachedStatement<'_>, StoreError> {
+        let prepared = if text.contains('$') {
+            self.connection.prepare_cached(&text.replace('$', "?"))
+        } else {
+            self.connection.prepare_cached(text)
+        };
+        prepared.map_err(sqlite_error)
+    }
+
+    pub(super) fn prepare(&mut self, texts: &[&str]) -> Result<(), StoreError> {
+        texts.iter().try_for_each(|text| self.statement(text).map(|_| ()))
+    }
+
+    pub(super) fn batch(&mut self, text: &str) -> Result<(), StoreError> {
+        self.connection.execute_batch(text).map_err(sqlite_error)
+    }
+
+    pub(super) fn query(&mut self, texts: &[&str], params: &[Param<'_>]) -> Result<Vec<Row>, StoreError> {
+        let mut rows = Vec::new();
+        for text in texts {
+            rows.clear();
+            let mut statement = self.statement(text)?;
+            collect(&mut statement, params.iter().copied(), &mut rows)?;
+        }
+        Ok(rows)
+    }
+
+    pub(super) fn execute(&mut self, texts: &[&str], params: &[Param<'_>]) -> Result<u64, StoreError> {
+        let mut changed = 0;
+        for text in texts {
+            let mut statement = self.statement(text)?;
+            changed = change(&mut statement, params.iter().copied())?;
+        }
+        Ok(changed)
+    }
+
+    pub(super) fn query_each(
+        &mut self,
+        texts: &[&str],
+        columns: &[Column<'_>],
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, StoreError> {
+        let mut statements = texts.iter().map(|text| self.statement(text)).collect::<Result<Vec<_>, _>>()?;
+        let (last, before) = statements.split_last_mut().expect("a statement has text");
+        let mut rows = Vec::new();
+        for row in 0..columns[0].len() {
+            let values = || columns.iter().map(|column| column.param(row)).chain(params.iter().copied());
+            for statement in before.iter_mut() {
+                change(statement, values())?;
+            }
+            collect(last, values(), &mut rows)?;
+        }
+        Ok(rows)
+    }
+
+    pub(super) fn execute_each(
+        &mut self,
+        texts: &[&str],
+        columns: &[Column<'_>],
+        params: &[Param<'_>],
+    ) -> Result<u64, StoreError> {
+        let mut statements = texts.iter().map(|text| self.statement(text)).collect::<Result<Vec<_>, _>>()?;
+        let (last, before) = statements.split_last_mut().expect("a statement has text");
+        let mut changed = 0;
+        for row in 0..columns[0].len() {
+            let values = || columns.iter().map(|column| column.param(row)).chain(params.iter().copied());
+            for statement in before.iter_mut() {
+                change(statement, values())?;
+            }
+            changed += change(last, values())?;
+        }
+        Ok(changed)
+    }
+}
+
+/// A statement of a sequence may use fewer parameters than the last: what it does not name is not bound.
+fn bind<'p>(statement: &mut CachedStatement<'_>, params: impl Iterator<Item = Param<'p>>) -> Result<(), StoreError> {
+    let wanted = statement.parameter_count();
+    for (index, param) in params.enumerate().take(wanted) {
+        statement.raw_bind_parameter(index + 1, param).map_err(sqlite_error)?;
+    }
+    Ok(())
+}
+
+fn collect<'p>(
+    statement: &mut CachedStatement<'_>,
+    params: impl Iterator<Item = Param<'p>>,
+    into: &mut Vec<Row>,
+) -> Result<(), StoreError> {
+    bind(statement, params)?;
+    let width = statement.column_count();
+    let mut rows = statement.raw_query();
+    while let Some(row) = rows.next().map_err(sqlite_error)? {
+        let values = (0..width).map(|column| row.get::<_, SqliteValue>(column)).collect::<Result<Vec<_>, _>>();
+        into.push(Row::Sqlite(values.map_err(sqlite_error)?));
+    }
+    Ok(())
+}
+
+fn change<'p>(statement: &mut CachedStatement<'_>, params: impl Iterator<Item = Param<'p>>) -> Result<u64, StoreError> {
+    bind(statement, params)?;
+    statement.raw_execute().map(|changed| changed as u64).map_err(sqlite_error)
+}
+
+fn sqlite_error(error: rusqlite::Error) -> StoreError {
+    match error.sqlite_error_code() {
+        Some(
+            code @ (ErrorCode::DiskFull
+            | ErrorCode::ReadOnly
+            | ErrorCode::DatabaseBusy
+            | ErrorCode::DatabaseLocked
+            | ErrorCode::SystemIoFailure
+            | ErrorCode::CannotOpen
+            | ErrorCode::OutOfMemory
+            | ErrorCode::PermissionDenied),
+        ) => StoreError::Unavailable { reason: format!("{code:?}"), source: Some(Box::new(error)) },
+        _ => StoreError::Unexpected { context: "SQLite".into(), source: Some(Box::new(error)) },
+    }
+}

@@ -1,0 +1,110 @@
+//! Workers: registration, heartbeat, removal, listing, and the sweep of the dead. The lease belongs to the worker.
+
+pub mod heartbeat;
+pub mod list;
+pub mod register;
+pub mod remove;
+pub mod sweep;
+
+use domain::lease::Lease;
+use domain::{Affinity, Label, Name, TenantId, Time, WorkerId};
+
+use crate::codec::from_json;
+use crate::error::StoreError;
+use crate::tx::{Column, Param, Row, Sql, Tx};
+
+/// A worker's row.
+#[derive(Clone, Debug)]
+pub struct Worker {
+    pub id: WorkerId,
+    pub tenant: TenantId,
+    pub name: String,
+    pub queues: Vec<Name>,
+    /// All, when `None`.
+    pub kinds: Option<Vec<Name>>,
+    /// All, when `None`.
+    pub affinities: Option<Vec<Label>>,
+    /// What it has loaded: what it said last, or what it was last given.
+    pub affinity: Affinity,
+    pub lease: Lease,
+    pub draining: bool,
+    pub registered_at: Time,
+    pub last_claim_at: Option<Time>,
+    dead_at: Option<Time>,
+    service_since: Time,
+}
+
+const COLUMNS_FROM: usize = 13;
+
+const LOAD: Sql = Sql::new(
+    &["select w.id, w.tenant, w.name, w.queues, w.kinds, w.affinities, w.affinity, w.lease_ms, w.lease_until,
+           w.draining, w.registered_at, w.last_claim_at, w.dead_at, s.since
+       from workers w join service s on s.id = 1 where w.id = $1"],
+    "select w.id, w.tenant, w.name, w.queues, w.kinds, w.affinities, w.affinity, w.lease_ms, w.lease_until,
+         w.draining, w.registered_at, w.last_claim_at, w.dead_at, s.since
+     from workers w join service s on s.id = 1 where w.id = any($1::uuid[])",
+);
+const RENEW: Sql = Sql::both(&["update workers set lease_until = $2, affinity = coalesce($3, affinity),
+         last_claim_at = coalesce($4, last_claim_at)
+     where id = $1 and dead_at is null"]);
+
+pub(crate) async fn load(tx: &mut Tx<'_>, ids: &[WorkerId]) -> Result<Vec<Worker>, StoreError> {
+    let rows = tx.query_each(&LOAD, &[Column::uuids(ids.iter().map(|id| id.uuid()))], &[]).await?;
+    rows.iter().map(Worker::read).collect()
+}
+
+impl Worker {
+    pub(crate) fn read(row: &Row) -> Result<Self, StoreError> {
+        let names = |text: String| -> Result<Vec<Name>, StoreError> {
+            Ok(from_json::<Vec<String>>(&text)?.iter().map(|name| Name::stored(name)).collect())
+        };
+        let labels = |text: String| -> Result<Vec<Label>, StoreError> {
+            Ok(from_json::<Vec<String>>(&text)?.iter().map(|label| Label::stored(label)).collect())
+        };
+        Ok(Self {
+            id: WorkerId::new(row.uuid(0)?),
+            tenant: TenantId(row.int(1)?),
+            name: row.text(2)?,
+            queues: names(row.text(3)?)?,
+            kinds: row.opt_text(4)?.map(names).transpose()?,
+            affinities: row.opt_text(5)?.map(labels).transpose()?,
+            affinity: row.opt_text(6)?.map(|label| Label::stored(&label)),
+            lease: Lease { term_ms: row.int(7)?, until: row.time(8)? },
+            draining: row.bool(9)?,
+            registered_at: row.time(10)?,
+            last_claim_at: row.opt_time(11)?,
+            dead_at: row.opt_time(12)?,
+            service_since: row.time(COLUMNS_FROM)?,
+        })
+    }
+
+    /// A worker whose lease has passed is dead for good, swept or not.
+    pub fn is_alive(&self, now: Time) -> bool {
+        self.dead_at.is_none() && !self.lease.has_passed(self.service_since, now)
+    }
+
+    /// Renews the lease where that is worth a write.
+    pub(crate) async fn touch(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
+        if self.lease.wants_renewal(tx.now()) {
+            self.renew(tx, &None, None).await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn renew(
+        &self,
+        tx: &mut Tx<'_>,
+        affinity: &Affinity,
+        last_claim_at: Option<Time>,
+    ) -> Result<Time, StoreError> {
+        let until = tx.now().plus_ms(self.lease.term_ms);
+        let params = [
+            Param::from(self.id),
+            Param::Time(until),
+            Param::text(affinity.as_ref().map(Label::as_str)),
+            Param::time(last_claim_at),
+        ];
+        tx.execute(&RENEW, &params).await?;
+        Ok(until)
+    }
+}

@@ -1,0 +1,61 @@
+//! A worker comes in: a fresh id per start, so that a restart never hides what the process before it left behind.
+
+use domain::{Label, Name, TenantId, WorkerId};
+
+use crate::clock::new_uuid;
+use crate::codec::to_json;
+use crate::error::StoreError;
+use crate::store::Store;
+use crate::tx::{Operation, Param, Sql, Tx};
+
+#[derive(Clone, Debug)]
+pub struct NewWorker {
+    pub name: String,
+    pub queues: Vec<Name>,
+    pub kinds: Option<Vec<Name>>,
+    pub affinities: Option<Vec<Label>>,
+    pub lease_ms: i64,
+}
+
+impl Store {
+    pub async fn register_worker(&self, tenant: TenantId, worker: NewWorker) -> Result<WorkerId, StoreError> {
+        self.write(Register { tenant, worker }).await
+    }
+}
+
+struct Register {
+    tenant: TenantId,
+    worker: NewWorker,
+}
+
+const INSERT: Sql = Sql::both(&["insert into workers
+         (id, tenant, name, queues, kinds, affinities, lease_ms, lease_until, draining, registered_at)
+     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"]);
+
+impl Operation for Register {
+    type Output = WorkerId;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<WorkerId, StoreError> {
+        let now = tx.now();
+        let id = WorkerId::new(new_uuid(now));
+        let names = |names: &[Name]| to_json(&names.iter().map(Name::as_str).collect::<Vec<_>>());
+        let queues = names(&self.worker.queues);
+        let kinds = self.worker.kinds.as_deref().map(names);
+        let affinities = self.worker.affinities.as_ref();
+        let affinities = affinities.map(|labels| to_json(&labels.iter().map(Label::as_str).collect::<Vec<_>>()));
+        let params = [
+            Param::from(id),
+            Param::Int(self.tenant.0),
+            Param::Text(&self.worker.name),
+            Param::Json(&queues),
+            Param::json(kinds.as_deref()),
+            Param::json(affinities.as_deref()),
+            Param::Int(self.worker.lease_ms),
+            Param::Time(now.plus_ms(self.worker.lease_ms)),
+            Param::Bool(false),
+            Param::Time(now),
+        ];
+        tx.execute(&INSERT, &params).await?;
+        Ok(id)
+    }
+}

@@ -1,0 +1,45 @@
+//! Errors as RFC 9457 problem documents. `code` is stable; `detail` is for people and may change.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub title: String,
+    pub status: u16,
+    /// What went wrong and what to change.
+    pub detail: String,
+    pub code: String,
+    /// The field of the request that is to blame.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+}
+
+/// The codes a program may rely on.
+pub mod code {
+    pub const INVALID_JSON: &str = "invalid_json";
+    pub const INVALID_FIELD: &str = "invalid_field";
+    pub const UNSUPPORTED_MEDIA_TYPE: &str = "unsupported_media_type";
+    pub const BODY_TOO_LARGE: &str = "body_too_large";
+    pub const INVALID_CURSOR: &str = "invalid_cursor";
+    pub const INVALID_QUERY: &str = "invalid_query";
+    pub const INVALID_HEADER: &str = "invalid_header";
+    pub const NOT_FOUND: &str = "not_found";
+    pub const NO_SUCH_ROUTE: &str = "no_such_route";
+    pub const METHOD_NOT_ALLOWED: &str = "method_not_allowed";
+    pub const ALREADY_ENDED: &str = "already_ended";
+    pub const NOT_ENDED: &str = "not_ended";
+    pub const CLAIM_LOST: &str = "claim_lost";
+    pub const ILLEGAL_TRANSITION: &str = "illegal_transition";
+    pub const WORKER_GONE: &str = "worker_gone";
+    pub const IDEMPOTENCY_KEY_REUSED: &str = "idempotency_key_reused";
+    pub const ARTIFACT_EXISTS: &str = "artifact_exists";
+    pub const DIGEST_MISMATCH: &str = "digest_mismatch";
+    pub const HOST_NOT_ALLOWED: &str = "host_not_allowed";
+    pub const LIMIT_REACHED: &str = "limit_reached";
+    pub const UNAVAILABLE: &str = "unavailable";
+    pub const SHUTTING_DOWN: &str = "shutting_down";
+    pub const INTERNAL: &str = "internal";
+}

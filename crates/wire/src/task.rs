@@ -1,0 +1,27 @@
+//! What the engine does by itself, and whether the program is well.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// One background task's last doings.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct TaskView {
+    pub name: String,
+    pub every_ms: u64,
+    pub last_run_at: Option<Timestamp>,
+    pub last_took_ms: Option<u64>,
+    pub runs: u64,
+    pub errors: u64,
+    pub last_error: Option<String>,
+    /// What the last run that did something did, in words.
+    pub last_work: Option<String>,
+    pub last_work_at: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct HealthView {
+    pub status: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+}

@@ -1,0 +1,135 @@
+# shellcheck shell=bash
+# What the tests need on a bare Debian 12 machine, and how it is had. Sourced by scripts/test.
+#
+# Programs of the system come from its packages. Cargo's own tools are built into target/tools, where they go away
+# with everything else that is built. The caller sets `root` and `target` (absolute paths).
+
+# Versions are named so that every machine builds the same tool; one that is already on PATH is used as it is.
+readonly NEXTEST_VERSION=0.9.143
+readonly DENY_VERSION=0.20.2
+
+# Each line is a name, the package that brings it, and the probe that tells whether it is there.
+# Debian 12 carries a current Rust only in the `-web` packages, which its browsers are built with.
+prerequisites_of_the_system() {
+    cat <<'LIST'
+gcc             build-essential   command -v gcc
+pkg-config      pkg-config        command -v pkg-config
+curl            curl              command -v curl
+jq              jq                command -v jq
+postgresql      postgresql        postgres_bin
+pgbouncer       pgbouncer         command -v pgbouncer
+sqlite3         sqlite3           command -v sqlite3
+libfaketime     libfaketime       ls /usr/lib/*/faketime/libfaketime.so.1
+python3         python3           command -v python3
+cargo           cargo-web         cargo --version
+rustdoc         rustc-web         rustdoc --version
+rustfmt         rustfmt-web       cargo fmt --version
+clippy          rust-web-clippy   cargo clippy --version
+LIST
+}
+
+# Prints the lines of the list whose probe fails.
+prerequisites_missing() {
+    local name package probe
+    while read -r name package probe; do
+        eval "$probe" >/dev/null 2>&1 || echo "$name $package"
+    done < <(prerequisites_of_the_system)
+}
+
+as_root() {
+    if [[ $(id -u) -eq 0 ]]; then
+        "$@"
+    else
+        sudo -n "$@"
+    fi
+}
+
+# Debian starts a service when it installs one, if the machine has an init system. Nobody asked for these services, and
+# nothing that the tests start may stay, so a server that was not there before is ended by its id.
+service_pid_files() {
+    find /run/postgresql -maxdepth 1 -name '*.pid' 2>/dev/null | sort
+}
+
+stop_new_services() {
+    local before=$1 file pid
+    while read -r file; do
+        [[ -n $file ]] || continue
+        pid=$(as_root head -n 1 "$file") || continue
+        echo "ending the service that the installation started: $file"
+        # To both servers an interrupt means: end now, and cleanly.
+        as_root kill -INT "$pid" || true
+    done < <(comm -13 <(echo "$before") <(service_pid_files))
+}
+
+install_packages() {
+    local services status=0
+    if [[ $(id -u) -ne 0 ]] && ! sudo -n true 2>/dev/null; then
+        echo "cannot install $*: neither root nor passwordless sudo" >&2
+        return 1
+    fi
+    services=$(service_pid_files)
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 \
+        install --yes --quiet --no-install-recommends "$@" || status=$?
+    stop_new_services "$services"
+    return "$status"
+}
+
+install_missing_packages() {
+    local missing package packages
+    missing=$(prerequisites_missing)
+    [[ -n $missing ]] || return 0
+    if [[ $missing == *clippy* || $missing == *rustfmt* ]] && command -v rustup >/dev/null; then
+        # Debian's packages cannot stand beside rustup, so a slim toolchain is completed by rustup itself.
+        rustup component add clippy rustfmt || true
+        missing=$(prerequisites_missing)
+    fi
+    mapfile -t packages < <(awk 'NF { print $2 }' <<<"$missing")
+    ((${#packages[@]})) || return 0
+    echo "installing: ${packages[*]}"
+    as_root apt-get -o DPkg::Lock::Timeout=300 update --quiet || true
+    if ! install_packages "${packages[@]}"; then
+        # One package that cannot be had must not keep the others away, nor hide which one it was.
+        for package in "${packages[@]}"; do
+            install_packages "$package" || true
+        done
+    fi
+}
+
+install_cargo_tool() {
+    local subcommand=$1 crate=$2 version=$3 tools=${target:?}/tools
+    if cargo "$subcommand" --version >/dev/null 2>&1; then
+        return 0
+    fi
+    echo "building $crate $version into $tools; this takes minutes, once"
+    # Unoptimised, because the tool runs for seconds and builds for minutes.
+    cargo install --quiet --debug --locked --root "$tools" --target-dir "$tools/build" "$crate@$version" || true
+    rm -rf "$tools/build"
+    cargo "$subcommand" --version >/dev/null 2>&1
+}
+
+rust_version_wanted() {
+    sed -n 's/^rust-version = "\(.*\)"/\1/p' "${root:?}/Cargo.toml"
+}
+
+# Fails when the compiler is older than the workspace asks for, which Cargo would only say much later.
+rust_is_recent() {
+    local wanted have
+    wanted=$(rust_version_wanted)
+    have=$(rustc --version 2>/dev/null | awk '{ print $2 }')
+    [[ -n $have && $(printf '%s\n' "$wanted" "$have" | sort --version-sort | head -n 1) == "$wanted" ]]
+}
+
+# Makes everything present that can be, and prints the names of what is not. Arguments: the parts that will run.
+# Only the parts that run bring their Cargo tools, so that `--only format` does not build a dependency checker.
+prerequisites_install() {
+    local part
+    install_missing_packages >&2
+    prerequisites_missing | awk '{ print $1 }'
+    rust_is_recent || echo "rustc>=$(rust_version_wanted)"
+    for part in "$@"; do
+        case $part in
+        deny) install_cargo_tool deny cargo-deny "$DENY_VERSION" >&2 || echo cargo-deny ;;
+        tests) install_cargo_tool nextest cargo-nextest "$NEXTEST_VERSION" >&2 || echo cargo-nextest ;;
+        esac
+    done
+}
