@@ -1,6 +1,9 @@
 //! The HTTP client: one connection pool, one address, one token. The routes are in `jobs`, `queues`, `workers` and
 //! `artifacts`.
 
+#[cfg(test)]
+mod tests;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! use windlass_client::{Client, HandlerError, JobContext, Worker};
+//! use client::{Client, HandlerError, JobContext, Worker};
 //!
 //! async fn greet(job: JobContext) -> Result<String, HandlerError> {
 //!     let name: String = job.payload()?;

@@ -3,6 +3,7 @@
 //! `Store` opens either database; its methods, spread over the files of `jobs`, `workers`, `queues`, `artifacts` and
 //! `maintenance`, are the operations. They are written once, over `tx::Tx`; only the text of a statement may differ.
 
+pub mod artifacts;
 mod batch;
 pub mod clock;
 mod codec;

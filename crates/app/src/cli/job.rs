@@ -11,22 +11,13 @@ use jiff::Timestamp;
 use uuid::Uuid;
 use wire::RetryRequest;
 
-use super::Connection;
 use super::exit::{self, Exit, UsageError};
 use super::output::{self, Output};
 
 pub(super) use push::{RetryArgs, duration};
 
-#[derive(Args)]
-pub(crate) struct JobArgs {
-    #[command(flatten)]
-    connection: Connection,
-    #[command(subcommand)]
-    verb: Verb,
-}
-
 #[derive(Subcommand)]
-enum Verb {
+pub(crate) enum Verb {
     /// Hand over a job and print its id.
     Push(Box<push::PushArgs>),
     /// Show a job.
@@ -56,7 +47,7 @@ enum Verb {
 }
 
 #[derive(Args)]
-struct ListArgs {
+pub(crate) struct ListArgs {
     /// One of scheduled, queued, loading, working, succeeded, failed, canceled.
     #[arg(long)]
     state: Option<String>,
@@ -89,7 +80,7 @@ struct ListArgs {
 }
 
 #[derive(Args)]
-struct CancelArgs {
+pub(crate) struct CancelArgs {
     #[arg(required_unless_present = "unique_key", conflicts_with = "unique_key")]
     id: Vec<Uuid>,
     /// The queue of the unique key.
@@ -100,16 +91,15 @@ struct CancelArgs {
     unique_key: Option<String>,
 }
 
-pub(super) async fn run(args: JobArgs, format: Output) -> anyhow::Result<Exit> {
-    let client = args.connection.client()?;
-    match args.verb {
-        Verb::Push(args) => push::run(&client, *args, format).await,
+pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::Result<Exit> {
+    match verb {
+        Verb::Push(args) => push::run(client, *args, format).await,
         Verb::Get { id } => show::job(&client.job(id).await?, format),
-        Verb::List(args) => list(&client, args, format).await,
-        Verb::Watch { id } => follow::watch(&client, id, format).await,
+        Verb::List(args) => list(client, args, format).await,
+        Verb::Watch { id } => follow::watch(client, id, format).await,
         Verb::Why { id } => show::why(&client.why(id).await?, format),
         Verb::History { id } => show::history(&client.history(id).await?, format),
-        Verb::Cancel(args) => cancel(&client, args, format).await,
+        Verb::Cancel(args) => cancel(client, args, format).await,
         Verb::Retry { id, payload } => {
             let payload = payload.map(|payload| push::payload(&payload)).transpose()?;
             let job = client.retry(id, &RetryRequest { payload }).await?;
@@ -119,8 +109,8 @@ pub(super) async fn run(args: JobArgs, format: Output) -> anyhow::Result<Exit> {
             }
             Ok(Exit::Done)
         }
-        Verb::Artifacts { id } => artifact::list(&client, id, format).await,
-        Verb::Artifact(verb) => artifact::run(&client, verb, format).await,
+        Verb::Artifacts { id } => artifact::list(client, id, format).await,
+        Verb::Artifact(verb) => artifact::run(client, verb, format).await,
     }
 }
 

@@ -21,6 +21,8 @@ pub(crate) struct Cli {
     /// How to print: for people, or for programs.
     #[arg(long, global = true, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
     pub(crate) output: Output,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -31,11 +33,14 @@ pub(crate) enum Command {
 
     // The commands that speak to a server over HTTP.
     /// Push, look at, cancel and retry jobs.
-    Job(job::JobArgs),
+    #[command(subcommand)]
+    Job(job::Verb),
     /// Look at queues, change their settings, pause and resume them.
-    Queue(queue::QueueArgs),
+    #[command(subcommand)]
+    Queue(queue::Verb),
     /// Look at workers.
-    Worker(worker::WorkerArgs),
+    #[command(subcommand)]
+    Worker(worker::Verb),
     /// Run a program on each job of some queues.
     Work(work::WorkArgs),
 
@@ -46,10 +51,10 @@ pub(crate) enum Command {
 /// Runs one command to its end. An error is for `exit::report`.
 pub(crate) async fn run(cli: Cli) -> anyhow::Result<Exit> {
     match cli.command {
-        Command::Job(args) => job::run(args, cli.output).await,
-        Command::Queue(args) => queue::run(args, cli.output).await,
-        Command::Worker(args) => worker::run(args, cli.output).await,
-        Command::Work(args) => work::run(args).await,
+        Command::Job(verb) => job::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Queue(verb) => queue::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Worker(verb) => worker::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Work(args) => work::run(cli.connection.client()?, args).await,
         Command::Completions(args) => completions::run(&args),
     }
 }
@@ -58,7 +63,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Exit> {
 #[derive(Args)]
 pub(crate) struct Connection {
     /// The server's address.
-    #[arg(long, global = true, env = "WINDLASS_URL", default_value = "http://127.0.0.1:7717")]
+    #[arg(long, global = true, env = "WINDLASS_URL", hide_env_values = true, default_value = "http://127.0.0.1:7717")]
     url: String,
     /// The token. It is meant to come from the environment, where no process list shows it.
     #[arg(long, global = true, env = "WINDLASS_TOKEN", hide = true, hide_env_values = true)]

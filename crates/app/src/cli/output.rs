@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::Context;
-use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
+use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Table, Width, presets};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
@@ -39,9 +39,7 @@ pub(crate) struct Listing(Table);
 
 impl Listing {
     pub(crate) fn new(header: &[&str]) -> Self {
-        let mut table = Table::new();
-        // Whether colour is wanted is up to anstream, which every byte passes.
-        table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).enforce_styling();
+        let mut table = plain();
         table.set_header(header.iter().map(|title| Cell::new(title).fg(Color::DarkGrey)));
         Self(table)
     }
@@ -61,9 +59,7 @@ pub(crate) struct Details(Table);
 
 impl Details {
     pub(crate) fn new() -> Self {
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).enforce_styling();
-        Self(table)
+        Self(plain())
     }
 
     pub(crate) fn add(&mut self, name: &str, value: Cell) -> &mut Self {
@@ -88,11 +84,28 @@ impl Details {
     }
 }
 
+fn plain() -> Table {
+    let mut table = Table::new();
+    // Whether colour is wanted is up to anstream, which every byte passes.
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).enforce_styling();
+    table.style_text_only();
+    table
+}
+
+/// Only the last column may break into lines, and not into slivers: an id that is cut cannot be copied.
 fn space(table: &mut Table) {
-    for column in table.column_iter_mut() {
+    let last = table.column_count().saturating_sub(1);
+    for (index, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, 2));
+        column.set_constraint(if index < last {
+            ColumnConstraint::ContentWidth
+        } else {
+            ColumnConstraint::LowerBoundary(Width::Fixed(LAST_COLUMN))
+        });
     }
 }
+
+const LAST_COLUMN: u16 = 24;
 
 fn trimmed(table: &Table) -> String {
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
@@ -194,7 +207,7 @@ mod tests {
         listing.row([cell("1"), cell("queued")]);
         space(&mut listing.0);
         let plain = anstream::adapter::strip_str(&trimmed(&listing.0)).to_string();
-        let lines: Vec<_> = plain.lines().map(str::trim_end).collect();
+        let lines: Vec<_> = plain.lines().collect();
         assert_eq!(lines, ["ID  STATE", "1   queued"]);
     }
 }

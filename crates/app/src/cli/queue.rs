@@ -5,19 +5,11 @@ use client::Client;
 use wire::{QueueSettings, QueueView, RetrySettings, WebhookSettings};
 
 use super::exit::Exit;
+use super::job::RetryArgs;
 use super::output::{self, Details, Listing, Output, cell, relative_maybe};
-use super::{Connection, job::RetryArgs};
-
-#[derive(Args)]
-pub(crate) struct QueueArgs {
-    #[command(flatten)]
-    connection: Connection,
-    #[command(subcommand)]
-    verb: Verb,
-}
 
 #[derive(Subcommand)]
-enum Verb {
+pub(crate) enum Verb {
     /// List queues with their counts.
     List,
     /// Show one queue with its settings.
@@ -36,7 +28,7 @@ enum Verb {
 }
 
 #[derive(Args)]
-struct SetArgs {
+pub(crate) struct SetArgs {
     name: String,
     /// Jobs that may run at once.
     #[arg(long, value_name = "N")]
@@ -71,7 +63,7 @@ struct SetArgs {
 
 #[derive(Clone, Copy, ValueEnum)]
 #[value(rename_all = "snake_case")]
-enum Setting {
+pub(crate) enum Setting {
     Concurrency,
     PerKey,
     RatePerS,
@@ -84,12 +76,11 @@ enum Setting {
     Kinds,
 }
 
-pub(super) async fn run(args: QueueArgs, format: Output) -> anyhow::Result<Exit> {
-    let client = args.connection.client()?;
-    let queue = match args.verb {
-        Verb::List => return list(&client, format).await,
+pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::Result<Exit> {
+    let queue = match verb {
+        Verb::List => return list(client, format).await,
         Verb::Show { name } => client.queue(&name).await?,
-        Verb::Set(args) => set(&client, *args).await?,
+        Verb::Set(args) => set(client, *args).await?,
         Verb::Pause { name, reason } => client.pause_queue(&name, reason.as_deref()).await?,
         Verb::Resume { name } => client.resume_queue(&name).await?,
     };

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use client::Worker;
+use client::{Client, Worker};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::exit::Exit;
 use super::job::duration;
-use super::{Connection, output};
+use super::output;
 use child::Program;
 
 const CONTRACT: &str = "\
@@ -39,8 +39,6 @@ runs may end, nothing new is begun. A second one ends it at once.";
 #[derive(Args)]
 #[command(after_help = CONTRACT)]
 pub(crate) struct WorkArgs {
-    #[command(flatten)]
-    connection: Connection,
     /// A queue to take jobs from; may be given more than once.
     #[arg(long = "queue", required = true, value_name = "QUEUE")]
     queues: Vec<String>,
@@ -70,9 +68,9 @@ pub(crate) struct WorkArgs {
     program: Vec<OsString>,
 }
 
-pub(super) async fn run(args: WorkArgs) -> anyhow::Result<Exit> {
+pub(super) async fn run(client: Client, args: WorkArgs) -> anyhow::Result<Exit> {
     let program = Arc::new(Program { command: args.program, grace: args.grace });
-    let mut builder = Worker::builder(args.connection.client()?)
+    let mut builder = Worker::builder(client)
         .name(args.name.unwrap_or_else(machine_name))
         .queues(args.queues)
         .concurrency(args.concurrency)

@@ -1,24 +1,15 @@
 //! `windlass worker`: who works, on what, and how much each has.
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use client::Client;
 use uuid::Uuid;
 use wire::WorkerView;
 
-use super::Connection;
 use super::exit::Exit;
 use super::output::{self, Listing, Output, cell, relative, relative_maybe};
 
-#[derive(Args)]
-pub(crate) struct WorkerArgs {
-    #[command(flatten)]
-    connection: Connection,
-    #[command(subcommand)]
-    verb: Verb,
-}
-
 #[derive(Subcommand)]
-enum Verb {
+pub(crate) enum Verb {
     /// List workers.
     List,
     /// End workers; their jobs go back to the queues without burning an attempt.
@@ -28,10 +19,9 @@ enum Verb {
     },
 }
 
-pub(super) async fn run(args: WorkerArgs, format: Output) -> anyhow::Result<Exit> {
-    let client = args.connection.client()?;
-    match args.verb {
-        Verb::List => list(&client, format).await,
+pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::Result<Exit> {
+    match verb {
+        Verb::List => list(client, format).await,
         Verb::Remove { id } => {
             for id in id {
                 client.remove_worker(id).await?;

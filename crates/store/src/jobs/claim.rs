@@ -112,11 +112,11 @@ const TAKE: Sql = Sql::new(
          select id from jobs where lane = $1 and due_at is null and parked is null and worker is null
          order by run_at, id limit $2 for update skip locked)
      update jobs j set state = 'working', worker = $3, claim = $4, epoch = epoch + 1, attempt = attempt + 1,
-         started_at = $5, deadline_at = $5 + coalesce(timeout_s, $6) * interval '1 second', version = version + 1,
-         updated_at = $5
+         started_at = $5::timestamptz, deadline_at = $5::timestamptz + coalesce(timeout_s, $6::bigint) * interval '1 second',
+         version = version + 1, updated_at = $5::timestamptz
      from due where j.id = due.id
      returning j.id, j.epoch, j.lane, j.payload, j.subject, j.process, j.run, j.attempt, j.max_attempts,
-         coalesce(j.timeout_s, $6), j.created_at, j.run_at, j.webhook",
+         coalesce(j.timeout_s, $6::bigint), j.created_at, j.run_at, j.webhook",
 );
 const PEEK: Sql = Sql::new(
     &["select id, lane, run_at, subject, process, concurrency_key, timeout_s from jobs
@@ -132,8 +132,8 @@ const TAKE_CHOSEN: Sql = Sql::new(
        where id = $1
        returning id, epoch, lane, payload, subject, process, run, attempt, max_attempts, $2, created_at, run_at, webhook"],
     "update jobs j set state = 'working', worker = $4, claim = $5, epoch = epoch + 1, attempt = attempt + 1,
-         started_at = $6, deadline_at = $6 + n.timeout_s * interval '1 second', held = n.held <> 0,
-         version = version + 1, updated_at = $6
+         started_at = $6::timestamptz, deadline_at = $6::timestamptz + n.timeout_s * interval '1 second',
+         held = n.held <> 0, version = version + 1, updated_at = $6::timestamptz
      from unnest($1::uuid[], $2::bigint[], $3::bigint[]) as n(id, timeout_s, held) where j.id = n.id
      returning j.id, j.epoch, j.lane, j.payload, j.subject, j.process, j.run, j.attempt, j.max_attempts, n.timeout_s,
          j.created_at, j.run_at, j.webhook",
@@ -288,20 +288,25 @@ impl Taking {
     /// whether there may be more.
     async fn take_guarded(&mut self, tx: &mut Tx<'_>, chosen: &[Head], want: usize) -> Result<bool, StoreError> {
         let guarded = chosen.iter().any(|head| head.lane.guarded);
-        let want = if guarded { want.min(GUARDED_JOBS) } else { want };
+        // Some of those in front may have to wait for what others hold: look at more than are wanted.
+        let look = if guarded { GUARDED_JOBS } else { want };
+        let want = want.min(look);
         let lanes = [Column::ints(chosen.iter().map(|head| head.head.lane))];
-        let rows = tx.query_each(&PEEK, &lanes, &[Param::Int(want as i64)]).await?;
+        let rows = tx.query_each(&PEEK, &lanes, &[Param::Int(look as i64)]).await?;
         let by_lane: HashMap<i64, &Head> = chosen.iter().map(|head| (head.head.lane, head)).collect();
         let mut candidates =
             rows.iter().map(|row| Candidate::read(row, &by_lane)).collect::<Result<Vec<_>, StoreError>>()?;
         candidates.sort_by_key(|candidate| (candidate.run_at, candidate.id));
-        candidates.truncate(want);
+        candidates.truncate(look);
         let scopes: BTreeSet<&str> =
             candidates.iter().flat_map(|candidate| candidate.wants.iter().map(|want| want.scope.as_str())).collect();
         let mut holders = holds::lock_and_count(tx, self.tenant, &scopes).await?;
         let mut taken: Vec<&Candidate> = Vec::new();
         let mut parked: Vec<(&Candidate, &str)> = Vec::new();
         for candidate in &candidates {
+            if taken.len() == want {
+                break;
+            }
             if self.room.get(&candidate.queue).is_some_and(|room| *room == 0) {
                 continue;
             }
@@ -332,7 +337,7 @@ impl Taking {
         let rows = tx.query_each(&TAKE_CHOSEN, &columns, &params).await?;
         self.add(&rows, &by_lane.iter().map(|(id, head)| (*id, &head.lane)).collect())?;
         // Parked jobs made room for others behind them.
-        Ok(!parked.is_empty() || (guarded && candidates.len() == want))
+        Ok(!parked.is_empty() || (guarded && candidates.len() == look))
     }
 
     fn add(&mut self, rows: &[Row], lanes: &HashMap<i64, &Lane>) -> Result<(), StoreError> {

@@ -14,7 +14,7 @@ use crate::cli::exit::Exit;
 use crate::cli::output::{self, Listing, Output, bytes, cell, relative};
 
 #[derive(Subcommand)]
-pub(super) enum Verb {
+pub(crate) enum Verb {
     /// Fetch an artifact, to stdout or into a file.
     Get {
         id: Uuid,

@@ -90,8 +90,10 @@ async fn follow(client: &Client, id: Uuid, timeout: Option<Duration>) -> anyhow:
 
 async fn until_ended(client: &Client, id: Uuid, line: &Line) -> Result<JobView, ClientError> {
     let mut failures = 0;
+    // The first look does not wait: something is to be seen at once.
+    let mut wait = Duration::ZERO;
     loop {
-        match client.job_when_ended(id, EVERY).await {
+        match client.job_when_ended(id, std::mem::replace(&mut wait, EVERY)).await {
             Ok(job) if matches!(job.state.as_str(), "succeeded" | "failed" | "canceled") => return Ok(job),
             Ok(job) => {
                 failures = 0;

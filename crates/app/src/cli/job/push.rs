@@ -14,7 +14,7 @@ use crate::cli::exit::{Exit, UsageError};
 use crate::cli::output::{self, Output};
 
 #[derive(Args)]
-pub(super) struct PushArgs {
+pub(crate) struct PushArgs {
     #[arg(long)]
     queue: String,
     #[arg(long)]

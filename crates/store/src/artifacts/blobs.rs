@@ -1,0 +1,133 @@
+//! Where large artifacts live: a folder, or an S3 bucket.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::task::Poll;
+
+use bytes::Bytes;
+use futures_util::stream::BoxStream;
+use futures_util::{StreamExt, TryStreamExt};
+use object_store::local::LocalFileSystem;
+use object_store::path::Path as Location;
+use object_store::{GetResultPayload, ObjectStore, ObjectStoreExt, WriteMultipart};
+use sha2::{Digest, Sha256};
+use tokio_util::io::ReaderStream;
+
+use super::s3;
+use crate::error::StoreError;
+
+/// What is sent to the folder or bucket at once; S3 takes no parts below 5 MiB.
+const PART_BYTES: usize = 8 << 20;
+/// Parts of one upload on their way at once: with `PART_BYTES`, the memory it may use.
+const PARTS_UNDER_WAY: usize = 3;
+/// Read from a file at once.
+const READ_BYTES: usize = 256 << 10;
+
+#[derive(Clone)]
+pub struct Blobs {
+    store: Arc<dyn ObjectStore>,
+}
+
+impl Blobs {
+    /// A folder, or `s3://bucket/prefix` with region, endpoint and credentials from the usual `AWS_*` variables.
+    pub fn open(place: &str) -> Result<Self, StoreError> {
+        if place.starts_with("s3://") { Ok(Self { store: s3::bucket(place)? }) } else { Self::folder(Path::new(place)) }
+    }
+
+    /// Makes the folder if it is not there. What is written to it survives a power cut before anyone hears of it.
+    pub fn folder(folder: &Path) -> Result<Self, StoreError> {
+        let unusable = |error: &dyn std::fmt::Display| {
+            StoreError::Unusable(format!("artifacts cannot be kept in {}: {error}", folder.display()))
+        };
+        std::fs::create_dir_all(folder).map_err(|error| unusable(&error))?;
+        let store = LocalFileSystem::new_with_prefix(folder).map_err(|error| unusable(&error))?.with_fsync(true);
+        Ok(Self { store: Arc::new(store) })
+    }
+
+    pub(super) async fn begin(&self, location: &str) -> Result<Upload, StoreError> {
+        let parts = self.store.put_multipart(&Location::from(location)).await.map_err(blob_error)?;
+        Ok(Upload { parts: WriteMultipart::new_with_chunk_size(parts, PART_BYTES) })
+    }
+
+    /// The blob's bytes. A blob that is not what was stored ends in an error, never as if it were whole.
+    pub(super) async fn read(
+        &self,
+        location: &str,
+        sha256: [u8; 32],
+    ) -> Result<BoxStream<'static, Result<Bytes, StoreError>>, StoreError> {
+        let found = self.store.get(&Location::from(location)).await.map_err(blob_error)?;
+        let bytes = match found.payload {
+            GetResultPayload::File(file, _) => {
+                let unreadable = |error: std::io::Error| unavailable(error.to_string(), error);
+                ReaderStream::with_capacity(tokio::fs::File::from_std(file), READ_BYTES).map_err(unreadable).boxed()
+            }
+            GetResultPayload::Stream(bytes) => bytes.map_err(blob_error).boxed(),
+        };
+        Ok(checked(bytes, sha256))
+    }
+
+    /// A blob that is not there is deleted already.
+    pub(super) async fn delete(&self, location: &str) -> Result<(), StoreError> {
+        match self.store.delete(&Location::from(location)).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(blob_error(error)),
+        }
+    }
+}
+
+/// A blob on its way in. Dropped before `finish`, it never was.
+pub(super) struct Upload {
+    parts: WriteMultipart,
+}
+
+impl Upload {
+    pub(super) async fn write(&mut self, bytes: Bytes) -> Result<(), StoreError> {
+        self.parts.wait_for_capacity(PARTS_UNDER_WAY).await.map_err(blob_error)?;
+        self.parts.put(bytes);
+        Ok(())
+    }
+
+    pub(super) async fn finish(self) -> Result<(), StoreError> {
+        self.parts.finish().await.map(|_| ()).map_err(blob_error)
+    }
+
+    /// Leaves nothing behind, as far as that can be done now.
+    pub(super) async fn abort(self) {
+        if let Err(error) = self.parts.abort().await {
+            tracing::debug!(%error, "an upload could not be called off; its remains are garbage on record");
+        }
+    }
+}
+
+fn checked(
+    mut bytes: BoxStream<'static, Result<Bytes, StoreError>>,
+    expected: [u8; 32],
+) -> BoxStream<'static, Result<Bytes, StoreError>> {
+    let mut digest = Some(Sha256::new());
+    let stream = futures_util::stream::poll_fn(move |context| {
+        let next = std::task::ready!(bytes.poll_next_unpin(context));
+        match (&next, &mut digest) {
+            (Some(Ok(chunk)), Some(so_far)) => so_far.update(chunk),
+            (None, Some(_)) => {
+                let whole: [u8; 32] = digest.take().map(|all| all.finalize().into()).unwrap_or_default();
+                if whole != expected {
+                    return Poll::Ready(Some(Err(StoreError::unexpected("an artifact is not what was stored"))));
+                }
+            }
+            _ => {}
+        }
+        Poll::Ready(next)
+    });
+    stream.boxed()
+}
+
+fn blob_error(error: object_store::Error) -> StoreError {
+    match error {
+        object_store::Error::NotFound { path, .. } => StoreError::unexpected(format!("the blob {path} is gone")),
+        error => unavailable(error.to_string(), error),
+    }
+}
+
+fn unavailable(reason: String, source: impl std::error::Error + Send + Sync + 'static) -> StoreError {
+    StoreError::Unavailable { reason: format!("artifacts: {reason}"), source: Some(Box::new(source)) }
+}

@@ -1,0 +1,141 @@
+use store::jobs::claim::Claimed;
+use store::jobs::enqueue::NewJob;
+use store::workers::register::NewWorker;
+use testkit::{job, label, name, on_both};
+
+use crate::support::*;
+
+fn with(affinity: &str, priority: i32) -> NewJob {
+    NewJob { affinity: Some(label(affinity)), priority, ..job("q") }
+}
+
+#[tokio::test]
+async fn q6_priority_comes_first_then_age() {
+    on_both(async |db| {
+        let low = push(&db.store, job("q")).await;
+        let high = push(&db.store, NewJob { priority: 5, ..job("q") }).await;
+        let lower = push(&db.store, NewJob { priority: -1, ..job("q") }).await;
+        let worker = register(&db.store, &["q"]).await;
+        let order: Vec<_> = claim(&db.store, worker, 10).await.iter().map(|job| job.id).collect();
+        assert_eq!(order, [high, low, lower]);
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q6_a_worker_drains_what_it_holds_before_it_swaps() {
+    on_both(async |db| {
+        for affinity in ["a", "b", "a", "b", "a"] {
+            push(&db.store, with(affinity, 0)).await;
+        }
+        let worker = register(&db.store, &["q"]).await;
+        let mut order = Vec::new();
+        for _ in 0..5 {
+            let claimed = claim_one(&db.store, worker).await;
+            order.push(claimed.affinity.clone().expect("has one").to_string());
+            finish(&db.store, worker, &claimed).await;
+        }
+        assert_eq!(order, ["a", "a", "a", "b", "b"]);
+        let queue = db.store.queue(T, &name("q")).await.expect("reads").expect("exists");
+        assert_eq!((queue.counts.swaps_made, queue.counts.swaps_avoided), (2, 2));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q6_past_the_starvation_bound_the_oldest_other_wins() {
+    on_both(async |db| {
+        let settings = domain::QueueSettings { starvation_s: Some(10), ..Default::default() };
+        db.store.put_queue(T, name("q"), settings).await.expect("puts");
+        push(&db.store, with("a", 0)).await;
+        let worker = register(&db.store, &["q"]).await;
+        let first = claim_one(&db.store, worker).await;
+        finish(&db.store, worker, &first).await;
+        let other = push(&db.store, with("b", 0)).await;
+        db.pass_ms(5_000).await;
+        let younger = push(&db.store, with("a", 0)).await;
+        let claimed = claim_one(&db.store, worker).await;
+        assert_eq!(claimed.id, younger, "the held affinity comes first");
+        finish(&db.store, worker, &claimed).await;
+        push(&db.store, with("a", 0)).await;
+        db.pass_ms(6_000).await;
+        assert_eq!(claim_one(&db.store, worker).await.id, other, "it has waited 11 s");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_answer_holds_one_affinity() {
+    on_both(async |db| {
+        for affinity in ["a", "b", "a"] {
+            push(&db.store, with(affinity, 0)).await;
+        }
+        push(&db.store, job("q")).await;
+        let worker = register(&db.store, &["q"]).await;
+        let claimed = claim(&db.store, worker, 10).await;
+        let affinities: Vec<_> = claimed.iter().filter_map(|job| job.affinity.clone()).collect();
+        assert_eq!(affinities, [label("a"), label("a")]);
+        assert_eq!(claimed.len(), 3, "work that needs nothing goes along");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_worker_gets_only_what_it_serves() {
+    on_both(async |db| {
+        push(&db.store, NewJob { kind: name("other"), ..job("q") }).await;
+        push(&db.store, job("elsewhere")).await;
+        push(&db.store, with("big", 0)).await;
+        let mine = push(&db.store, with("small", 0)).await;
+        let new =
+            NewWorker { kinds: Some(vec![name("k")]), affinities: Some(vec![label("small")]), ..a_worker(&["q"]) };
+        let worker = db.store.register_worker(T, new).await.expect("registers");
+        let claimed: Vec<_> = claim(&db.store, worker, 10).await.iter().map(|job| job.id).collect();
+        assert_eq!(claimed, [mine]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x3_no_job_goes_to_two_workers() {
+    on_both(async |db| {
+        push_all(&db.store, (0..500).map(|_| job("q")).collect()).await;
+        let other = db.another_node().await;
+        let mut claims = tokio::task::JoinSet::new();
+        for n in 0..8 {
+            let store = if n % 2 == 0 { db.store.clone() } else { other.clone() };
+            claims.spawn(async move {
+                let worker = register(&store, &["q"]).await;
+                let mut ids = Vec::new();
+                loop {
+                    let got = claim(&store, worker, 17).await;
+                    if got.is_empty() {
+                        return ids;
+                    }
+                    ids.extend(got.into_iter().map(|job| (job.id, job.epoch)));
+                }
+            });
+        }
+        let ids: Vec<_> = claims.join_all().await.into_iter().flatten().collect();
+        let distinct: std::collections::HashSet<_> = ids.iter().copied().collect();
+        assert_eq!(distinct.len(), ids.len(), "a job was handed out twice");
+        // A claim may pass over what another has locked at that moment; nothing may be left for long.
+        let worker = register(&db.store, &["q"]).await;
+        assert_eq!(ids.len() + claim(&db.store, worker, 1000).await.len(), 500);
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_stranger_and_a_dead_worker_cannot_claim() {
+    on_both(async |db| {
+        let stranger = domain::WorkerId::new(store::clock::new_uuid(db.clock.now()));
+        assert!(matches!(db.store.claim(T, stranger, 1, None).await, Ok(Claimed::NotFound)));
+        let worker = register(&db.store, &["q"]).await;
+        db.pass_ms(31_000).await;
+        assert!(matches!(db.store.claim(T, worker, 1, None).await, Ok(Claimed::Gone)));
+    })
+    .await;
+}

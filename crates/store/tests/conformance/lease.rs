@@ -1,0 +1,154 @@
+use store::jobs::enqueue::{Extras, NewJob};
+use store::jobs::settle::{End, Status};
+use store::workers::heartbeat::Heartbeat;
+use testkit::{job, on_both};
+
+use crate::support::*;
+
+#[tokio::test]
+async fn q7_a_dead_workers_jobs_come_back_with_the_attempt_counted() {
+    on_both(async |db| {
+        let id = push(&db.store, job("q")).await;
+        let dead = register(&db.store, &["q"]).await;
+        let lost = claim_one(&db.store, dead).await;
+        db.pass_ms(29_000).await;
+        assert_eq!(db.store.sweep().await.expect("sweeps").jobs, 0, "the lease still holds");
+        db.pass_ms(2_000).await;
+        assert_eq!(db.store.sweep().await.expect("sweeps").jobs, 1);
+        assert_eq!(state(&db.store, id).await, "queued");
+        let worker = register(&db.store, &["q"]).await;
+        let claimed = claim_one(&db.store, worker).await;
+        assert_eq!((claimed.id, claimed.attempt), (id, 2));
+        assert!(claimed.epoch > lost.epoch);
+        assert_eq!(finish(&db.store, dead, &lost).await, Status::ClaimLost, "the dead stay dead");
+        assert_eq!(finish(&db.store, worker, &claimed).await, Status::Applied);
+        assert_eq!(events(&db.store, id).await, ["enqueued", "started", "expired", "started", "finished"]);
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x3_a_frozen_worker_that_wakes_before_the_sweep_is_dead_all_the_same() {
+    on_both(async |db| {
+        let id = push(&db.store, job("q")).await;
+        let worker = register(&db.store, &["q"]).await;
+        let claimed = claim_one(&db.store, worker).await;
+        db.pass_ms(30_500).await;
+        assert_eq!(finish(&db.store, worker, &claimed).await, Status::ClaimLost);
+        assert_eq!(db.store.heartbeat(T, worker, None).await.expect("answers"), Heartbeat::Gone);
+        db.store.sweep().await.expect("sweeps");
+        assert_eq!(state(&db.store, id).await, "queued");
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_heartbeat_keeps_the_claims() {
+    on_both(async |db| {
+        push(&db.store, job("q")).await;
+        let worker = register(&db.store, &["q"]).await;
+        let claimed = claim_one(&db.store, worker).await;
+        for _ in 0..5 {
+            db.pass_ms(20_000).await;
+            let beat = db.store.heartbeat(T, worker, None).await.expect("answers");
+            assert!(matches!(beat, Heartbeat::Alive { drain: false, .. }));
+            assert_eq!(db.store.sweep().await.expect("sweeps").jobs, 0);
+        }
+        assert_eq!(finish(&db.store, worker, &claimed).await, Status::Applied);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q7_an_outage_of_ours_burns_nobodys_attempt() {
+    on_both(async |db| {
+        push(&db.store, job("q")).await;
+        let worker = register(&db.store, &["q"]).await;
+        let claimed = claim_one(&db.store, worker).await;
+        // Nobody serves for an hour; then a node starts.
+        db.clock.advance_ms(3_600_000);
+        assert!(db.store.beat().await.expect("beats"), "the outage is noticed");
+        assert_eq!(db.store.sweep().await.expect("sweeps").workers, 0);
+        db.pass_ms(25_000).await;
+        let beat = db.store.heartbeat(T, worker, None).await.expect("answers");
+        assert!(matches!(beat, Heartbeat::Alive { .. }), "it came back in time");
+        assert_eq!(finish(&db.store, worker, &claimed).await, Status::Applied);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn after_an_outage_a_worker_that_stays_silent_for_a_term_is_dead() {
+    on_both(async |db| {
+        let id = push(&db.store, job("q")).await;
+        let worker = register(&db.store, &["q"]).await;
+        claim_one(&db.store, worker).await;
+        db.clock.advance_ms(3_600_000);
+        db.store.beat().await.expect("beats");
+        db.pass_ms(31_000).await;
+        assert_eq!(db.store.sweep().await.expect("sweeps").jobs, 1);
+        assert_eq!(state(&db.store, id).await, "queued");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x4_the_last_attempt_that_expires_fails_the_job() {
+    on_both(async |db| {
+        let id = push(&db.store, NewJob { max_attempts: 1, ..job("q") }).await;
+        let worker = register(&db.store, &["q"]).await;
+        claim_one(&db.store, worker).await;
+        db.pass_ms(31_000).await;
+        db.store.sweep().await.expect("sweeps");
+        let job = get(&db.store, id).await;
+        assert_eq!((job.state.as_str(), job.error.expect("why").code.as_str()), ("failed", "expired"));
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q7_a_worker_that_leaves_burns_no_attempt() {
+    on_both(async |db| {
+        let id = push(&db.store, job("q")).await;
+        let worker = register(&db.store, &["q"]).await;
+        claim_one(&db.store, worker).await;
+        assert!(db.store.remove_worker(T, worker).await.expect("removes"));
+        let job = get(&db.store, id).await;
+        assert_eq!((job.state.as_str(), job.attempt), ("queued", 0));
+        assert_eq!(events(&db.store, id).await, ["enqueued", "started", "released"]);
+        assert!(!db.store.remove_worker(T, worker).await.expect("answers"));
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_time_out_ends_the_attempt_and_tells_the_worker() {
+    on_both(async |db| {
+        let extras = Extras { timeout_s: Some(5), ..Extras::default() };
+        let id = push(&db.store, NewJob { extras: Some(Box::new(extras)), ..job("q") }).await;
+        let worker = register(&db.store, &["q"]).await;
+        let claimed = claim_one(&db.store, worker).await;
+        db.pass_ms(4_000).await;
+        assert_eq!(db.store.sweep().await.expect("sweeps").timed_out, 0);
+        db.pass_ms(2_000).await;
+        assert_eq!(db.store.sweep().await.expect("sweeps").timed_out, 1);
+        let job = get(&db.store, id).await;
+        assert_eq!((job.state.as_str(), job.error.expect("why").code.as_str()), ("scheduled", "timeout"));
+        let Heartbeat::Alive { cancel, .. } = db.store.heartbeat(T, worker, None).await.expect("answers") else {
+            panic!("the worker lives")
+        };
+        assert_eq!(cancel, [id]);
+        assert_eq!(finish(&db.store, worker, &claimed).await, Status::ClaimLost);
+        let Heartbeat::Alive { cancel, .. } = db.store.heartbeat(T, worker, None).await.expect("answers") else {
+            panic!("the worker lives")
+        };
+        assert_eq!(cancel, [], "it has answered");
+        assert_eq!(settle(&db.store, worker, id, claimed.epoch, End::Cancel).await, Status::ClaimLost);
+        sound(&db.store).await;
+    })
+    .await;
+}

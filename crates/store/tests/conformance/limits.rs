@@ -1,0 +1,118 @@
+use domain::QueueSettings;
+use store::jobs::enqueue::{Extras, NewJob};
+use testkit::{job, label, name, on_both};
+
+use crate::support::*;
+
+fn with_key(key: &str) -> NewJob {
+    let extras = Extras { concurrency_key: Some(label(key)), ..Extras::default() };
+    NewJob { extras: Some(Box::new(extras)), ..job("q") }
+}
+
+#[tokio::test]
+async fn q12_a_queue_runs_no_more_than_its_limit() {
+    on_both(async |db| {
+        let settings = QueueSettings { concurrency: Some(2), ..Default::default() };
+        db.store.put_queue(T, name("q"), settings).await.expect("puts");
+        push_all(&db.store, (0..5).map(|_| job("q")).collect()).await;
+        let worker = register(&db.store, &["q"]).await;
+        let first = claim(&db.store, worker, 10).await;
+        assert_eq!(first.len(), 2);
+        assert!(claim(&db.store, worker, 10).await.is_empty());
+        finish(&db.store, worker, &first[0]).await;
+        assert_eq!(claim(&db.store, worker, 10).await.len(), 1);
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q12_a_limit_counts_what_runs_already() {
+    on_both(async |db| {
+        push_all(&db.store, (0..4).map(|_| job("q")).collect()).await;
+        let worker = register(&db.store, &["q"]).await;
+        let running = claim(&db.store, worker, 2).await;
+        let settings = QueueSettings { concurrency: Some(2), ..Default::default() };
+        db.store.put_queue(T, name("q"), settings).await.expect("puts");
+        assert!(claim(&db.store, worker, 10).await.is_empty());
+        finish(&db.store, worker, &running[0]).await;
+        assert_eq!(claim(&db.store, worker, 10).await.len(), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q12_a_key_runs_one_at_a_time_unless_more_are_allowed() {
+    on_both(async |db| {
+        let jobs = vec![with_key("a"), with_key("a"), with_key("b"), with_key("a")];
+        let ids: Vec<_> = push_all(&db.store, jobs).await.iter().map(|job| job.id).collect();
+        let worker = register(&db.store, &["q"]).await;
+        let first = claim(&db.store, worker, 10).await;
+        assert_eq!(first.iter().map(|job| job.id).collect::<Vec<_>>(), [ids[0], ids[2]]);
+        finish(&db.store, worker, &first[0]).await;
+        assert_eq!(claim_one(&db.store, worker).await.id, ids[1]);
+        let settings = QueueSettings { per_key: Some(2), ..Default::default() };
+        db.store.put_queue(T, name("q"), settings).await.expect("puts");
+        assert_eq!(claim_one(&db.store, worker).await.id, ids[3]);
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn many_parked_jobs_do_not_stand_in_the_way_of_one_that_can_run() {
+    on_both(async |db| {
+        push_all(&db.store, (0..1500).map(|_| with_key("busy")).collect()).await;
+        let free = push(&db.store, with_key("free")).await;
+        let worker = register(&db.store, &["q"]).await;
+        let claimed = claim(&db.store, worker, 2).await;
+        assert_eq!(claimed.len(), 2);
+        assert_eq!(claimed[1].id, free);
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x4_a_dead_workers_holds_are_free_without_help() {
+    on_both(async |db| {
+        let ids: Vec<_> = push_all(&db.store, vec![with_key("a"), with_key("a")]).await.iter().map(|j| j.id).collect();
+        let dead = register(&db.store, &["q"]).await;
+        claim_one(&db.store, dead).await;
+        db.pass_ms(31_000).await;
+        db.store.sweep().await.expect("sweeps");
+        let worker = register(&db.store, &["q"]).await;
+        assert_eq!(claim(&db.store, worker, 10).await.iter().map(|j| j.id).collect::<Vec<_>>(), [ids[0]]);
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q12_a_rate_lets_so_many_start_in_a_second() {
+    on_both(async |db| {
+        let settings = QueueSettings { rate_per_s: Some(3.0), ..Default::default() };
+        db.store.put_queue(T, name("q"), settings).await.expect("puts");
+        push_all(&db.store, (0..20).map(|_| job("q")).collect()).await;
+        let worker = register(&db.store, &["q"]).await;
+        assert_eq!(claim(&db.store, worker, 10).await.len(), 3);
+        db.pass_ms(2_000).await;
+        assert_eq!(claim(&db.store, worker, 10).await.len(), 3, "the bucket holds one second's worth");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q12_a_paused_queue_hands_out_nothing_until_it_goes_on() {
+    on_both(async |db| {
+        push(&db.store, job("q")).await;
+        let worker = register(&db.store, &["q"]).await;
+        db.store.pause_queue(T, name("q"), "me".into(), Some("deploy".into())).await.expect("pauses");
+        assert!(claim(&db.store, worker, 1).await.is_empty());
+        let queue = db.store.queue(T, &name("q")).await.expect("reads").expect("exists");
+        assert_eq!(queue.paused.expect("is paused").reason.as_deref(), Some("deploy"));
+        db.store.resume_queue(T, name("q")).await.expect("resumes");
+        assert_eq!(claim(&db.store, worker, 1).await.len(), 1);
+    })
+    .await;
+}

@@ -1,0 +1,192 @@
+use domain::Epoch;
+use store::jobs::enqueue::{Extras, NewJob};
+use store::jobs::settle::{End, Outcome, Settled, Status};
+use testkit::{job, on_both};
+
+use crate::support::*;
+
+#[tokio::test]
+async fn a_finished_job_keeps_its_result_and_its_history() {
+    on_both(async |db| {
+        let id = push(&db.store, job("q")).await;
+        let worker = register(&db.store, &["q"]).await;
+        let claimed = claim_one(&db.store, worker).await;
+        assert_eq!(state(&db.store, id).await, "working");
+        assert_eq!(finish(&db.store, worker, &claimed).await, Status::Applied);
+        let ended = get(&db.store, id).await;
+        assert_eq!((ended.state.as_str(), ended.result.as_deref(), ended.attempt), ("succeeded", Some("42"), 1));
+        assert!(ended.finished_at.is_some() && ended.started_at.is_some());
+        assert_eq!(events(&db.store, id).await, ["enqueued", "started", "finished"]);
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x3_a_stale_epoch_changes_nothing() {
+    on_both(async |db| {
+        let id = push(&db.store, job("q")).await;
+        let worker = register(&db.store, &["q"]).await;
+        let claimed = claim_one(&db.store, worker).await;
+        let stale = Epoch(claimed.epoch.0 - 1);
+        for end in [End::Finish(None), End::Fail(boom()), End::Cancel, End::Snooze { delay_ms: 1 }, End::Release] {
+            assert_eq!(settle(&db.store, worker, id, stale, end).await, Status::ClaimLost);
+        }
+        assert_eq!(state(&db.store, id).await, "working");
+        assert_eq!(finish(&db.store, worker, &claimed).await, Status::Applied);
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x3_another_workers_word_changes_nothing() {
+    on_both(async |db| {
+        push(&db.store, job("q")).await;
+        let worker = register(&db.store, &["q"]).await;
+        let other = register(&db.store, &["q"]).await;
+        let claimed = claim_one(&db.store, worker).await;
+        assert_eq!(finish(&db.store, other, &claimed).await, Status::ClaimLost);
+        assert_eq!(finish(&db.store, worker, &claimed).await, Status::Applied);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_second_outcome_is_refused() {
+    on_both(async |db| {
+        let id = push(&db.store, job("q")).await;
+        let worker = register(&db.store, &["q"]).await;
+        let claimed = claim_one(&db.store, worker).await;
+        assert_eq!(finish(&db.store, worker, &claimed).await, Status::Applied);
+        assert_eq!(finish(&db.store, worker, &claimed).await, Status::AlreadyEnded);
+        assert_eq!(settle(&db.store, worker, id, claimed.epoch, End::Fail(boom())).await, Status::AlreadyEnded);
+        assert_eq!(state(&db.store, id).await, "succeeded");
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_batch_may_hold_every_outcome_and_a_stranger() {
+    on_both(async |db| {
+        push_all(&db.store, (0..5).map(|_| job("q")).collect()).await;
+        let worker = register(&db.store, &["q"]).await;
+        let jobs = claim(&db.store, worker, 5).await;
+        let ends = [
+            End::Finish(Some("1".into())),
+            End::Fail(boom()),
+            End::Cancel,
+            End::Snooze { delay_ms: 60_000 },
+            End::Release,
+        ];
+        let mut outcomes: Vec<Outcome> =
+            jobs.iter().zip(ends).map(|(job, end)| Outcome { job: job.id, epoch: job.epoch, end }).collect();
+        outcomes.push(outcomes[0].clone());
+        outcomes.push(outcomes[1].clone());
+        let stranger = domain::JobId::new(store::clock::new_uuid(db.clock.now()));
+        outcomes.push(Outcome { job: stranger, epoch: Epoch(1), end: End::Finish(None) });
+        let settled = db.store.settle(T, worker, outcomes).await.expect("settles");
+        let mut expected = vec![Status::Applied; 5];
+        expected.extend([Status::AlreadyEnded, Status::ClaimLost, Status::NotFound]);
+        assert_eq!(settled, Settled::Results(expected));
+        let mut states = Vec::new();
+        for job in &jobs {
+            states.push(state(&db.store, job.id).await);
+        }
+        assert_eq!(states, ["succeeded", "scheduled", "canceled", "scheduled", "queued"]);
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q8_a_failure_waits_by_its_policy_and_the_last_ends_the_job() {
+    on_both(async |db| {
+        let retry = domain::RetryPolicy::new(Some(60), Some(120), Some(1.1), None).expect("valid");
+        let extras = Extras { retry: Some(retry), ..Extras::default() };
+        let id = push(&db.store, NewJob { extras: Some(Box::new(extras)), max_attempts: 3, ..job("q") }).await;
+        for (attempt, wait_s) in [(1, Some(60)), (2, Some(66)), (3, None)] {
+            let worker = register(&db.store, &["q"]).await;
+            let claimed = claim_one(&db.store, worker).await;
+            assert_eq!(claimed.attempt, attempt);
+            let started = get(&db.store, id).await.started_at.expect("it runs");
+            assert_eq!(settle(&db.store, worker, id, claimed.epoch, End::Fail(boom())).await, Status::Applied);
+            let after = get(&db.store, id).await;
+            match wait_s {
+                Some(wait_s) => {
+                    assert_eq!(after.state.as_str(), "scheduled");
+                    let waits_ms = after.run_at.ms_since(started);
+                    assert!((wait_s * 1_000..wait_s * 1_000 + 5_000).contains(&waits_ms), "{waits_ms}");
+                    db.pass_ms(wait_s * 1_000 + 100).await;
+                    db.store.promote_due().await.expect("promotes");
+                }
+                None => assert_eq!(after.state.as_str(), "failed"),
+            }
+        }
+        let error = get(&db.store, id).await.error.expect("it failed");
+        assert_eq!(error, boom());
+        let history = events(&db.store, id).await;
+        assert_eq!(history, ["enqueued", "started", "failed", "started", "failed", "started", "failed"]);
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q8_not_retryable_ends_at_once() {
+    on_both(async |db| {
+        let id = push(&db.store, job("q")).await;
+        let worker = register(&db.store, &["q"]).await;
+        let claimed = claim_one(&db.store, worker).await;
+        let error = domain::JobError { retryable: false, ..boom() };
+        settle(&db.store, worker, id, claimed.epoch, End::Fail(error)).await;
+        assert_eq!(state(&db.store, id).await, "failed");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q7_release_and_snooze_cost_no_attempt() {
+    on_both(async |db| {
+        let id = push(&db.store, NewJob { max_attempts: 1, ..job("q") }).await;
+        let worker = register(&db.store, &["q"]).await;
+        for _ in 0..3 {
+            let claimed = claim_one(&db.store, worker).await;
+            assert_eq!(claimed.attempt, 1);
+            assert_eq!(settle(&db.store, worker, id, claimed.epoch, End::Release).await, Status::Applied);
+        }
+        let claimed = claim_one(&db.store, worker).await;
+        assert_eq!(claimed.epoch, Epoch(4), "the epoch only grows");
+        settle(&db.store, worker, id, claimed.epoch, End::Snooze { delay_ms: 1_000 }).await;
+        assert_eq!(get(&db.store, id).await.attempt, 0);
+        db.pass_ms(1_100).await;
+        db.store.promote_due().await.expect("promotes");
+        let claimed = claim_one(&db.store, worker).await;
+        assert_eq!(finish(&db.store, worker, &claimed).await, Status::Applied);
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn many_workers_settle_in_one_commit() {
+    on_both(async |db| {
+        push_all(&db.store, (0..64).map(|_| job("q")).collect()).await;
+        let mut calls = tokio::task::JoinSet::new();
+        for _ in 0..16 {
+            let store = db.store.clone();
+            calls.spawn(async move {
+                let worker = register(&store, &["q"]).await;
+                for job in claim(&store, worker, 4).await {
+                    assert_eq!(finish(&store, worker, &job).await, Status::Applied);
+                }
+            });
+        }
+        calls.join_all().await;
+        let queue = db.store.queue(T, &testkit::name("q")).await.expect("reads").expect("exists");
+        assert_eq!((queue.counts.succeeded, queue.counts.running), (64, 0));
+        sound(&db.store).await;
+    })
+    .await;
+}

@@ -1,0 +1,84 @@
+//! Short words for what tests do all the time.
+
+use domain::{Epoch, JobError, JobId, TenantId, WorkerId};
+use store::Store;
+use store::jobs::claim::{Claimed, ClaimedJob};
+use store::jobs::enqueue::{Accepted, EnqueueReply, NewJob};
+use store::jobs::get::StoredJob;
+use store::jobs::settle::{End, Outcome, Settled, Status};
+use store::workers::register::NewWorker;
+use testkit::name;
+
+pub(crate) const T: TenantId = TenantId::DEFAULT;
+
+pub(crate) async fn push(store: &Store, job: NewJob) -> JobId {
+    push_all(store, vec![job]).await[0].id
+}
+
+pub(crate) async fn push_all(store: &Store, jobs: Vec<NewJob>) -> Vec<Accepted> {
+    match store.enqueue(T, jobs, None).await.expect("enqueues") {
+        EnqueueReply::Accepted(jobs) => jobs,
+        EnqueueReply::KeyReused => panic!("no key was given"),
+    }
+}
+
+pub(crate) fn a_worker(queues: &[&str]) -> NewWorker {
+    NewWorker {
+        name: "w".into(),
+        queues: queues.iter().map(|queue| name(queue)).collect(),
+        kinds: None,
+        affinities: None,
+        lease_ms: 30_000,
+    }
+}
+
+pub(crate) async fn register(store: &Store, queues: &[&str]) -> WorkerId {
+    store.register_worker(T, a_worker(queues)).await.expect("registers")
+}
+
+pub(crate) async fn claim(store: &Store, worker: WorkerId, max: usize) -> Vec<ClaimedJob> {
+    match store.claim(T, worker, max, None).await.expect("claims") {
+        Claimed::Jobs { jobs, .. } => jobs,
+        other => panic!("the worker cannot claim: {other:?}"),
+    }
+}
+
+pub(crate) async fn claim_one(store: &Store, worker: WorkerId) -> ClaimedJob {
+    let mut jobs = claim(store, worker, 1).await;
+    assert_eq!(jobs.len(), 1, "one job was expected");
+    jobs.remove(0)
+}
+
+pub(crate) async fn settle(store: &Store, worker: WorkerId, job: JobId, epoch: Epoch, end: End) -> Status {
+    let outcome = Outcome { job, epoch, end };
+    match store.settle(T, worker, vec![outcome]).await.expect("settles") {
+        Settled::Results(statuses) => statuses[0],
+        Settled::NoSuchWorker => panic!("no such worker"),
+    }
+}
+
+pub(crate) async fn finish(store: &Store, worker: WorkerId, job: &ClaimedJob) -> Status {
+    settle(store, worker, job.id, job.epoch, End::Finish(Some("42".into()))).await
+}
+
+pub(crate) fn boom() -> JobError {
+    JobError { code: "boom".into(), message: "it broke".into(), retryable: true }
+}
+
+pub(crate) async fn get(store: &Store, job: JobId) -> StoredJob {
+    store.job(T, job).await.expect("reads").expect("the job exists")
+}
+
+pub(crate) async fn state(store: &Store, job: JobId) -> String {
+    get(store, job).await.state.to_string()
+}
+
+pub(crate) async fn events(store: &Store, job: JobId) -> Vec<String> {
+    let items = store.history(T, job).await.expect("reads").expect("the job has a history");
+    items.into_iter().map(|item| item.event).collect()
+}
+
+/// X14 after every test: the kept figures are right.
+pub(crate) async fn sound(store: &Store) {
+    assert_eq!(store.check_counters().await.expect("checks"), []);
+}

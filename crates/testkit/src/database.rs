@@ -1,0 +1,98 @@
+//! A fresh database per test, on SQLite and on PostgreSQL.
+//!
+//! `WINDLASS_TEST_POSTGRES` names a server on which databases may be made. Without it a test fails: one that skipped
+//! PostgreSQL would prove nothing about it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use store::{Clock, DatabaseUrl, Store, StoreOptions};
+use tempfile::TempDir;
+use tokio_postgres::NoTls;
+
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// A migrated database with a clock that the test moves. It is gone when dropped or, on PostgreSQL, when the server is.
+pub struct Database {
+    pub url: DatabaseUrl,
+    pub store: Store,
+    pub clock: Clock,
+    folder: Option<TempDir>,
+}
+
+impl Database {
+    pub async fn sqlite() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let url = DatabaseUrl::Sqlite(folder.path().join("test.db"));
+        Self::open(url, Some(folder)).await
+    }
+
+    pub async fn postgres() -> Self {
+        Self::open(DatabaseUrl::Postgres(new_postgres_url().await), None).await
+    }
+
+    async fn open(url: DatabaseUrl, folder: Option<TempDir>) -> Self {
+        let clock = Clock::system();
+        let store = open(&url, &clock).await;
+        store.migrate_up().await.expect("the migrations run");
+        store.beat().await.expect("the service row is there");
+        Self { url, store, clock, folder }
+    }
+
+    /// Another node on the same database, with the same clock.
+    pub async fn another_node(&self) -> Store {
+        open(&self.url, &self.clock).await
+    }
+
+    /// Moves time for every node of this database, with the service beating all the while.
+    pub async fn pass_ms(&self, millis: i64) {
+        let mut left = millis;
+        while left > 0 {
+            let step = left.min(domain::limits::OUTAGE_MS - 500);
+            self.clock.advance_ms(step);
+            self.store.beat().await.expect("the service beats");
+            left -= step;
+        }
+    }
+
+    pub fn sqlite_folder(&self) -> Option<&std::path::Path> {
+        self.folder.as_ref().map(TempDir::path)
+    }
+}
+
+async fn open(url: &DatabaseUrl, clock: &Clock) -> Store {
+    let options = StoreOptions { clock: clock.clone(), ..StoreOptions::default() };
+    Store::open(url, options).await.expect("the database opens")
+}
+
+/// A new, empty database on the test server.
+#[expect(clippy::disallowed_methods, reason = "tests are told where PostgreSQL is by the script that started it")]
+pub(crate) async fn new_postgres_url() -> String {
+    let server = std::env::var("WINDLASS_TEST_POSTGRES")
+        .expect("WINDLASS_TEST_POSTGRES names the PostgreSQL server to test on; scripts/test sets it");
+    let (client, connection) = tokio_postgres::connect(&server, NoTls).await.expect("the test server answers");
+    let mut driver = tokio::task::JoinSet::new();
+    driver.spawn(connection);
+    let name = format!("windlass_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    client.batch_execute(&format!("drop database if exists {name}")).await.expect("an old database goes");
+    client.batch_execute(&format!("create database {name}")).await.expect("a database is made");
+    drop(client);
+    driver.join_all().await;
+    let (base, _) = server.rsplit_once('/').expect("the URL names a database");
+    format!("{base}/{name}")
+}
+
+/// Runs a test on both databases.
+pub async fn on_both(test: impl AsyncFn(Database)) {
+    on_sqlite(&test).await;
+    on_postgres(&test).await;
+}
+
+pub async fn on_sqlite(test: impl AsyncFn(Database)) {
+    println!("on SQLite");
+    test(Database::sqlite().await).await;
+}
+
+pub async fn on_postgres(test: impl AsyncFn(Database)) {
+    println!("on PostgreSQL");
+    test(Database::postgres().await).await;
+}
