@@ -6,8 +6,8 @@ use reqwest::{Method, StatusCode};
 use serde::Serialize;
 use uuid::Uuid;
 use wire::{
-    BatchAccepted, BatchRequest, CancelByKey, CancelView, HistoryItem, JobRequest, JobView, Page, RetryRequest,
-    SignalUpdate, SignalView, TaskView, Timestamp, WhyView,
+    BatchAccepted, BatchRequest, CancelByKey, CancelView, HistoryItem, JobAccepted, JobRequest, JobView, Page,
+    RetryRequest, SignalUpdate, SignalView, TaskView, Timestamp, WhyView,
 };
 
 use crate::client::Client;
@@ -48,12 +48,12 @@ pub struct JobFilter {
 
 impl Client {
     /// Hands over one job; it is safe on disk when this returns.
-    pub async fn enqueue(&self, job: &JobRequest) -> Result<JobView, ClientError> {
+    pub async fn enqueue(&self, job: &JobRequest) -> Result<JobAccepted, ClientError> {
         self.post(&["jobs"], job).await
     }
 
     /// Like `enqueue`, but may be repeated after a lost answer: the same key and job give the same job for a day.
-    pub async fn enqueue_once(&self, idempotency_key: &str, job: &JobRequest) -> Result<JobView, ClientError> {
+    pub async fn enqueue_once(&self, idempotency_key: &str, job: &JobRequest) -> Result<JobAccepted, ClientError> {
         let request = self.request(Method::POST, &["jobs"]).header("Idempotency-Key", idempotency_key).json(job);
         self.answer(request).await
     }
@@ -87,7 +87,7 @@ impl Client {
     }
 
     /// Makes a new job like an ended one, linked to it.
-    pub async fn retry(&self, id: Uuid, request: &RetryRequest) -> Result<JobView, ClientError> {
+    pub async fn retry(&self, id: Uuid, request: &RetryRequest) -> Result<JobAccepted, ClientError> {
         self.post(&["jobs", &id.to_string(), "retry"], request).await
     }
 

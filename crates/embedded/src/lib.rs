@@ -1,1 +1,19 @@
-//! .
+//! The engine in the user's own process, on either database, with no server: the same handlers, the same promises.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use embedded::{Embedded, Job};
+//!
+//! let engine = Embedded::open("sqlite:app.db").await?;
+//! engine.enqueue(Job::new("mail", "welcome")?.payload(&"ada@example.org")?).await?;
+//! # Ok(()) }
+//! ```
+
+mod backend;
+mod engine;
+mod job;
+
+pub use backend::Backend;
+pub use client::{HandlerError, JobContext, Statistics, Worker};
+pub use engine::{Embedded, EmbeddedError};
+pub use job::Job;

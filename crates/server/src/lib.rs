@@ -1,1 +1,24 @@
-//! .
+//! The HTTP face: routes under `/api/v1`, health, metrics, the OpenAPI document and a small page.
+//!
+//! `http/v1/<noun>.rs` holds the handlers. They check what came in (`extract`, `validate`), call one operation of the
+//! store or one long-poll of the engine, and shape the answer (`view`). `error` alone maps to statuses.
+
+mod auth;
+mod cursor;
+mod error;
+mod extract;
+mod host;
+mod http;
+mod json;
+mod openapi;
+mod serve;
+mod state;
+mod validate;
+mod view;
+
+pub use auth::Principal;
+pub use host::HostCheck;
+pub use http::metrics;
+pub use openapi::document;
+pub use serve::{router, serve};
+pub use state::{AppState, ServerOptions};

@@ -18,6 +18,7 @@ pub mod migrate;
 pub mod queues;
 mod store;
 pub mod tx;
+pub mod verify;
 pub mod workers;
 
 pub use clock::Clock;

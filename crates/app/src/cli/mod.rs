@@ -1,10 +1,15 @@
 //! The command line: noun, then verb. This file is the tree of commands; each noun has a file of its own.
 
+pub(crate) mod bench;
 mod completions;
+mod doctor;
 pub(crate) mod exit;
 mod job;
+mod migrate;
 pub(crate) mod output;
 mod queue;
+pub(crate) mod serve;
+mod verify;
 mod work;
 mod worker;
 
@@ -29,7 +34,18 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    // The commands that open a database themselves (serve, migrate, verify, doctor, bench, token) stand here.
+    // The commands that open a database themselves.
+    /// Serve the API, with the engine that runs behind it.
+    Serve(serve::ServeArgs),
+    /// Bring the database's schema up or down, or show where it stands.
+    #[command(subcommand)]
+    Migrate(migrate::Verb),
+    /// Check every promise on a live or stopped database.
+    Verify(migrate::DatabaseArgs),
+    /// Look for what could go wrong: configuration, versions, disk, clocks.
+    Doctor(migrate::DatabaseArgs),
+    /// Measure how fast this machine takes work in and runs it.
+    Bench(bench::BenchArgs),
 
     // The commands that speak to a server over HTTP.
     /// Push, look at, cancel and retry jobs.
@@ -51,6 +67,11 @@ pub(crate) enum Command {
 /// Runs one command to its end. An error is for `exit::report`.
 pub(crate) async fn run(cli: Cli) -> anyhow::Result<Exit> {
     match cli.command {
+        Command::Serve(args) => serve::run(args).await,
+        Command::Migrate(verb) => migrate::run(verb, cli.output).await,
+        Command::Verify(database) => verify::run(&database, cli.output).await,
+        Command::Doctor(database) => doctor::run(&database, cli.output).await,
+        Command::Bench(args) => bench::run(args, cli.output).await,
         Command::Job(verb) => job::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Queue(verb) => queue::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Worker(verb) => worker::run(&cli.connection.client()?, verb, cli.output).await,

@@ -2,5 +2,6 @@
 
 pub mod beat;
 pub mod fold_counters;
+pub mod health;
 pub mod promote;
 pub mod unpark;

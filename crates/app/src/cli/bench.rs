@@ -1,0 +1,132 @@
+//! `windlass bench`: how fast this machine takes work in, hands it out and ends it, with full durability.
+//!
+//! Figures are for ratios within one run; machines differ and are noisy. Every line is one measurement.
+
+mod drive;
+mod measure;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use store::{DatabaseUrl, Store, StoreOptions};
+
+use super::exit::Exit;
+use super::output::Output;
+use drive::{Embed, Http};
+use measure::Figure;
+
+#[derive(Args)]
+pub(crate) struct BenchArgs {
+    /// The database to measure; a SQLite file in a temporary folder unless given. It must hold no jobs.
+    #[arg(long, env = "WINDLASS_BENCH_DATABASE")]
+    database: Option<String>,
+    /// Measure only these.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Metric>,
+    /// Measure only in this process, or only over HTTP.
+    #[arg(long, value_enum)]
+    mode: Option<Mode>,
+    /// How often each is measured; the median is printed.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Jobs per measurement, in percent of the full size.
+    #[arg(long, default_value_t = 100)]
+    scale: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Metric {
+    /// Jobs taken in one by one by 16 producers.
+    Enqueue16,
+    /// Jobs taken in one by one by 64 producers.
+    Enqueue64,
+    /// Jobs taken in a thousand at a time by one producer.
+    Bulk,
+    /// A hundred thousand waiting jobs, claimed, run and settled.
+    Drain100k,
+    /// From the enqueue to the handler's start, 50 jobs a second.
+    Latency,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    Embedded,
+    Http,
+}
+
+pub(crate) async fn run(args: BenchArgs, output: Output) -> anyhow::Result<Exit> {
+    let mut figures = Vec::new();
+    for mode in [Mode::Embedded, Mode::Http] {
+        if args.mode.is_some_and(|only| only != mode) {
+            continue;
+        }
+        for metric in Metric::value_variants() {
+            if !args.only.is_empty() && !args.only.contains(metric) {
+                continue;
+            }
+            let figure = median(&args, mode, *metric).await?;
+            figure.print(output)?;
+            figures.push(figure);
+        }
+    }
+    if figures.is_empty() {
+        bail!("nothing was measured");
+    }
+    Ok(Exit::Done)
+}
+
+async fn median(args: &BenchArgs, mode: Mode, metric: Metric) -> anyhow::Result<Figure> {
+    let mut rounds = Vec::new();
+    for _ in 0..args.rounds.max(1) {
+        let scratch = Scratch::open(args.database.as_deref()).await?;
+        let scaled = |jobs: u64| (jobs * args.scale / 100).max(1);
+        let figure = match mode {
+            Mode::Embedded => measure::measure(&Embed::start(&scratch.store).await?, metric, scaled).await?,
+            Mode::Http => measure::measure(&Http::start(&scratch.store).await?, metric, scaled).await?,
+        };
+        rounds.push(figure);
+        scratch.wipe().await?;
+    }
+    rounds.sort_by(|a, b| a.value.total_cmp(&b.value));
+    Ok(rounds.swap_remove(rounds.len() / 2))
+}
+
+/// A database that held nothing before the measurement and holds nothing after it.
+struct Scratch {
+    store: Store,
+    folder: Option<tempfile::TempDir>,
+}
+
+impl Scratch {
+    async fn open(database: Option<&str>) -> anyhow::Result<Self> {
+        let (url, folder) = match database {
+            Some(url) => match DatabaseUrl::parse(url)? {
+                DatabaseUrl::Sqlite(path) => {
+                    let beside = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+                    let folder = tempfile::tempdir_in(beside.map_or_else(|| PathBuf::from("."), PathBuf::from))?;
+                    (DatabaseUrl::Sqlite(folder.path().join("bench.db")), Some(folder))
+                }
+                url => (url, None),
+            },
+            None => {
+                let folder = tempfile::tempdir()?;
+                (DatabaseUrl::Sqlite(folder.path().join("bench.db")), Some(folder))
+            }
+        };
+        let options = StoreOptions { exclusive: true, ..StoreOptions::default() };
+        let store = Store::open(&url, options).await.context("cannot open the database to measure")?;
+        store.migrate_up().await?;
+        if !store.list_queues(domain::TenantId::DEFAULT, None, 1).await?.is_empty() {
+            bail!("the database to measure must be empty: it would be wiped afterwards");
+        }
+        Ok(Self { store, folder })
+    }
+
+    async fn wipe(self) -> anyhow::Result<()> {
+        if self.folder.is_none() {
+            self.store.migrate_down(0).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,156 @@
+//! The two ways to the engine: in this process, and over HTTP on loopback.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use client::{Client, HandlerError, JobContext, Worker, WorkerBuilder};
+use embedded::{Embedded, Job};
+use engine::EngineOptions;
+use store::Store;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use wire::{JobRequest, RawValue};
+
+pub(super) const QUEUE: &str = "bench";
+pub(super) const KIND: &str = "noop";
+
+/// A way to put jobs in and to run them.
+pub(super) trait Way: Clone + Send + Sync + 'static {
+    type Backend: client::Backend;
+
+    const CFG: &'static str;
+
+    fn one(&self, payload: String) -> impl Future<Output = anyhow::Result<()>> + Send;
+    fn many(&self, payloads: Vec<String>) -> impl Future<Output = anyhow::Result<()>> + Send;
+    fn worker(&self) -> anyhow::Result<WorkerBuilder<Self::Backend>>;
+    fn store(&self) -> &Store;
+}
+
+#[derive(Clone)]
+pub(super) struct Embed {
+    engine: Embedded,
+}
+
+impl Embed {
+    pub(super) async fn start(store: &Store) -> anyhow::Result<Self> {
+        Ok(Self { engine: Embedded::on(store.clone(), EngineOptions::default()).await? })
+    }
+}
+
+fn job(payload: &str) -> anyhow::Result<Job> {
+    let raw: &RawValue = serde_json::from_str(payload)?;
+    Ok(Job::new(QUEUE, KIND)?.payload(raw)?)
+}
+
+impl Way for Embed {
+    type Backend = embedded::Backend;
+
+    const CFG: &'static str = "embedded";
+
+    async fn one(&self, payload: String) -> anyhow::Result<()> {
+        self.engine.enqueue(job(&payload)?).await?;
+        Ok(())
+    }
+
+    async fn many(&self, payloads: Vec<String>) -> anyhow::Result<()> {
+        let jobs = payloads.iter().map(|payload| job(payload)).collect::<anyhow::Result<Vec<_>>>()?;
+        self.engine.enqueue_all(jobs).await?;
+        Ok(())
+    }
+
+    fn worker(&self) -> anyhow::Result<WorkerBuilder<Self::Backend>> {
+        Ok(self.engine.worker())
+    }
+
+    fn store(&self) -> &Store {
+        self.engine.store()
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct Http {
+    client: Client,
+    url: String,
+    store: Store,
+    _server: Arc<Server>,
+}
+
+/// Stops with the last handle on it.
+struct Server {
+    stop: CancellationToken,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl Http {
+    pub(super) async fn start(store: &Store) -> anyhow::Result<Self> {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.context("cannot listen on loopback")?;
+        let url = format!("http://{}", listener.local_addr()?);
+        let stop = CancellationToken::new();
+        let state = crate::cli::serve::state(store.clone(), EngineOptions::default(), &std::env::temp_dir()).await?;
+        TaskTracker::new().spawn(server::serve(listener, state, stop.clone()));
+        let client = Client::new(&url)?;
+        Ok(Self { client, url, store: store.clone(), _server: Arc::new(Server { stop }) })
+    }
+}
+
+fn request(payload: String) -> anyhow::Result<JobRequest> {
+    Ok(JobRequest {
+        queue: QUEUE.into(),
+        kind: KIND.into(),
+        payload: Some(RawValue::from_string(payload)?),
+        ..JobRequest::default()
+    })
+}
+
+impl Way for Http {
+    type Backend = Client;
+
+    const CFG: &'static str = "http";
+
+    async fn one(&self, payload: String) -> anyhow::Result<()> {
+        self.client.enqueue(&request(payload)?).await?;
+        Ok(())
+    }
+
+    async fn many(&self, payloads: Vec<String>) -> anyhow::Result<()> {
+        let jobs = payloads.into_iter().map(request).collect::<anyhow::Result<Vec<_>>>()?;
+        self.client.enqueue_batch(jobs).await?;
+        Ok(())
+    }
+
+    fn worker(&self) -> anyhow::Result<WorkerBuilder<Self::Backend>> {
+        Ok(Worker::builder(Client::new(&self.url)?))
+    }
+
+    fn store(&self) -> &Store {
+        &self.store
+    }
+}
+
+/// Runs a no-op worker until told to stop.
+pub(super) async fn work<W: Way>(
+    way: &W,
+    concurrency: usize,
+    prefetch: usize,
+    on_start: impl Fn(&JobContext) + Send + Sync + 'static,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let on_start = Arc::new(on_start);
+    let handler = move |job: JobContext| {
+        let on_start = on_start.clone();
+        async move {
+            on_start(&job);
+            Ok::<(), HandlerError>(())
+        }
+    };
+    let worker = way.worker()?.queue(QUEUE).concurrency(concurrency).prefetch(prefetch);
+    let worker = worker.drain_grace(Duration::from_secs(5)).handle(KIND, handler).build()?;
+    worker.run(stop).await?;
+    Ok(())
+}

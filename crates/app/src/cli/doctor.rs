@@ -1,0 +1,122 @@
+//! `windlass doctor`: what could go wrong, before it does.
+
+use std::path::Path;
+
+use serde::Serialize;
+use store::Store;
+
+use super::exit::Exit;
+use super::migrate::DatabaseArgs;
+use super::output::{self, Listing, Output};
+
+#[derive(Serialize)]
+struct Advice {
+    /// `ok`, `note` or `problem`.
+    level: &'static str,
+    about: &'static str,
+    detail: String,
+}
+
+pub(crate) async fn run(database: &DatabaseArgs, output: Output) -> anyhow::Result<Exit> {
+    let mut advice = vec![ok("program", format!("windlass {}", env!("CARGO_PKG_VERSION")))];
+    match database.open().await {
+        Ok(store) => look(&store, &mut advice).await?,
+        Err(error) => advice.push(problem("database", format!("{error:#}"))),
+    }
+    match output {
+        Output::Json => output::json(&advice)?,
+        Output::Table => {
+            let mut listing = Listing::new(&["", "ABOUT", "DETAIL"]);
+            for item in &advice {
+                listing.row([output::cell(item.level), output::cell(item.about), output::cell(&item.detail)]);
+            }
+            listing.print()?;
+        }
+    }
+    Ok(if advice.iter().any(|item| item.level == "problem") { Exit::Failed } else { Exit::Done })
+}
+
+async fn look(store: &Store, advice: &mut Vec<Advice>) -> anyhow::Result<()> {
+    let migrations = store.migration_status().await?;
+    let pending = migrations.iter().filter(|migration| migration.applied_at.is_none()).count();
+    advice.push(match pending {
+        0 => ok("schema", format!("up to date at version {}", migrations.len())),
+        n => note("schema", format!("{n} migrations are pending; `serve` or `migrate up` runs them")),
+    });
+    match store.sqlite_path() {
+        Some(path) => sqlite(path, advice),
+        None => postgres(store, advice).await?,
+    }
+    Ok(())
+}
+
+fn sqlite(path: &Path, advice: &mut Vec<Advice>) {
+    let size = |suffix: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        std::fs::metadata(name).map(|file| file.len() as i64).unwrap_or(0)
+    };
+    advice.push(ok("database", format!("SQLite, {}", output::bytes(size("")))));
+    let wal = size("-wal");
+    advice.push(if wal > 256 << 20 {
+        note("WAL", format!("{}: a long reader keeps it from being folded in", output::bytes(wal)))
+    } else {
+        ok("WAL", output::bytes(wal))
+    });
+    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if let Ok(disk) = rustix::fs::statvfs(folder) {
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize) as i64;
+        advice.push(if free < 1 << 30 {
+            problem("disk", format!("only {} are free", output::bytes(free)))
+        } else {
+            ok("disk", format!("{} free", output::bytes(free)))
+        });
+    }
+}
+
+async fn postgres(store: &Store, advice: &mut Vec<Advice>) -> anyhow::Result<()> {
+    let version = store.postgres_setting("server_version").await?.unwrap_or_default();
+    let major: u32 = version.split(['.', ' ']).next().and_then(|major| major.parse().ok()).unwrap_or(0);
+    advice.push(if major >= 14 {
+        ok("database", format!("PostgreSQL {version}"))
+    } else {
+        problem("database", format!("PostgreSQL {version} is older than 14"))
+    });
+    for setting in ["fsync", "synchronous_commit", "full_page_writes"] {
+        let value = store.postgres_setting(setting).await?.unwrap_or_default();
+        advice.push(if value == "off" {
+            problem("durability", format!("{setting} is off: acknowledged work can be lost"))
+        } else {
+            ok("durability", format!("{setting} is {value}"))
+        });
+    }
+    advice.push(if store.is_behind_a_pooler() {
+        note("pooler", "statements are not prepared; give --database-direct so that hints between nodes work".into())
+    } else {
+        ok("pooler", "none in between".into())
+    });
+    let (skew_ms, oldest_s) = store.clock_skew_and_oldest_transaction().await?;
+    advice.push(if skew_ms.abs() > 2_000 {
+        note("clock", format!("this machine is {skew_ms} ms off the database; the database's time counts"))
+    } else {
+        ok("clock", format!("{skew_ms} ms off the database"))
+    });
+    advice.push(if oldest_s > 600 {
+        problem("transactions", format!("one has been open for {oldest_s} s and keeps dead rows from being removed"))
+    } else {
+        ok("transactions", format!("the oldest is {oldest_s} s old"))
+    });
+    Ok(())
+}
+
+fn ok(about: &'static str, detail: String) -> Advice {
+    Advice { level: "ok", about, detail }
+}
+
+fn note(about: &'static str, detail: String) -> Advice {
+    Advice { level: "note", about, detail }
+}
+
+fn problem(about: &'static str, detail: String) -> Advice {
+    Advice { level: "problem", about, detail }
+}

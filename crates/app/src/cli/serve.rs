@@ -1,0 +1,186 @@
+//! `windlass serve`: the database, the engine and the HTTP server in one process, until told to stop.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use engine::{Engine, EngineOptions};
+use server::{AppState, ServerOptions};
+use store::artifacts::Blobs;
+use store::{DatabaseUrl, Store, StoreOptions};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::exit::Exit;
+use crate::demo;
+use crate::telemetry::Telemetry;
+
+#[derive(Args)]
+pub(crate) struct ServeArgs {
+    /// The address to listen on.
+    #[arg(long, env = "WINDLASS_LISTEN", default_value = "127.0.0.1:7717")]
+    pub(crate) listen: SocketAddr,
+    /// `sqlite:PATH`, or `postgres://…` for any number of nodes on one database.
+    #[arg(long, env = "WINDLASS_DATABASE", hide_env_values = true, default_value = "sqlite:windlass.db")]
+    pub(crate) database: String,
+    /// PostgreSQL past any pooler, for hints between nodes; the same as --database unless given.
+    #[arg(long, env = "WINDLASS_DATABASE_DIRECT", hide_env_values = true)]
+    pub(crate) database_direct: Option<String>,
+    /// Where large artifacts go; beside the SQLite file, or in ./windlass-data, unless given.
+    #[arg(long, env = "WINDLASS_DATA_DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// A bucket for large artifacts instead of a folder: s3://BUCKET/PREFIX.
+    #[arg(long, env = "WINDLASS_ARTIFACTS")]
+    pub(crate) artifacts: Option<String>,
+    /// A TOML file with any of these settings.
+    #[arg(long, env = "WINDLASS_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+    /// Show what it is about: a lively workload on a temporary database of its own.
+    #[arg(long, env = "WINDLASS_DEMO")]
+    pub(crate) demo: bool,
+    /// Serve on a database that could lose acknowledged work.
+    #[arg(long = "unsafe", env = "WINDLASS_UNSAFE")]
+    pub(crate) unsafe_durability: bool,
+    /// Outbound calls may reach private addresses.
+    #[arg(long, env = "WINDLASS_ALLOW_PRIVATE")]
+    pub(crate) allow_private: bool,
+    /// The Docker engine that runtimes are started on.
+    #[arg(long, env = "WINDLASS_DOCKER_HOST")]
+    pub(crate) docker_host: Option<String>,
+    /// Bytes of JSON that one job's payload may have.
+    #[arg(long, env = "WINDLASS_PAYLOAD_BYTES", default_value_t = domain::limits::PAYLOAD_BYTES)]
+    pub(crate) payload_bytes: usize,
+    /// Days for which history is kept after the jobs it tells of are gone.
+    #[arg(long, env = "WINDLASS_HISTORY_RETENTION_DAYS", default_value_t = 90)]
+    pub(crate) history_retention_days: i64,
+    /// What to log: error, warn, info, debug, or a filter.
+    #[arg(long, env = "WINDLASS_LOG", default_value = "warn")]
+    pub(crate) log: String,
+    /// Log as JSON lines.
+    #[arg(long, env = "WINDLASS_LOG_JSON")]
+    pub(crate) log_json: bool,
+    /// Send traces to this OTLP endpoint over HTTP.
+    #[arg(long, env = "WINDLASS_OTLP_ENDPOINT")]
+    pub(crate) otlp_endpoint: Option<String>,
+}
+
+pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
+    if !args.listen.ip().is_loopback() {
+        bail!("without tokens this program answers on loopback only: listen on 127.0.0.1 or [::1]");
+    }
+    let telemetry = Telemetry::start(&args.log, args.log_json, args.otlp_endpoint.as_deref())?;
+    let folder = if args.demo { Some(tempfile::tempdir().context("cannot make a temporary folder")?) } else { None };
+    let database = match &folder {
+        Some(folder) => format!("sqlite:{}", folder.path().join("demo.db").display()),
+        None => args.database.clone(),
+    };
+    // A port that is taken is told before anything is touched; the program answers only once the schema is up to date.
+    let listener = bind(args.listen).await?;
+    let url = DatabaseUrl::parse(&database)?;
+    let options =
+        StoreOptions { exclusive: true, unsafe_durability: args.unsafe_durability, ..StoreOptions::default() };
+    let store = Store::open(&url, options).await?;
+    store.migrate_up().await?;
+    let data_dir = data_dir(&args, &url);
+    let engine_options = EngineOptions {
+        history_retention_s: args.history_retention_days.saturating_mul(86_400),
+        direct_url: store.is_postgres().then(|| args.database_direct.clone().unwrap_or(database.clone())),
+    };
+    let state = build(store, engine_options, &data_dir, args.artifacts.as_deref(), args.payload_bytes).await?;
+    let stop = CancellationToken::new();
+    let tracker = TaskTracker::new();
+    tracker.spawn(stop_on_signal(stop.clone()));
+    let address = listener.local_addr()?;
+    announce(address, &url, args.demo);
+    if args.demo {
+        tracker.spawn(demo::run(state.engine.clone(), stop.clone()));
+    }
+    let engine = state.engine.clone();
+    server::serve(listener, state, stop.clone()).await?;
+    stop.cancel();
+    tracker.close();
+    tracker.wait().await;
+    engine.stop().await;
+    telemetry.stop();
+    Ok(Exit::Done)
+}
+
+/// A server's state on a store that is migrated, for this command and for the benchmark.
+pub(crate) async fn state(store: Store, options: EngineOptions, data_dir: &Path) -> anyhow::Result<AppState> {
+    build(store, options, data_dir, None, domain::limits::PAYLOAD_BYTES).await
+}
+
+async fn build(
+    store: Store,
+    options: EngineOptions,
+    data_dir: &Path,
+    bucket: Option<&str>,
+    payload_bytes: usize,
+) -> anyhow::Result<AppState> {
+    let blobs = match bucket {
+        Some(bucket) => Blobs::open(bucket)?,
+        None => Blobs::folder(&data_dir.join("artifacts"))?,
+    };
+    let engine = Engine::start(store, options).await?;
+    let options = ServerOptions { payload_bytes, ..ServerOptions::default() };
+    Ok(AppState::new(Arc::new(engine), Arc::new(blobs), options))
+}
+
+async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            anyhow::anyhow!("{address} is in use: stop what listens there, or give another --listen")
+        }
+        _ => anyhow::Error::from(error).context(format!("cannot listen on {address}")),
+    })
+}
+
+fn data_dir(args: &ServeArgs, url: &DatabaseUrl) -> PathBuf {
+    if let Some(given) = &args.data_dir {
+        return given.clone();
+    }
+    match url {
+        DatabaseUrl::Sqlite(path) => {
+            let mut name = path.file_stem().unwrap_or_default().to_owned();
+            name.push("-data");
+            path.with_file_name(name)
+        }
+        DatabaseUrl::Postgres(_) => PathBuf::from("windlass-data"),
+    }
+}
+
+fn announce(address: SocketAddr, url: &DatabaseUrl, demo: bool) {
+    let database = match url {
+        DatabaseUrl::Sqlite(path) => format!("SQLite in {}", path.display()),
+        DatabaseUrl::Postgres(_) => "PostgreSQL".to_string(),
+    };
+    println!("Windlass {} serves on http://{address} ({database}).", env!("CARGO_PKG_VERSION"));
+    if demo {
+        println!("The demo is running: its database is temporary and goes when you press Ctrl-C.");
+        println!("In another terminal:  windlass queue list    windlass job list    windlass worker list");
+    }
+}
+
+/// The first signal stops gracefully; the second ends the process.
+async fn stop_on_signal(stop: CancellationToken) {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        return;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+        () = stop.cancelled() => return,
+    }
+    tracing::info!("stopping");
+    stop.cancel();
+    tokio::select! {
+        _ = terminate.recv() => std::process::exit(130),
+        _ = interrupt.recv() => std::process::exit(130),
+        () = tokio::time::sleep(std::time::Duration::from_secs(1)) => {}
+    }
+}

@@ -1,0 +1,31 @@
+//! `windlass verify`: every promise, checked on the rows themselves (X14).
+
+use super::exit::Exit;
+use super::migrate::DatabaseArgs;
+use super::output::{self, Output};
+
+pub(crate) async fn run(database: &DatabaseArgs, output: Output) -> anyhow::Result<Exit> {
+    let verdict = database.open().await?.verify().await?;
+    if output == Output::Json {
+        let findings: Vec<_> = verdict
+            .findings
+            .iter()
+            .map(|finding| {
+                serde_json::json!({"promise": finding.promise, "rows": finding.rows, "examples": finding.examples})
+            })
+            .collect();
+        output::json(&serde_json::json!({"checks": verdict.checks, "findings": findings}))?;
+    } else if verdict.findings.is_empty() {
+        output::line(&format!("{} promises checked: all hold.", verdict.checks))?;
+    } else {
+        for finding in &verdict.findings {
+            output::line(&format!("BROKEN: {} ({} rows)", finding.promise, finding.rows))?;
+            for example in &finding.examples {
+                output::line(&format!("    {}", output::clean(example)))?;
+            }
+        }
+        let broken = verdict.findings.len();
+        output::line(&format!("{} promises checked: {broken} broken.", verdict.checks))?;
+    }
+    Ok(if verdict.findings.is_empty() { Exit::Done } else { Exit::Failed })
+}

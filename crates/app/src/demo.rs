@@ -1,0 +1,118 @@
+//! The demo's workload: a few queues, two models on one worker, jobs that fail and are tried again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use client::{HandlerError, JobContext};
+use embedded::{Embedded, Job};
+use engine::Engine;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Keeps a little of everything going until told to stop.
+pub(crate) async fn run(engine: Arc<Engine>, stop: CancellationToken) {
+    let embedded = Embedded::of(engine);
+    let tracker = TaskTracker::new();
+    tracker.spawn(work(embedded.clone(), stop.clone()));
+    tracker.spawn(infer(embedded.clone(), stop.clone()));
+    produce(&embedded, &stop).await;
+    tracker.close();
+    tracker.wait().await;
+}
+
+async fn produce(engine: &Embedded, stop: &CancellationToken) {
+    for round in 0u64.. {
+        if let Err(error) = enqueue_round(engine, round).await {
+            tracing::warn!(%error, "the demo could not enqueue");
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(Duration::from_millis(700)) => {}
+        }
+    }
+}
+
+async fn enqueue_round(engine: &Embedded, round: u64) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let mut jobs = vec![Job::new("mail", "welcome")?.payload(&serde_json::json!({ "user": round }))?];
+    let image = ["registry/api:1.4", "registry/web:2.0", "registry/broken:0.1"][(round % 3) as usize];
+    if round % 2 == 0 {
+        let retry = domain::RetryPolicy::new(Some(2), Some(10), Some(2.0), Some(0.1))?;
+        let scan = Job::new("scans", "image.scan")?.subject(image)?.tag("nightly")?.retry(retry);
+        jobs.push(scan.payload(&serde_json::json!({ "image": image }))?);
+    }
+    let model = if round % 5 < 3 { "llama3" } else { "mistral" };
+    jobs.push(
+        Job::new("inference", "chat")?
+            .affinity(model)?
+            .priority(if round % 7 == 0 { 10 } else { 0 })
+            .payload(&serde_json::json!({ "model": model, "prompt": format!("question {round}") }))?,
+    );
+    if round % 10 == 9 {
+        let later = jiff::Timestamp::now() + Duration::from_secs(15);
+        jobs.push(Job::new("mail", "digest")?.run_at(later).payload(&serde_json::json!({ "round": round }))?);
+    }
+    engine.enqueue_all(jobs).await?;
+    Ok(())
+}
+
+/// Mails and scans: quick ones, slow ones, and one image that always breaks.
+async fn work(engine: Embedded, stop: CancellationToken) {
+    let worker = engine
+        .worker()
+        .name("demo-general")
+        .queues(["mail", "scans"])
+        .concurrency(4)
+        .prefetch(0)
+        .handle("welcome", |_: JobContext| async { pause(80).await.map(|()| "sent") })
+        .handle("digest", |_: JobContext| async { pause(200).await.map(|()| "sent") })
+        .handle("image.scan", scan)
+        .build();
+    run_worker(worker, stop).await;
+}
+
+async fn scan(job: JobContext) -> Result<serde_json::Value, HandlerError> {
+    for (step, phase) in ["resolve", "fetch", "analyze", "report"].into_iter().enumerate() {
+        job.phase(phase);
+        job.progress(step as f64 / 4.0);
+        pause(400).await?;
+        if phase == "analyze" && job.subject().is_some_and(|subject| subject.contains("broken")) {
+            return Err(HandlerError::retryable("LAYER_EXTRACT_FAILED", "layer 3 is not a tar archive"));
+        }
+    }
+    Ok(serde_json::json!({ "findings": job.attempt() * 3 }))
+}
+
+/// One worker that can hold one model at a time: it drains what it holds before it swaps.
+async fn infer(engine: Embedded, stop: CancellationToken) {
+    let worker = engine
+        .worker()
+        .name("demo-gpu")
+        .queue("inference")
+        .concurrency(1)
+        .prefetch(0)
+        .loader(|_: String| async { pause(1_500).await })
+        .handle("chat", |job: JobContext| async move {
+            pause(250).await?;
+            Ok::<_, HandlerError>(format!("an answer by {}", job.affinity().unwrap_or("nobody")))
+        })
+        .build();
+    run_worker(worker, stop).await;
+}
+
+async fn pause(millis: u64) -> Result<(), HandlerError> {
+    tokio::time::sleep(Duration::from_millis(millis)).await;
+    Ok(())
+}
+
+async fn run_worker<B: client::Backend>(
+    worker: Result<client::Worker<B>, client::WorkerBuildError>,
+    stop: CancellationToken,
+) {
+    let worker = match worker {
+        Ok(worker) => worker,
+        Err(error) => return tracing::error!(%error, "a demo worker cannot be built"),
+    };
+    if let Err(error) = worker.run(stop).await {
+        tracing::warn!(%error, "a demo worker ended");
+    }
+}

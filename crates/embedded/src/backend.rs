@@ -1,0 +1,200 @@
+//! What a worker asks of a server, asked of the engine in this process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use client::BackendError;
+use domain::limits::{CLAIM_JOBS, LEASE_S_DEFAULT, LEASE_S_MAX, LEASE_S_MIN};
+use domain::{Epoch, JobError, JobId, JobState, Label, Name, NameError, TenantId, Time, WorkerId};
+use engine::Engine;
+use store::StoreError;
+use store::jobs::claim::{Claimed, ClaimedJob};
+use store::jobs::settle::{End, Outcome, Settled, Status};
+use store::jobs::signal::{SignalChange, Signaled};
+use store::workers::heartbeat::Heartbeat;
+use store::workers::register::NewWorker;
+use uuid::Uuid;
+use wire::problem::code;
+use wire::{
+    ArtifactView, ClaimRequest, ClaimView, HeartbeatRequest, HeartbeatView, OutcomeKind, OutcomeRequest, OutcomeStatus,
+    OutcomeView, Problem, RawValue, SettleRequest, SettleView, SignalUpdate, Timestamp, WorkerRegistered,
+    WorkerRequest,
+};
+
+const TENANT: TenantId = TenantId::DEFAULT;
+
+/// The engine of this process, as a worker's backend.
+pub struct Backend {
+    engine: Arc<Engine>,
+}
+
+impl Backend {
+    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+        Self { engine }
+    }
+}
+
+impl client::Backend for Backend {
+    async fn register(&self, request: WorkerRequest) -> Result<WorkerRegistered, BackendError> {
+        let lease_s = request.lease_s.unwrap_or(LEASE_S_DEFAULT).clamp(LEASE_S_MIN, LEASE_S_MAX);
+        let names = |names: Vec<String>| names.iter().map(|name| Name::new(name)).collect::<Result<Vec<_>, _>>();
+        let labels = |labels: Vec<String>| labels.iter().map(|text| Label::new(text)).collect::<Result<Vec<_>, _>>();
+        let worker = NewWorker {
+            name: request.name,
+            queues: names(request.queues).map_err(|error| refused("queues", &error))?,
+            kinds: request.kinds.map(names).transpose().map_err(|error| refused("kinds", &error))?,
+            affinities: request.affinities.map(labels).transpose().map_err(|error| refused("affinities", &error))?,
+            lease_ms: lease_s * 1_000,
+        };
+        let id = self.engine.store().register_worker(TENANT, worker).await.map_err(unavailable)?;
+        Ok(WorkerRegistered { id: id.uuid(), lease_s, heartbeat_s: lease_s as f64 / 3.0 })
+    }
+
+    async fn heartbeat(&self, worker: Uuid, request: HeartbeatRequest) -> Result<HeartbeatView, BackendError> {
+        let affinity = label(request.affinity)?;
+        let (worker, wait) = (WorkerId::new(worker), seconds(request.wait_s));
+        let never = std::future::pending();
+        let beat = engine::waiting::heartbeat(self.engine.store(), TENANT, worker, affinity, wait, never);
+        match beat.await.map_err(unavailable)? {
+            Heartbeat::Alive { lease_until, cancel, drain } => Ok(HeartbeatView {
+                lease_until: timestamp(lease_until),
+                cancel: cancel.into_iter().map(JobId::uuid).collect(),
+                drain,
+            }),
+            Heartbeat::Gone | Heartbeat::NotFound => Err(BackendError::Gone),
+        }
+    }
+
+    async fn claim(&self, worker: Uuid, request: ClaimRequest) -> Result<ClaimView, BackendError> {
+        let affinity = label(request.affinity)?;
+        let max = (request.max.max(0) as usize).min(CLAIM_JOBS);
+        let (worker, wait) = (WorkerId::new(worker), seconds(request.wait_s));
+        let never = std::future::pending();
+        let claim = engine::waiting::claim(self.engine.store(), TENANT, worker, max, affinity, wait, never);
+        match claim.await.map_err(unavailable)? {
+            Claimed::Jobs { jobs, .. } => Ok(ClaimView { jobs: jobs.into_iter().map(view).collect::<Result<_, _>>()? }),
+            Claimed::Gone | Claimed::NotFound => Err(BackendError::Gone),
+        }
+    }
+
+    async fn settle(&self, worker: Uuid, request: &SettleRequest) -> Result<SettleView, BackendError> {
+        let outcomes: Vec<Outcome> = request.outcomes.iter().map(outcome).collect::<Result<_, _>>()?;
+        let settled = self.engine.store().settle(TENANT, WorkerId::new(worker), outcomes).await;
+        let Settled::Results(statuses) = settled.map_err(unavailable)? else { return Err(BackendError::Gone) };
+        let result = |(outcome, status): (&OutcomeRequest, Status)| OutcomeView {
+            job_id: outcome.job_id,
+            status: match status {
+                Status::Applied => OutcomeStatus::Applied,
+                Status::ClaimLost => OutcomeStatus::ClaimLost,
+                Status::AlreadyEnded => OutcomeStatus::AlreadyEnded,
+                Status::NotFound => OutcomeStatus::NotFound,
+            },
+        };
+        Ok(SettleView { results: request.outcomes.iter().zip(statuses).map(result).collect() })
+    }
+
+    async fn signal(&self, job: Uuid, update: SignalUpdate) -> Result<(), BackendError> {
+        let raw = |value: Option<Box<RawValue>>| value.map(|value| value.get().to_owned());
+        let change = SignalChange {
+            epoch: Epoch(update.epoch),
+            phase: update.phase,
+            progress: update.progress,
+            summary: update.summary,
+            eta_s: update.eta_s,
+            last_known_outcome: raw(update.last_known_outcome),
+            next_actions: update.next_actions.and_then(|actions| serde_json::to_string(&actions).ok()),
+            diagnostics: raw(update.diagnostics),
+            payload: raw(update.payload),
+            state: update.state.as_deref().and_then(JobState::parse),
+        };
+        match self.engine.store().signal(TENANT, JobId::new(job), change).await.map_err(unavailable)? {
+            Signaled::Applied => Ok(()),
+            Signaled::Refused(refusal) => Err(problem(409, code::CLAIM_LOST, refusal.to_string(), None)),
+            Signaled::NotFound => Err(problem(404, code::NOT_FOUND, "there is no such job".into(), None)),
+        }
+    }
+
+    async fn put_artifact(
+        &self,
+        _job: Uuid,
+        _epoch: i64,
+        _name: &str,
+        _content_type: &str,
+        _bytes: Bytes,
+    ) -> Result<ArtifactView, BackendError> {
+        Err(problem(422, code::INVALID_FIELD, "artifacts need a server".into(), None))
+    }
+
+    async fn deregister(&self, worker: Uuid) -> Result<(), BackendError> {
+        self.engine.store().remove_worker(TENANT, WorkerId::new(worker)).await.map(|_| ()).map_err(unavailable)
+    }
+}
+
+fn view(job: ClaimedJob) -> Result<wire::ClaimedJob, BackendError> {
+    let payload =
+        RawValue::from_string(job.payload).map_err(|error| unavailable(StoreError::unexpected(error.to_string())))?;
+    Ok(wire::ClaimedJob {
+        id: job.id.uuid(),
+        epoch: job.epoch.0,
+        queue: job.queue.to_string(),
+        kind: job.kind.to_string(),
+        payload,
+        affinity: job.affinity.map(|affinity| affinity.to_string()),
+        priority: i64::from(job.priority),
+        subject: job.subject,
+        process: job.process,
+        run: job.run,
+        attempt: i64::from(job.attempt),
+        max_attempts: i64::from(job.max_attempts),
+        timeout_s: job.timeout_s,
+        created_at: timestamp(job.created_at),
+    })
+}
+
+fn outcome(request: &OutcomeRequest) -> Result<Outcome, BackendError> {
+    let end = match request.outcome {
+        OutcomeKind::Finish => End::Finish(request.result.as_ref().map(|result| result.get().into())),
+        OutcomeKind::Fail => {
+            let error = request.error.clone();
+            let missing = || problem(422, code::INVALID_FIELD, "a failure has an error".into(), Some("error"));
+            let error = error.ok_or_else(missing)?;
+            End::Fail(JobError { code: error.code, message: error.message, retryable: error.retryable })
+        }
+        OutcomeKind::Cancel => End::Cancel,
+        OutcomeKind::Snooze => End::Snooze { delay_ms: (request.delay_s.unwrap_or(0.0).max(0.0) * 1_000.0) as i64 },
+        OutcomeKind::Release => End::Release,
+    };
+    Ok(Outcome { job: JobId::new(request.job_id), epoch: Epoch(request.epoch), end })
+}
+
+fn label(text: Option<String>) -> Result<Option<Label>, BackendError> {
+    text.map(|text| Label::new(&text)).transpose().map_err(|error| refused("affinity", &error))
+}
+
+fn seconds(wait_s: Option<f64>) -> Duration {
+    Duration::try_from_secs_f64(wait_s.unwrap_or(0.0)).unwrap_or_default()
+}
+
+fn timestamp(time: Time) -> Timestamp {
+    Timestamp::from_microsecond(time.micros()).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+fn unavailable(error: StoreError) -> BackendError {
+    BackendError::Unavailable(Box::new(error))
+}
+
+fn refused(field: &str, error: &NameError) -> BackendError {
+    problem(422, code::INVALID_FIELD, error.to_string(), Some(field))
+}
+
+fn problem(status: u16, code: &str, detail: String, field: Option<&str>) -> BackendError {
+    BackendError::Refused(Box::new(Problem {
+        kind: "about:blank".into(),
+        title: code.replace('_', " "),
+        status,
+        detail,
+        code: code.into(),
+        field: field.map(str::to_owned),
+    }))
+}

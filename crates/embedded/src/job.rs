@@ -1,0 +1,95 @@
+//! A job to be made by this process.
+
+use std::time::Duration;
+
+use domain::limits::DEFAULT_MAX_ATTEMPTS;
+use domain::{Label, Name, NameError, RetryPolicy, Time};
+use serde::Serialize;
+use store::jobs::enqueue::{Extras, NewJob, Unique};
+
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub(crate) new: NewJob,
+}
+
+impl Job {
+    pub fn new(queue: &str, kind: &str) -> Result<Self, NameError> {
+        Ok(Self {
+            new: NewJob {
+                queue: Name::new(queue)?,
+                kind: Name::new(kind)?,
+                payload: "null".into(),
+                affinity: None,
+                priority: 0,
+                run_at: None,
+                max_attempts: DEFAULT_MAX_ATTEMPTS,
+                principal: "embedded".into(),
+                extras: None,
+            },
+        })
+    }
+
+    pub fn payload<T: Serialize + ?Sized>(mut self, payload: &T) -> Result<Self, serde_json::Error> {
+        self.new.payload = serde_json::to_string(payload)?.into();
+        Ok(self)
+    }
+
+    /// What a worker must have loaded to run it.
+    pub fn affinity(mut self, affinity: &str) -> Result<Self, NameError> {
+        self.new.affinity = Some(Label::new(affinity)?);
+        Ok(self)
+    }
+
+    /// Higher first.
+    pub fn priority(mut self, priority: i16) -> Self {
+        self.new.priority = priority.into();
+        self
+    }
+
+    pub fn run_at(mut self, at: jiff::Timestamp) -> Self {
+        self.new.run_at = Some(Time::from_micros(at.as_microsecond()));
+        self
+    }
+
+    pub fn max_attempts(mut self, attempts: u16) -> Self {
+        self.new.max_attempts = i32::from(attempts.clamp(1, 1_000));
+        self
+    }
+
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.extras().retry = Some(policy);
+        self
+    }
+
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.extras().timeout_s = Some(timeout.as_secs().max(1) as i64);
+        self
+    }
+
+    pub fn subject(mut self, subject: &str) -> Result<Self, NameError> {
+        self.extras().subject = Some(Label::new(subject)?);
+        Ok(self)
+    }
+
+    /// While a job with this key lives in the queue, the same key gives that job.
+    pub fn unique_key(mut self, key: &str) -> Result<Self, NameError> {
+        self.extras().unique = Some(Unique { key: Label::new(key)?.to_string(), for_s: None });
+        Ok(self)
+    }
+
+    /// Jobs with the same key run one at a time, unless the queue allows more.
+    pub fn concurrency_key(mut self, key: &str) -> Result<Self, NameError> {
+        self.extras().concurrency_key = Some(Label::new(key)?);
+        Ok(self)
+    }
+
+    pub fn tag(mut self, tag: &str) -> Result<Self, NameError> {
+        let tag = Label::new(tag)?;
+        self.extras().tags.push(tag);
+        Ok(self)
+    }
+
+    fn extras(&mut self) -> &mut Extras {
+        self.new.extras.get_or_insert_default()
+    }
+}

@@ -1,0 +1,71 @@
+//! Where the next page begins, as text that means nothing to its bearer and may change between versions.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use domain::{JobId, Name, WorkerId};
+use uuid::Uuid;
+
+use crate::error::ApiError;
+
+/// A cursor starts with this and with a letter for its listing, so that it is never taken for another's.
+const VERSION: u8 = 1;
+
+pub(crate) fn after_job(job: JobId) -> String {
+    encode(b'j', job.uuid().as_bytes())
+}
+
+pub(crate) fn job(cursor: Option<&str>) -> Result<Option<JobId>, ApiError> {
+    cursor.map(|cursor| id(b'j', cursor).map(JobId::new)).transpose()
+}
+
+pub(crate) fn after_worker(worker: WorkerId) -> String {
+    encode(b'w', worker.uuid().as_bytes())
+}
+
+pub(crate) fn worker(cursor: Option<&str>) -> Result<Option<WorkerId>, ApiError> {
+    cursor.map(|cursor| id(b'w', cursor).map(WorkerId::new)).transpose()
+}
+
+pub(crate) fn after_queue(queue: &Name) -> String {
+    encode(b'q', queue.as_str().as_bytes())
+}
+
+pub(crate) fn queue(cursor: Option<&str>) -> Result<Option<Name>, ApiError> {
+    let name = |cursor| {
+        let name = String::from_utf8(decode(b'q', cursor)?).ok();
+        name.and_then(|name| Name::new(&name).ok()).ok_or_else(ApiError::invalid_cursor)
+    };
+    cursor.map(name).transpose()
+}
+
+fn encode(listing: u8, place: &[u8]) -> String {
+    URL_SAFE_NO_PAD.encode([&[VERSION, listing], place].concat())
+}
+
+fn id(listing: u8, cursor: &str) -> Result<Uuid, ApiError> {
+    Uuid::from_slice(&decode(listing, cursor)?).map_err(|_| ApiError::invalid_cursor())
+}
+
+fn decode(listing: u8, cursor: &str) -> Result<Vec<u8>, ApiError> {
+    match URL_SAFE_NO_PAD.decode(cursor).ok().as_deref() {
+        Some([VERSION, of, place @ ..]) if *of == listing => Ok(place.to_vec()),
+        _ => Err(ApiError::invalid_cursor()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_comes_back_as_it_went_and_fits_its_own_listing_only() {
+        let id = JobId::new(Uuid::from_u128(7));
+        assert_eq!(job(Some(&after_job(id))).ok().flatten(), Some(id));
+        assert!(worker(Some(&after_job(id))).is_err());
+        let name = Name::stored("image.scan");
+        assert_eq!(queue(Some(&after_queue(&name))).ok().flatten(), Some(name));
+        for bad in ["", "x", "AAAA", "💥", "AWo", &"A".repeat(10_000)] {
+            assert!(job(Some(bad)).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Everything that can go wrong, as RFC 9457 problem documents (X10, X12). The only place that knows HTTP statuses of
+//! failures; handlers say what happened.
+
+use std::fmt::Display;
+
+use axum::body::Body;
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use domain::Refusal;
+use store::StoreError;
+use wire::{Problem, code};
+
+pub(crate) const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+/// A refusal or a failure on its way to the caller.
+#[derive(Debug)]
+pub(crate) struct ApiError {
+    status: StatusCode,
+    code: &'static str,
+    detail: String,
+    field: Option<String>,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, code: &'static str, detail: impl Display) -> Self {
+        Self { status, code, detail: detail.to_string(), field: None }
+    }
+
+    fn at(self, field: impl Into<String>) -> Self {
+        Self { field: Some(field.into()), ..self }
+    }
+
+    pub(crate) fn invalid_json(detail: impl Display) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, code::INVALID_JSON, detail)
+    }
+
+    pub(crate) fn duplicate_field(field: impl Into<String>, detail: impl Display) -> Self {
+        Self::invalid_json(detail).at(field)
+    }
+
+    /// The body is JSON, but a value in it cannot be taken. `detail` says what to change.
+    pub(crate) fn invalid_field(field: impl Into<String>, detail: impl Display) -> Self {
+        let field = field.into();
+        let detail = if field.is_empty() { detail.to_string() } else { format!("{field} {detail}") };
+        Self { detail, ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, code::INVALID_FIELD, "") }.at(field)
+    }
+
+    pub(crate) fn invalid_query(parameter: &str, detail: impl Display) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, code::INVALID_QUERY, detail).at(parameter)
+    }
+
+    pub(crate) fn invalid_cursor() -> Self {
+        let detail = "the cursor is not one of this listing; give back `next_cursor` as it came, or leave it out";
+        Self::new(StatusCode::BAD_REQUEST, code::INVALID_CURSOR, detail).at("cursor")
+    }
+
+    pub(crate) fn invalid_header(header: &str, detail: impl Display) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, code::INVALID_HEADER, format!("{header} {detail}")).at(header)
+    }
+
+    pub(crate) fn unsupported_media_type(got: Option<&str>) -> Self {
+        let detail = match got {
+            Some(got) => format!("send the body as application/json, not as {got}"),
+            None => "say Content-Type: application/json".to_owned(),
+        };
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, code::UNSUPPORTED_MEDIA_TYPE, detail)
+    }
+
+    pub(crate) fn body_too_large(most: u64) -> Self {
+        let detail = format!("the body may have at most {most} bytes");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, code::BODY_TOO_LARGE, detail)
+    }
+
+    pub(crate) fn body_broken_off() -> Self {
+        Self::new(StatusCode::BAD_REQUEST, code::INVALID_JSON, "the body broke off before its end")
+    }
+
+    pub(crate) fn not_found(what: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, code::NOT_FOUND, format!("there is no such {what}"))
+    }
+
+    pub(crate) fn refused(refusal: Refusal) -> Self {
+        let code = match refusal {
+            Refusal::ClaimLost => code::CLAIM_LOST,
+            Refusal::AlreadyEnded => code::ALREADY_ENDED,
+            Refusal::Illegal { .. } => code::ILLEGAL_TRANSITION,
+        };
+        Self::new(StatusCode::CONFLICT, code, refusal)
+    }
+
+    pub(crate) fn already_ended(state: domain::JobState) -> Self {
+        Self::new(StatusCode::CONFLICT, code::ALREADY_ENDED, format!("the job has {state} and cannot be canceled"))
+    }
+
+    pub(crate) fn not_ended(state: domain::JobState) -> Self {
+        let detail = format!("the job is {state}; only a job that has ended can be retried");
+        Self::new(StatusCode::CONFLICT, code::NOT_ENDED, detail)
+    }
+
+    pub(crate) fn worker_gone() -> Self {
+        let detail = "the worker's lease has passed and its jobs went to others; register again";
+        Self::new(StatusCode::GONE, code::WORKER_GONE, detail)
+    }
+
+    pub(crate) fn idempotency_key_reused() -> Self {
+        let detail = "the Idempotency-Key was used with another body; take a fresh key for another request";
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, code::IDEMPOTENCY_KEY_REUSED, detail).at("Idempotency-Key")
+    }
+
+    pub(crate) fn artifact_exists() -> Self {
+        let detail = "the job has another artifact of this name; an artifact never changes, choose another name";
+        Self::new(StatusCode::CONFLICT, code::ARTIFACT_EXISTS, detail)
+    }
+
+    pub(crate) fn digest_mismatch() -> Self {
+        let detail = "the content does not match Repr-Digest; nothing was stored, send it again";
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, code::DIGEST_MISMATCH, detail).at("Repr-Digest")
+    }
+
+    pub(crate) fn limit_reached(detail: impl Display) -> Self {
+        Self::new(StatusCode::CONFLICT, code::LIMIT_REACHED, detail)
+    }
+
+    pub(crate) fn host_not_allowed(detail: &str) -> Self {
+        Self::new(StatusCode::FORBIDDEN, code::HOST_NOT_ALLOWED, detail)
+    }
+
+    pub(crate) fn panicked() -> Self {
+        Self::internal()
+    }
+
+    fn internal() -> Self {
+        let detail = "the request failed in a way that it should not; the server's log says more";
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, code::INTERNAL, detail)
+    }
+
+    /// What the framework refused before any handler saw it.
+    pub(crate) fn of_status(status: StatusCode) -> Self {
+        match status {
+            StatusCode::NOT_FOUND => {
+                Self::new(status, code::NO_SUCH_ROUTE, "no such route; /openapi.json lists them all")
+            }
+            StatusCode::METHOD_NOT_ALLOWED => {
+                let detail = "the route does not take this method; the Allow header says which it takes";
+                Self::new(status, code::METHOD_NOT_ALLOWED, detail)
+            }
+            status if status.is_server_error() => Self { status, ..Self::internal() },
+            status => Self::new(status, code::INVALID_QUERY, "the request cannot be understood"),
+        }
+    }
+
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    pub(crate) fn body(&self) -> Body {
+        let problem = Problem {
+            kind: "about:blank".into(),
+            title: self.status.canonical_reason().unwrap_or("Error").into(),
+            status: self.status.as_u16(),
+            detail: self.detail.clone(),
+            code: self.code.into(),
+            field: self.field.clone(),
+        };
+        serde_json::to_vec(&problem).expect("plain data has a JSON form").into()
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unavailable { reason, .. } => {
+                tracing::warn!(reason, "the database is unavailable");
+                let detail = "the database is unavailable; nothing was changed, try again";
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, code::UNAVAILABLE, detail)
+            }
+            error => {
+                let source = std::error::Error::source(&error).map(ToString::to_string);
+                tracing::error!(%error, source, "a request failed unexpectedly");
+                Self::internal()
+            }
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = Response::new(self.body());
+        *response.status_mut() = self.status;
+        response.headers_mut().insert(CONTENT_TYPE, PROBLEM);
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
+}

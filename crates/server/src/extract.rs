@@ -1,0 +1,197 @@
+//! What handlers take from a request: bodies, query parameters, ids and names in the path, headers.
+
+use std::time::Duration;
+
+use axum::RequestPartsExt;
+use axum::body::Body;
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName};
+use bytes::Bytes;
+use domain::limits::BODY_BYTES;
+use domain::{JobId, Label, Name, WorkerId};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::de::DeserializeOwned;
+use uuid::Uuid;
+
+use crate::error::ApiError;
+use crate::json;
+use crate::state::AppState;
+
+/// How long a body that is too large is read on, so that its sender comes to hear why it is refused.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// A JSON body.
+pub(crate) struct JsonBody<T>(pub(crate) T);
+
+/// A JSON body, or none at all.
+pub(crate) struct OptionalJson<T>(pub(crate) T);
+
+/// A JSON body and the bytes it was read from.
+pub(crate) struct JsonBytes<T> {
+    pub(crate) value: T,
+    pub(crate) bytes: Bytes,
+}
+
+impl<T: DeserializeOwned> FromRequest<AppState> for JsonBody<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
+        JsonBytes::from_request(request, state).await.map(|JsonBytes { value, .. }| Self(value))
+    }
+}
+
+impl<T: DeserializeOwned> FromRequest<AppState> for JsonBytes<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &AppState) -> Result<Self, ApiError> {
+        let (parts, body) = request.into_parts();
+        check_content_type(&parts.headers)?;
+        let bytes = read(&parts.headers, body).await?;
+        Ok(Self { value: json::parse(&bytes)?, bytes })
+    }
+}
+
+impl<T: DeserializeOwned + Default> FromRequest<AppState> for OptionalJson<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &AppState) -> Result<Self, ApiError> {
+        let (parts, body) = request.into_parts();
+        let bytes = read(&parts.headers, body).await?;
+        if bytes.is_empty() {
+            return Ok(Self(T::default()));
+        }
+        check_content_type(&parts.headers)?;
+        json::parse(&bytes).map(Self)
+    }
+}
+
+fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
+    let Some(value) = headers.get(CONTENT_TYPE) else { return Err(ApiError::unsupported_media_type(None)) };
+    let text = value.to_str().unwrap_or("something unreadable");
+    let essence = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let is_json = essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"));
+    if is_json { Ok(()) } else { Err(ApiError::unsupported_media_type(Some(text))) }
+}
+
+async fn read(headers: &HeaderMap, body: Body) -> Result<Bytes, ApiError> {
+    let said = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    if said.is_some_and(|length| length > BODY_BYTES) {
+        drain(body).await;
+        return Err(ApiError::body_too_large(BODY_BYTES as u64));
+    }
+    match Limited::new(body, BODY_BYTES).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::body_too_large(BODY_BYTES as u64)),
+        Err(_) => Err(ApiError::body_broken_off()),
+    }
+}
+
+/// A client that still writes does not read: a refusal sent into its face would be lost with the connection.
+async fn drain(mut body: Body) {
+    let mut left = 2 * BODY_BYTES;
+    let reading = async {
+        while let Some(Ok(frame)) = body.frame().await {
+            left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+            if left == 0 {
+                return;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(DRAIN, reading).await;
+}
+
+/// Query parameters. One that the route does not know is refused.
+pub(crate) struct Params<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequestParts<AppState> for Params<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
+        let query = Query::<T>::try_from_uri(&parts.uri).map_err(|rejection| {
+            let text = rejection.body_text();
+            let reason = text.split_once(": ").map_or(text.as_str(), |(_, reason)| reason);
+            ApiError::invalid_query(reason.split('`').nth(1).unwrap_or_default(), reason)
+        })?;
+        Ok(Self(query.0))
+    }
+}
+
+/// A job's id in the path. What is no id answers like an id that nobody has.
+pub(crate) struct PathJob(pub(crate) JobId);
+/// A worker's id in the path, likewise.
+pub(crate) struct PathWorker(pub(crate) WorkerId);
+/// A queue's name in the path.
+pub(crate) struct PathQueue(pub(crate) Name);
+pub(crate) struct PathArtifact {
+    pub(crate) job: JobId,
+    pub(crate) name: Label,
+}
+
+impl FromRequestParts<AppState> for PathJob {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
+        id(parts).await.map(|id| Self(JobId::new(id))).ok_or_else(|| ApiError::not_found("job"))
+    }
+}
+
+impl FromRequestParts<AppState> for PathWorker {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
+        id(parts).await.map(|id| Self(WorkerId::new(id))).ok_or_else(|| ApiError::not_found("worker"))
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct IdInPath {
+    id: Uuid,
+}
+
+#[derive(serde::Deserialize)]
+struct NameInPath {
+    name: String,
+}
+
+async fn id(parts: &mut Parts) -> Option<Uuid> {
+    parts.extract::<Path<IdInPath>>().await.ok().map(|Path(path)| path.id)
+}
+
+async fn name(parts: &mut Parts) -> Option<String> {
+    parts.extract::<Path<NameInPath>>().await.ok().map(|Path(path)| path.name)
+}
+
+impl FromRequestParts<AppState> for PathQueue {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
+        let name = name(parts).await.ok_or_else(|| ApiError::invalid_field("name", "must be UTF-8"))?;
+        Name::new(&name).map(Self).map_err(|error| ApiError::invalid_field("name", error))
+    }
+}
+
+impl FromRequestParts<AppState> for PathArtifact {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
+        let job = id(parts).await.map(JobId::new).ok_or_else(|| ApiError::not_found("job"))?;
+        let name = name(parts).await.ok_or_else(|| ApiError::invalid_field("name", "must be UTF-8"))?;
+        if name.contains(['/', '\\']) || name == "." || name == ".." {
+            return Err(ApiError::invalid_field("name", "must be one name, without slashes, and not . or .."));
+        }
+        let name = Label::new(&name).map_err(|error| ApiError::invalid_field("name", error))?;
+        Ok(Self { job, name })
+    }
+}
+
+/// A header that may be there once, as text.
+pub(crate) fn header<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, ApiError> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(ApiError::invalid_header(name.as_str(), "is given more than once"));
+    }
+    value.to_str().map(Some).map_err(|_| ApiError::invalid_header(name.as_str(), "may hold visible ASCII only"))
+}

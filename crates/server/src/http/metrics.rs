@@ -1,0 +1,132 @@
+//! Figures for Prometheus (X11). Labels are bounded: routes by their pattern, queues up to a page.
+
+use std::fmt::Write;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use domain::TenantId;
+use domain::limits::PAGE_ITEMS;
+use metrics::{describe_counter, describe_gauge, describe_histogram};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use store::queues::get::Queue;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::state::AppState;
+
+/// From what a commit on a good disk takes to the longest long-poll.
+const SECONDS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0, 60.0];
+
+static HANDLE: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
+
+/// How often histograms are folded, so that they do not grow while nobody scrapes.
+pub(crate) const UPKEEP: Duration = Duration::from_secs(5);
+
+/// Makes this process count. Once is enough; a process that already has a recorder of its own keeps that.
+pub fn install() {
+    handle();
+}
+
+fn handle() -> Option<&'static PrometheusHandle> {
+    let build = || {
+        let buckets = Matcher::Suffix("_seconds".into());
+        let builder = PrometheusBuilder::new().set_buckets_for_metric(buckets, &SECONDS).ok()?;
+        let handle = builder.install_recorder().ok()?;
+        describe();
+        metrics::gauge!("windlass_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+        Some(handle)
+    };
+    HANDLE.get_or_init(build).as_ref()
+}
+
+pub(crate) fn upkeep() {
+    if let Some(handle) = handle() {
+        handle.run_upkeep();
+    }
+}
+
+fn describe() {
+    describe_gauge!("windlass_build_info", "The running version; always 1.");
+    describe_counter!("windlass_http_requests_total", "Answers given, by route, method and status.");
+    describe_histogram!("windlass_http_request_seconds", "Time from a request's head to its answer's head.");
+    describe_counter!("windlass_jobs_enqueued_total", "Jobs made over HTTP by this node.");
+    describe_counter!("windlass_jobs_claimed_total", "Jobs handed to workers by this node.");
+    describe_counter!("windlass_outcomes_total", "Outcomes that workers told this node, by what became of them.");
+    describe_counter!("windlass_claims_expired_total", "Claims ended because their worker's lease passed.");
+    describe_counter!("windlass_attempts_timed_out_total", "Attempts ended because they ran past their time-out.");
+    describe_counter!("windlass_pruned_total", "Records forgotten after their retention, by kind.");
+    describe_counter!("windlass_task_errors_total", "Runs of background tasks that failed, by task.");
+    describe_gauge!("windlass_counter_faults", "Queues whose kept figures differ from their jobs; 0 is right.");
+}
+
+pub(crate) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(scrape))
+}
+
+/// Figures in the text format of Prometheus.
+#[utoipa::path(get, path = "/metrics", tag = "health", responses((status = 200, body = String)))]
+async fn scrape(State(state): State<AppState>) -> Response {
+    let mut text = handle().map(PrometheusHandle::render).unwrap_or_default();
+    let queues = state.store.list_queues(TenantId::DEFAULT, None, PAGE_ITEMS).await;
+    text.push_str("# HELP windlass_database_up Whether the database answered this scrape.\n");
+    text.push_str("# TYPE windlass_database_up gauge\n");
+    let _ = writeln!(text, "windlass_database_up {}", u8::from(queues.is_ok()));
+    if let Ok(queues) = queues {
+        jobs(&mut text, &queues);
+    }
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+}
+
+/// Read at the scrape: kept figures belong to the database, not to this process.
+fn jobs(text: &mut String, queues: &[Queue]) {
+    text.push_str("# HELP windlass_jobs Jobs by queue and state; ended ones since the queue began.\n");
+    text.push_str("# TYPE windlass_jobs gauge\n");
+    for queue in queues {
+        let counts = &queue.counts;
+        let states = [
+            ("scheduled", counts.scheduled),
+            ("queued", counts.queued),
+            ("running", counts.running),
+            ("succeeded", counts.succeeded),
+            ("failed", counts.failed),
+            ("canceled", counts.canceled),
+        ];
+        for (state, count) in states {
+            let _ = writeln!(text, "windlass_jobs{{queue=\"{}\",state=\"{state}\"}} {count}", queue.name);
+        }
+    }
+}
+
+/// Counts and times every answer.
+pub(crate) async fn count(request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let method = method_label(request.method());
+    let response = next.run(request).await;
+    let route: metrics::SharedString = match route {
+        Some(route) => route.as_str().to_owned().into(),
+        None => "unmatched".into(),
+    };
+    let status = response.status().as_u16().to_string();
+    metrics::counter!("windlass_http_requests_total", "route" => route.clone(), "method" => method, "status" => status)
+        .increment(1);
+    metrics::histogram!("windlass_http_request_seconds", "route" => route, "method" => method)
+        .record(started.elapsed().as_secs_f64());
+    response
+}
+
+/// A caller may invent methods; each would be a series of its own.
+fn method_label(method: &axum::http::Method) -> &'static str {
+    match method.as_str() {
+        "GET" => "GET",
+        "HEAD" => "HEAD",
+        "POST" => "POST",
+        "PUT" => "PUT",
+        "DELETE" => "DELETE",
+        _ => "other",
+    }
+}

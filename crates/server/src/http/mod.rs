@@ -1,0 +1,6 @@
+//! The routes.
+
+pub(crate) mod health;
+pub mod metrics;
+pub(crate) mod page;
+pub(crate) mod v1;

@@ -1,0 +1,234 @@
+//! Jobs: enqueue, look, list, cancel, retry, history and why (Q3, Q4, Q5, Q11, Q13, Q15).
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderName, StatusCode};
+use bytes::Bytes;
+use domain::JobId;
+use engine::waiting;
+use sha2::{Digest, Sha256};
+use store::jobs::cancel::Canceled;
+use store::jobs::enqueue::{Accepted, EnqueueReply, Idempotency, NewJob};
+use store::jobs::retry::Retried;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use wire::{
+    BatchAccepted, BatchRequest, CancelByKey, CancelView, HistoryItem, JobAccepted, JobRequest, JobView, Page,
+    RetryRequest, WhyView,
+};
+
+use crate::auth::Principal;
+use crate::cursor;
+use crate::error::ApiError;
+use crate::extract::{JsonBody, JsonBytes, OptionalJson, Params, PathJob, header};
+use crate::state::AppState;
+use crate::validate::Place;
+use crate::validate::job::{Maker, queue_and_key};
+use crate::validate::query::{JobQuery, WaitQuery, limit, wait};
+use crate::view;
+
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const IDEMPOTENCY_KEY_BYTES: usize = 255;
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(enqueue, list))
+        .routes(routes!(enqueue_batch))
+        .routes(routes!(cancel_by_key))
+        .routes(routes!(get))
+        .routes(routes!(cancel))
+        .routes(routes!(retry))
+        .routes(routes!(history))
+        .routes(routes!(why))
+}
+
+/// Makes a job. It is durable when the answer comes.
+#[utoipa::path(post, path = "/jobs", tag = "jobs", request_body = JobRequest,
+    params(("Idempotency-Key" = Option<String>, Header, description = "the same key and body give the same job for a day")),
+    responses((status = 202, body = JobAccepted), (status = 200, body = JobAccepted, description = "it was there before")))]
+async fn enqueue(
+    State(state): State<AppState>,
+    principal: Principal,
+    headers: HeaderMap,
+    JsonBytes { value, bytes }: JsonBytes<JobRequest>,
+) -> Result<(StatusCode, Json<JobAccepted>), ApiError> {
+    let idempotency = idempotency(&headers, &bytes)?;
+    drop(bytes);
+    let job = maker(&state, &principal).one(value)?;
+    let mut jobs = enqueue_all(&state, &principal, vec![job], idempotency).await?;
+    let job = jobs.pop().expect("one job has one answer");
+    Ok((status(job.existing), Json(view::accepted(job))))
+}
+
+/// Makes many jobs, all or none.
+#[utoipa::path(post, path = "/jobs/batch", tag = "jobs", request_body = BatchRequest,
+    params(("Idempotency-Key" = Option<String>, Header, description = "the same key and body give the same jobs for a day")),
+    responses((status = 202, body = BatchAccepted), (status = 200, body = BatchAccepted, description = "all were there before")))]
+async fn enqueue_batch(
+    State(state): State<AppState>,
+    principal: Principal,
+    headers: HeaderMap,
+    JsonBytes { value, bytes }: JsonBytes<BatchRequest>,
+) -> Result<(StatusCode, Json<BatchAccepted>), ApiError> {
+    let idempotency = idempotency(&headers, &bytes)?;
+    drop(bytes);
+    let jobs = maker(&state, &principal).batch(value)?;
+    let jobs = enqueue_all(&state, &principal, jobs, idempotency).await?;
+    let all_before = jobs.iter().all(|job| job.existing);
+    let ids = jobs.into_iter().map(|job| job.id.uuid()).collect();
+    Ok((status(all_before), Json(BatchAccepted { ids })))
+}
+
+fn maker(state: &AppState, principal: &Principal) -> Maker {
+    let payload_bytes = state.options.payload_bytes;
+    Maker { principal: principal.name.clone(), payload_bytes, now: state.store.clock().now() }
+}
+
+fn status(existing: bool) -> StatusCode {
+    if existing { StatusCode::OK } else { StatusCode::ACCEPTED }
+}
+
+async fn enqueue_all(
+    state: &AppState,
+    principal: &Principal,
+    jobs: Vec<NewJob>,
+    idempotency: Option<Idempotency>,
+) -> Result<Vec<Accepted>, ApiError> {
+    match state.store.enqueue(principal.tenant, jobs, idempotency).await? {
+        EnqueueReply::Accepted(jobs) => {
+            let made = jobs.iter().filter(|job| !job.existing).count();
+            metrics::counter!("windlass_jobs_enqueued_total").increment(made as u64);
+            Ok(jobs)
+        }
+        EnqueueReply::KeyReused => Err(ApiError::idempotency_key_reused()),
+    }
+}
+
+fn idempotency(headers: &HeaderMap, body: &Bytes) -> Result<Option<Idempotency>, ApiError> {
+    let Some(key) = header(headers, &IDEMPOTENCY_KEY)? else { return Ok(None) };
+    if key.is_empty() || key.len() > IDEMPOTENCY_KEY_BYTES || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let detail = format_args!("must have 1 to {IDEMPOTENCY_KEY_BYTES} visible ASCII characters");
+        return Err(ApiError::invalid_header("Idempotency-Key", detail));
+    }
+    Ok(Some(Idempotency { key: key.to_owned(), body_hash: Sha256::digest(body).into() }))
+}
+
+/// Lists jobs, newest first.
+#[utoipa::path(get, path = "/jobs", tag = "jobs", params(JobQuery), responses((status = 200, body = Page<JobView>)))]
+async fn list(
+    State(state): State<AppState>,
+    principal: Principal,
+    Params(query): Params<JobQuery>,
+) -> Result<Json<Page<JobView>>, ApiError> {
+    let before = cursor::job(query.cursor.as_deref())?;
+    let limit = limit(query.limit.as_deref())?;
+    let page = state.store.list_jobs(principal.tenant, query.filter()?, before, limit).await?;
+    Ok(Json(Page {
+        items: page.jobs.into_iter().map(view::job).collect::<Result<_, _>>()?,
+        next_cursor: page.next.map(cursor::after_job),
+        partial: page.partial,
+    }))
+}
+
+/// One job; with `wait`, once it has ended or the time is up.
+#[utoipa::path(get, path = "/jobs/{id}", tag = "jobs", params(("id" = Uuid, Path), WaitQuery),
+    responses((status = 200, body = JobView)))]
+async fn get(
+    State(state): State<AppState>,
+    principal: Principal,
+    PathJob(id): PathJob,
+    Params(query): Params<WaitQuery>,
+) -> Result<Json<JobView>, ApiError> {
+    let wait = wait(query.wait.as_deref())?;
+    let job = waiting::job(&state.store, principal.tenant, id, wait, state.stopping.cancelled()).await?;
+    Ok(Json(view::job(job.ok_or_else(|| ApiError::not_found("job"))?)?))
+}
+
+/// Calls a job off: at once when it waits; when it runs, its worker hears of it.
+#[utoipa::path(post, path = "/jobs/{id}/cancel", tag = "jobs", params(("id" = Uuid, Path)),
+    responses((status = 200, body = CancelView)))]
+async fn cancel(
+    State(state): State<AppState>,
+    principal: Principal,
+    PathJob(id): PathJob,
+) -> Result<Json<CancelView>, ApiError> {
+    canceled(state.store.cancel(principal.tenant, id, principal.name.to_string()).await?)
+}
+
+/// Calls off the job that has a unique key.
+#[utoipa::path(post, path = "/jobs/cancel", tag = "jobs", request_body = CancelByKey,
+    responses((status = 200, body = CancelView)))]
+async fn cancel_by_key(
+    State(state): State<AppState>,
+    principal: Principal,
+    JsonBody(request): JsonBody<CancelByKey>,
+) -> Result<Json<CancelView>, ApiError> {
+    let (queue, key) = queue_and_key(&request)?;
+    canceled(state.store.cancel_by_key(principal.tenant, queue, key, principal.name.to_string()).await?)
+}
+
+fn canceled(canceled: Canceled) -> Result<Json<CancelView>, ApiError> {
+    match canceled {
+        Canceled::Canceled(id) => Ok(Json(CancelView { id: id.uuid(), state: "canceled".into() })),
+        Canceled::AlreadyEnded(state) => Err(ApiError::already_ended(state)),
+        Canceled::NotFound => Err(ApiError::not_found("job")),
+    }
+}
+
+/// Runs an ended job again, as a new job linked to it. Twice is once.
+#[utoipa::path(post, path = "/jobs/{id}/retry", tag = "jobs", params(("id" = Uuid, Path)),
+    request_body = Option<RetryRequest>,
+    responses((status = 202, body = JobAccepted), (status = 200, body = JobAccepted, description = "it was retried before")))]
+async fn retry(
+    State(state): State<AppState>,
+    principal: Principal,
+    PathJob(id): PathJob,
+    OptionalJson(request): OptionalJson<RetryRequest>,
+) -> Result<(StatusCode, Json<JobAccepted>), ApiError> {
+    let payload = match request.payload {
+        Some(payload) => Some(maker(&state, &principal).payload(Place::Body, Some(payload))?),
+        None => None,
+    };
+    match state.store.retry_job(principal.tenant, id, payload, &principal.name).await? {
+        Retried::Made(job) => Ok((StatusCode::ACCEPTED, Json(view::accepted(job)))),
+        Retried::Before(again) => Ok((StatusCode::OK, Json(retried_before(&state, &principal, again).await?))),
+        Retried::NotEnded(now) => Err(ApiError::not_ended(now)),
+        Retried::NotFound => Err(ApiError::not_found("job")),
+    }
+}
+
+async fn retried_before(state: &AppState, principal: &Principal, again: JobId) -> Result<JobAccepted, ApiError> {
+    let job = state.store.job(principal.tenant, again).await?;
+    job.as_ref().map(view::accepted_before).ok_or_else(|| ApiError::not_found("job"))
+}
+
+/// What happened to a job, oldest first.
+#[utoipa::path(get, path = "/jobs/{id}/history", tag = "jobs", params(("id" = Uuid, Path)),
+    responses((status = 200, body = Page<HistoryItem>)))]
+async fn history(
+    State(state): State<AppState>,
+    principal: Principal,
+    PathJob(id): PathJob,
+) -> Result<Json<Page<HistoryItem>>, ApiError> {
+    let items = state.store.history(principal.tenant, id).await?.ok_or_else(|| ApiError::not_found("job"))?;
+    let items = items.into_iter().map(view::history_item).collect();
+    Ok(Json(Page { items, next_cursor: None, partial: false }))
+}
+
+/// The one reason why a job is not running.
+#[utoipa::path(get, path = "/jobs/{id}/why", tag = "jobs", params(("id" = Uuid, Path)),
+    responses((status = 200, body = WhyView)))]
+async fn why(
+    State(state): State<AppState>,
+    principal: Principal,
+    PathJob(id): PathJob,
+) -> Result<Json<WhyView>, ApiError> {
+    let why = state.store.why(principal.tenant, id).await?.ok_or_else(|| ApiError::not_found("job"))?;
+    Ok(Json(WhyView {
+        reason: why.reason.as_str().into(),
+        detail: why.detail,
+        until: why.until.map(view::time),
+        position: why.position,
+        eta_seconds: why.eta_s,
+    }))
+}

@@ -1,0 +1,22 @@
+//! Everything under `/api/v1`, one file per noun.
+
+mod artifacts;
+mod jobs;
+mod queues;
+mod signals;
+mod tasks;
+mod workers;
+
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::state::AppState;
+
+pub(crate) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .merge(jobs::routes())
+        .merge(signals::routes())
+        .merge(artifacts::routes())
+        .merge(queues::routes())
+        .merge(workers::routes())
+        .merge(tasks::routes())
+}

@@ -1,0 +1,115 @@
+//! JSON bodies, read so that a refusal names the field that is to blame.
+
+use domain::limits::JSON_DEPTH;
+use serde::de::DeserializeOwned;
+use serde_json::error::Category;
+
+use crate::error::ApiError;
+
+pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    let text = std::str::from_utf8(body).map_err(|error| {
+        ApiError::invalid_json(format_args!("the body is not UTF-8 from byte {} on", error.valid_up_to()))
+    })?;
+    check_depth(body)?;
+    // Keeping track of the path costs time; it is walked again only to tell where an error is.
+    serde_json::from_str(text).map_err(|error| explain::<T>(text, error))
+}
+
+/// The parser skips what it is not asked about without counting its depth, and databases and clients have limits.
+fn check_depth(body: &[u8]) -> Result<(), ApiError> {
+    let mut depth = 0usize;
+    let mut in_string = false;
+    let mut bytes = body.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => in_string = !in_string,
+            b'\\' if in_string => {
+                bytes.next();
+            }
+            b'[' | b'{' if !in_string => {
+                depth += 1;
+                if depth > JSON_DEPTH {
+                    return Err(ApiError::invalid_json(format_args!("the body nests deeper than {JSON_DEPTH} levels")));
+                }
+            }
+            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn explain<T: DeserializeOwned>(text: &str, error: serde_json::Error) -> ApiError {
+    if error.classify() != Category::Data {
+        return ApiError::invalid_json(format_args!("the body is not JSON: {error}"));
+    }
+    let mut reader = serde_json::Deserializer::from_str(text);
+    let path = match serde_path_to_error::deserialize::<_, T>(&mut reader) {
+        Err(error) => error.path().to_string(),
+        Ok(_) => String::new(),
+    };
+    let message = error.to_string();
+    let message = message.rsplit_once(" at line ").map_or(message.as_str(), |(message, _)| message);
+    let named = message.split('`').nth(1).unwrap_or_default();
+    let parent = if path == "." { "" } else { path.as_str() };
+    let member = |name: &str| match parent {
+        "" => name.to_owned(),
+        parent if parent == name || parent.ends_with(&format!(".{name}")) => parent.to_owned(),
+        parent => format!("{parent}.{name}"),
+    };
+    if message.starts_with("unknown field") {
+        return ApiError::invalid_field(member(named), format_args!("is not known; {}", expected(message)));
+    }
+    if message.starts_with("missing field") {
+        return ApiError::invalid_field(member(named), "is missing");
+    }
+    if message.starts_with("duplicate field") {
+        let field = member(named);
+        return ApiError::duplicate_field(field.clone(), format_args!("{field} is given twice"));
+    }
+    ApiError::invalid_field(parent, format_args!("cannot be taken: {message}"))
+}
+
+fn expected(message: &str) -> &str {
+    message.split_once(", ").map_or("leave it out", |(_, expected)| expected)
+}
+
+/// JSON without the white space between its tokens.
+pub(crate) fn compact(json: &str) -> Vec<u8> {
+    let mut compact = Vec::with_capacity(json.len());
+    let mut in_string = false;
+    let mut bytes = json.bytes();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b' ' | b'\t' | b'\n' | b'\r' if !in_string => continue,
+            b'"' => in_string = !in_string,
+            b'\\' if in_string => {
+                compact.push(byte);
+                compact.extend(bytes.next());
+                continue;
+            }
+            _ => {}
+        }
+        compact.push(byte);
+    }
+    compact
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn brackets_in_strings_are_not_nesting() {
+        let text = format!("\"{}\\\"[\"", "[".repeat(1_000));
+        assert!(check_depth(text.as_bytes()).is_ok());
+        assert!(check_depth("[".repeat(JSON_DEPTH).as_bytes()).is_ok());
+        assert!(check_depth("[".repeat(JSON_DEPTH + 1).as_bytes()).is_err());
+        assert!(check_depth("{\"a\":".repeat(100_000).as_bytes()).is_err());
+    }
+
+    #[test]
+    fn compact_json_keeps_what_is_inside_strings() {
+        assert_eq!(compact("{ \"a b\" :\n[1, \"x \\\" y\"] }"), br#"{"a b":[1,"x \" y"]}"#);
+    }
+}

@@ -1,0 +1,62 @@
+//! The OpenAPI document, generated from the routes (X11).
+
+use std::sync::LazyLock;
+
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use utoipa::openapi::path::PathItem;
+use utoipa::openapi::{ContentBuilder, InfoBuilder, OpenApi, OpenApiBuilder, Ref, RefOr, ResponseBuilder};
+use utoipa::{PartialSchema, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use wire::Problem;
+
+use crate::http::{health, metrics, page, v1};
+use crate::state::AppState;
+
+/// Every route of the server, each with its entry in the document.
+pub(crate) fn routes() -> OpenApiRouter<AppState> {
+    let info = InfoBuilder::new()
+        .title("Windlass")
+        .version(env!("CARGO_PKG_VERSION"))
+        .description(Some("A self-hosted durable job engine. Errors are problem documents with a stable `code`."))
+        .build();
+    let mut router = OpenApiRouter::with_openapi(OpenApiBuilder::new().info(info).build())
+        .nest("/api/v1", v1::routes())
+        .merge(health::routes())
+        .merge(metrics::routes())
+        .merge(page::routes())
+        .routes(routes!(openapi));
+    add_problems(router.get_openapi_mut());
+    router
+}
+
+/// The document, for those who generate clients from it.
+pub fn document() -> OpenApi {
+    routes().into_openapi()
+}
+
+/// This document.
+#[utoipa::path(get, path = "/openapi.json", tag = "health", responses((status = 200, body = Object)))]
+async fn openapi() -> Response {
+    static TEXT: LazyLock<Bytes> =
+        LazyLock::new(|| document().to_json().expect("plain data has a JSON form").into_bytes().into());
+    ([(CONTENT_TYPE, "application/json")], TEXT.clone()).into_response()
+}
+
+/// Whatever goes wrong on whichever route has the same shape.
+fn add_problems(document: &mut OpenApi) {
+    let components = document.components.get_or_insert_default();
+    components.schemas.insert(Problem::name().into_owned(), Problem::schema());
+    let problem = Ref::from_schema_name(Problem::name());
+    let content = ContentBuilder::new().schema(Some(problem)).build();
+    let response =
+        ResponseBuilder::new().description("What went wrong").content("application/problem+json", content).build();
+    for item in document.paths.paths.values_mut() {
+        let PathItem { get, put, post, delete, .. } = item;
+        for operation in [get, put, post, delete].into_iter().flatten() {
+            operation.responses.responses.insert("default".into(), RefOr::T(response.clone()));
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! What every handler can reach.
+
+use std::sync::Arc;
+
+use domain::limits::{ARTIFACT_BYTES, PAYLOAD_BYTES};
+use engine::Engine;
+use store::Store;
+use store::artifacts::Blobs;
+use tokio_util::sync::CancellationToken;
+
+use crate::host::HostCheck;
+
+#[derive(Clone)]
+pub struct AppState {
+    pub store: Store,
+    pub engine: Arc<Engine>,
+    pub blobs: Arc<Blobs>,
+    pub options: Arc<ServerOptions>,
+    /// Once canceled, long-polls answer at once with what they have.
+    pub stopping: CancellationToken,
+}
+
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Payload of one job, in bytes of JSON.
+    pub payload_bytes: usize,
+    /// One artifact, in bytes.
+    pub artifact_bytes: u64,
+    pub host_check: HostCheck,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self { payload_bytes: PAYLOAD_BYTES, artifact_bytes: ARTIFACT_BYTES, host_check: HostCheck::Loopback }
+    }
+}
+
+impl AppState {
+    pub fn new(engine: Arc<Engine>, blobs: Arc<Blobs>, options: ServerOptions) -> Self {
+        let store = engine.store().clone();
+        Self { store, engine, blobs, options: Arc::new(options), stopping: CancellationToken::new() }
+    }
+}

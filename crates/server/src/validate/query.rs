@@ -1,0 +1,144 @@
+//! Query parameters. All come as text, so that a refusal can say which one is wrong and how.
+
+use std::time::Duration;
+
+use domain::limits::{LABEL_BYTES, LONG_POLL_S, PAGE_ITEMS, PAGE_ITEMS_DEFAULT};
+use domain::{JobState, Label, Name, Time};
+use serde::Deserialize;
+use store::jobs::list::JobFilter;
+use utoipa::IntoParams;
+use wire::Timestamp;
+
+use crate::error::ApiError;
+
+/// A page of a listing.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct PageQuery {
+    /// Items on a page: 1 to 500, 50 unless set.
+    #[param(value_type = Option<u32>)]
+    pub(crate) limit: Option<String>,
+    /// `next_cursor` of the page before.
+    pub(crate) cursor: Option<String>,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct WaitQuery {
+    /// Answer when the job has ended, or after this long: `30s`, `500ms`; at most a minute.
+    pub(crate) wait: Option<String>,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct JobQuery {
+    state: Option<String>,
+    queue: Option<String>,
+    kind: Option<String>,
+    affinity: Option<String>,
+    subject: Option<String>,
+    run: Option<String>,
+    tag: Option<String>,
+    /// Created at this time or later.
+    #[param(value_type = Option<String>, format = DateTime)]
+    since: Option<String>,
+    /// Created before this time.
+    #[param(value_type = Option<String>, format = DateTime)]
+    until: Option<String>,
+    /// The start of a kind, tag, unique key or error code; or anything inside the newest payloads.
+    text: Option<String>,
+    /// Items on a page: 1 to 500, 50 unless set.
+    #[param(value_type = Option<u32>)]
+    pub(crate) limit: Option<String>,
+    /// `next_cursor` of the page before.
+    pub(crate) cursor: Option<String>,
+}
+
+impl JobQuery {
+    pub(crate) fn filter(&self) -> Result<JobFilter, ApiError> {
+        let state = |text: &String| {
+            JobState::parse(text).ok_or_else(|| {
+                let all: Vec<&str> = JobState::ALL.iter().map(|state| state.as_str()).collect();
+                ApiError::invalid_query("state", format_args!("state must be one of {}", all.join(", ")))
+            })
+        };
+        Ok(JobFilter {
+            state: self.state.as_ref().map(state).transpose()?,
+            queue: name("queue", &self.queue)?,
+            kind: name("kind", &self.kind)?,
+            affinity: label("affinity", &self.affinity)?,
+            subject: label("subject", &self.subject)?,
+            run: label("run", &self.run)?,
+            tag: label("tag", &self.tag)?,
+            since: time("since", &self.since)?,
+            until: time("until", &self.until)?,
+            text: text("text", &self.text)?,
+        })
+    }
+}
+
+fn name(parameter: &str, value: &Option<String>) -> Result<Option<String>, ApiError> {
+    let refuse = |error| ApiError::invalid_query(parameter, format_args!("{parameter} {error}"));
+    value.as_deref().map(|text| Name::new(text).map(|name| name.to_string()).map_err(refuse)).transpose()
+}
+
+fn label(parameter: &str, value: &Option<String>) -> Result<Option<String>, ApiError> {
+    let refuse = |error| ApiError::invalid_query(parameter, format_args!("{parameter} {error}"));
+    value.as_deref().map(|text| Label::new(text).map(|label| label.to_string()).map_err(refuse)).transpose()
+}
+
+/// Part of something, so it may begin or end with a space.
+fn text(parameter: &str, value: &Option<String>) -> Result<Option<String>, ApiError> {
+    let Some(text) = value else { return Ok(None) };
+    if text.is_empty() || text.len() > LABEL_BYTES || text.chars().any(char::is_control) {
+        let detail = format_args!("{parameter} must have 1 to {LABEL_BYTES} bytes without control characters");
+        return Err(ApiError::invalid_query(parameter, detail));
+    }
+    Ok(Some(text.clone()))
+}
+
+fn time(parameter: &str, value: &Option<String>) -> Result<Option<Time>, ApiError> {
+    let Some(text) = value else { return Ok(None) };
+    let time: Timestamp = text.parse().map_err(|_| {
+        ApiError::invalid_query(parameter, format_args!("{parameter} must be a time like 2026-01-31T12:00:00Z"))
+    })?;
+    Ok(Some(Time::from_micros(time.as_microsecond())))
+}
+
+pub(crate) fn limit(text: Option<&str>) -> Result<usize, ApiError> {
+    let Some(text) = text else { return Ok(PAGE_ITEMS_DEFAULT) };
+    match text.parse() {
+        Ok(limit) if (1..=PAGE_ITEMS).contains(&limit) => Ok(limit),
+        _ => Err(ApiError::invalid_query("limit", format_args!("limit must be from 1 to {PAGE_ITEMS}"))),
+    }
+}
+
+pub(crate) fn wait(text: Option<&str>) -> Result<Duration, ApiError> {
+    let Some(text) = text else { return Ok(Duration::ZERO) };
+    let (number, unit_s) = match text.strip_suffix("ms") {
+        Some(number) => (number, 0.001),
+        None => (text.strip_suffix('s').unwrap_or(text), 1.0),
+    };
+    match number.parse::<f64>() {
+        Ok(number) if number.is_finite() && number >= 0.0 => {
+            Ok(Duration::from_secs_f64((number * unit_s).min(LONG_POLL_S as f64)))
+        }
+        _ => Err(ApiError::invalid_query("wait", "wait must be a time like 30s or 500ms")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_seconds_or_milliseconds_and_at_most_a_minute() {
+        let ms = |text| wait(Some(text)).ok().map(|wait| wait.as_millis());
+        assert_eq!([ms("30s"), ms("30"), ms("500ms"), ms("0"), ms("1.5s")], [30_000, 30_000, 500, 0, 1_500].map(Some));
+        assert_eq!(ms("86400s"), Some(60_000));
+        assert_eq!([ms(""), ms("soon"), ms("-1s"), ms("inf"), ms("NaN"), ms("1h"), ms("s")], [None; 7]);
+    }
+}

@@ -1,0 +1,189 @@
+//! From what the store gives to what goes over the wire.
+
+use domain::{JobError, RetryPolicy, Time};
+use store::StoreError;
+use store::jobs::claim::ClaimedJob;
+use store::jobs::enqueue::Accepted;
+use store::jobs::get::StoredJob;
+use store::jobs::history::HistoryItem;
+use store::queues::get::{Pause, Queue};
+use store::workers::list::ListedWorker;
+use wire::{JobAccepted, JobView, QueueCounts, QueueView, RawValue, RetrySettings, Timestamp, WebhookSettings};
+
+pub(crate) fn time(time: Time) -> Timestamp {
+    Timestamp::from_microsecond(time.micros()).unwrap_or(Timestamp::MAX)
+}
+
+pub(crate) fn raw(json: String) -> Result<Box<RawValue>, StoreError> {
+    RawValue::from_string(json)
+        .map_err(|error| StoreError::Unexpected { context: "stored JSON".into(), source: Some(Box::new(error)) })
+}
+
+pub(crate) fn accepted(job: Accepted) -> JobAccepted {
+    JobAccepted {
+        id: job.id.uuid(),
+        state: job.state.to_string(),
+        queue: job.queue.to_string(),
+        kind: job.kind.to_string(),
+        run_at: time(job.run_at),
+        created_at: time(job.created_at),
+    }
+}
+
+/// A job that was there before, as its maker hears of it.
+pub(crate) fn accepted_before(job: &StoredJob) -> JobAccepted {
+    JobAccepted {
+        id: job.id.uuid(),
+        state: job.state.to_string(),
+        queue: job.lane.queue.to_string(),
+        kind: job.lane.kind.to_string(),
+        run_at: time(job.run_at),
+        created_at: time(job.created_at),
+    }
+}
+
+pub(crate) fn job(job: StoredJob) -> Result<JobView, StoreError> {
+    let webhook = job.webhook.as_deref().and_then(|text| serde_json::from_str::<WebhookSettings>(text).ok());
+    Ok(JobView {
+        id: job.id.uuid(),
+        queue: job.lane.queue.to_string(),
+        kind: job.lane.kind.to_string(),
+        state: job.state.to_string(),
+        payload: raw(job.payload)?,
+        affinity: job.lane.affinity.map(|affinity| affinity.to_string()),
+        priority: job.lane.priority.into(),
+        run_at: time(job.run_at),
+        subject: job.subject,
+        process: job.process,
+        run: job.run,
+        unique_key: job.unique_key,
+        concurrency_key: job.concurrency_key,
+        attempt: job.attempt.into(),
+        max_attempts: job.max_attempts.into(),
+        retry: job.retry.map(retry),
+        timeout_s: job.timeout_s,
+        tags: job.tags,
+        phase: job.phase,
+        progress: job.progress,
+        result: job.result.map(raw).transpose()?,
+        error: job.error.map(error),
+        worker: job.worker.map(|worker| worker.uuid()),
+        epoch: job.epoch.0,
+        created_at: time(job.created_at),
+        updated_at: time(job.updated_at),
+        started_at: job.started_at.map(time),
+        finished_at: job.finished_at.map(time),
+        parent: job.parent.map(|parent| parent.uuid()),
+        retried_as: job.retried_as.map(|again| again.uuid()),
+        principal: job.principal,
+        triggered_by: Some(job.triggered_by.unwrap_or_else(|| "api".into())),
+        depth: job.depth.into(),
+        webhook_url: webhook.map(|webhook| webhook.url),
+    })
+}
+
+fn error(error: JobError) -> wire::JobError {
+    wire::JobError { code: error.code, message: error.message, retryable: error.retryable }
+}
+
+fn retry(policy: RetryPolicy) -> RetrySettings {
+    RetrySettings {
+        initial_s: Some(policy.initial_s()),
+        maximum_s: Some(policy.maximum_s()),
+        exponent: Some(policy.exponent()),
+        jitter: Some(policy.jitter()),
+    }
+}
+
+pub(crate) fn history_item(item: HistoryItem) -> wire::HistoryItem {
+    wire::HistoryItem {
+        event: item.event,
+        at: time(item.at),
+        attempt: item.attempt.into(),
+        epoch: item.epoch,
+        worker: item.worker.map(|worker| worker.uuid()),
+        actor: item.actor,
+        cause: item.cause,
+    }
+}
+
+pub(crate) fn claimed(job: ClaimedJob) -> Result<wire::ClaimedJob, StoreError> {
+    Ok(wire::ClaimedJob {
+        id: job.id.uuid(),
+        epoch: job.epoch.0,
+        queue: job.queue.to_string(),
+        kind: job.kind.to_string(),
+        payload: raw(job.payload)?,
+        affinity: job.affinity.map(|affinity| affinity.to_string()),
+        priority: job.priority.into(),
+        subject: job.subject,
+        process: job.process,
+        run: job.run,
+        attempt: job.attempt.into(),
+        max_attempts: job.max_attempts.into(),
+        timeout_s: job.timeout_s,
+        created_at: time(job.created_at),
+    })
+}
+
+pub(crate) fn worker(listed: ListedWorker) -> wire::WorkerView {
+    let ListedWorker { worker, claims } = listed;
+    wire::WorkerView {
+        id: worker.id.uuid(),
+        name: worker.name,
+        queues: worker.queues.iter().map(ToString::to_string).collect(),
+        kinds: worker.kinds.map(|kinds| kinds.iter().map(ToString::to_string).collect()),
+        affinities: worker.affinities.map(|labels| labels.iter().map(ToString::to_string).collect()),
+        lease_s: worker.lease.term_ms / 1_000,
+        lease_until: time(worker.lease.until),
+        affinity: worker.affinity.map(|affinity| affinity.to_string()),
+        claims,
+        draining: worker.draining,
+        registered_at: time(worker.registered_at),
+        last_claim_at: worker.last_claim_at.map(time),
+    }
+}
+
+pub(crate) fn queue(queue: Queue) -> QueueView {
+    let paused_at = queue.paused.as_ref().map(|pause| time(pause.at));
+    let Pause { reason, by, .. } = queue.paused.unwrap_or_default();
+    QueueView {
+        name: queue.name.to_string(),
+        paused: paused_at.is_some(),
+        paused_reason: reason,
+        paused_by: by,
+        paused_at,
+        settings: settings(queue.settings),
+        counts: QueueCounts {
+            scheduled: queue.counts.scheduled,
+            queued: queue.counts.queued,
+            running: queue.counts.running,
+            succeeded: queue.counts.succeeded,
+            failed: queue.counts.failed,
+            canceled: queue.counts.canceled,
+        },
+        oldest_waiting_at: queue.oldest_waiting_at.map(time),
+        swaps_made: queue.counts.swaps_made,
+        swaps_avoided: queue.counts.swaps_avoided,
+    }
+}
+
+fn settings(settings: domain::QueueSettings) -> wire::QueueSettings {
+    let phases: Vec<String> = settings.phases.iter().map(ToString::to_string).collect();
+    let kind =
+        |kind: domain::KindSettings| wire::KindSettings { retry: kind.retry.map(retry), timeout_s: kind.timeout_s };
+    let kinds = settings.kinds.into_iter().map(|(name, settings)| (name.to_string(), kind(settings)));
+    let kinds: std::collections::BTreeMap<_, _> = kinds.collect();
+    wire::QueueSettings {
+        concurrency: settings.concurrency.map(i64::from),
+        per_key: settings.per_key.map(i64::from),
+        rate_per_s: settings.rate_per_s,
+        starvation_s: settings.starvation_s,
+        retry: settings.retry.map(retry),
+        timeout_s: settings.timeout_s,
+        retention_s: settings.retention_s,
+        phases: (!phases.is_empty()).then_some(phases),
+        webhook: None,
+        kinds: (!kinds.is_empty()).then_some(kinds),
+    }
+}

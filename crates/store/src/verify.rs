@@ -1,0 +1,171 @@
+//! Checks the promises on a live or stopped database and tells what is broken (X14).
+//!
+//! Each check is one statement that finds rows which must not exist. On a live database every statement sees one moment.
+
+use crate::error::StoreError;
+use crate::store::Store;
+use crate::tx::{Operation, Param, Sql, Tx};
+
+/// A promise that does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What must hold.
+    pub promise: &'static str,
+    /// How many rows break it; counted up to a thousand.
+    pub rows: usize,
+    /// The first of them.
+    pub examples: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Verdict {
+    pub checks: usize,
+    pub findings: Vec<Finding>,
+}
+
+impl Store {
+    pub async fn verify(&self) -> Result<Verdict, StoreError> {
+        let mut verdict = Verdict::default();
+        for check in CHECKS {
+            verdict.checks += 1;
+            let rows = self.read(Run { sql: check.sql }).await?;
+            if !rows.is_empty() {
+                let examples = rows.iter().take(5).cloned().collect();
+                verdict.findings.push(Finding { promise: check.promise, rows: rows.len(), examples });
+            }
+        }
+        verdict.checks += 1;
+        let faults = self.check_counters().await?;
+        if !faults.is_empty() {
+            let example = |fault: &crate::maintenance::fold_counters::CounterFault| {
+                format!("queue {}: kept {:?}, counted {:?}", fault.queue, fault.kept, fault.counted)
+            };
+            let examples = faults.iter().take(5).map(example).collect();
+            verdict.findings.push(Finding { promise: "kept counters are right", rows: faults.len(), examples });
+        }
+        Ok(verdict)
+    }
+}
+
+struct Check {
+    promise: &'static str,
+    sql: Sql,
+}
+
+struct Run {
+    sql: Sql,
+}
+
+impl Operation for Run {
+    type Output = Vec<String>;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<String>, StoreError> {
+        let rows = tx.query(&self.sql, &[Param::Int(1_000)]).await?;
+        rows.iter().map(|row| Ok(row.opt_text(0)?.unwrap_or_default())).collect()
+    }
+}
+
+const TWO_PLACES: Sql = Sql::new(
+    &["select hex(j.id) from jobs j join ended e on e.id = j.id limit $1"],
+    "select j.id::text from jobs j join ended e on e.id = j.id limit $1",
+);
+const STATE_AND_COLUMNS: Sql = Sql::new(
+    &["select hex(id) || ' is ' || state from jobs where not (
+           (state = 'scheduled' and due_at is not null and worker is null and parked is null)
+           or (state = 'queued' and due_at is null and worker is null)
+           or (state in ('loading', 'working') and due_at is null and parked is null and worker is not null
+               and claim is not null and started_at is not null)) limit $1"],
+    "select id::text || ' is ' || state from jobs where not (
+         (state = 'scheduled' and due_at is not null and worker is null and parked is null)
+         or (state = 'queued' and due_at is null and worker is null)
+         or (state in ('loading', 'working') and due_at is null and parked is null and worker is not null
+             and claim is not null and started_at is not null)) limit $1",
+);
+const ATTEMPTS_IN_BOUNDS: Sql = Sql::new(
+    &["select hex(id) from (select id, attempt, max_attempts, epoch from jobs
+           union all select id, attempt, max_attempts, epoch from ended)
+       where attempt < 0 or attempt > max_attempts or epoch < attempt limit $1"],
+    "select id::text from (select id, attempt, max_attempts, epoch from jobs
+         union all select id, attempt, max_attempts, epoch from ended) every
+     where attempt < 0 or attempt > max_attempts or epoch < attempt limit $1",
+);
+// The fold of history: an attempt counts when it failed or expired, and the current or last one when it was begun.
+const HISTORY_FOLDS: Sql = Sql::new(
+    &["select hex(id) || ' has attempt ' || attempt || ', history says ' || told from (
+           select x.id, x.attempt, case when x.started_at is null then 0 else 1 end
+               + (select count(*) from history h where h.job = x.id and h.event in ('failed', 'expired')) as told
+           from (select id, attempt, started_at from jobs where attempt > 0 or epoch > 0
+                 union all select id, attempt, started_at from ended where epoch > 1) x)
+       where attempt <> told limit $1"],
+    "select id::text || ' has attempt ' || attempt || ', history says ' || told from (
+         select x.id, x.attempt, case when x.started_at is null then 0 else 1 end
+             + (select count(*) from history h where h.job = x.id and h.event in ('failed', 'expired')) as told
+         from (select id, attempt, started_at from jobs where attempt > 0 or epoch > 0
+               union all select id, attempt, started_at from ended where epoch > 1) x) folded
+     where attempt <> told limit $1",
+);
+const ENDED_IS_FINAL: Sql = Sql::new(
+    &["select hex(id) from ended where state not in ('succeeded', 'failed', 'canceled') or finished_at < created_at
+           or (state = 'succeeded' and (started_at is null or worker is null)) limit $1"],
+    "select id::text from ended where state not in ('succeeded', 'failed', 'canceled') or finished_at < created_at
+         or (state = 'succeeded' and (started_at is null or worker is null)) limit $1",
+);
+const CLAIMS_COUNT: Sql = Sql::new(
+    &["select hex(c.claim) || ' has ' || c.remaining from claims c
+       where c.remaining <> (select count(*) from json_each(c.jobs) n join jobs j
+           on j.id = unhex(replace(n.value, '-', '')) and j.claim = c.claim) limit $1"],
+    "select c.claim::text || ' has ' || c.remaining from claims c
+     where c.remaining <> (select count(*) from json_array_elements_text(c.jobs) n join jobs j
+         on j.id = n.value::uuid and j.claim = c.claim) limit $1",
+);
+const CLAIMED_HAVE_CLAIMS: Sql = Sql::new(
+    &["select hex(j.id) from jobs j left join claims c on c.claim = j.claim
+       where j.worker is not null and (c.claim is null or c.worker <> j.worker) limit $1"],
+    "select j.id::text from jobs j left join claims c on c.claim = j.claim
+     where j.worker is not null and (c.claim is null or c.worker <> j.worker) limit $1",
+);
+const HOLDS_HAVE_HOLDERS: Sql = Sql::new(
+    &["select h.scope || ' by ' || hex(h.job) from holds h left join jobs j on j.id = h.job and j.held <> 0
+       left join revocations r on r.job = h.job where j.id is null and r.job is null limit $1"],
+    "select h.scope || ' by ' || h.job::text from holds h left join jobs j on j.id = h.job and j.held
+     left join revocations r on r.job = h.job where j.id is null and r.job is null limit $1",
+);
+const PARKED_FOR_A_REASON: Sql = Sql::new(
+    &["select hex(j.id) || ' waits for ' || j.parked from jobs j where j.parked is not null
+       and not exists (select 1 from holds h where h.tenant = j.tenant and h.scope = j.parked) limit $1"],
+    "select j.id::text || ' waits for ' || j.parked from jobs j where j.parked is not null
+     and not exists (select 1 from holds h where h.tenant = j.tenant and h.scope = j.parked) limit $1",
+);
+const KEYS_HAVE_JOBS: Sql = Sql::new(
+    &["select u.queue || ' ' || u.key from unique_keys u left join jobs j on j.id = u.job
+       where u.until is null and j.id is null limit $1"],
+    "select u.queue || ' ' || u.key from unique_keys u left join jobs j on j.id = u.job
+     where u.until is null and j.id is null limit $1",
+);
+const ARTIFACTS_HAVE_JOBS: Sql = Sql::new(
+    &["select a.name || ' of ' || hex(a.job) from artifacts a left join jobs j on j.id = a.job
+       left join ended e on e.id = a.job where j.id is null and e.id is null limit $1"],
+    "select a.name || ' of ' || a.job::text from artifacts a left join jobs j on j.id = a.job
+     left join ended e on e.id = a.job where j.id is null and e.id is null limit $1",
+);
+const LANES_AND_TENANTS: Sql = Sql::new(
+    &["select hex(j.id) from (select id, lane, tenant from jobs union all select id, lane, tenant from ended) j
+       left join lanes l on l.lane = j.lane where l.lane is null or l.tenant <> j.tenant limit $1"],
+    "select j.id::text from (select id, lane, tenant from jobs union all select id, lane, tenant from ended) j
+     left join lanes l on l.lane = j.lane where l.lane is null or l.tenant <> j.tenant limit $1",
+);
+
+const CHECKS: &[Check] = &[
+    Check { promise: "a job is live or ended, never both", sql: TWO_PLACES },
+    Check { promise: "a live job's columns agree with its state", sql: STATE_AND_COLUMNS },
+    Check { promise: "attempts stay within their bounds", sql: ATTEMPTS_IN_BOUNDS },
+    Check { promise: "the state is the fold of the history (X1)", sql: HISTORY_FOLDS },
+    Check { promise: "an ended job is final and complete", sql: ENDED_IS_FINAL },
+    Check { promise: "a claim knows how many jobs it has left", sql: CLAIMS_COUNT },
+    Check { promise: "a claimed job belongs to a claim of its worker (X3)", sql: CLAIMED_HAVE_CLAIMS },
+    Check { promise: "every hold has a holder (X4)", sql: HOLDS_HAVE_HOLDERS },
+    Check { promise: "a parked job waits for something that is held", sql: PARKED_FOR_A_REASON },
+    Check { promise: "a unique key belongs to a live job (Q3)", sql: KEYS_HAVE_JOBS },
+    Check { promise: "an artifact belongs to a job (Q14)", sql: ARTIFACTS_HAVE_JOBS },
+    Check { promise: "a job and its lane have one tenant (X6)", sql: LANES_AND_TENANTS },
+];

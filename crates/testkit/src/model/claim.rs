@@ -1,0 +1,204 @@
+//! Handing out jobs (Q6, Q12): lanes by the rules, jobs oldest first, holds or parking.
+
+use std::collections::BTreeMap;
+
+use domain::claim::next_lanes;
+use domain::job::Event;
+use domain::{Affinity, Epoch, JobState, LaneHead, Name};
+
+use super::{Model, ModelJob, worker_id};
+
+/// What a worker chooses by; jobs with the same stand in one lane.
+type Lane = (Name, Name, Affinity, bool, i32);
+
+struct Head {
+    lane: Lane,
+    head: LaneHead,
+}
+
+impl Model {
+    /// (job, epoch, attempt), in order. `None`: no such worker. `Some(None)`: its lease has passed.
+    pub fn claim(&mut self, worker: usize, max: usize, affinity: Affinity) -> Option<Option<Vec<(usize, Epoch, i32)>>> {
+        if !self.alive(worker)? {
+            return Some(None);
+        }
+        if self.workers[worker].draining {
+            self.touch(worker);
+            return Some(Some(Vec::new()));
+        }
+        self.claims += 1;
+        let held = affinity.clone().or_else(|| self.workers[worker].affinity.clone());
+        let (taken, held) = self.take(worker, max, held);
+        if taken.is_empty() {
+            self.touch(worker);
+            return Some(Some(taken));
+        }
+        self.renew(worker);
+        let swapped = taken.iter().any(|(job, _, _)| self.jobs[*job].new.affinity.is_some());
+        let now_held = if swapped { held } else { affinity };
+        let row = &mut self.workers[worker];
+        row.affinity = now_held.or(row.affinity.take());
+        Some(Some(taken))
+    }
+
+    fn take(&mut self, worker: usize, max: usize, mut held: Affinity) -> (Vec<(usize, Epoch, i32)>, Affinity) {
+        let mut heads = self.heads(worker);
+        let mut room = self.room();
+        let mut taken: Vec<(usize, Epoch, i32)> = Vec::new();
+        while taken.len() < max {
+            heads.retain(|head| room.get(&head.lane.0).is_none_or(|room| *room > 0));
+            let lanes: Vec<LaneHead> = heads.iter().map(|head| head.head.clone()).collect();
+            let Some(choice) = next_lanes(&lanes, &held, self.now) else { break };
+            if choice.swap && taken.iter().any(|(job, _, _)| self.jobs[*job].new.affinity.is_some()) {
+                break;
+            }
+            let (chosen, rest): (Vec<Head>, Vec<Head>) =
+                heads.into_iter().partition(|head| choice.lanes.contains(&head.head.lane));
+            let before = taken.len();
+            let more = self.take_from(worker, &chosen, max, &mut room, &mut taken);
+            if taken.len() > before {
+                let queue = self.jobs[taken[before].0].new.queue.clone();
+                let counts = &mut self.queue(&queue).counts;
+                counts.swaps_made += i64::from(choice.swap);
+                counts.swaps_avoided += if choice.passed_over { (taken.len() - before) as i64 } else { 0 };
+                held = choice.affinity;
+            }
+            heads = rest;
+            if more {
+                heads.extend(chosen);
+            }
+        }
+        (taken, held)
+    }
+
+    /// The oldest job of each lane that the worker serves, in the lanes' own order.
+    fn heads(&self, worker: usize) -> Vec<Head> {
+        let row = &self.workers[worker];
+        let mut oldest: BTreeMap<Lane, &ModelJob> = BTreeMap::new();
+        for job in self.jobs.iter().filter(|job| job.can_run()) {
+            let new = &job.new;
+            let queue = self.queues.get(&new.queue);
+            let serves = row.queues.contains(&new.queue)
+                && row.kinds.as_ref().is_none_or(|kinds| kinds.contains(&new.kind))
+                && match (&row.affinities, &new.affinity) {
+                    (Some(affinities), Some(affinity)) => affinities.contains(affinity),
+                    _ => true,
+                };
+            if !serves || queue.is_some_and(|queue| queue.paused) {
+                continue;
+            }
+            let best = oldest.entry(job.lane()).or_insert(job);
+            if job.waiting_since() < best.waiting_since() {
+                *best = job;
+            }
+        }
+        let head = |(number, (lane, job)): (usize, (Lane, &ModelJob))| {
+            let starvation_ms = self.queues.get(&lane.0).map(|queue| queue.settings.starvation_ms());
+            let head = LaneHead {
+                lane: number as i64,
+                priority: lane.4,
+                affinity: lane.2.clone(),
+                waiting_since: job.waiting_since(),
+                starvation_ms: starvation_ms.unwrap_or_else(|| domain::QueueSettings::default().starvation_ms()),
+            };
+            Head { lane, head }
+        };
+        oldest.into_iter().enumerate().map(head).collect()
+    }
+
+    fn room(&self) -> BTreeMap<Name, usize> {
+        let limited = self.queues.iter().filter_map(|(name, queue)| Some((name, queue.settings.concurrency?)));
+        limited
+            .map(|(name, limit)| {
+                (name.clone(), (limit as usize).saturating_sub(self.holders(&format!("queue {name}"))))
+            })
+            .collect()
+    }
+
+    fn holders(&self, scope: &str) -> usize {
+        self.holds.iter().filter(|(held, _, _)| held == scope).count()
+    }
+
+    /// Takes, oldest first, those that get what they must hold; the others are parked. Gives whether there may be more.
+    fn take_from(
+        &mut self,
+        worker: usize,
+        chosen: &[Head],
+        max: usize,
+        room: &mut BTreeMap<Name, usize>,
+        taken: &mut Vec<(usize, Epoch, i32)>,
+    ) -> bool {
+        let want = max - taken.len();
+        let look = if chosen.iter().any(|head| head.lane.3) { usize::MAX } else { want };
+        let mut waiting: Vec<usize> = (0..self.jobs.len())
+            .filter(|number| self.jobs[*number].can_run())
+            .filter(|number| chosen.iter().any(|head| head.lane == self.jobs[*number].lane()))
+            .collect();
+        waiting.sort_by_key(|number| (self.jobs[*number].waiting_since(), *number));
+        waiting.truncate(look);
+        let mut more = waiting.len() == look;
+        for number in waiting {
+            if taken.len() == max {
+                break;
+            }
+            let queue = self.jobs[number].new.queue.clone();
+            if room.get(&queue) == Some(&0) {
+                continue;
+            }
+            let mut scopes = self.wants(number);
+            let full = |(scope, limit): &&(String, usize)| self.holders(scope) >= *limit;
+            if let Some((scope, _)) = scopes.iter().find(full) {
+                self.jobs[number].parked = Some(scope.clone());
+                more = true;
+                continue;
+            }
+            if let Some(room) = room.get_mut(&queue) {
+                *room -= 1;
+                scopes.push((format!("queue {queue}"), 0));
+            }
+            taken.push(self.hand_out(number, worker, scopes));
+        }
+        more
+    }
+
+    /// What a job must hold, and how many may hold it.
+    fn wants(&self, number: usize) -> Vec<(String, usize)> {
+        let new = &self.jobs[number].new;
+        let Some(extras) = new.extras.as_ref() else { return Vec::new() };
+        let per_key = self.queues.get(&new.queue).map_or(1, |queue| queue.settings.per_key_limit()) as usize;
+        let process = extras.process.as_ref().unwrap_or(&new.kind);
+        let subject = extras.subject.as_ref().map(|subject| (format!("subject {process} {subject}"), 1));
+        let key = extras.concurrency_key.as_ref().map(|key| (format!("key {} {key}", new.queue), per_key));
+        subject.into_iter().chain(key).collect()
+    }
+
+    fn hand_out(&mut self, number: usize, worker: usize, scopes: Vec<(String, usize)>) -> (usize, Epoch, i32) {
+        let event = Event::Claim { worker: worker_id(worker) };
+        let after = self.jobs[number].job.apply(event, self.now).expect("a waiting job can be claimed");
+        let (epoch, attempt) = (after.epoch, after.attempt);
+        self.set(number, after);
+        self.holds.extend(scopes.into_iter().map(|(scope, _)| (scope, number, epoch)));
+        let new = &self.jobs[number].new;
+        let settings = self.queues.get(&new.queue).map(|queue| &queue.settings);
+        let timeout_s = new.extras.as_ref().and_then(|extras| extras.timeout_s);
+        let timeout_s = timeout_s.or_else(|| settings.and_then(|settings| settings.timeout_s_for(&new.kind)));
+        let (claim, now) = (self.claims, self.now);
+        let job = &mut self.jobs[number];
+        job.claim = Some(claim);
+        job.deadline = timeout_s.map(|seconds| now.plus_s(seconds));
+        job.tell("started", Some(worker), None);
+        self.notify(number, JobState::Queued, JobState::Working);
+        (number, epoch, attempt)
+    }
+}
+
+impl ModelJob {
+    fn can_run(&self) -> bool {
+        self.job.job_state() == JobState::Queued && self.parked.is_none()
+    }
+
+    fn lane(&self) -> Lane {
+        let new = &self.new;
+        (new.queue.clone(), new.kind.clone(), new.affinity.clone(), self.is_guarded(), new.priority)
+    }
+}

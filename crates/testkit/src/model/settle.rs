@@ -1,0 +1,204 @@
+//! How attempts end: by the worker's word, by a cancel, by silence, by the clock (X3, X4, Q7, Q8, Q11).
+
+use domain::job::{Event, Held};
+use domain::{Epoch, JobError, JobState, Outcome, Refusal, State};
+use store::jobs::cancel::Canceled;
+use store::jobs::settle::{End, Status};
+use store::jobs::signal::Signaled;
+use store::workers::sweep::Swept;
+
+use super::{Model, worker_id};
+
+impl Model {
+    /// One status per outcome; `None`: no such worker.
+    pub fn settle(&mut self, worker: usize, outcomes: &[(usize, Epoch, End)]) -> Option<Vec<Status>> {
+        if !self.alive(worker)? {
+            return Some(vec![Status::ClaimLost; outcomes.len()]);
+        }
+        self.touch(worker);
+        Some(outcomes.iter().map(|(job, epoch, end)| self.settle_one(worker, *job, *epoch, end)).collect())
+    }
+
+    fn settle_one(&mut self, worker: usize, number: usize, epoch: Epoch, end: &End) -> Status {
+        if self.revocations.remove(&(worker, number, epoch)) {
+            self.free(number, epoch);
+            if matches!(end, End::Cancel) {
+                return Status::Applied;
+            }
+        }
+        let by = Held { worker: worker_id(worker), epoch };
+        let (event, name, cause) = match end {
+            End::Finish(_) => (Event::Finish { by }, "finished", None),
+            End::Fail(error) => {
+                (Event::Fail { by, error: error.clone(), dice: 0.0 }, "failed", Some(error.code.as_str()))
+            }
+            End::Cancel => (Event::CancelClaimed { by }, "canceled", None),
+            End::Snooze { delay_ms } => (Event::Snooze { by, delay_ms: *delay_ms }, "snoozed", None),
+            End::Release => (Event::Release { by }, "released", None),
+        };
+        match self.apply(number, event, name, cause) {
+            Ok(()) => {
+                self.free(number, epoch);
+                Status::Applied
+            }
+            Err(Refusal::AlreadyEnded) => Status::AlreadyEnded,
+            Err(_) => Status::ClaimLost,
+        }
+    }
+
+    /// Ends the current attempt by the rules; what it held is the caller's business.
+    fn apply(&mut self, number: usize, event: Event, name: &str, cause: Option<&str>) -> Result<(), Refusal> {
+        let before = self.jobs[number].job.clone();
+        let after = before.apply(event, self.now)?;
+        let worker = self.worker_of(number);
+        let (from, to) = (before.job_state(), after.job_state());
+        let name = match &after.state {
+            State::Ended { outcome: Outcome::Failed(_), .. } => "failed",
+            State::Ended { outcome: Outcome::Canceled, .. } => "canceled",
+            _ => name,
+        };
+        self.jobs[number].tell(name, worker, cause);
+        self.set(number, after);
+        let job = &mut self.jobs[number];
+        job.claim = None;
+        job.deadline = None;
+        if job.job.job_state().is_terminal() {
+            job.parked = None;
+            let unique = job.new.extras.as_ref().and_then(|extras| extras.unique.as_ref());
+            if let Some(unique) = unique.filter(|unique| unique.for_s.is_none()) {
+                let key = (job.new.queue.clone(), unique.key.clone());
+                if self.unique.get(&key).is_some_and(|(owner, _)| *owner == number) {
+                    self.unique.remove(&key);
+                }
+            }
+        }
+        self.notify(number, from, to);
+        Ok(())
+    }
+
+    pub(super) fn notify(&mut self, number: usize, from: JobState, to: JobState) {
+        let webhook = self.jobs[number].new.extras.as_ref().is_some_and(|extras| extras.webhook.is_some());
+        if webhook && from != to {
+            self.outbox.push((number, to, from));
+        }
+    }
+
+    pub fn worker_of(&self, number: usize) -> Option<usize> {
+        match &self.jobs[number].job.state {
+            State::Loading(claim) | State::Working(claim) => Some(claim.worker.uuid().as_u128() as usize - 1),
+            _ => None,
+        }
+    }
+
+    /// What the answer says of the job: its number stands in for its id.
+    pub fn cancel(&mut self, number: usize) -> Result<usize, Canceled> {
+        let (worker, epoch) = (self.worker_of(number), self.jobs[number].job.epoch);
+        match self.apply(number, Event::Cancel, "canceled", None) {
+            Ok(()) => {
+                self.revocations.extend(worker.map(|worker| (worker, number, epoch)));
+                Ok(number)
+            }
+            Err(_) => match self.jobs[number].job.job_state() {
+                JobState::Canceled => Ok(number),
+                state => Err(Canceled::AlreadyEnded(state)),
+            },
+        }
+    }
+
+    pub fn signal(&mut self, number: usize, epoch: Epoch, state: Option<JobState>) -> Signaled {
+        let before = self.jobs[number].job.clone();
+        let by = match self.worker_of(number) {
+            Some(worker) => Held { worker: worker_id(worker), epoch },
+            None => Held { worker: worker_id(usize::MAX >> 1), epoch },
+        };
+        let event = match state.unwrap_or(before.job_state()) {
+            JobState::Loading => Event::Load { by },
+            _ => Event::Work { by },
+        };
+        match before.apply(event, self.now) {
+            // Progress alone may be told while loading and does not end it.
+            Ok(_) if state.is_none() => Signaled::Applied,
+            Ok(after) => {
+                let (from, to) = (before.job_state(), after.job_state());
+                self.set(number, after);
+                self.notify(number, from, to);
+                Signaled::Applied
+            }
+            Err(refusal) => Signaled::Refused(refusal),
+        }
+    }
+
+    /// How many got in line.
+    pub fn promote(&mut self) -> usize {
+        let mut promoted = 0;
+        for number in 0..self.jobs.len() {
+            if let Ok(after) = self.jobs[number].job.apply(Event::Due, self.now) {
+                self.set(number, after);
+                promoted += 1;
+            }
+        }
+        promoted
+    }
+
+    pub fn sweep(&mut self) -> Swept {
+        let mut swept = Swept::default();
+        for worker in 0..self.workers.len() {
+            if self.alive(worker) == Some(false) && !self.workers[worker].buried {
+                self.workers[worker].buried = true;
+                swept.workers += 1;
+            }
+        }
+        for worker in 0..self.workers.len() {
+            if self.workers[worker].buried && !self.workers[worker].removed {
+                swept.jobs += self.take_all_from(worker, true);
+            }
+        }
+        let now = self.now;
+        let late = |job: &super::ModelJob| job.deadline.filter(|deadline| *deadline < now);
+        let mut late: Vec<(domain::Time, usize)> =
+            self.jobs.iter().enumerate().filter_map(|(number, job)| Some((late(job)?, number))).collect();
+        late.sort_unstable();
+        for (_, number) in late {
+            let (worker, epoch) = (self.worker_of(number).expect("late jobs are claimed"), self.jobs[number].job.epoch);
+            let by = Held { worker: worker_id(worker), epoch };
+            let event = Event::TimeOut { by, timeout_s: 1, dice: 0.0 };
+            self.apply(number, event, "failed", Some("timeout")).expect("a claimed job times out");
+            self.revocations.insert((worker, number, epoch));
+            swept.timed_out += 1;
+        }
+        swept
+    }
+
+    /// `false`: no such worker.
+    pub fn remove(&mut self, worker: usize) -> bool {
+        let Some(alive) = self.alive(worker) else { return false };
+        self.take_all_from(worker, !alive);
+        self.workers[worker].removed = true;
+        true
+    }
+
+    fn take_all_from(&mut self, worker: usize, dead: bool) -> usize {
+        let mut taken = 0;
+        for number in 0..self.jobs.len() {
+            if self.worker_of(number) != Some(worker) {
+                continue;
+            }
+            let epoch = self.jobs[number].job.epoch;
+            let by = Held { worker: worker_id(worker), epoch };
+            let applied = if dead {
+                self.apply(number, Event::Expire { by }, "expired", Some(&JobError::expired().code))
+            } else {
+                self.apply(number, Event::Release { by }, "released", None)
+            };
+            applied.expect("the worker has it");
+            self.free(number, epoch);
+            taken += 1;
+        }
+        let revoked: Vec<_> = self.revocations.iter().filter(|(of, _, _)| *of == worker).copied().collect();
+        for revocation in revoked {
+            self.revocations.remove(&revocation);
+            self.free(revocation.1, revocation.2);
+        }
+        taken
+    }
+}
