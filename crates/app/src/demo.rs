@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 
 /// Keeps a little of everything going until told to stop.
 pub(crate) async fn run(engine: Arc<Engine>, stop: CancellationToken) {
-    let embedded = Embedded::of(engine);
+    let embedded = Embedded::of(engine, None);
     let tracker = TaskTracker::new();
     tracker.spawn(work(embedded.clone(), stop.clone()));
     tracker.spawn(infer(embedded.clone(), stop.clone()));

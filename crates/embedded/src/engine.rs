@@ -6,6 +6,7 @@ use std::time::Duration;
 use client::{Worker, WorkerBuilder};
 use domain::{JobId, TenantId};
 use engine::{Engine, EngineOptions};
+use store::artifacts::Blobs;
 use store::jobs::cancel::Canceled;
 use store::jobs::enqueue::{Accepted, EnqueueReply};
 use store::jobs::get::StoredJob;
@@ -24,27 +25,35 @@ pub enum EmbeddedError {
 #[derive(Clone)]
 pub struct Embedded {
     engine: Arc<Engine>,
+    blobs: Option<Blobs>,
 }
 
 impl Embedded {
-    /// `sqlite:PATH` or `postgres://…`. On SQLite no other engine or server may have the file.
+    /// `sqlite:PATH` or `postgres://…`. On SQLite no other engine or server may have the file. Large artifacts go to a
+    /// folder beside it, `PATH` with the ending `.artifacts`, or to `windlass-artifacts` here.
     pub async fn open(url: &str) -> Result<Self, EmbeddedError> {
         let parsed = DatabaseUrl::parse(url)?;
         let options = StoreOptions { exclusive: true, ..StoreOptions::default() };
         let store = Store::open(&parsed, options).await?;
         store.migrate_up().await?;
         let direct_url = store.is_postgres().then(|| url.to_owned());
-        Self::on(store, EngineOptions { direct_url, ..EngineOptions::default() }).await
+        let folder = match &parsed {
+            DatabaseUrl::Sqlite(path) => path.with_extension("artifacts"),
+            DatabaseUrl::Postgres(_) => "windlass-artifacts".into(),
+        };
+        let blobs = Some(Blobs::folder(&folder)?);
+        Self::on(store, EngineOptions { direct_url, blobs, ..EngineOptions::default() }).await
     }
 
     /// On a store that is open and migrated.
     pub async fn on(store: Store, options: EngineOptions) -> Result<Self, EmbeddedError> {
-        Ok(Self { engine: Arc::new(Engine::start(store, options).await?) })
+        let blobs = options.blobs.clone();
+        Ok(Self { engine: Arc::new(Engine::start(store, options).await?), blobs })
     }
 
     /// On an engine that this process runs already.
-    pub fn of(engine: Arc<Engine>) -> Self {
-        Self { engine }
+    pub fn of(engine: Arc<Engine>, blobs: Option<Blobs>) -> Self {
+        Self { engine, blobs }
     }
 
     pub fn store(&self) -> &Store {
@@ -78,7 +87,7 @@ impl Embedded {
 
     /// A worker in this process, to be given handlers and run.
     pub fn worker(&self) -> WorkerBuilder<Backend> {
-        Worker::builder(Backend::new(self.engine.clone()))
+        Worker::builder(Backend::new(self.engine.clone(), self.blobs.clone()))
     }
 
     /// Stops the tasks. Workers should have been stopped before.

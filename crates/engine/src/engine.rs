@@ -5,27 +5,31 @@ use std::time::Duration;
 
 use domain::limits::HISTORY_RETENTION_S_DEFAULT;
 use store::Store;
+use store::artifacts::Blobs;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::task::{Task, TaskStatus, run_until};
 use crate::tasks::beat::Beat;
 use crate::tasks::check_counters::CheckCounters;
+use crate::tasks::collect_garbage::CollectGarbage;
 use crate::tasks::fold_counters::FoldCounters;
 use crate::tasks::promote_due::PromoteDue;
 use crate::tasks::prune::Prune;
 use crate::tasks::sweep_leases::SweepLeases;
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct EngineOptions {
     pub history_retention_s: i64,
     /// A connection of its own for hints between nodes, past any pooler; PostgreSQL only.
     pub direct_url: Option<String>,
+    /// Where large artifacts are, so that those nobody names any more can be deleted.
+    pub blobs: Option<Blobs>,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { history_retention_s: HISTORY_RETENTION_S_DEFAULT, direct_url: None }
+        Self { history_retention_s: HISTORY_RETENTION_S_DEFAULT, direct_url: None, blobs: None }
     }
 }
 
@@ -50,6 +54,9 @@ impl Engine {
         engine.run(FoldCounters);
         engine.run(CheckCounters);
         engine.run(Prune { history_retention_s: options.history_retention_s });
+        if let Some(blobs) = options.blobs {
+            engine.run(CollectGarbage { blobs });
+        }
         if let Some(url) = options.direct_url {
             let (store, stop) = (engine.store.clone(), engine.stop.clone());
             engine.tracker.spawn(async move {

@@ -28,7 +28,7 @@ impl ApiError {
     }
 
     fn at(self, field: impl Into<String>) -> Self {
-        Self { field: Some(field.into()), ..self }
+        Self { field: Some(field.into()).filter(|field| !field.is_empty()), ..self }
     }
 
     pub(crate) fn invalid_json(detail: impl Display) -> Self {
@@ -43,7 +43,7 @@ impl ApiError {
     pub(crate) fn invalid_field(field: impl Into<String>, detail: impl Display) -> Self {
         let field = field.into();
         let detail = if field.is_empty() { detail.to_string() } else { format!("{field} {detail}") };
-        Self { detail, ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, code::INVALID_FIELD, "") }.at(field)
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, code::INVALID_FIELD, detail).at(field)
     }
 
     pub(crate) fn invalid_query(parameter: &str, detail: impl Display) -> Self {

@@ -1,7 +1,7 @@
 //! JSON bodies, read so that a refusal names the field that is to blame.
 
 use domain::limits::JSON_DEPTH;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::error::Category;
 
 use crate::error::ApiError;
@@ -11,6 +11,11 @@ pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
         ApiError::invalid_json(format_args!("the body is not UTF-8 from byte {} on", error.valid_up_to()))
     })?;
     check_depth(body)?;
+    // Left to itself the parser takes an array for an object, its items in the order of the fields.
+    if !text.trim_ascii_start().starts_with('{') {
+        serde_json::from_str::<IgnoredAny>(text).map_err(not_json)?;
+        return Err(ApiError::invalid_field("", "the body must be a JSON object"));
+    }
     // Keeping track of the path costs time; it is walked again only to tell where an error is.
     serde_json::from_str(text).map_err(|error| explain::<T>(text, error))
 }
@@ -41,7 +46,7 @@ fn check_depth(body: &[u8]) -> Result<(), ApiError> {
 
 fn explain<T: DeserializeOwned>(text: &str, error: serde_json::Error) -> ApiError {
     if error.classify() != Category::Data {
-        return ApiError::invalid_json(format_args!("the body is not JSON: {error}"));
+        return not_json(error);
     }
     let mut reader = serde_json::Deserializer::from_str(text);
     let path = match serde_path_to_error::deserialize::<_, T>(&mut reader) {
@@ -68,6 +73,10 @@ fn explain<T: DeserializeOwned>(text: &str, error: serde_json::Error) -> ApiErro
         return ApiError::duplicate_field(field.clone(), format_args!("{field} is given twice"));
     }
     ApiError::invalid_field(parent, format_args!("cannot be taken: {message}"))
+}
+
+fn not_json(error: serde_json::Error) -> ApiError {
+    ApiError::invalid_json(format_args!("the body is not JSON: {error}"))
 }
 
 fn expected(message: &str) -> &str {

@@ -12,6 +12,7 @@ use store::artifacts::Blobs;
 use store::{DatabaseUrl, Store, StoreOptions};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -89,11 +90,13 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     let engine_options = EngineOptions {
         history_retention_s: args.history_retention_days.saturating_mul(86_400),
         direct_url: store.is_postgres().then(|| args.database_direct.clone().unwrap_or(database.clone())),
+        blobs: None,
     };
     let state = build(store, engine_options, &data_dir, args.artifacts.as_deref(), args.payload_bytes).await?;
     let stop = CancellationToken::new();
     let tracker = TaskTracker::new();
-    tracker.spawn(stop_on_signal(stop.clone()));
+    let mut signals = JoinSet::new();
+    signals.spawn(stop_on_signal(stop.clone()));
     let address = listener.local_addr()?;
     announce(address, &url, args.demo);
     if args.demo {
@@ -125,7 +128,7 @@ async fn build(
         Some(bucket) => Blobs::open(bucket)?,
         None => Blobs::folder(&data_dir.join("artifacts"))?,
     };
-    let engine = Engine::start(store, options).await?;
+    let engine = Engine::start(store, EngineOptions { blobs: Some(blobs.clone()), ..options }).await?;
     let options = ServerOptions { payload_bytes, ..ServerOptions::default() };
     Ok(AppState::new(Arc::new(engine), Arc::new(blobs), options))
 }
@@ -179,8 +182,8 @@ async fn stop_on_signal(stop: CancellationToken) {
     tracing::info!("stopping");
     stop.cancel();
     tokio::select! {
-        _ = terminate.recv() => std::process::exit(130),
-        _ = interrupt.recv() => std::process::exit(130),
-        () = tokio::time::sleep(std::time::Duration::from_secs(1)) => {}
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
     }
+    std::process::exit(130);
 }

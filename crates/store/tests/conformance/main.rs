@@ -4,6 +4,7 @@ mod support;
 
 mod cancel;
 mod claim;
+mod differential;
 mod enqueue;
 mod lease;
 mod limits;

@@ -180,7 +180,7 @@ impl Model {
 }
 
 /// Waits of 5, 15, 45 seconds: all end in five, and jitter would be a die that the stores throw for themselves.
-pub fn policy() -> RetryPolicy {
+fn policy() -> RetryPolicy {
     RetryPolicy::new(Some(5), Some(45), Some(3.0), None).expect("a valid policy")
 }
 

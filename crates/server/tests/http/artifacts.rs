@@ -1,0 +1,202 @@
+//! Q9: artifacts over HTTP.
+
+use axum::body::Body;
+use axum::http::Request;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use server::ServerOptions;
+use sha2::{Digest, Sha256};
+use testkit::on_both;
+
+use crate::api::{Api, members, request};
+
+fn put(job: &str, name: &str, content: &[u8]) -> Request<Body> {
+    let builder = request("PUT", &format!("/api/v1/jobs/{job}/artifacts/{name}"));
+    builder.header("content-type", "text/html").body(Body::from(content.to_vec())).unwrap()
+}
+
+fn with(mut request: Request<Body>, header: &'static str, value: &str) -> Request<Body> {
+    request.headers_mut().insert(header, value.parse().unwrap());
+    request
+}
+
+fn digest(content: &[u8]) -> String {
+    format!("sha-256=:{}:", STANDARD.encode(Sha256::digest(content)))
+}
+
+/// Larger than what lives in the database, and not a multiple of anything.
+fn large() -> Vec<u8> {
+    (0..10_000_019u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
+
+fn blob_files(api: &Api) -> usize {
+    let Ok(tenants) = std::fs::read_dir(api.blobs.path()) else { return 0 };
+    tenants.map(|tenant| std::fs::read_dir(tenant.unwrap().path()).unwrap().count()).sum()
+}
+
+#[tokio::test]
+async fn q9_small_and_large_artifacts_come_back_as_they_went_and_run_nothing() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let job = api.job("q").await;
+        for (name, content) in [("empty", Vec::new()), ("report.html", b"<script>".to_vec()), ("weights.bin", large())] {
+            let stored = api.ask(with(put(&job, name, &content), "repr-digest", &digest(&content))).await;
+            assert_eq!(stored.status, 201, "{:?}", stored.body);
+            let view = stored.json();
+            assert_eq!(members(&view), ["content_type", "created_at", "name", "sha256", "size"]);
+            assert_eq!((&view["name"], &view["size"]), (&json!(name), &json!(content.len())));
+            let got = api.get(&format!("/api/v1/jobs/{job}/artifacts/{name}")).await;
+            assert!(got.body == content, "{name} is the same");
+            assert_eq!(got.header("content-length"), content.len().to_string());
+            assert_eq!(got.header("content-type"), "text/html");
+            assert_eq!(got.header("repr-digest"), digest(&content));
+            assert!(got.header("content-disposition").starts_with("attachment; filename=\""));
+            assert_eq!(got.header("x-content-type-options"), "nosniff");
+            assert_eq!(got.header("content-security-policy"), "sandbox; default-src 'none'");
+        }
+        assert_eq!(blob_files(&api), 1, "only the large one is a blob");
+        let listed = api.get(&format!("/api/v1/jobs/{job}/artifacts")).await.json();
+        let names: Vec<&Value> = listed["items"].as_array().unwrap().iter().map(|item| &item["name"]).collect();
+        assert_eq!(names, ["empty", "report.html", "weights.bin"]);
+        api.get(&format!("/api/v1/jobs/{job}/artifacts/other")).await.problem(404, "not_found", None);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q9_the_same_again_is_fine_and_another_of_the_same_name_is_not() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let job = api.job("q").await;
+        for content in [b"small".to_vec(), large()] {
+            let name = format!("a{}", content.len());
+            let put = |content: &[u8]| api.ask(put(&job, &name, content));
+            let first = put(&content).await;
+            let again = put(&content).await;
+            assert_eq!((first.status.as_u16(), again.status.as_u16()), (201, 200));
+            assert_eq!(first.json(), again.json());
+            put(&[&content[..], b"!"].concat()).await.problem(409, "artifact_exists", None);
+            let got = api.get(&format!("/api/v1/jobs/{job}/artifacts/{name}")).await;
+            assert!(got.body == content);
+        }
+        assert_eq!(blob_files(&api), 1, "what was refused is deleted");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q9_a_wrong_digest_stores_nothing() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let job = api.job("q").await;
+        for content in [b"small".to_vec(), large()] {
+            let wrong = with(put(&job, "a", &content), "repr-digest", &digest(b"other"));
+            api.ask(wrong).await.problem(422, "digest_mismatch", Some("Repr-Digest"));
+        }
+        for bad in ["sha-256=abc", "sha-256=:!!:", "md5=:AAAA:", ""] {
+            let bad = with(put(&job, "a", b"x"), "repr-digest", bad);
+            api.ask(bad).await.problem(400, "invalid_header", Some("Repr-Digest"));
+        }
+        let both = format!("sha-512=:AAAA:, {}", digest(b"x"));
+        assert_eq!(api.ask(with(put(&job, "b", b"x"), "repr-digest", &both)).await.status, 201);
+        let listed = api.get(&format!("/api/v1/jobs/{job}/artifacts")).await.json();
+        assert_eq!((listed["items"].as_array().unwrap().len(), blob_files(&api)), (1, 0));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x3_a_stale_epoch_stores_nothing() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let (job, worker, epoch) = api.claimed("q").await;
+        let at = |epoch: i64, name: &str, content: &[u8]| with(put(&job, name, content), "x-windlass-epoch", &epoch.to_string());
+        assert_eq!(api.ask(at(epoch, "mine", b"x")).await.status, 201);
+        api.ask(at(epoch + 1, "a", b"x")).await.problem(409, "claim_lost", None);
+        api.ask(at(epoch - 1, "a", &large())).await.problem(409, "claim_lost", None);
+        api.settle(&worker, json!({"job_id": job, "epoch": epoch, "outcome": "finish"})).await;
+        api.ask(at(epoch, "late", b"x")).await.problem(409, "claim_lost", None);
+        let bad = with(put(&job, "a", b"x"), "x-windlass-epoch", "one");
+        api.ask(bad).await.problem(400, "invalid_header", Some("X-Windlass-Epoch"));
+        assert_eq!(api.ask(put(&job, "by-hand", b"x")).await.status, 201, "a person may add to an ended job");
+        let nobody = "00000000-0000-7000-8000-000000000000";
+        api.ask(put(nobody, "a", b"x")).await.problem(404, "not_found", None);
+        let listed = api.get(&format!("/api/v1/jobs/{job}/artifacts")).await.json();
+        assert_eq!((listed["items"].as_array().unwrap().len(), blob_files(&api)), (2, 0));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q9_names_are_one_visible_word_and_sizes_have_a_limit() {
+    on_both(async |db| {
+        let options = ServerOptions { artifact_bytes: 100_000, ..ServerOptions::default() };
+        let api = Api::with(db, options).await;
+        let job = api.job("q").await;
+        for name in ["a%20b%20%C3%A4.txt", "...", "a%22b", "%F0%9F%92%A5"] {
+            assert_eq!(api.ask(put(&job, name, b"x")).await.status, 201, "{name}");
+            let got = api.get(&format!("/api/v1/jobs/{job}/artifacts/{name}")).await;
+            assert_eq!(&got.body[..], b"x");
+        }
+        for name in ["%2E%2E", "a%2Fb", "%5C", "%00", "%FF", "%20", "a%E2%80%AEb", &"x".repeat(257)] {
+            api.ask(put(&job, name, b"x")).await.problem(422, "invalid_field", Some("name"));
+        }
+        api.ask(put(&job, "big", &vec![0; 100_001])).await.problem(413, "body_too_large", None);
+        let chunks = futures_util::stream::iter((0..20).map(|_| Ok::<_, std::io::Error>(vec![0u8; 10_000])));
+        let streamed = request("PUT", &format!("/api/v1/jobs/{job}/artifacts/big")).body(Body::from_stream(chunks));
+        api.ask(streamed.unwrap()).await.problem(413, "body_too_large", None);
+        let broken = [Ok(vec![0u8; 90_000]), Err(std::io::Error::other("gone"))];
+        let broken = Body::from_stream(futures_util::stream::iter(broken));
+        let broken = request("PUT", &format!("/api/v1/jobs/{job}/artifacts/big")).body(broken).unwrap();
+        assert_eq!(api.ask(broken).await.status, 400);
+        assert_eq!(blob_files(&api), 0, "what was refused is deleted");
+        api.get(&format!("/api/v1/jobs/{job}/artifacts/big")).await.problem(404, "not_found", None);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q9_garbage_is_collected_after_an_hour_and_what_is_visible_never_is() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let job = api.job("q").await;
+        api.ask(put(&job, "kept", &large())).await;
+        // An upload whose server died: its caller goes away in the middle.
+        let first = futures_util::stream::iter([Ok::<_, std::io::Error>(large())]);
+        let endless = futures_util::StreamExt::chain(first, futures_util::stream::pending());
+        let dying = request("PUT", &format!("/api/v1/jobs/{job}/artifacts/lost")).body(Body::from_stream(endless));
+        let dying = api.ask(dying.unwrap());
+        assert!(tokio::time::timeout(std::time::Duration::from_millis(500), dying).await.is_err());
+        let collect = async || api.db.store.collect_garbage(&api.state.blobs).await.unwrap();
+        assert_eq!(collect().await, 0, "it may be under way");
+        api.db.clock.advance_ms(3_700_000);
+        assert_eq!(collect().await, 1);
+        assert_eq!(collect().await, 0);
+        let kept = api.get(&format!("/api/v1/jobs/{job}/artifacts/kept")).await;
+        assert!(kept.body == large());
+        api.get(&format!("/api/v1/jobs/{job}/artifacts/lost")).await.problem(404, "not_found", None);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q9_a_blob_that_was_damaged_is_never_served_as_whole() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let job = api.job("q").await;
+        api.ask(put(&job, "a", &large())).await;
+        let tenant = std::fs::read_dir(api.blobs.path()).unwrap().next().unwrap().unwrap().path();
+        let blob = std::fs::read_dir(tenant).unwrap().next().unwrap().unwrap().path();
+        let mut content = large();
+        content[5_000_000] ^= 1;
+        std::fs::write(blob, content).unwrap();
+        let name = testkit::label("a");
+        let id = domain::JobId::new(job.parse().unwrap());
+        let tenant = domain::TenantId::DEFAULT;
+        let download = api.db.store.artifact(&api.state.blobs, tenant, id, name).await.unwrap().unwrap();
+        let chunks: Vec<_> = futures_util::StreamExt::collect(download.bytes).await;
+        assert!(chunks.last().unwrap().is_err());
+    })
+    .await;
+}

@@ -1,0 +1,237 @@
+//! X10: no input gives a 500, and each refusal says what to change.
+
+use axum::body::Body;
+use axum::http::Request;
+use serde_json::{Value, json};
+use testkit::on_both;
+
+use crate::api::{Api, json_request, request};
+
+fn raw(method: &str, path: &str, content_type: Option<&str>, body: impl Into<Body>) -> Request<Body> {
+    let mut builder = request(method, path);
+    if let Some(content_type) = content_type {
+        builder = builder.header("content-type", content_type);
+    }
+    builder.body(body.into()).unwrap()
+}
+
+const JSON: Option<&str> = Some("application/json");
+const JOBS: &str = "/api/v1/jobs";
+
+#[tokio::test]
+async fn x10_bodies_that_cannot_be_read_are_refused() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let check = async |request, status, code, field| api.ask(request).await.problem(status, code, field);
+        let good = r#"{"queue":"q","kind":"k"}"#;
+        for content_type in [None, Some("text/plain"), Some("application/x-www-form-urlencoded"), Some("application/jsonp")] {
+            check(raw("POST", JOBS, content_type, good), 415, "unsupported_media_type", None).await;
+        }
+        for body in ["", "{", "nonsense", "[1", r#"{"queue":"q","kind":"k"} trailing"#, r#"{"queue":"q","kind":"k","payload":{"a":tru}}"#, "\u{feff}{}"] {
+            check(raw("POST", JOBS, JSON, body), 400, "invalid_json", None).await;
+        }
+        check(raw("POST", JOBS, JSON, &b"{\"queue\":\"\xff\",\"kind\":\"k\"}"[..]), 400, "invalid_json", None).await;
+        let invalid_payload = &b"{\"queue\":\"q\",\"kind\":\"k\",\"payload\":\"\xed\xa0\x80\"}"[..];
+        check(raw("POST", JOBS, JSON, invalid_payload), 400, "invalid_json", None).await;
+        let deep = format!(r#"{{"queue":"q","kind":"k","payload":{}{}}}"#, "[".repeat(100_000), "]".repeat(100_000));
+        check(raw("POST", JOBS, JSON, deep), 400, "invalid_json", None).await;
+        let huge = format!(r#"{{"queue":"q","kind":"k","payload":"{}"}}"#, "x".repeat(17 << 20));
+        check(raw("POST", JOBS, JSON, huge), 413, "body_too_large", None).await;
+        let large = json!({"queue": "q", "kind": "k", "payload": "x".repeat(1 << 20)});
+        check(json_request("POST", JOBS, &large), 422, "invalid_field", Some("payload")).await;
+        let twice = r#"{"queue":"q","kind":"k","kind":"l"}"#;
+        check(raw("POST", JOBS, JSON, twice), 400, "invalid_json", Some("kind")).await;
+        assert_eq!(api.job_count().await, 0, "nothing was stored");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x10_a_field_that_cannot_be_taken_is_named() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let cases: Vec<(Value, &str)> = vec![
+            (json!({"kind": "k"}), "queue"),
+            (json!({"queue": "q"}), "kind"),
+            (json!({"queue": 7}), "queue"),
+            (json!({"queue": "q", "kind": null}), "kind"),
+            (json!({"quue": "q"}), "quue"),
+            (json!({"queue": ""}), "queue"),
+            (json!({"queue": "a b"}), "queue"),
+            (json!({"queue": "nul\u{0}"}), "queue"),
+            (json!({"queue": "größe"}), "queue"),
+            (json!({"queue": "x".repeat(129)}), "queue"),
+            (json!({"kind": "<script>"}), "kind"),
+            (json!({"affinity": ""}), "affinity"),
+            (json!({"affinity": "a\u{202e}b"}), "affinity"),
+            (json!({"subject": "nul\u{0}"}), "subject"),
+            (json!({"subject": "x".repeat(257)}), "subject"),
+            (json!({"process": "*"}), "process"),
+            (json!({"run": " padded"}), "run"),
+            (json!({"concurrency_key": "\u{feff}"}), "concurrency_key"),
+            (json!({"unique_key": "\n"}), "unique_key"),
+            (json!({"unique_key": "a", "unique_by": ["kind"]}), "unique_by"),
+            (json!({"unique_by": []}), "unique_by"),
+            (json!({"unique_by": ["queue"]}), "unique_by"),
+            (json!({"unique_for_s": 5}), "unique_for_s"),
+            (json!({"unique_key": "a", "unique_for_s": 0}), "unique_for_s"),
+            (json!({"unique_key": "a", "unique_for_s": i64::MAX}), "unique_for_s"),
+            (json!({"priority": 40_000}), "priority"),
+            (json!({"priority": 1.5}), "priority"),
+            (json!({"priority": u64::MAX}), "priority"),
+            (json!({"max_attempts": 0}), "max_attempts"),
+            (json!({"max_attempts": 1_001}), "max_attempts"),
+            (json!({"timeout_s": 0}), "timeout_s"),
+            (json!({"timeout_s": i64::MAX}), "timeout_s"),
+            (json!({"run_at": "tomorrow"}), "run_at"),
+            (json!({"run_at": 12}), "run_at"),
+            (json!({"run_at": "9999-01-01T00:00:00Z"}), "run_at"),
+            (json!({"run_at": "-009999-01-02T01:59:59Z"}), "run_at"),
+            (json!({"run_at": "1969-12-31T23:59:59Z"}), "run_at"),
+            (json!({"retry": {"initial_s": -1}}), "retry.initial_s"),
+            (json!({"retry": {"exponent": 0.5}}), "retry.exponent"),
+            (json!({"retry": {"jitter": 2}}), "retry.jitter"),
+            (json!({"retry": {"maximum_s": u64::MAX}}), "retry.maximum_s"),
+            (json!({"retry": {"initial": 1}}), "retry.initial"),
+            (json!({"tags": ["ok", "a\u{0}"]}), "tags[1]"),
+            (json!({"tags": vec!["t"; 33]}), "tags"),
+            (json!({"tags": "t"}), "tags"),
+            (json!({"webhook": {"url": "ftp://example.com"}}), "webhook.url"),
+            (json!({"webhook": {"url": "/relative"}}), "webhook.url"),
+            (json!({"webhook": {"url": "https://example.com", "secret": "hunter2"}}), "webhook.secret"),
+            (json!({"webhook": {}}), "webhook.url"),
+        ];
+        for (members, field) in cases {
+            let whole = members.get("queue").is_some() || field == "queue" || field == "quue";
+            let mut body = if whole { json!({}) } else { json!({"queue": "q"}) };
+            if field != "kind" {
+                body["kind"] = json!("k");
+            }
+            body.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());
+            println!("{body}");
+            api.post(JOBS, body.clone()).await.problem(422, "invalid_field", Some(field));
+            let batch = json!({"jobs": [{"queue": "q", "kind": "k"}, body]});
+            let in_batch = format!("jobs[1].{field}");
+            api.post("/api/v1/jobs/batch", batch).await.problem(422, "invalid_field", Some(&in_batch));
+        }
+        api.post("/api/v1/jobs/batch", json!({"jobs": []})).await.problem(422, "invalid_field", Some("jobs"));
+        let many = json!({"jobs": vec![json!({"queue": "q", "kind": "k"}); 10_001]});
+        api.post("/api/v1/jobs/batch", many).await.problem(422, "invalid_field", Some("jobs"));
+        api.post(JOBS, json!([1])).await.problem(422, "invalid_field", None);
+        assert_eq!(api.job_count().await, 0, "nothing was stored");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x10_queries_cursors_ids_and_headers_are_checked() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        for (query, field) in [
+            ("limit=0", "limit"),
+            ("limit=501", "limit"),
+            ("limit=-1", "limit"),
+            ("limit=many", "limit"),
+            ("limit=99999999999999999999", "limit"),
+            ("state=done", "state"),
+            ("queue=a%20b", "queue"),
+            ("queue=", "queue"),
+            ("tag=%00", "tag"),
+            ("subject=a%E2%80%AEb", "subject"),
+            ("text=%00", "text"),
+            ("text=", "text"),
+            ("since=yesterday", "since"),
+            ("until=2026-13-01T00:00:00Z", "until"),
+            ("colour=red", "colour"),
+        ] {
+            println!("{query}");
+            api.get(&format!("{JOBS}?{query}")).await.problem(400, "invalid_query", Some(field));
+        }
+        api.get(&format!("{JOBS}?limit=1&limit=2")).await.problem(400, "invalid_query", Some("limit"));
+        for cursor in ["x", "AAAA", "%00", "..%2F..", "AWoAAA", &"A".repeat(5_000)] {
+            for listing in ["jobs", "queues", "workers"] {
+                let path = format!("/api/v1/{listing}?cursor={cursor}");
+                api.get(&path).await.problem(400, "invalid_cursor", Some("cursor"));
+            }
+        }
+        for id in ["7", "not-an-id", "00000000-0000-0000-0000-000000000000", "%00", "%FF", "💥".repeat(50).as_str()] {
+            let id: String = id.chars().map(|c| if c.is_ascii() { c.to_string() } else { "%F0%9F%92%A5".into() }).collect();
+            for path in ["", "/history", "/why", "/signal", "/artifacts"] {
+                api.get(&format!("{JOBS}/{id}{path}")).await.problem(404, "not_found", None);
+            }
+            api.call("POST", &format!("{JOBS}/{id}/cancel")).await.problem(404, "not_found", None);
+            api.call("POST", &format!("{JOBS}/{id}/retry")).await.problem(404, "not_found", None);
+            api.call("DELETE", &format!("/api/v1/workers/{id}")).await.problem(404, "not_found", None);
+        }
+        let job = api.job("q").await;
+        for wait in ["soon", "-1s", "1e999", "NaN"] {
+            api.get(&format!("{JOBS}/{job}?wait={wait}")).await.problem(400, "invalid_query", Some("wait"));
+        }
+        for key in ["", "with space", &"k".repeat(256)] {
+            let mut request = json_request("POST", JOBS, &json!({"queue": "q", "kind": "k"}));
+            request.headers_mut().insert("idempotency-key", key.parse().unwrap());
+            api.ask(request).await.problem(400, "invalid_header", Some("Idempotency-Key"));
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x10_queues_and_workers_are_checked() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        for (settings, field) in [
+            (json!({"concurrency": 0}), "concurrency"),
+            (json!({"concurrency": "4"}), "concurrency"),
+            (json!({"per_key": -1}), "per_key"),
+            (json!({"rate_per_s": 0}), "rate_per_s"),
+            (json!({"rate_per_s": 1e300}), "rate_per_s"),
+            (json!({"starvation_s": -1}), "starvation_s"),
+            (json!({"timeout_s": 0}), "timeout_s"),
+            (json!({"retention_s": -1}), "retention_s"),
+            (json!({"retry": {"exponent": 0}}), "retry.exponent"),
+            (json!({"phases": ["a b"]}), "phases[0]"),
+            (json!({"kinds": {"a b": {}}}), "kinds.a b"),
+            (json!({"kinds": {"k": {"timeout_s": 0}}}), "kinds.k.timeout_s"),
+            (json!({"webhook": {"url": "https://example.com"}}), "webhook"),
+            (json!({"limit": 1}), "limit"),
+        ] {
+            api.put("/api/v1/queues/q", settings).await.problem(422, "invalid_field", Some(field));
+        }
+        api.get("/api/v1/queues/q").await.problem(404, "not_found", None);
+        for name in ["a%20b", "%00", "%FF"] {
+            api.get(&format!("/api/v1/queues/{name}")).await.problem(422, "invalid_field", Some("name"));
+        }
+        let pause = api.post("/api/v1/queues/q/pause", json!({"reason": "a\u{0}b"})).await;
+        pause.problem(422, "invalid_field", Some("reason"));
+
+        for (worker, field) in [
+            (json!({"queues": ["q"]}), "name"),
+            (json!({"name": "", "queues": ["q"]}), "name"),
+            (json!({"name": "w\u{0}", "queues": ["q"]}), "name"),
+            (json!({"name": "w", "queues": []}), "queues"),
+            (json!({"name": "w", "queues": ["q", "a b"]}), "queues[1]"),
+            (json!({"name": "w", "queues": vec!["q"; 101]}), "queues"),
+            (json!({"name": "w", "queues": ["q"], "kinds": [""]}), "kinds[0]"),
+            (json!({"name": "w", "queues": ["q"], "affinities": ["\u{0}"]}), "affinities[0]"),
+            (json!({"name": "w", "queues": ["q"], "lease_s": 0}), "lease_s"),
+            (json!({"name": "w", "queues": ["q"], "lease_s": 3601}), "lease_s"),
+        ] {
+            api.post("/api/v1/workers", worker).await.problem(422, "invalid_field", Some(field));
+        }
+        let worker = api.worker("q").await;
+        for (claim, field) in [
+            (json!({}), "max"),
+            (json!({"max": 0}), "max"),
+            (json!({"max": 1001}), "max"),
+            (json!({"max": 1, "wait_s": -1}), "wait_s"),
+            (json!({"max": 1, "affinity": "\u{0}"}), "affinity"),
+        ] {
+            api.post(&format!("/api/v1/workers/{worker}/claim"), claim).await.problem(422, "invalid_field", Some(field));
+        }
+        let many = json!({"outcomes": vec![json!({"job_id": worker, "epoch": 1, "outcome": "cancel"}); 1_001]});
+        let settle = api.post(&format!("/api/v1/workers/{worker}/settle"), many).await;
+        settle.problem(422, "invalid_field", Some("outcomes"));
+    })
+    .await;
+}

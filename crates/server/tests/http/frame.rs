@@ -1,0 +1,225 @@
+//! What surrounds the routes: the OpenAPI document, health, metrics, the page, the host check and the stop.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use serde_json::json;
+use server::{HostCheck, ServerOptions, serve};
+use testkit::{Database, on_both};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::api::{Api, json_request, request};
+
+/// Every route the design names so far, with its methods.
+const ROUTES: &[(&str, &[&str])] = &[
+    ("/", &["get"]),
+    ("/api/v1/jobs", &["get", "post"]),
+    ("/api/v1/jobs/batch", &["post"]),
+    ("/api/v1/jobs/cancel", &["post"]),
+    ("/api/v1/jobs/{id}", &["get"]),
+    ("/api/v1/jobs/{id}/artifacts", &["get"]),
+    ("/api/v1/jobs/{id}/artifacts/{name}", &["get", "put"]),
+    ("/api/v1/jobs/{id}/cancel", &["post"]),
+    ("/api/v1/jobs/{id}/history", &["get"]),
+    ("/api/v1/jobs/{id}/retry", &["post"]),
+    ("/api/v1/jobs/{id}/signal", &["get", "put"]),
+    ("/api/v1/jobs/{id}/why", &["get"]),
+    ("/api/v1/queues", &["get"]),
+    ("/api/v1/queues/{name}", &["get", "put"]),
+    ("/api/v1/queues/{name}/pause", &["post"]),
+    ("/api/v1/queues/{name}/resume", &["post"]),
+    ("/api/v1/tasks", &["get"]),
+    ("/api/v1/workers", &["get", "post"]),
+    ("/api/v1/workers/{id}", &["delete"]),
+    ("/api/v1/workers/{id}/claim", &["post"]),
+    ("/api/v1/workers/{id}/drain", &["post"]),
+    ("/api/v1/workers/{id}/heartbeat", &["post"]),
+    ("/api/v1/workers/{id}/settle", &["post"]),
+    ("/healthz", &["get"]),
+    ("/metrics", &["get"]),
+    ("/openapi.json", &["get"]),
+    ("/readyz", &["get"]),
+];
+
+#[tokio::test]
+async fn x11_the_document_lists_every_route_of_the_router() {
+    let api = Api::new(Database::sqlite().await).await;
+    let document = api.get("/openapi.json").await.json();
+    let paths = document["paths"].as_object().unwrap();
+    // The router's own account of its paths, so that a route added beside the document is found.
+    let router = format!("{:?}", server::router(api.state.clone()));
+    let own: BTreeSet<&str> = router.split('"').filter(|text| text.starts_with('/')).collect();
+    let own: BTreeSet<&str> = own.into_iter().filter(|path| !path.contains("__private")).collect();
+    assert_eq!(own, paths.keys().map(String::as_str).collect());
+
+    let methods = |path: &str| -> BTreeSet<String> { paths[path].as_object().unwrap().keys().cloned().collect() };
+    for (path, expected) in ROUTES {
+        assert_eq!(methods(path), expected.iter().map(ToString::to_string).collect(), "{path}");
+    }
+    assert_eq!(paths.len(), ROUTES.len());
+    for (path, item) in paths {
+        for (method, operation) in item.as_object().unwrap() {
+            let problem = &operation["responses"]["default"]["content"]["application/problem+json"];
+            assert_eq!(problem["schema"]["$ref"], "#/components/schemas/Problem", "{method} {path}");
+            assert!(operation["summary"].is_string(), "{method} {path} says what it does");
+        }
+    }
+    // Every name a schema refers to is there.
+    let text = document.to_string();
+    for part in text.split("\"#/components/schemas/").skip(1) {
+        let name = part.split('"').next().unwrap();
+        assert!(document["components"]["schemas"][name].is_object(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn x10_unknown_routes_and_methods_are_problems_too() {
+    let api = Api::new(Database::sqlite().await).await;
+    for path in ["/nowhere", "/api/v1/job", "/api/v2/jobs", "/api/v1/jobs/", "//", "/api/v1/jobs/a/b/c/d"] {
+        api.get(path).await.problem(404, "no_such_route", None);
+    }
+    let answer = api.call("DELETE", "/api/v1/jobs").await;
+    answer.problem(405, "method_not_allowed", None);
+    let allowed: BTreeSet<&str> = answer.header("allow").split(',').collect();
+    assert_eq!(allowed, ["GET", "HEAD", "POST"].into());
+    api.call("BREW", "/api/v1/queues").await.problem(405, "method_not_allowed", None);
+    let head = api.call("HEAD", "/api/v1/jobs").await;
+    assert_eq!((head.status.as_u16(), head.body.len()), (200, 0));
+}
+
+#[tokio::test]
+async fn x11_health_readiness_tasks_and_the_page() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        assert_eq!(api.get("/healthz").await.json(), json!({"status": "ok"}));
+        assert_eq!(api.get("/readyz").await.json(), json!({"status": "ok"}));
+        let tasks = api.get("/api/v1/tasks").await.json();
+        assert!(tasks["items"].as_array().unwrap().iter().any(|task| task["name"] == "sweep_leases"));
+        api.job("a/b").await;
+        let page = api.get("/").await;
+        let html = String::from_utf8(page.body.to_vec()).unwrap();
+        assert_eq!(page.header("content-type"), "text/html; charset=utf-8");
+        assert!(html.contains("Windlass") && html.contains("/openapi.json") && html.contains("<td>a/b</td>"));
+        assert!(!html.contains("<script"));
+        api.db.store.migrate_down(0).await.unwrap();
+        let ready = api.get("/readyz").await;
+        assert_eq!((ready.status.as_u16(), ready.json()["status"].clone()), (503, json!("unavailable")));
+        assert_eq!(api.get("/healthz").await.status, 200);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x11_metrics_have_help_types_and_bounded_labels() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        api.claimed("metered").await;
+        api.get("/nowhere/at/all").await;
+        let answer = api.get("/metrics").await;
+        let text = String::from_utf8(answer.body.to_vec()).unwrap();
+        for expected in [
+            "windlass_jobs{queue=\"metered\",state=\"running\"} 1",
+            "windlass_database_up 1",
+            "windlass_build_info{version=",
+            "route=\"/api/v1/workers/{id}/claim\"",
+            "route=\"unmatched\"",
+            "windlass_jobs_enqueued_total ",
+            "windlass_http_request_seconds_bucket",
+        ] {
+            assert!(text.contains(expected), "{expected} in {text}");
+        }
+        assert!(!text.contains("/nowhere"));
+        let comments = |kind: &str| -> BTreeSet<String> {
+            let start = format!("# {kind} ");
+            text.lines().filter_map(|line| line.strip_prefix(&start)).map(|line| line.split(' ').next().unwrap().into()).collect()
+        };
+        let (help, types) = (comments("HELP"), comments("TYPE"));
+        assert_eq!(help, types, "every metric says what it is");
+        for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let name = line.split(['{', ' ']).next().unwrap();
+            let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+            assert!(types.contains(name) || types.contains(base), "{line}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x7_without_tokens_only_this_machine_is_answered() {
+    let api = Api::new(Database::sqlite().await).await;
+    let host = |host: &str| axum::http::Request::get("/api/v1/jobs").header("host", host).body(Body::empty()).unwrap();
+    for name in ["localhost:7717", "127.0.0.1", "[::1]:7717"] {
+        assert_eq!(api.ask(host(name)).await.status, 200);
+    }
+    for name in ["evil.example", "localhost.evil.example", "192.168.0.7:7717"] {
+        api.ask(host(name)).await.problem(403, "host_not_allowed", None);
+    }
+    let none = axum::http::Request::get("/api/v1/jobs").body(Body::empty()).unwrap();
+    api.ask(none).await.problem(403, "host_not_allowed", None);
+    let absolute = axum::http::Request::get("http://evil.example/healthz").header("host", "localhost");
+    api.ask(absolute.body(Body::empty()).unwrap()).await.problem(403, "host_not_allowed", None);
+
+    let from = |origin: &str| {
+        let mut request = json_request("POST", "/api/v1/jobs", &json!({"queue": "q", "kind": "k"}));
+        request.headers_mut().insert("origin", origin.parse().unwrap());
+        request
+    };
+    for origin in ["https://evil.example", "null", "http://localhost.evil.example"] {
+        api.ask(from(origin)).await.problem(403, "host_not_allowed", None);
+    }
+    assert_eq!(api.job_count().await, 0);
+    assert_eq!(api.ask(from("http://localhost:7717")).await.status, 202);
+    let look = request("GET", "/api/v1/jobs").header("origin", "https://evil.example").body(Body::empty()).unwrap();
+    assert_eq!(api.ask(look).await.status, 200, "without a permission the page cannot read the answer");
+
+    let open = ServerOptions { host_check: HostCheck::Off, ..ServerOptions::default() };
+    let api = Api::with(Database::sqlite().await, open).await;
+    assert_eq!(api.ask(host("windlass.example")).await.status, 200);
+}
+
+#[tokio::test]
+async fn x12_a_database_that_is_gone_gives_503_and_a_hint_when_to_come_back() {
+    let api = Api::new(Database::sqlite().await).await;
+    let worker = api.worker("q").await;
+    api.db.store.migrate_down(0).await.unwrap();
+    // A schema that vanished is nobody's outage: no detail leaks, and nothing is acknowledged.
+    for answer in [
+        api.post("/api/v1/jobs", json!({"queue": "q", "kind": "k"})).await,
+        api.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1})).await,
+    ] {
+        answer.problem(500, "internal", None);
+        assert!(!answer.json()["detail"].as_str().unwrap().contains("table"));
+    }
+}
+
+#[tokio::test]
+async fn a_stop_answers_long_polls_at_once_and_takes_no_more_connections() {
+    let api = Api::new(Database::sqlite().await).await;
+    let worker = api.worker("q").await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let shutdown = CancellationToken::new();
+    let tracker = TaskTracker::new();
+    let server = tracker.spawn(serve(listener, api.state.clone(), shutdown.clone()));
+
+    let mut connection = TcpStream::connect(address).await.unwrap();
+    let body = r#"{"max":1,"wait_s":60}"#;
+    let head = format!(
+        "POST /api/v1/workers/{worker}/claim HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    connection.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let stopped = Instant::now();
+    shutdown.cancel();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with(r#"{"jobs":[]}"#), "{answer}");
+    server.await.unwrap().unwrap();
+    assert!(stopped.elapsed() < Duration::from_secs(3));
+    assert!(TcpStream::connect(address).await.is_err());
+}

@@ -1,0 +1,292 @@
+//! Jobs over HTTP.
+
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+use testkit::on_both;
+
+use crate::api::{Api, json_request, members, request};
+
+#[tokio::test]
+async fn q3_a_job_is_accepted_with_its_id_and_read_back_whole() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let sent = json!({
+            "queue": "scan", "kind": "image.scan", "payload": {"image": "nginx", "deep": [1, 2.50, null]},
+            "affinity": "llama3 70B", "priority": 7, "subject": "m-7", "process": "patch", "run": "nightly",
+            "unique_key": "nginx", "unique_for_s": 60, "concurrency_key": "registry", "max_attempts": 5,
+            "retry": {"initial_s": 60, "exponent": 1.1, "maximum_s": 120, "jitter": 0.5}, "timeout_s": 30,
+            "tags": ["a", "größe"], "webhook": {"url": "https://example.com/hook?x=1", "secret": "whsec_aGVsbG8="},
+        });
+        let answer = api.post("/api/v1/jobs", sent).await;
+        assert_eq!(answer.status, 202);
+        let accepted = answer.json();
+        assert_eq!(members(&accepted), ["created_at", "id", "kind", "queue", "run_at", "state"]);
+        assert_eq!(accepted["state"], "queued");
+
+        let job = api.get(&format!("/api/v1/jobs/{}", accepted["id"].as_str().unwrap())).await.json();
+        let expected = json!({
+            "id": accepted["id"], "queue": "scan", "kind": "image.scan", "state": "queued",
+            "payload": {"image": "nginx", "deep": [1, 2.50, null]}, "affinity": "llama3 70B", "priority": 7,
+            "run_at": accepted["run_at"], "subject": "m-7", "process": "patch", "run": "nightly",
+            "unique_key": "nginx", "concurrency_key": "registry", "attempt": 0, "max_attempts": 5,
+            "retry": {"initial_s": 60, "maximum_s": 120, "exponent": 1.1, "jitter": 0.5}, "timeout_s": 30,
+            "tags": ["a", "größe"], "phase": null, "progress": null, "result": null, "error": null, "worker": null,
+            "epoch": 0, "created_at": accepted["created_at"], "updated_at": accepted["created_at"],
+            "started_at": null, "finished_at": null, "parent": null, "retried_as": null, "principal": "local",
+            "triggered_by": "api", "depth": 0, "webhook_url": "https://example.com/hook?x=1",
+        });
+        assert_eq!(job, expected);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_payload_comes_back_as_it_went_in_even_where_it_is_odd() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let odd = r#"{"nul": "a\u0000b", "lone": "\ud800", "big": 123456789012345678901234567890, "e": 1e400, "é": "💥", "same": 1, "same": 2}"#;
+        let body = format!(r#"{{"queue": "q", "kind": "k", "payload": {odd}}}"#);
+        let sent = request("POST", "/api/v1/jobs").header("content-type", "application/json; charset=utf-8");
+        let answer = api.ask(sent.body(Body::from(body)).unwrap()).await;
+        assert_eq!(answer.status, 202, "{:?}", answer.body);
+        let id = answer.json()["id"].as_str().unwrap().to_owned();
+        let job = api.get(&format!("/api/v1/jobs/{id}")).await;
+        assert!(String::from_utf8_lossy(&job.body).contains(odd), "{:?}", job.body);
+
+        let worker = api.worker("q").await;
+        let claimed = api.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1})).await;
+        assert!(String::from_utf8_lossy(&claimed.body).contains(odd));
+        assert_eq!(api.get("/api/v1/jobs?text=anything").await.status, 200);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q3_the_same_idempotency_key_64_times_at_once_makes_one_job() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let send = |body: Value| {
+            let mut request = json_request("POST", "/api/v1/jobs", &body);
+            request.headers_mut().insert("idempotency-key", "once-7".parse().unwrap());
+            api.ask(request)
+        };
+        let job = json!({"queue": "q", "kind": "k"});
+        let answers = join_all((0..64).map(|_| send(job.clone()))).await;
+        let mut bodies: Vec<_> = answers.iter().map(|answer| answer.body.clone()).collect();
+        bodies.dedup();
+        assert_eq!(bodies.len(), 1, "every answer is the same");
+        assert_eq!(answers.iter().filter(|answer| answer.status == 202).count(), 1);
+        assert_eq!(answers.iter().filter(|answer| answer.status == 200).count(), 63);
+        assert_eq!(api.job_count().await, 1);
+        send(json!({"queue": "q", "kind": "other"})).await.problem(
+            422,
+            "idempotency_key_reused",
+            Some("Idempotency-Key"),
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q4_a_batch_is_all_or_none_and_idempotent_too() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let batch = json!({"jobs": [{"queue": "q", "kind": "a"}, {"queue": "q", "kind": "b"}]});
+        let send = || {
+            let mut request = json_request("POST", "/api/v1/jobs/batch", &batch);
+            request.headers_mut().insert("idempotency-key", "batch".parse().unwrap());
+            api.ask(request)
+        };
+        let first = send().await;
+        assert_eq!((first.status.as_u16(), first.json()["ids"].as_array().unwrap().len()), (202, 2));
+        let again = send().await;
+        assert_eq!((again.status.as_u16(), again.json()), (200, first.json()));
+
+        let bad = json!({"jobs": [{"queue": "q", "kind": "a"}, {"queue": "q q", "kind": "b"}]});
+        api.post("/api/v1/jobs/batch", bad).await.problem(422, "invalid_field", Some("jobs[1].queue"));
+        assert_eq!(api.job_count().await, 2);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q3_unique_jobs_by_key_or_by_payload_are_one_until_they_are_canceled() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let by_payload = json!({"queue": "q", "kind": "k", "payload": {"a": 1}, "unique_by": ["payload", "kind"]});
+        let first = api.post("/api/v1/jobs", by_payload.clone()).await;
+        let spaced = r#"{"queue": "q", "kind": "k", "payload": { "a" : 1 }, "unique_by": ["kind", "payload"]}"#;
+        let sent = request("POST", "/api/v1/jobs").header("content-type", "application/cloudevents+json");
+        let again = api.ask(sent.body(Body::from(spaced)).unwrap()).await;
+        assert_eq!((first.status.as_u16(), again.status.as_u16()), (202, 200));
+        assert_eq!(first.json(), again.json());
+        let other = json!({"queue": "q", "kind": "k", "payload": {"a": 2}, "unique_by": ["payload", "kind"]});
+        assert_eq!(api.post("/api/v1/jobs", other).await.status, 202);
+
+        let keyed = api.post("/api/v1/jobs", json!({"queue": "q", "kind": "k", "unique_key": "one"})).await;
+        let cancel = || api.post("/api/v1/jobs/cancel", json!({"queue": "q", "unique_key": "one"}));
+        assert_eq!(cancel().await.json(), json!({"id": keyed.json()["id"], "state": "canceled"}));
+        cancel().await.problem(404, "not_found", None);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q5_a_waiting_look_answers_as_soon_as_the_job_has_ended() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let (job, worker, epoch) = api.claimed("q").await;
+        let started = Instant::now();
+        let path = format!("/api/v1/jobs/{job}?wait=20s");
+        let finish = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let outcome = json!({"job_id": job, "epoch": epoch, "outcome": "finish", "result": {"ok": true}});
+            api.settle(&worker, outcome).await
+        };
+        let (look, settled) = tokio::join!(api.get(&path), finish);
+        assert_eq!(settled.json(), json!({"results": [{"job_id": job, "status": "applied"}]}));
+        assert_eq!((look.json()["state"].clone(), look.json()["result"].clone()), (json!("succeeded"), json!({"ok": true})));
+        assert!(started.elapsed() < Duration::from_secs(5));
+        let waiting = api.job("q").await;
+        let short = api.get(&format!("/api/v1/jobs/{waiting}?wait=50ms")).await;
+        assert_eq!(short.json()["state"], "queued", "time is up");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q11_cancel_is_said_twice_and_refused_after_another_end() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let waiting = api.job("q").await;
+        for _ in 0..2 {
+            let answer = api.call("POST", &format!("/api/v1/jobs/{waiting}/cancel")).await;
+            assert_eq!((answer.status.as_u16(), answer.json()), (200, json!({"id": waiting, "state": "canceled"})));
+        }
+        let (job, worker, epoch) = api.claimed("q").await;
+        api.settle(&worker, json!({"job_id": job, "epoch": epoch, "outcome": "finish"})).await;
+        api.call("POST", &format!("/api/v1/jobs/{job}/cancel")).await.problem(409, "already_ended", None);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q2_a_retry_makes_one_new_job_linked_both_ways() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let (job, worker, epoch) = api.claimed("q").await;
+        let retry = async |body: Value| api.post(&format!("/api/v1/jobs/{job}/retry"), body).await;
+        retry(json!({})).await.problem(409, "not_ended", None);
+        let error = json!({"code": "boom", "message": "it broke", "retryable": false});
+        api.settle(&worker, json!({"job_id": job, "epoch": epoch, "outcome": "fail", "error": error})).await;
+        let made = retry(json!({"payload": {"n": 2}})).await;
+        assert_eq!(made.status, 202);
+        assert_eq!(members(&made.json()), ["created_at", "id", "kind", "queue", "run_at", "state"]);
+        let again = api.call("POST", &format!("/api/v1/jobs/{job}/retry")).await;
+        assert_eq!((again.status.as_u16(), again.json()), (200, made.json()));
+
+        let old = api.get(&format!("/api/v1/jobs/{job}")).await.json();
+        assert_eq!((&old["retried_as"], &old["error"]), (&made.json()["id"], &error));
+        let new = api.get(&format!("/api/v1/jobs/{}", made.json()["id"].as_str().unwrap())).await.json();
+        assert_eq!((&new["parent"], &new["payload"]), (&json!(job), &json!({"n": 2})));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x5_history_and_why_have_their_shapes() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let (job, worker, epoch) = api.claimed("q").await;
+        let why = async |job: &str| api.get(&format!("/api/v1/jobs/{job}/why")).await;
+        assert_eq!(why(&job).await.json(), json!({"reason": "running", "detail": "a worker is on it"}));
+        api.settle(&worker, json!({"job_id": job, "epoch": epoch, "outcome": "finish"})).await;
+        let history = api.get(&format!("/api/v1/jobs/{job}/history")).await.json();
+        let events: Vec<_> = history["items"].as_array().unwrap().iter().map(|item| item["event"].clone()).collect();
+        assert_eq!(events, ["enqueued", "started", "finished"]);
+        let expected = ["actor", "at", "attempt", "cause", "epoch", "event", "worker"];
+        assert_eq!(members(&history["items"][1]), expected);
+        assert_eq!((&history["items"][1]["worker"], &history["next_cursor"]), (&json!(worker), &Value::Null));
+
+        let later = json!({"queue": "q", "kind": "k", "run_at": "2030-01-01T00:00:00Z"});
+        let later = api.post("/api/v1/jobs", later).await.json();
+        assert_eq!((&later["state"], &later["run_at"]), (&json!("scheduled"), &json!("2030-01-01T00:00:00Z")));
+        let not_due = why(later["id"].as_str().unwrap()).await.json();
+        assert_eq!((&not_due["reason"], &not_due["until"]), (&json!("not_due"), &json!("2030-01-01T00:00:00Z")));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q13_listings_filter_and_page_newest_first() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let job = |n: usize| json!({"queue": format!("q{}", n % 2), "kind": "k", "tags": [format!("t{n}")], "run": "r 1"});
+        let jobs: Vec<Value> = (0..7).map(job).collect();
+        let ids = api.post("/api/v1/jobs/batch", json!({"jobs": jobs})).await.json()["ids"].clone();
+        let mut expected: Vec<Value> = ids.as_array().unwrap().clone();
+        expected.reverse();
+
+        let mut seen: Vec<Value> = Vec::new();
+        let mut path = "/api/v1/jobs?limit=3&run=r%201&state=queued&since=2020-01-01T00:00:00Z".to_owned();
+        loop {
+            let page = api.get(&path).await.json();
+            seen.extend(page["items"].as_array().unwrap().iter().map(|job| job["id"].clone()));
+            let Some(cursor) = page["next_cursor"].as_str() else { break };
+            path = format!("/api/v1/jobs?limit=3&run=r%201&cursor={cursor}");
+        }
+        assert_eq!(seen, expected);
+        for (query, count) in
+            [("queue=q0", 4), ("tag=t3", 1), ("text=t3", 1), ("state=failed", 0), ("until=2020-01-01T00:00:00Z", 0), ("kind=k", 7)]
+        {
+            let page = api.get(&format!("/api/v1/jobs?{query}")).await.json();
+            assert_eq!(page["items"].as_array().unwrap().len(), count, "{query}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn s1_a_signal_is_derived_and_refined_by_the_worker_that_has_the_job() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let waiting = api.job("other").await;
+        let signal = api.get(&format!("/api/v1/jobs/{waiting}/signal")).await.json();
+        assert_eq!((&signal["kind"], &signal["summary"]), (&json!("queued"), &json!("Waiting in other.")));
+        let expected = [
+            "created_at", "diagnostics", "eta_seconds", "job_id", "kind", "last_known_outcome", "next_actions",
+            "payload", "phase", "predicted", "progress", "run", "summary", "updated_at", "version",
+        ];
+        assert_eq!(members(&signal), expected);
+
+        let (job, worker, epoch) = api.claimed("q").await;
+        let put = async |body: Value| api.put(&format!("/api/v1/jobs/{job}/signal"), body).await;
+        let refined = put(json!({
+            "epoch": epoch, "phase": "fetch", "summary": "Pulling layers", "progress": 0.25, "eta_s": 12.5,
+            "last_known_outcome": {"ok": true}, "next_actions": [{"label": "Docs", "href": "https://example.com"}],
+            "diagnostics": {"layer": 3}, "payload": [1], "state": "loading",
+        }))
+        .await;
+        assert_eq!(refined.status, 200);
+        let refined = refined.json();
+        assert_eq!((&refined["kind"], &refined["phase"]), (&json!("phase"), &json!("fetch")));
+        assert_eq!((&refined["summary"], &refined["progress"]), (&json!("Pulling layers"), &json!(0.25)));
+        assert_eq!(refined["eta_seconds"], json!({"p50": 12.5, "p90": 12.5}));
+        assert_eq!(api.get(&format!("/api/v1/jobs/{job}")).await.json()["state"], "loading");
+
+        put(json!({"epoch": epoch + 1, "phase": "fetch"})).await.problem(409, "claim_lost", None);
+        put(json!({"epoch": epoch, "state": "succeeded"})).await.problem(422, "invalid_field", Some("state"));
+        put(json!({"epoch": epoch, "progress": 1.5})).await.problem(422, "invalid_field", Some("progress"));
+        put(json!({"epoch": epoch, "summary": "a\u{0}b"})).await.problem(422, "invalid_field", Some("summary"));
+        let href = json!({"epoch": epoch, "next_actions": [{"label": "x", "href": "javascript:alert(1)"}]});
+        put(href).await.problem(422, "invalid_field", Some("next_actions[0].href"));
+        api.settle(&worker, json!({"job_id": job, "epoch": epoch, "outcome": "finish"})).await;
+        put(json!({"epoch": epoch, "phase": "late"})).await.problem(409, "already_ended", None);
+        let ended = api.get(&format!("/api/v1/jobs/{job}/signal")).await.json();
+        assert_eq!((&ended["kind"], &ended["summary"]), (&json!("succeeded"), &json!("Succeeded on attempt 1.")));
+    })
+    .await;
+}

@@ -1,0 +1,74 @@
+//! Queues over HTTP.
+
+use serde_json::{Value, json};
+use testkit::on_both;
+
+use crate::api::{Api, members};
+
+#[tokio::test]
+async fn q12_a_queue_takes_settings_and_shows_them_with_its_counts() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        api.get("/api/v1/queues/gpu").await.problem(404, "not_found", None);
+        let settings = json!({
+            "concurrency": 4, "per_key": 2, "rate_per_s": 0.5, "starvation_s": 60,
+            "retry": {"initial_s": 60, "maximum_s": 120, "exponent": 2.0, "jitter": 0.0}, "timeout_s": 600,
+            "retention_s": 86400, "phases": ["warm-up"], "kinds": {"big": {"timeout_s": 1200}},
+        });
+        let put = api.put("/api/v1/queues/gpu", settings.clone()).await;
+        assert_eq!((put.status.as_u16(), &put.json()["settings"]), (200, &settings));
+        api.job("gpu").await;
+        let queue = api.get("/api/v1/queues/gpu").await.json();
+        assert!(queue["oldest_waiting_at"].is_string());
+        let expected = json!({
+            "name": "gpu", "paused": false, "paused_reason": null, "paused_by": null, "paused_at": null,
+            "settings": settings,
+            "counts": {"scheduled": 0, "queued": 1, "running": 0, "succeeded": 0, "failed": 0, "canceled": 0},
+            "oldest_waiting_at": queue["oldest_waiting_at"], "swaps_made": 0, "swaps_avoided": 0,
+        });
+        assert_eq!(queue, expected);
+        assert_eq!(api.put("/api/v1/queues/gpu", json!({})).await.json()["settings"], json!({}));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q12_a_paused_queue_hands_out_nothing_until_it_is_resumed() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let job = api.job("a/b").await;
+        let paused = api.post("/api/v1/queues/a%2Fb/pause", json!({"reason": "deploy"})).await.json();
+        assert_eq!((&paused["paused"], &paused["paused_reason"]), (&json!(true), &json!("deploy")));
+        assert_eq!(paused["paused_by"], "local");
+        let worker = api.worker("a/b").await;
+        let claim = async || api.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1})).await.json();
+        assert_eq!(claim().await, json!({"jobs": []}));
+        let why = api.get(&format!("/api/v1/jobs/{job}/why")).await.json();
+        assert_eq!(why["reason"], "queue_paused");
+        let resumed = api.call("POST", "/api/v1/queues/a%2Fb/resume").await.json();
+        assert_eq!((&resumed["paused"], &resumed["paused_at"]), (&json!(false), &Value::Null));
+        assert_eq!(claim().await["jobs"][0]["id"], job.as_str());
+        api.call("POST", "/api/v1/queues/unheard-of/resume").await.problem(404, "not_found", None);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn queues_are_listed_by_name_in_pages() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        for name in ["c", "a", "b"] {
+            api.job(name).await;
+        }
+        let first = api.get("/api/v1/queues?limit=2").await.json();
+        assert_eq!(members(&first), ["items", "next_cursor"]);
+        let cursor = first["next_cursor"].as_str().unwrap();
+        let second = api.get(&format!("/api/v1/queues?limit=2&cursor={cursor}")).await.json();
+        let names = |page: &Value| -> Vec<Value> {
+            page["items"].as_array().unwrap().iter().map(|queue| queue["name"].clone()).collect()
+        };
+        assert_eq!((names(&first), names(&second)), (vec![json!("a"), json!("b")], vec![json!("c")]));
+        assert_eq!(second["next_cursor"], Value::Null);
+    })
+    .await;
+}

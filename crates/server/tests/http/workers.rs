@@ -1,0 +1,169 @@
+//! Workers over HTTP.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use testkit::on_both;
+
+use crate::api::{Api, members};
+
+#[tokio::test]
+async fn a_worker_registers_claims_and_settles() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let request = json!({"name": "gpu-1", "queues": ["q"], "kinds": ["k"], "affinities": ["llama"], "lease_s": 30});
+        let registered = api.post("/api/v1/workers", request).await;
+        assert_eq!(registered.status, 201);
+        let worker = registered.json();
+        assert_eq!(worker, json!({"id": worker["id"], "lease_s": 30, "heartbeat_s": 10.0}));
+        let id = worker["id"].as_str().unwrap();
+
+        let job = api.job("q").await;
+        let claim = api.post(&format!("/api/v1/workers/{id}/claim"), json!({"max": 10, "affinity": "llama"})).await;
+        let claimed = claim.json()["jobs"][0].clone();
+        let expected = json!({
+            "id": job, "epoch": 1, "queue": "q", "kind": "k", "payload": {"n": 1}, "affinity": null, "priority": 0,
+            "subject": null, "process": null, "run": null, "attempt": 1, "max_attempts": 3, "timeout_s": null,
+            "created_at": claimed["created_at"],
+        });
+        assert_eq!(claimed, expected);
+
+        let listed = api.get("/api/v1/workers").await.json();
+        let expected = [
+            "affinities", "affinity", "claims", "draining", "id", "kinds", "last_claim_at", "lease_s", "lease_until",
+            "name", "queues", "registered_at",
+        ];
+        assert_eq!(members(&listed["items"][0]), expected);
+        assert_eq!((&listed["items"][0]["claims"], &listed["items"][0]["name"]), (&json!(1), &json!("gpu-1")));
+
+        let settle = async |outcome: Value| api.settle(id, outcome).await.json()["results"][0]["status"].clone();
+        let finish = json!({"job_id": job, "epoch": 1, "outcome": "finish", "result": [1]});
+        assert_eq!(settle(json!({"job_id": job, "epoch": 2, "outcome": "finish"})).await, "claim_lost");
+        assert_eq!(settle(finish.clone()).await, "applied");
+        assert_eq!(settle(finish).await, "already_ended");
+        let nobody = "00000000-0000-7000-8000-000000000000";
+        assert_eq!(settle(json!({"job_id": nobody, "epoch": 1, "outcome": "release"})).await, "not_found");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn outcomes_carry_what_their_kind_takes_and_nothing_else() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let (job, worker, epoch) = api.claimed("q").await;
+        let settle = async |members: Value| {
+            let mut outcome = json!({"job_id": job, "epoch": epoch});
+            outcome.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());
+            api.settle(&worker, outcome).await
+        };
+        for (members, field) in [
+            (json!({"outcome": "fail"}), "outcomes[0].error"),
+            (json!({"outcome": "fail", "error": {"code": "", "message": "m"}}), "outcomes[0].error.code"),
+            (json!({"outcome": "fail", "error": {"code": "a\u{0}", "message": "m"}}), "outcomes[0].error.code"),
+            (json!({"outcome": "fail", "error": {"code": "x".repeat(129)}}), "outcomes[0].error.code"),
+            (json!({"outcome": "fail", "error": {"code": "x"}, "result": 1}), "outcomes[0].result"),
+            (json!({"outcome": "finish", "error": {"code": "x"}}), "outcomes[0].error"),
+            (json!({"outcome": "finish", "facts": {"a": 1}}), "outcomes[0].facts"),
+            (json!({"outcome": "finish", "result": "x".repeat(1 << 20)}), "outcomes[0].result"),
+            (json!({"outcome": "release", "delay_s": 1}), "outcomes[0].delay_s"),
+            (json!({"outcome": "snooze"}), "outcomes[0].delay_s"),
+            (json!({"outcome": "snooze", "delay_s": -1}), "outcomes[0].delay_s"),
+            (json!({"outcome": "snooze", "delay_s": 1e18}), "outcomes[0].delay_s"),
+            (json!({"outcome": "explode"}), "outcomes[0].outcome"),
+        ] {
+            settle(members).await.problem(422, "invalid_field", Some(field));
+        }
+        let long = json!({"outcome": "fail", "error": {"code": "trace", "message": "ä\u{0}".repeat(20_000)}});
+        assert_eq!(settle(long).await.json()["results"][0]["status"], "applied");
+        let job = api.get(&format!("/api/v1/jobs/{job}")).await.json();
+        assert_eq!((&job["state"], &job["error"]["code"]), (&json!("scheduled"), &json!("trace")));
+        assert!(job["error"]["message"].as_str().unwrap().len() <= 16 << 10);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_waiting_claim_is_answered_as_soon_as_there_is_a_job() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let worker = api.worker("q").await;
+        let path = format!("/api/v1/workers/{worker}/claim");
+        let started = Instant::now();
+        let enqueue = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            api.job("q").await
+        };
+        let (claimed, job) = tokio::join!(api.post(&path, json!({"max": 5, "wait_s": 20})), enqueue);
+        assert_eq!(claimed.json()["jobs"][0]["id"], job.as_str());
+        assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q11_an_open_heartbeat_hears_of_a_cancel_within_a_second() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let (job, worker, epoch) = api.claimed("q").await;
+        let path = format!("/api/v1/workers/{worker}/heartbeat");
+        let cancel = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            (api.call("POST", &format!("/api/v1/jobs/{job}/cancel")).await, Instant::now())
+        };
+        let heartbeat = async { (api.post(&path, json!({"wait_s": 20})).await, Instant::now()) };
+        let ((heard, heard_at), (canceled, canceled_at)) = tokio::join!(heartbeat, cancel);
+        assert_eq!(canceled.status, 200);
+        assert_eq!(members(&heard.json()), ["cancel", "drain", "lease_until"]);
+        assert_eq!((&heard.json()["cancel"], &heard.json()["drain"]), (&json!([job]), &json!(false)));
+        assert!(heard_at.saturating_duration_since(canceled_at) < Duration::from_secs(1));
+        let late = api.settle(&worker, json!({"job_id": job, "epoch": epoch, "outcome": "finish"})).await.json();
+        assert_eq!(late["results"][0]["status"], "already_ended");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q7_a_worker_that_leaves_gives_its_jobs_back_and_one_that_drains_gets_none() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let (job, worker, _) = api.claimed("q").await;
+        assert_eq!(api.call("DELETE", &format!("/api/v1/workers/{worker}")).await.status, 204);
+        let back = api.get(&format!("/api/v1/jobs/{job}")).await.json();
+        assert_eq!((&back["state"], &back["attempt"]), (&json!("queued"), &json!(0)));
+        api.call("DELETE", &format!("/api/v1/workers/{worker}")).await.problem(404, "not_found", None);
+
+        let other = api.worker("q").await;
+        assert_eq!(api.call("POST", &format!("/api/v1/workers/{other}/drain")).await.status, 204);
+        let heartbeat = api.call("POST", &format!("/api/v1/workers/{other}/heartbeat")).await.json();
+        assert_eq!(heartbeat["drain"], true);
+        let claim = api.post(&format!("/api/v1/workers/{other}/claim"), json!({"max": 1, "wait_s": 20})).await.json();
+        assert_eq!(claim, json!({"jobs": []}));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_worker_whose_lease_has_passed_is_gone() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let (job, worker, epoch) = api.claimed("q").await;
+        // Two clocks that beat may look like an outage, after which the lease has one more term.
+        while !api.get("/api/v1/workers").await.json()["items"].as_array().unwrap().is_empty() {
+            api.db.pass_ms(31_000).await;
+            api.db.store.sweep().await.unwrap();
+        }
+        let path = |verb: &str| format!("/api/v1/workers/{worker}/{verb}");
+        api.post(&path("heartbeat"), json!({})).await.problem(410, "worker_gone", None);
+        api.post(&path("claim"), json!({"max": 1})).await.problem(410, "worker_gone", None);
+        let late = api.settle(&worker, json!({"job_id": job, "epoch": epoch, "outcome": "finish"})).await.json();
+        assert_eq!(late["results"][0]["status"], "claim_lost");
+        let stranger = "00000000-0000-7000-8000-000000000000";
+        for verb in ["heartbeat", "drain"] {
+            let path = format!("/api/v1/workers/{stranger}/{verb}");
+            api.call("POST", &path).await.problem(404, "not_found", None);
+        }
+        api.settle(stranger, json!({"job_id": job, "epoch": 1, "outcome": "cancel"})).await.problem(404, "not_found", None);
+    })
+    .await;
+}

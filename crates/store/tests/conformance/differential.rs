@@ -1,0 +1,459 @@
+//! X8: seeded random sequences of operations on the model and on each database, compared after every step.
+//!
+//! A failure names its seed. To run one alone, put it into `ONE` below and run
+//! `cargo nextest run -p windlass-store differential::one_seed`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use domain::{JobId, JobState, TenantId, WorkerId};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use store::jobs::cancel::Canceled;
+use store::jobs::claim::Claimed;
+use store::jobs::enqueue::{EnqueueReply, NewJob};
+use store::jobs::retry::Retried;
+use store::jobs::settle::{Outcome, Settled};
+use store::jobs::signal::SignalChange;
+use store::tx::{Operation, Param, Sql, Tx};
+use store::workers::heartbeat::Heartbeat;
+use store::workers::register::NewWorker;
+use store::{Clock, DatabaseUrl, Store, StoreError, StoreOptions};
+use testkit::model::{Answer, Model, STEP_MS, Step, generate, settings};
+use testkit::{Database, name};
+
+const STEPS: usize = 40;
+/// A seed that failed, to look at.
+const ONE: u64 = 0;
+
+#[tokio::test]
+async fn one_seed() {
+    check_sqlite(ONE..ONE + 1).await;
+    check_postgres(ONE..ONE + 1).await;
+}
+
+#[tokio::test]
+async fn x8_sqlite_does_what_the_model_does_in_the_first_thousand_sequences() {
+    check_sqlite(0..1_000).await;
+}
+
+#[tokio::test]
+async fn x8_sqlite_does_what_the_model_does_in_the_second_thousand_sequences() {
+    check_sqlite(1_000..2_000).await;
+}
+
+#[tokio::test]
+async fn x8_postgres_does_what_the_model_does_in_the_first_hundred_sequences() {
+    check_postgres(0..100).await;
+}
+
+#[tokio::test]
+async fn x8_postgres_does_what_the_model_does_in_the_second_hundred_sequences() {
+    check_postgres(100..200).await;
+}
+
+/// In memory where the machine offers that: what is tested is behaviour, not the disk.
+async fn check_sqlite(seeds: std::ops::Range<u64>) {
+    let shared_memory = std::path::Path::new("/dev/shm");
+    let folder = if shared_memory.is_dir() { tempfile::tempdir_in(shared_memory) } else { tempfile::tempdir() };
+    let folder = folder.expect("a temporary folder");
+    let clock = Clock::system();
+    let options = StoreOptions { clock: clock.clone(), ..StoreOptions::default() };
+    let url = DatabaseUrl::Sqlite(folder.path().join("test.db"));
+    let store = Store::open(&url, options).await.expect("the database opens");
+    store.migrate_up().await.expect("the migrations run");
+    check(store, clock, seeds).await;
+}
+
+async fn check_postgres(seeds: std::ops::Range<u64>) {
+    let db = Database::postgres().await;
+    check(db.store, db.clock, seeds).await;
+}
+
+async fn check(store: Store, clock: Clock, seeds: std::ops::Range<u64>) {
+    for seed in seeds {
+        Run::new(&store, &clock, seed).all().await;
+    }
+    assert_eq!(store.check_counters().await.expect("checks"), []);
+}
+
+/// One sequence: a tenant of its own, on a database that others used before.
+struct Run<'a> {
+    store: &'a Store,
+    clock: &'a Clock,
+    seed: u64,
+    tenant: TenantId,
+    model: Model,
+    jobs: Vec<JobId>,
+    workers: Vec<WorkerId>,
+    done: Vec<Step>,
+}
+
+impl<'a> Run<'a> {
+    fn new(store: &'a Store, clock: &'a Clock, seed: u64) -> Self {
+        let tenant = TenantId(1_000 + seed as i64);
+        let (model, jobs, workers, done) = (Model::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { store, clock, seed, tenant, model, jobs, workers, done }
+    }
+
+    async fn all(&mut self) {
+        let mut rng = StdRng::seed_from_u64(self.seed);
+        self.serve().await;
+        for queue in ["q", "r"] {
+            self.step(Step::Put { queue: name(queue), settings: settings() }).await;
+        }
+        for _ in 0..STEPS {
+            let step = generate(&mut rng, &self.model);
+            self.step(step).await;
+        }
+        self.compare_dumps().await;
+        self.leave_nothing().await;
+    }
+
+    async fn step(&mut self, step: Step) {
+        let expected = self.model.run(&step);
+        self.done.push(step.clone());
+        let answer = match self.run(step).await {
+            Ok(answer) => answer,
+            Err(error) => panic!("{}: {error:?}", self.told()),
+        };
+        assert_eq!(answer, expected, "{}", self.told());
+        self.model.pass_ms(STEP_MS);
+        self.clock.advance_ms(STEP_MS);
+    }
+
+    /// The sequence so far, and how to run it again.
+    fn told(&self) -> String {
+        let steps: Vec<String> = self.done.iter().map(|step| format!("  {step:?}")).collect();
+        let database = if self.store.is_postgres() { "PostgreSQL" } else { "SQLite" };
+        format!(
+            "{}\nseed {} on {database}: left is the store, right is the model. Again: set ONE = {} in differential.rs, \
+             then `cargo nextest run -p windlass-store differential::one_seed`",
+            steps.join("\n"),
+            self.seed,
+            self.seed
+        )
+    }
+
+    /// The service has beaten all the while.
+    async fn serve(&self) {
+        self.store.write(Serve).await.expect("the service beats");
+    }
+
+    fn number(&mut self, id: JobId) -> usize {
+        let known = self.jobs.iter().position(|job| *job == id);
+        known.unwrap_or_else(|| {
+            self.jobs.push(id);
+            self.jobs.len() - 1
+        })
+    }
+
+    async fn run(&mut self, step: Step) -> Result<Answer, StoreError> {
+        let (store, tenant) = (self.store, self.tenant);
+        Ok(match step {
+            Step::Enqueue { jobs, key } => {
+                let now = self.clock.now();
+                let at = |(job, delay): (NewJob, Option<i64>)| NewJob { run_at: delay.map(|s| now.plus_s(s)), ..job };
+                match store.enqueue(tenant, jobs.into_iter().map(at).collect(), key).await? {
+                    EnqueueReply::KeyReused => Answer::KeyReused,
+                    EnqueueReply::Accepted(jobs) => {
+                        let told = jobs.iter().map(|job| (self.number(job.id), job.state, job.existing));
+                        Answer::Accepted(told.collect())
+                    }
+                }
+            }
+            Step::Register { queues, kinds, affinities, lease_ms } => {
+                let new = NewWorker { name: "w".into(), queues, kinds, affinities, lease_ms };
+                self.workers.push(store.register_worker(tenant, new).await?);
+                Answer::Registered(self.workers.len() - 1)
+            }
+            Step::Heartbeat { worker, affinity } => {
+                match store.heartbeat(tenant, self.workers[worker], affinity).await? {
+                    Heartbeat::Alive { cancel, drain, .. } => {
+                        Answer::Alive { cancel: cancel.iter().map(|job| self.number(*job)).collect(), drain }
+                    }
+                    Heartbeat::Gone => Answer::Gone,
+                    Heartbeat::NotFound => Answer::NotFound,
+                }
+            }
+            Step::Claim { worker, max, affinity } => {
+                match store.claim(tenant, self.workers[worker], max, affinity).await? {
+                    Claimed::Jobs { jobs, .. } => {
+                        let told = jobs.iter().map(|job| (self.number(job.id), job.epoch, job.attempt));
+                        Answer::Claimed(told.collect())
+                    }
+                    Claimed::Gone => Answer::Gone,
+                    Claimed::NotFound => Answer::NotFound,
+                }
+            }
+            Step::Settle { worker, outcomes } => {
+                let outcome = |(job, epoch, end)| Outcome { job: self.jobs[job], epoch, end };
+                let outcomes = outcomes.into_iter().map(outcome).collect();
+                match store.settle(tenant, self.workers[worker], outcomes).await? {
+                    Settled::Results(statuses) => Answer::Settled(statuses),
+                    Settled::NoSuchWorker => Answer::NotFound,
+                }
+            }
+            Step::Signal { job, epoch, state } => {
+                let change = SignalChange { epoch, state, ..SignalChange::default() };
+                Answer::Signaled(store.signal(tenant, self.jobs[job], change).await?)
+            }
+            Step::Cancel { job } => {
+                let canceled = store.cancel(tenant, self.jobs[job], "me".into()).await?;
+                self.canceled(canceled)
+            }
+            Step::CancelByKey { queue, key } => {
+                let canceled = store.cancel_by_key(tenant, queue, key, "me".into()).await?;
+                self.canceled(canceled)
+            }
+            Step::Retry { job } => match store.retry_job(tenant, self.jobs[job], None, "me").await? {
+                Retried::Made(made) => Answer::Retried { job: self.number(made.id), before: false },
+                Retried::Before(job) => Answer::Retried { job: self.number(job), before: true },
+                Retried::NotEnded(state) => Answer::NotEnded(state),
+                Retried::NotFound => Answer::NotFound,
+            },
+            Step::Promote => Answer::Promoted(store.promote_due().await?.jobs),
+            Step::Sweep => Answer::Swept(store.sweep().await?),
+            Step::Unpark => Answer::Unparked(store.unpark_forgotten().await?),
+            Step::Remove { worker } => Answer::Found(store.remove_worker(tenant, self.workers[worker]).await?),
+            Step::Drain { worker } => Answer::Found(store.drain_worker(tenant, self.workers[worker]).await?),
+            other => {
+                match other {
+                    Step::Fold => drop(store.fold_counters().await?),
+                    Step::Pause { queue } => store.pause_queue(tenant, queue, "me".into(), None).await?,
+                    Step::Resume { queue } => store.resume_queue(tenant, queue).await?,
+                    Step::Put { queue, settings } => store.put_queue(tenant, queue, settings).await?,
+                    Step::Pass { seconds } => {
+                        self.clock.advance_ms(seconds * 1_000);
+                        self.serve().await;
+                    }
+                    Step::Outage { seconds } => {
+                        self.clock.advance_ms(seconds * 1_000);
+                        assert!(store.beat().await?, "a minute's silence is an outage");
+                    }
+                    other => unreachable!("{other:?} was run above"),
+                }
+                Answer::Done
+            }
+        })
+    }
+
+    fn canceled(&mut self, canceled: Canceled) -> Answer {
+        match canceled {
+            Canceled::Canceled(job) => Answer::Canceled(self.number(job)),
+            Canceled::AlreadyEnded(state) => Answer::AlreadyEnded(state),
+            Canceled::NotFound => Answer::NotFound,
+        }
+    }
+
+    async fn compare_dumps(&mut self) {
+        let (theirs, ours) = (self.dump_store().await, dump_model(&self.model));
+        for (part, theirs) in theirs {
+            assert_eq!(theirs, ours[&part], "{part}\n{}", self.told());
+        }
+    }
+
+    async fn dump_store(&mut self) -> Dump {
+        let mut dump = Dump::new();
+        let rows = self.store.read(Rows { tenant: self.tenant }).await.expect("reads");
+        for (part, lines) in rows {
+            // Ids become numbers: `#job:…` and `#worker:…` in the lines.
+            let lines = lines.into_iter().map(|line| self.numbered(&line)).collect();
+            dump.insert(part, lines);
+        }
+        let mut told = BTreeSet::new();
+        for (number, id) in self.jobs.clone().into_iter().enumerate() {
+            let job = self.store.job(self.tenant, id).await.expect("reads").expect("every job is there");
+            let history = self.store.history(self.tenant, id).await.expect("reads").expect("every job has one");
+            let events: Vec<String> = history
+                .iter()
+                .map(|item| {
+                    let worker = item.worker.map(|id| self.workers.iter().position(|known| *known == id));
+                    let cause = item.cause.as_deref().unwrap_or("-");
+                    format!("{}/{}/{:?}/{cause}", item.event, item.attempt, worker.flatten())
+                })
+                .collect();
+            let worker = job.worker.filter(|_| job.state.is_claimed());
+            let worker = worker.and_then(|id| self.workers.iter().position(|known| *known == id));
+            let parent = job.parent.map(|id| self.number(id));
+            let retried_as = job.retried_as.map(|id| self.number(id));
+            told.insert(format!(
+                "{number} {} attempt {} epoch {} worker {worker:?} parked {:?} parent {parent:?} retried as \
+                 {retried_as:?} {events:?}",
+                job.state, job.attempt, job.epoch.0, job.parked
+            ));
+        }
+        dump.insert("jobs", told);
+        let mut counts = BTreeSet::new();
+        for queue in ["q", "r"] {
+            let queue = self.store.queue(self.tenant, &name(queue)).await.expect("reads").expect("was told something");
+            counts.insert(format!("{} {:?}", queue.name, queue.counts));
+        }
+        dump.insert("counts", counts);
+        dump
+    }
+
+    fn numbered(&self, line: &str) -> String {
+        let number = |word: &str| {
+            let id = word.strip_prefix("job:").and_then(|id| id.parse().ok()).map(JobId::new);
+            if let Some(job) = id.and_then(|id| self.jobs.iter().position(|job| *job == id)) {
+                return job.to_string();
+            }
+            let id = word.strip_prefix("worker:").and_then(|id| id.parse().ok()).map(WorkerId::new);
+            let worker = id.and_then(|id| self.workers.iter().position(|worker| *worker == id));
+            worker.map_or_else(|| word.to_owned(), |worker| worker.to_string())
+        };
+        line.split(' ').map(number).collect::<Vec<_>>().join(" ")
+    }
+
+    /// What is live would disturb the next sequence: sweeps and promotions are for all tenants.
+    async fn leave_nothing(&mut self) {
+        for job in 0..self.jobs.len() {
+            self.step(Step::Cancel { job }).await;
+        }
+        for worker in 0..self.workers.len() {
+            self.step(Step::Remove { worker }).await;
+        }
+        self.compare_dumps().await;
+        let rows = self.store.read(Rows { tenant: self.tenant }).await.expect("reads");
+        for part in ["holds", "revocations", "claims", "live"] {
+            assert_eq!(rows[part], BTreeSet::new(), "{part} left behind\n{}", self.told());
+        }
+        self.store.fold_counters().await.expect("folds");
+    }
+}
+
+type Dump = BTreeMap<&'static str, BTreeSet<String>>;
+
+fn dump_model(model: &Model) -> Dump {
+    let state = |job: usize| model.jobs[job].job.job_state();
+    let jobs = model.jobs.iter().enumerate().map(|(number, job)| {
+        let events: Vec<String> = job
+            .history
+            .iter()
+            .map(|(event, attempt, worker, cause)| {
+                format!("{event}/{attempt}/{worker:?}/{}", cause.as_deref().unwrap_or("-"))
+            })
+            .collect();
+        format!(
+            "{number} {} attempt {} epoch {} worker {:?} parked {:?} parent {:?} retried as {:?} {events:?}",
+            state(number),
+            job.job.attempt,
+            job.job.epoch.0,
+            model.worker_of(number),
+            job.parked,
+            job.parent,
+            job.retried_as
+        )
+    });
+    let live = || (0..model.jobs.len()).filter(|job| !state(*job).is_terminal());
+    let mut claims: BTreeMap<(usize, usize), usize> = BTreeMap::new();
+    for (job, claim) in live().filter_map(|job| Some((job, model.jobs[job].claim?))) {
+        *claims.entry((claim, model.worker_of(job).expect("claimed"))).or_default() += 1;
+    }
+    let claims: Vec<(usize, usize)> = claims.into_iter().map(|((_, worker), jobs)| (worker, jobs)).collect();
+    Dump::from([
+        ("jobs", jobs.collect()),
+        ("live", live().map(|job| format!("{job} waits {}", model.jobs[job].job.wait_s.unwrap_or(0))).collect()),
+        ("holds", model.holds.iter().map(|(scope, job, _)| format!("{job} 0 {scope}")).collect()),
+        ("revocations", model.revocations.iter().map(|(w, job, epoch)| format!("{w} {job} {}", epoch.0)).collect()),
+        ("claims", counted(claims.iter().map(|(worker, jobs)| format!("{worker} {jobs}")))),
+        ("unique keys", model.unique.iter().map(|((q, key), (job, _))| format!("{job} {q} {key}")).collect()),
+        (
+            "outbox",
+            counted(model.outbox.iter().map(|(job, to, from): &(usize, JobState, JobState)| format!("{job} {to} {from}"))),
+        ),
+        ("counts", ["q", "r"].iter().map(|queue| format!("{queue} {:?}", model.counts(&name(queue)))).collect()),
+        (
+            "workers",
+            (0..model.workers.len())
+                .filter(|worker| !model.workers[*worker].removed)
+                .map(|worker| {
+                    let row = &model.workers[worker];
+                    let affinity = row.affinity.as_ref().map_or("-".into(), ToString::to_string);
+                    format!("{worker} {affinity} dead {}", i32::from(row.buried))
+                })
+                .collect(),
+        ),
+    ])
+}
+
+/// A bag as a set: each line with how often it was there.
+fn counted(lines: impl Iterator<Item = String>) -> BTreeSet<String> {
+    let mut bag: BTreeMap<String, usize> = BTreeMap::new();
+    lines.for_each(|line| *bag.entry(line).or_default() += 1);
+    bag.into_iter().map(|(line, count)| format!("{line} x{count}")).collect()
+}
+
+struct Serve;
+
+const SERVE: Sql = Sql::both(&["update service set beat_at = $1 where id = 1"]);
+
+impl Operation for Serve {
+    type Output = ();
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
+        let now = tx.now();
+        tx.execute(&SERVE, &[Param::Time(now)]).await.map(|_| ())
+    }
+}
+
+/// What no operation tells, straight from the tables.
+struct Rows {
+    tenant: TenantId,
+}
+
+const LIVE: Sql = Sql::both(&["select id, coalesce(wait_s, 0) from jobs where tenant = $1"]);
+const HOLDS: Sql = Sql::both(&["select job, 0, scope from holds where tenant = $1"]);
+const REVOCATIONS: Sql = Sql::both(&["select worker, job, epoch from revocations where tenant = $1"]);
+const CLAIMS: Sql = Sql::both(&["select worker, remaining from claims where tenant = $1"]);
+const UNIQUE: Sql = Sql::both(&["select job, queue, key from unique_keys where tenant = $1"]);
+const OUTBOX: Sql = Sql::both(&["select job, op, body from outbox where tenant = $1"]);
+const WORKERS: Sql = Sql::both(&["select id, coalesce(affinity, '-'), case when dead_at is null then 0 else 1 end
+     from workers where tenant = $1"]);
+
+impl Operation for Rows {
+    type Output = Dump;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Dump, StoreError> {
+        let of = [Param::Int(self.tenant.0)];
+        let mut dump = Dump::new();
+        let mut live = BTreeSet::new();
+        for row in tx.query(&LIVE, &of).await? {
+            live.insert(format!("job:{} waits {}", row.job(0)?, row.int(1)?));
+        }
+        dump.insert("live", live);
+        let mut holds = BTreeSet::new();
+        for row in tx.query(&HOLDS, &of).await? {
+            holds.insert(format!("job:{} {} {}", row.job(0)?, row.int(1)?, row.text(2)?));
+        }
+        dump.insert("holds", holds);
+        let mut revocations = BTreeSet::new();
+        for row in tx.query(&REVOCATIONS, &of).await? {
+            revocations.insert(format!("worker:{} job:{} {}", row.uuid(0)?, row.job(1)?, row.int(2)?));
+        }
+        dump.insert("revocations", revocations);
+        let mut claims = Vec::new();
+        for row in tx.query(&CLAIMS, &of).await? {
+            claims.push(format!("worker:{} {}", row.uuid(0)?, row.int(1)?));
+        }
+        dump.insert("claims", counted(claims.into_iter()));
+        let mut unique = BTreeSet::new();
+        for row in tx.query(&UNIQUE, &of).await? {
+            unique.insert(format!("job:{} {} {}", row.job(0)?, row.text(1)?, row.text(2)?));
+        }
+        dump.insert("unique keys", unique);
+        let mut outbox = Vec::new();
+        for row in tx.query(&OUTBOX, &of).await? {
+            let body = row.text(2)?;
+            let from = body.split(r#""previous_state":""#).nth(1).and_then(|rest| rest.split('"').next());
+            outbox.push(format!("job:{} {} {}", row.job(0)?, row.text(1)?, from.unwrap_or("?")));
+        }
+        dump.insert("outbox", counted(outbox.into_iter()));
+        let mut workers = BTreeSet::new();
+        for row in tx.query(&WORKERS, &of).await? {
+            workers.insert(format!("worker:{} {} dead {}", row.uuid(0)?, row.text(1)?, row.int(2)?));
+        }
+        dump.insert("workers", workers);
+        Ok(dump)
+    }
+}
