@@ -125,10 +125,10 @@ const CLAIMED_HAVE_CLAIMS: Sql = Sql::new(
      where j.worker is not null and (c.claim is null or c.worker <> j.worker) limit $1",
 );
 const HOLDS_HAVE_HOLDERS: Sql = Sql::new(
-    &["select h.scope || ' by ' || hex(h.job) from holds h left join jobs j on j.id = h.job and j.held <> 0
-       left join revocations r on r.job = h.job where j.id is null and r.job is null limit $1"],
-    "select h.scope || ' by ' || h.job::text from holds h left join jobs j on j.id = h.job and j.held
-     left join revocations r on r.job = h.job where j.id is null and r.job is null limit $1",
+    &["select h.scope || ' by ' || hex(h.job) from holds h left join jobs j on j.id = h.job and j.epoch = h.epoch and j.held <> 0
+       left join revocations r on r.job = h.job and r.epoch = h.epoch where j.id is null and r.job is null limit $1"],
+    "select h.scope || ' by ' || h.job::text from holds h left join jobs j on j.id = h.job and j.epoch = h.epoch and j.held
+     left join revocations r on r.job = h.job and r.epoch = h.epoch where j.id is null and r.job is null limit $1",
 );
 const PARKED_FOR_A_REASON: Sql = Sql::new(
     &["select hex(j.id) || ' waits for ' || j.parked from jobs j where j.parked is not null

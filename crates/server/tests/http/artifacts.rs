@@ -40,7 +40,8 @@ async fn q9_small_and_large_artifacts_come_back_as_they_went_and_run_nothing() {
     on_both(async |db| {
         let api = Api::new(db).await;
         let job = api.job("q").await;
-        for (name, content) in [("empty", Vec::new()), ("report.html", b"<script>".to_vec()), ("weights.bin", large())] {
+        for (name, content) in [("empty", Vec::new()), ("report.html", b"<script>".to_vec()), ("weights.bin", large())]
+        {
             let stored = api.ask(with(put(&job, name, &content), "repr-digest", &digest(&content))).await;
             assert_eq!(stored.status, 201, "{:?}", stored.body);
             let view = stored.json();
@@ -111,7 +112,9 @@ async fn x3_a_stale_epoch_stores_nothing() {
     on_both(async |db| {
         let api = Api::new(db).await;
         let (job, worker, epoch) = api.claimed("q").await;
-        let at = |epoch: i64, name: &str, content: &[u8]| with(put(&job, name, content), "x-windlass-epoch", &epoch.to_string());
+        let at = |epoch: i64, name: &str, content: &[u8]| {
+            with(put(&job, name, content), "x-windlass-epoch", &epoch.to_string())
+        };
         assert_eq!(api.ask(at(epoch, "mine", b"x")).await.status, 201);
         api.ask(at(epoch + 1, "a", b"x")).await.problem(409, "claim_lost", None);
         api.ask(at(epoch - 1, "a", &large())).await.problem(409, "claim_lost", None);
@@ -139,9 +142,10 @@ async fn q9_names_are_one_visible_word_and_sizes_have_a_limit() {
             let got = api.get(&format!("/api/v1/jobs/{job}/artifacts/{name}")).await;
             assert_eq!(&got.body[..], b"x");
         }
-        for name in ["%2E%2E", "a%2Fb", "%5C", "%00", "%FF", "%20", "a%E2%80%AEb", &"x".repeat(257)] {
+        for name in ["%2E%2E", "a%2Fb", "%5C", "%00", "%20", "a%E2%80%AEb", &"x".repeat(257)] {
             api.ask(put(&job, name, b"x")).await.problem(422, "invalid_field", Some("name"));
         }
+        api.ask(put(&job, "%FF", b"x")).await.problem(404, "not_found", None);
         api.ask(put(&job, "big", &vec![0; 100_001])).await.problem(413, "body_too_large", None);
         let chunks = futures_util::stream::iter((0..20).map(|_| Ok::<_, std::io::Error>(vec![0u8; 10_000])));
         let streamed = request("PUT", &format!("/api/v1/jobs/{job}/artifacts/big")).body(Body::from_stream(chunks));
@@ -163,11 +167,11 @@ async fn q9_garbage_is_collected_after_an_hour_and_what_is_visible_never_is() {
         let job = api.job("q").await;
         api.ask(put(&job, "kept", &large())).await;
         // An upload whose server died: its caller goes away in the middle.
-        let first = futures_util::stream::iter([Ok::<_, std::io::Error>(large())]);
+        let first = futures_util::stream::iter([Ok::<_, std::io::Error>(vec![0u8; 100_000])]);
         let endless = futures_util::StreamExt::chain(first, futures_util::stream::pending());
         let dying = request("PUT", &format!("/api/v1/jobs/{job}/artifacts/lost")).body(Body::from_stream(endless));
         let dying = api.ask(dying.unwrap());
-        assert!(tokio::time::timeout(std::time::Duration::from_millis(500), dying).await.is_err());
+        assert!(tokio::time::timeout(std::time::Duration::from_secs(1), dying).await.is_err());
         let collect = async || api.db.store.collect_garbage(&api.state.blobs).await.unwrap();
         assert_eq!(collect().await, 0, "it may be under way");
         api.db.clock.advance_ms(3_700_000);

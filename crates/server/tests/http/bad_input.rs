@@ -24,10 +24,20 @@ async fn x10_bodies_that_cannot_be_read_are_refused() {
         let api = Api::new(db).await;
         let check = async |request, status, code, field| api.ask(request).await.problem(status, code, field);
         let good = r#"{"queue":"q","kind":"k"}"#;
-        for content_type in [None, Some("text/plain"), Some("application/x-www-form-urlencoded"), Some("application/jsonp")] {
+        for content_type in
+            [None, Some("text/plain"), Some("application/x-www-form-urlencoded"), Some("application/jsonp")]
+        {
             check(raw("POST", JOBS, content_type, good), 415, "unsupported_media_type", None).await;
         }
-        for body in ["", "{", "nonsense", "[1", r#"{"queue":"q","kind":"k"} trailing"#, r#"{"queue":"q","kind":"k","payload":{"a":tru}}"#, "\u{feff}{}"] {
+        for body in [
+            "",
+            "{",
+            "nonsense",
+            "[1",
+            r#"{"queue":"q","kind":"k"} trailing"#,
+            r#"{"queue":"q","kind":"k","payload":{"a":tru}}"#,
+            "\u{feff}{}",
+        ] {
             check(raw("POST", JOBS, JSON, body), 400, "invalid_json", None).await;
         }
         check(raw("POST", JOBS, JSON, &b"{\"queue\":\"\xff\",\"kind\":\"k\"}"[..]), 400, "invalid_json", None).await;
@@ -155,7 +165,8 @@ async fn x10_queries_cursors_ids_and_headers_are_checked() {
             }
         }
         for id in ["7", "not-an-id", "00000000-0000-0000-0000-000000000000", "%00", "%FF", "💥".repeat(50).as_str()] {
-            let id: String = id.chars().map(|c| if c.is_ascii() { c.to_string() } else { "%F0%9F%92%A5".into() }).collect();
+            let id: String =
+                id.chars().map(|c| if c.is_ascii() { c.to_string() } else { "%F0%9F%92%A5".into() }).collect();
             for path in ["", "/history", "/why", "/signal", "/artifacts"] {
                 api.get(&format!("{JOBS}/{id}{path}")).await.problem(404, "not_found", None);
             }
@@ -227,7 +238,11 @@ async fn x10_queues_and_workers_are_checked() {
             (json!({"max": 1, "wait_s": -1}), "wait_s"),
             (json!({"max": 1, "affinity": "\u{0}"}), "affinity"),
         ] {
-            api.post(&format!("/api/v1/workers/{worker}/claim"), claim).await.problem(422, "invalid_field", Some(field));
+            api.post(&format!("/api/v1/workers/{worker}/claim"), claim).await.problem(
+                422,
+                "invalid_field",
+                Some(field),
+            );
         }
         let many = json!({"outcomes": vec![json!({"job_id": worker, "epoch": 1, "outcome": "cancel"}); 1_001]});
         let settle = api.post(&format!("/api/v1/workers/{worker}/settle"), many).await;

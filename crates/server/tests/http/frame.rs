@@ -135,7 +135,10 @@ async fn x11_metrics_have_help_types_and_bounded_labels() {
         assert!(!text.contains("/nowhere"));
         let comments = |kind: &str| -> BTreeSet<String> {
             let start = format!("# {kind} ");
-            text.lines().filter_map(|line| line.strip_prefix(&start)).map(|line| line.split(' ').next().unwrap().into()).collect()
+            text.lines()
+                .filter_map(|line| line.strip_prefix(&start))
+                .map(|line| line.split(' ').next().unwrap().into())
+                .collect()
         };
         let (help, types) = (comments("HELP"), comments("TYPE"));
         assert_eq!(help, types, "every metric says what it is");

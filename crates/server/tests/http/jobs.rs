@@ -148,7 +148,10 @@ async fn q5_a_waiting_look_answers_as_soon_as_the_job_has_ended() {
         };
         let (look, settled) = tokio::join!(api.get(&path), finish);
         assert_eq!(settled.json(), json!({"results": [{"job_id": job, "status": "applied"}]}));
-        assert_eq!((look.json()["state"].clone(), look.json()["result"].clone()), (json!("succeeded"), json!({"ok": true})));
+        assert_eq!(
+            (look.json()["state"].clone(), look.json()["result"].clone()),
+            (json!("succeeded"), json!({"ok": true}))
+        );
         assert!(started.elapsed() < Duration::from_secs(5));
         let waiting = api.job("q").await;
         let short = api.get(&format!("/api/v1/jobs/{waiting}?wait=50ms")).await;
@@ -224,7 +227,8 @@ async fn x5_history_and_why_have_their_shapes() {
 async fn q13_listings_filter_and_page_newest_first() {
     on_both(async |db| {
         let api = Api::new(db).await;
-        let job = |n: usize| json!({"queue": format!("q{}", n % 2), "kind": "k", "tags": [format!("t{n}")], "run": "r 1"});
+        let job =
+            |n: usize| json!({"queue": format!("q{}", n % 2), "kind": "k", "tags": [format!("t{n}")], "run": "r 1"});
         let jobs: Vec<Value> = (0..7).map(job).collect();
         let ids = api.post("/api/v1/jobs/batch", json!({"jobs": jobs})).await.json()["ids"].clone();
         let mut expected: Vec<Value> = ids.as_array().unwrap().clone();
@@ -239,9 +243,14 @@ async fn q13_listings_filter_and_page_newest_first() {
             path = format!("/api/v1/jobs?limit=3&run=r%201&cursor={cursor}");
         }
         assert_eq!(seen, expected);
-        for (query, count) in
-            [("queue=q0", 4), ("tag=t3", 1), ("text=t3", 1), ("state=failed", 0), ("until=2020-01-01T00:00:00Z", 0), ("kind=k", 7)]
-        {
+        for (query, count) in [
+            ("queue=q0", 4),
+            ("tag=t3", 1),
+            ("text=t3", 1),
+            ("state=failed", 0),
+            ("until=2020-01-01T00:00:00Z", 0),
+            ("kind=k", 7),
+        ] {
             let page = api.get(&format!("/api/v1/jobs?{query}")).await.json();
             assert_eq!(page["items"].as_array().unwrap().len(), count, "{query}");
         }
@@ -257,8 +266,21 @@ async fn s1_a_signal_is_derived_and_refined_by_the_worker_that_has_the_job() {
         let signal = api.get(&format!("/api/v1/jobs/{waiting}/signal")).await.json();
         assert_eq!((&signal["kind"], &signal["summary"]), (&json!("queued"), &json!("Waiting in other.")));
         let expected = [
-            "created_at", "diagnostics", "eta_seconds", "job_id", "kind", "last_known_outcome", "next_actions",
-            "payload", "phase", "predicted", "progress", "run", "summary", "updated_at", "version",
+            "created_at",
+            "diagnostics",
+            "eta_seconds",
+            "job_id",
+            "kind",
+            "last_known_outcome",
+            "next_actions",
+            "payload",
+            "phase",
+            "predicted",
+            "progress",
+            "run",
+            "summary",
+            "updated_at",
+            "version",
         ];
         assert_eq!(members(&signal), expected);
 

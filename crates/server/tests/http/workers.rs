@@ -30,8 +30,18 @@ async fn a_worker_registers_claims_and_settles() {
 
         let listed = api.get("/api/v1/workers").await.json();
         let expected = [
-            "affinities", "affinity", "claims", "draining", "id", "kinds", "last_claim_at", "lease_s", "lease_until",
-            "name", "queues", "registered_at",
+            "affinities",
+            "affinity",
+            "claims",
+            "draining",
+            "id",
+            "kinds",
+            "last_claim_at",
+            "lease_s",
+            "lease_until",
+            "name",
+            "queues",
+            "registered_at",
         ];
         assert_eq!(members(&listed["items"][0]), expected);
         assert_eq!((&listed["items"][0]["claims"], &listed["items"][0]["name"]), (&json!(1), &json!("gpu-1")));
@@ -163,7 +173,11 @@ async fn a_worker_whose_lease_has_passed_is_gone() {
             let path = format!("/api/v1/workers/{stranger}/{verb}");
             api.call("POST", &path).await.problem(404, "not_found", None);
         }
-        api.settle(stranger, json!({"job_id": job, "epoch": 1, "outcome": "cancel"})).await.problem(404, "not_found", None);
+        api.settle(stranger, json!({"job_id": job, "epoch": 1, "outcome": "cancel"})).await.problem(
+            404,
+            "not_found",
+            None,
+        );
     })
     .await;
 }

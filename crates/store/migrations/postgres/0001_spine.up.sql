@@ -210,15 +210,17 @@ create table revocations (
     tenant bigint not null,
     epoch bigint not null,
     at timestamptz not null,
-    primary key (worker, job)
+    primary key (worker, job, epoch)
 );
 
--- Who holds what: a subject, a concurrency key, a place in a queue with a limit.
+-- Which claim holds what: a subject, a concurrency key, a place in a queue with a limit. A job may be in two workers'
+-- hands for a while, when the first has not let go yet: each of them holds.
 create table holds (
     tenant bigint not null,
     scope text collate "C" not null,
     job uuid not null,
-    primary key (tenant, scope, job)
+    epoch bigint not null,
+    primary key (tenant, scope, job, epoch)
 );
 create index holds_job on holds (job);
 

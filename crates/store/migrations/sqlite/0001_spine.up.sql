@@ -210,15 +210,17 @@ create table revocations (
     tenant integer not null,
     epoch integer not null,
     at integer not null,
-    primary key (worker, job)
+    primary key (worker, job, epoch)
 ) without rowid;
 
--- Who holds what: a subject, a concurrency key, a place in a queue with a limit.
+-- Which claim holds what: a subject, a concurrency key, a place in a queue with a limit. A job may be in two workers'
+-- hands for a while, when the first has not let go yet: each of them holds.
 create table holds (
     tenant integer not null,
     scope text not null,
     job blob not null,
-    primary key (tenant, scope, job)
+    epoch integer not null,
+    primary key (tenant, scope, job, epoch)
 ) without rowid;
 create index holds_job on holds (job);
 

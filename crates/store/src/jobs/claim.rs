@@ -13,7 +13,7 @@ use crate::clock::new_uuid;
 use crate::codec::{settings_from_json, to_json};
 use crate::counters::Changes;
 use crate::error::StoreError;
-use crate::jobs::holds::{self, Want};
+use crate::jobs::holds::{self, Holder, Want};
 use crate::jobs::transition::{Notice, write_outbox};
 use crate::lanes::{Lane, lane_at};
 use crate::store::Store;
@@ -119,9 +119,9 @@ const TAKE: Sql = Sql::new(
          coalesce(j.timeout_s, $6::bigint), j.created_at, j.run_at, j.webhook",
 );
 const PEEK: Sql = Sql::new(
-    &["select id, lane, run_at, subject, process, concurrency_key, timeout_s from jobs
+    &["select id, lane, run_at, subject, process, concurrency_key, timeout_s, epoch from jobs
        where lane = $1 and due_at is null and parked is null and worker is null order by run_at, id limit $2"],
-    "select j.id, j.lane, j.run_at, j.subject, j.process, j.concurrency_key, j.timeout_s
+    "select j.id, j.lane, j.run_at, j.subject, j.process, j.concurrency_key, j.timeout_s, j.epoch
      from unnest($1::bigint[]) as n(lane) cross join lateral (
          select * from jobs where jobs.lane = n.lane and due_at is null and parked is null and worker is null
          order by run_at, id limit $2 for update skip locked) j",
@@ -213,6 +213,11 @@ async fn heads(tx: &mut Tx<'_>, worker: &Worker) -> Result<Vec<Head>, StoreError
         };
         heads.push(Head { head, lane, settings });
     }
+    // Of lanes equally old the first is chosen: the same one on every database.
+    heads.sort_by(|a, b| {
+        let key = |head: &Head| (head.lane.queue.clone(), head.lane.kind.clone(), head.lane.affinity.clone());
+        (key(a), a.lane.guarded).cmp(&(key(b), b.lane.guarded))
+    });
     Ok(heads)
 }
 
@@ -326,7 +331,7 @@ impl Taking {
         let park =
             [Column::jobs(parked.iter().map(|(job, _)| job.id)), Column::texts(parked.iter().map(|(_, scope)| *scope))];
         tx.execute_each(&PARK, &park, &[]).await?;
-        let held: Vec<(String, JobId)> = taken.iter().flat_map(|candidate| candidate.holds()).collect();
+        let held: Vec<(String, Holder)> = taken.iter().flat_map(|candidate| candidate.holds()).collect();
         holds::take(tx, self.tenant, &held).await?;
         let columns = [
             Column::jobs(taken.iter().map(|candidate| candidate.id)),
@@ -336,8 +341,8 @@ impl Taking {
         let params = [Param::from(self.worker), Param::Uuid(self.claim), Param::Time(tx.now())];
         let rows = tx.query_each(&TAKE_CHOSEN, &columns, &params).await?;
         self.add(&rows, &by_lane.iter().map(|(id, head)| (*id, &head.lane)).collect())?;
-        // Parked jobs made room for others behind them.
-        Ok(!parked.is_empty() || (guarded && candidates.len() == look))
+        // Parked jobs, and those of a queue that is full now, stood before others that were not looked at.
+        Ok(!parked.is_empty() || candidates.len() == look)
     }
 
     fn add(&mut self, rows: &[Row], lanes: &HashMap<i64, &Lane>) -> Result<(), StoreError> {
@@ -416,6 +421,8 @@ fn is_limited(settings: &QueueSettings) -> bool {
 /// A job that could be taken if it gets what it must hold.
 struct Candidate {
     id: JobId,
+    /// Of the claim that is being made.
+    epoch: Epoch,
     queue: Name,
     run_at: Time,
     timeout_s: Option<i64>,
@@ -433,6 +440,7 @@ impl Candidate {
         let per_key = head.settings.per_key_limit();
         Ok(Self {
             id: row.job(0)?,
+            epoch: Epoch(row.int(7)?).next(),
             queue: queue.clone(),
             run_at: row.time(2)?,
             timeout_s: row.opt_int(6)?.or_else(|| head.settings.timeout_s_for(kind)),
@@ -441,9 +449,9 @@ impl Candidate {
         })
     }
 
-    fn holds(&self) -> impl Iterator<Item = (String, JobId)> + '_ {
+    fn holds(&self) -> impl Iterator<Item = (String, Holder)> + '_ {
         let scopes = self.wants.iter().map(|want| want.scope.clone()).chain(self.place.clone());
-        scopes.map(|scope| (scope, self.id))
+        scopes.map(|scope| (scope, (self.id, self.epoch)))
     }
 }
 

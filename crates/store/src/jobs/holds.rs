@@ -5,10 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use domain::{JobId, Label, Name, TenantId};
+use domain::{Epoch, JobId, Label, Name, TenantId};
 
 use crate::error::StoreError;
 use crate::tx::{Column, Param, Sql, Tx};
+
+/// A claim. Not the job alone: while a worker has not let go of a claim that the server ended, the job may be claimed
+/// again, and then both hold.
+pub(crate) type Holder = (JobId, Epoch);
 
 /// What a job must hold to run, and how many may hold it at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,17 +52,20 @@ const COUNT: Sql = Sql::new(
     "select scope, count(*) from holds where tenant = $2 and scope = any($1::text[]) group by scope",
 );
 const INSERT: Sql = Sql::new(
-    &["insert into holds (tenant, scope, job) values ($3, $1, $2) on conflict do nothing"],
-    "insert into holds (tenant, scope, job) select $3, s, j from unnest($1::text[], $2::uuid[]) as n(s, j)
+    &["insert into holds (tenant, scope, job, epoch) values ($4, $1, $2, $3) on conflict do nothing"],
+    "insert into holds (tenant, scope, job, epoch)
+     select $4, s, j, e from unnest($1::text[], $2::uuid[], $3::bigint[]) as n(s, j, e)
      on conflict do nothing",
 );
-const OF_JOBS: Sql = Sql::new(
-    &["select tenant, scope from holds where job = $1"],
-    "select distinct tenant, scope from holds where job = any($1::uuid[])",
+const HELD: Sql = Sql::new(
+    &["select tenant, scope from holds where job = $1 and epoch = $2"],
+    "select distinct h.tenant, h.scope from unnest($1::uuid[], $2::bigint[]) as n(job, epoch)
+         join holds h on h.job = n.job and h.epoch = n.epoch",
 );
 const DELETE: Sql = Sql::new(
-    &["delete from holds where job = $1 returning tenant, scope"],
-    "delete from holds where job = any($1::uuid[]) returning tenant, scope",
+    &["delete from holds where job = $1 and epoch = $2 returning tenant, scope"],
+    "delete from holds h using unnest($1::uuid[], $2::bigint[]) as n(job, epoch)
+     where h.job = n.job and h.epoch = n.epoch returning h.tenant, h.scope",
 );
 // Among the oldest thousand that wait for the scope, the most urgent.
 const UNPARK: Sql = Sql::new(
@@ -90,31 +97,35 @@ async fn lock<'s>(tx: &mut Tx<'_>, scopes: impl Iterator<Item = (TenantId, &'s s
     tx.lock(&names.iter().map(String::as_str).collect::<Vec<_>>()).await
 }
 
-pub(crate) async fn take(tx: &mut Tx<'_>, tenant: TenantId, holds: &[(String, JobId)]) -> Result<(), StoreError> {
-    let columns =
-        [Column::texts(holds.iter().map(|(scope, _)| scope.as_str())), Column::jobs(holds.iter().map(|(_, job)| *job))];
+pub(crate) async fn take(tx: &mut Tx<'_>, tenant: TenantId, holds: &[(String, Holder)]) -> Result<(), StoreError> {
+    let [jobs, epochs] = columns(holds.iter().map(|(_, holder)| *holder));
+    let columns = [Column::texts(holds.iter().map(|(scope, _)| scope.as_str())), jobs, epochs];
     tx.execute_each(&INSERT, &columns, &[Param::Int(tenant.0)]).await.map(|_| ())
 }
 
-/// Gives back what the jobs hold and lets those run that waited for it. Gives the lanes that may have work now and the
+fn columns(holders: impl Iterator<Item = Holder> + Clone) -> [Column<'static>; 2] {
+    [Column::jobs(holders.clone().map(|(job, _)| job)), Column::ints(holders.map(|(_, epoch)| epoch.0))]
+}
+
+/// Gives back what the claims hold and lets those run that waited for it. Gives the lanes that may have work now and the
 /// queues whose limit has room again.
 pub(crate) async fn give_back(
     tx: &mut Tx<'_>,
-    jobs: &[JobId],
+    holders: &[Holder],
 ) -> Result<(Vec<i64>, Vec<(TenantId, Name)>), StoreError> {
     let mut lanes = Vec::new();
     let mut queues = Vec::new();
-    if jobs.is_empty() {
+    if holders.is_empty() {
         return Ok((lanes, queues));
     }
-    let column = [Column::jobs(jobs.iter().copied())];
+    let claims = columns(holders.iter().copied());
     let mut held = BTreeSet::new();
-    for row in tx.query_each(&OF_JOBS, &column, &[]).await? {
+    for row in tx.query_each(&HELD, &claims, &[]).await? {
         held.insert((row.int(0)?, row.text(1)?));
     }
     lock(tx, held.iter().map(|(tenant, scope)| (TenantId(*tenant), scope.as_str()))).await?;
     let mut freed: BTreeMap<(i64, String), i64> = BTreeMap::new();
-    for row in tx.query_each(&DELETE, &column, &[]).await? {
+    for row in tx.query_each(&DELETE, &claims, &[]).await? {
         *freed.entry((row.int(0)?, row.text(1)?)).or_default() += 1;
     }
     for ((tenant, scope), count) in freed {

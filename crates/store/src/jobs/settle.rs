@@ -13,6 +13,7 @@ use crate::clock::dice;
 use crate::counters::Changes;
 use crate::effects::Effects;
 use crate::error::StoreError;
+use crate::jobs::holds::Holder;
 use crate::jobs::transition::{self, Ending, LiveJob, Notice, Step};
 use crate::lanes::LaneCache;
 use crate::queues;
@@ -138,9 +139,9 @@ impl Operation for SettleBatch {
 }
 
 const TAKE_REVOCATION: Sql = Sql::new(
-    &["delete from revocations where worker = $1 and job = $2 and epoch = $3 returning worker, job"],
+    &["delete from revocations where worker = $1 and job = $2 and epoch = $3 returning worker, job, epoch"],
     "delete from revocations r using unnest($1::uuid[], $2::uuid[], $3::bigint[]) as n(worker, job, epoch)
-     where r.worker = n.worker and r.job = n.job and r.epoch = n.epoch returning r.worker, r.job",
+     where r.worker = n.worker and r.job = n.job and r.epoch = n.epoch returning r.worker, r.job, r.epoch",
 );
 const ENDED: Sql = Sql::new(
     &["select id, tenant, epoch from ended where id = $1"],
@@ -221,7 +222,7 @@ impl SettleBatch {
             effects.ended.push(gone.id);
         }
         transition::close_claims(tx, gone.iter().filter_map(|gone| gone.claim)).await?;
-        let held: Vec<JobId> = gone.iter().filter(|gone| gone.held).map(|gone| gone.id).collect();
+        let held: Vec<Holder> = gone.iter().filter(|gone| gone.held).map(|gone| (gone.id, gone.epoch)).collect();
         transition::free(tx, &self.lanes, &held, effects).await?;
         transition::free_unique_keys(tx, gone.iter()).await?;
         let notices = gone.iter().filter(|gone| gone.webhook).map(|gone| Notice {
@@ -252,7 +253,7 @@ impl SettleBatch {
         if open.is_empty() {
             return Ok(());
         }
-        let revoked = self.answered_revocations(tx, &open, effects).await?;
+        let mut revoked = self.answered_revocations(tx, &open, effects).await?;
         let mut ids: Vec<JobId> = open.iter().map(|open| open.outcome.job).collect();
         ids.sort_unstable();
         ids.dedup();
@@ -265,7 +266,9 @@ impl SettleBatch {
         let mut steps = Vec::new();
         for open in open {
             let id = open.outcome.job;
-            let status = if revoked.contains(&(open.worker, id)) && matches!(open.outcome.end, End::Cancel) {
+            // The first word on a claim that the server ended answers for it; a second one finds nothing left to say.
+            let answers = revoked.remove(&(open.worker, (id, open.outcome.epoch)));
+            let status = if answers && matches!(open.outcome.end, End::Cancel) {
                 Status::Applied
             } else if let Some(before) = live.remove(&id) {
                 if before.tenant != open.tenant {
@@ -309,7 +312,7 @@ impl SettleBatch {
         tx: &mut Tx<'_>,
         open: &[Open<'_>],
         effects: &mut Effects,
-    ) -> Result<HashSet<(WorkerId, JobId)>, StoreError> {
+    ) -> Result<HashSet<(WorkerId, Holder)>, StoreError> {
         let columns = [
             Column::uuids(open.iter().map(|open| open.worker.uuid())),
             Column::jobs(open.iter().map(|open| open.outcome.job)),
@@ -317,10 +320,10 @@ impl SettleBatch {
         ];
         let mut answered = HashSet::new();
         for row in tx.query_each(&TAKE_REVOCATION, &columns, &[]).await? {
-            answered.insert((WorkerId::new(row.uuid(0)?), row.job(1)?));
+            answered.insert((WorkerId::new(row.uuid(0)?), (row.job(1)?, Epoch(row.int(2)?))));
         }
-        let jobs: Vec<JobId> = answered.iter().map(|(_, job)| *job).collect();
-        transition::free(tx, &self.lanes, &jobs, effects).await?;
+        let holders: Vec<Holder> = answered.iter().map(|(_, holder)| *holder).collect();
+        transition::free(tx, &self.lanes, &holders, effects).await?;
         Ok(answered)
     }
 

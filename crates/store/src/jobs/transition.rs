@@ -17,7 +17,7 @@ use crate::codec::{error_to_json, retry_from_json};
 use crate::counters::Changes;
 use crate::effects::Effects;
 use crate::error::StoreError;
-use crate::jobs::holds;
+use crate::jobs::holds::{self, Holder};
 use crate::lanes::LaneCache;
 use crate::tx::{Column, Param, Row, Sql, Tx};
 
@@ -149,7 +149,7 @@ pub(crate) async fn apply(
     send_back(tx, &returning).await?;
     write_history(tx, &returning).await?;
     revoke(tx, &steps).await?;
-    let mut let_go: Vec<JobId> = Vec::new();
+    let mut let_go: Vec<Holder> = Vec::new();
     for step in &steps {
         let lane = &of_lane[&step.before.lane];
         changes.moved(step.before.tenant, &lane.queue, step.before.state, step.after.job_state());
@@ -161,7 +161,7 @@ pub(crate) async fn apply(
         if step.revoke {
             effects.workers.extend(step.before.worker);
         } else if step.before.held {
-            let_go.push(step.before.id);
+            let_go.push((step.before.id, step.before.epoch));
         }
     }
     let claims = steps.iter().filter_map(|step| step.before.claim);
@@ -221,6 +221,7 @@ pub(crate) struct Gone {
     pub(crate) state: JobState,
     pub(crate) claim: Option<Uuid>,
     pub(crate) held: bool,
+    pub(crate) epoch: Epoch,
     pub(crate) attempt: i32,
     pub(crate) webhook: bool,
     unique_key: Option<String>,
@@ -239,7 +240,7 @@ const END: Sql = Sql::new(
          from jobs where id = $1 and tenant = $2 and epoch = $3 and worker is $4",
         "delete from jobs where id = $1 and tenant = $2 and epoch = $3 and worker is $4
          returning id, tenant, lane, state, claim, held, attempt, webhook,
-             case when unique_until is null then unique_key end",
+             case when unique_until is null then unique_key end, epoch",
     ],
     "with o as (
          select * from unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::uuid[], $5::bigint[], $6::text[], $7::json[],
@@ -260,7 +261,8 @@ const END: Sql = Sql::new(
              case when new_state = 'succeeded' then null else coalesce(new_error, error) end, error_code, webhook,
              parent, triggered_by
          from gone)
-     select id, tenant, lane, state, claim, held, attempt, webhook, case when unique_until is null then unique_key end
+     select id, tenant, lane, state, claim, held, attempt, webhook, case when unique_until is null then unique_key end,
+         epoch
      from gone",
 );
 
@@ -290,6 +292,7 @@ pub(crate) async fn end(tx: &mut Tx<'_>, endings: &[Ending]) -> Result<Vec<Gone>
             state: JobState::parse(&state).ok_or_else(|| StoreError::unexpected(format!("state {state}")))?,
             claim: row.opt_uuid(4)?,
             held: row.bool(5)?,
+            epoch: Epoch(row.int(9)?),
             attempt: row.int(6)? as i32,
             webhook: row.opt_text(7)?.is_some(),
             unique_key: row.opt_text(8)?,
@@ -372,10 +375,10 @@ async fn write_history(tx: &mut Tx<'_>, steps: &[&Step]) -> Result<(), StoreErro
 
 const REVOKE: Sql = Sql::new(
     &["insert into revocations (worker, job, tenant, epoch, at) values ($1, $2, $3, $4, $5)
-       on conflict (worker, job) do update set epoch = excluded.epoch, at = excluded.at"],
+       on conflict do nothing"],
     "insert into revocations (worker, job, tenant, epoch, at)
      select n.*, $5 from unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::bigint[]) n
-     on conflict (worker, job) do update set epoch = excluded.epoch, at = excluded.at",
+     on conflict do nothing",
 );
 
 async fn revoke(tx: &mut Tx<'_>, steps: &[Step]) -> Result<(), StoreError> {
@@ -415,14 +418,14 @@ pub(crate) async fn close_claims(tx: &mut Tx<'_>, claims: impl Iterator<Item = U
     tx.execute_each(&CLOSE_CLAIMS, &columns, &[]).await.map(|_| ())
 }
 
-/// Gives back what jobs held, and notes who may run now.
+/// Gives back what claims held, and notes who may run now.
 pub(crate) async fn free(
     tx: &mut Tx<'_>,
     lanes: &LaneCache,
-    jobs: &[JobId],
+    holders: &[Holder],
     effects: &mut Effects,
 ) -> Result<(), StoreError> {
-    let (unparked, queues) = holds::give_back(tx, jobs).await?;
+    let (unparked, queues) = holds::give_back(tx, holders).await?;
     effects.ready.extend(queues);
     for lane in lanes.of(tx, &unparked).await?.values() {
         effects.ready.insert((lane.tenant, lane.queue.clone()));

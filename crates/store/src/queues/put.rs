@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use domain::{JobId, Name, QueueSettings, TenantId};
+use domain::{Epoch, JobId, Name, QueueSettings, TenantId};
 use uuid::Uuid;
 
 use crate::codec::{from_json, settings_to_json};
@@ -10,7 +10,7 @@ use crate::effects::Effects;
 use crate::error::StoreError;
 use crate::jobs::holds;
 use crate::store::Store;
-use crate::tx::{Column, Operation, Param, Sql, Tx};
+use crate::tx::{Column, Operation, Param, Row, Sql, Tx};
 
 impl Store {
     pub async fn put_queue(&self, tenant: TenantId, name: Name, settings: QueueSettings) -> Result<(), StoreError> {
@@ -36,9 +36,9 @@ const FORGET_RATE: Sql = Sql::both(&["delete from rates where tenant = $1 and qu
 const CLAIMED: Sql = Sql::both(&["select jobs from claims where tenant = $1"]);
 const MARK_HELD: Sql = Sql::new(
     &["update jobs set held = 1 where id = $1 and worker is not null
-       and lane in (select lane from lanes where tenant = $2 and queue = $3) returning id"],
+       and lane in (select lane from lanes where tenant = $2 and queue = $3) returning id, epoch"],
     "update jobs set held = true where id = any($1::uuid[]) and worker is not null
-     and lane in (select lane from lanes where tenant = $2 and queue = $3) returning id",
+     and lane in (select lane from lanes where tenant = $2 and queue = $3) returning id, epoch",
 );
 const UNPARK: Sql = Sql::both(&["update jobs set parked = null
      where tenant = $1 and parked is not null and parked >= $2 and parked < $3"]);
@@ -86,8 +86,8 @@ impl Put {
         }
         let params = [Param::Int(self.tenant.0), Param::Text(self.name.as_str())];
         let rows = tx.query_each(&MARK_HELD, &[Column::jobs(claimed)], &params).await?;
-        let running =
-            rows.iter().map(|row| Ok((scope.to_owned(), row.job(0)?))).collect::<Result<Vec<_>, StoreError>>()?;
+        let held = |row: &Row| Ok((scope.to_owned(), (row.job(0)?, Epoch(row.int(1)?))));
+        let running = rows.iter().map(held).collect::<Result<Vec<_>, StoreError>>()?;
         holds::take(tx, self.tenant, &running).await
     }
 }

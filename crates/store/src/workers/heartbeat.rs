@@ -48,7 +48,7 @@ struct Look {
     worker: WorkerId,
 }
 
-const REVOKED: Sql = Sql::both(&["select job from revocations where worker = $1 order by job"]);
+const REVOKED: Sql = Sql::both(&["select distinct job from revocations where worker = $1 order by job"]);
 
 impl Operation for Beat {
     type Output = Heartbeat;

@@ -2,7 +2,7 @@
 
 use domain::job::{Event, Held};
 use domain::limits::MAINTENANCE_ROWS;
-use domain::{JobError, JobId, WorkerId};
+use domain::{Epoch, JobError, JobId, WorkerId};
 use uuid::Uuid;
 
 use crate::clock::dice;
@@ -10,6 +10,7 @@ use crate::codec::from_json;
 use crate::counters::Changes;
 use crate::effects::Effects;
 use crate::error::StoreError;
+use crate::jobs::holds::Holder;
 use crate::jobs::transition::{self, LiveJob, Step};
 use crate::lanes::LaneCache;
 use crate::queues;
@@ -91,7 +92,7 @@ const EXPIRED: Sql = Sql::new(
 // The lease is looked at again: a heartbeat may have come in between.
 const MARK: Sql =
     Sql::both(&["update workers set dead_at = $2 where id = $1 and dead_at is null and lease_until < $2"]);
-const DROP_REVOCATIONS: Sql = Sql::both(&["delete from revocations where worker = $1 returning job"]);
+const DROP_REVOCATIONS: Sql = Sql::both(&["delete from revocations where worker = $1 returning job, epoch"]);
 
 impl Operation for MarkDead {
     type Output = usize;
@@ -202,7 +203,8 @@ pub(crate) async fn take_claims_from(
     }
     // What the server took from it earlier is free now too.
     let rows = tx.query(&DROP_REVOCATIONS, &[Param::from(worker)]).await?;
-    let revoked: Vec<JobId> = rows.iter().map(|row| row.job(0)).collect::<Result<_, _>>()?;
+    let holder = |row: &crate::tx::Row| Ok::<Holder, StoreError>((row.job(0)?, Epoch(row.int(1)?)));
+    let revoked: Vec<Holder> = rows.iter().map(holder).collect::<Result<_, _>>()?;
     transition::free(tx, lanes, &revoked, effects).await?;
     Ok(taken)
 }
