@@ -3,7 +3,7 @@
 //! A worker whose lease has passed by the database's clock is dead for good, swept or not. But after an outage in which
 //! no node could serve, every lease gets one more full term from the moment service returned.
 
-use crate::limits::OUTAGE_MS;
+use crate::limits::{OUTAGE_AT_START_MS, OUTAGE_MS};
 use crate::time::Time;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,16 @@ impl Lease {
 ///
 /// A clock that jumped forward looks like an outage and is treated as one: it only lengthens leases.
 pub fn service_since(since: Time, last_beat: Time, now: Time) -> Time {
-    if now.ms_since(last_beat) > OUTAGE_MS || now < since { now } else { since }
+    unless_silent_for(OUTAGE_MS, since, last_beat, now)
+}
+
+/// The same for the first beat of a node that starts beside others.
+pub fn service_since_at_start(since: Time, last_beat: Time, now: Time) -> Time {
+    unless_silent_for(OUTAGE_AT_START_MS, since, last_beat, now)
+}
+
+fn unless_silent_for(outage_ms: i64, since: Time, last_beat: Time, now: Time) -> Time {
+    if now.ms_since(last_beat) > outage_ms || now < since { now } else { since }
 }
 
 #[cfg(test)]
@@ -66,5 +75,11 @@ mod tests {
         assert_eq!(service_since(at(10), at(100), at(101)), at(10));
         assert_eq!(service_since(at(10), at(100), at(104)), at(104));
         assert_eq!(service_since(at(10), at(100), at(5)), at(5), "a clock set back starts anew");
+    }
+
+    #[test]
+    fn a_node_that_starts_finds_an_outage_in_one_beat_that_is_missing() {
+        assert_eq!(service_since_at_start(at(10), at(100), at(101)), at(10));
+        assert_eq!(service_since_at_start(at(10), at(100), at(102)), at(102));
     }
 }

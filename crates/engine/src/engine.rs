@@ -45,7 +45,7 @@ impl Engine {
     /// Starts every task. The schema must be up to date.
     pub async fn start(store: Store, options: EngineOptions) -> Result<Self, store::StoreError> {
         // The first beat notices an outage before anything judges a lease.
-        store.beat().await?;
+        store.first_beat().await?;
         let mut engine =
             Self { store, statuses: Vec::new(), tracker: TaskTracker::new(), stop: CancellationToken::new() };
         engine.run(Beat);

@@ -3,7 +3,7 @@
 //! While no tokens exist, whoever reaches the server (on loopback only, see `host`) is the local operator.
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -21,6 +21,7 @@ impl FromRequestParts<AppState> for Principal {
     type Rejection = Infallible;
 
     async fn from_request_parts(_: &mut Parts, _: &AppState) -> Result<Self, Infallible> {
-        Ok(Self { tenant: TenantId::DEFAULT, name: "local".into() })
+        static LOCAL: LazyLock<Arc<str>> = LazyLock::new(|| "local".into());
+        Ok(Self { tenant: TenantId::DEFAULT, name: LOCAL.clone() })
     }
 }

@@ -195,3 +195,16 @@ impl IntoResponse for ApiError {
         response
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn x12_an_unavailable_database_is_503_with_a_hint_when_to_come_back() {
+        let response = ApiError::from(StoreError::unavailable("the disk is full")).into_response();
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(response.headers()[RETRY_AFTER], "1");
+        assert_eq!(response.headers()[CONTENT_TYPE], PROBLEM);
+    }
+}

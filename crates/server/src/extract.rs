@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::RequestPartsExt;
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName};
 use bytes::Bytes;
@@ -19,7 +19,7 @@ use crate::error::ApiError;
 use crate::json;
 use crate::state::AppState;
 
-/// How long a body that is too large is read on, so that its sender comes to hear why it is refused.
+/// How long a body that is refused is read on, so that its sender comes to hear why it is refused.
 const DRAIN: Duration = Duration::from_secs(2);
 
 /// A JSON body.
@@ -78,7 +78,7 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
 async fn read(headers: &HeaderMap, body: Body) -> Result<Bytes, ApiError> {
     let said = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     if said.is_some_and(|length| length > BODY_BYTES) {
-        drain(body).await;
+        drain(headers, body).await;
         return Err(ApiError::body_too_large(BODY_BYTES as u64));
     }
     match Limited::new(body, BODY_BYTES).collect().await {
@@ -88,15 +88,16 @@ async fn read(headers: &HeaderMap, body: Body) -> Result<Bytes, ApiError> {
     }
 }
 
-/// A client that still writes does not read: a refusal sent into its face would be lost with the connection.
-async fn drain(mut body: Body) {
-    let mut left = 2 * BODY_BYTES;
+/// A client that still writes does not read: a refusal sent into its face would be lost with the connection. One that
+/// asked before it writes need not begin.
+pub(crate) async fn drain(headers: &HeaderMap, mut body: Body) {
+    if headers.contains_key(EXPECT) {
+        return;
+    }
     let reading = async {
-        while let Some(Ok(frame)) = body.frame().await {
+        let mut left = 2 * BODY_BYTES;
+        while let (1.., Some(Ok(frame))) = (left, body.frame().await) {
             left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
-            if left == 0 {
-                return;
-            }
         }
     };
     let _ = tokio::time::timeout(DRAIN, reading).await;

@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -28,7 +29,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(metrics::routes())
         .merge(page::routes())
         .routes(routes!(openapi));
-    add_problems(router.get_openapi_mut());
+    complete(router.get_openapi_mut());
     router
 }
 
@@ -45,18 +46,31 @@ async fn openapi() -> Response {
     ([(CONTENT_TYPE, "application/json")], TEXT.clone()).into_response()
 }
 
-/// Whatever goes wrong on whichever route has the same shape.
-fn add_problems(document: &mut OpenApi) {
+/// What every operation has: a problem document for whatever goes wrong, an id of its own (`queues_list`) and a word on
+/// each answer.
+fn complete(document: &mut OpenApi) {
     let components = document.components.get_or_insert_default();
     components.schemas.insert(Problem::name().into_owned(), Problem::schema());
     let problem = Ref::from_schema_name(Problem::name());
     let content = ContentBuilder::new().schema(Some(problem)).build();
-    let response =
+    let problem =
         ResponseBuilder::new().description("What went wrong").content("application/problem+json", content).build();
     for item in document.paths.paths.values_mut() {
         let PathItem { get, put, post, delete, .. } = item;
         for operation in [get, put, post, delete].into_iter().flatten() {
-            operation.responses.responses.insert("default".into(), RefOr::T(response.clone()));
+            let responses = &mut operation.responses.responses;
+            for (status, response) in responses.iter_mut() {
+                let status = StatusCode::from_bytes(status.as_bytes()).ok();
+                let reason = status.and_then(|status| status.canonical_reason());
+                if let (RefOr::T(response), Some(reason)) = (response, reason)
+                    && response.description.is_empty()
+                {
+                    response.description = reason.into();
+                }
+            }
+            responses.insert("default".into(), RefOr::T(problem.clone()));
+            let noun = operation.tags.iter().flatten().next().map_or("", String::as_str);
+            operation.operation_id = operation.operation_id.as_ref().map(|verb| format!("{noun}_{verb}"));
         }
     }
 }

@@ -14,7 +14,7 @@ impl Task for CheckCounters {
 
     async fn run(&self, store: &Store) -> Result<Done, StoreError> {
         let faults = store.check_counters().await?;
-        metrics::gauge!("windlass_counter_faults").set(faults.len() as f64);
+        metrics::gauge!("windlass_figure_faults").set(faults.len() as f64);
         for fault in &faults {
             tracing::error!(queue = %fault.queue, kept = ?fault.kept, counted = ?fault.counted, "a counter is wrong");
         }

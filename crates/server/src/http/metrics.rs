@@ -60,7 +60,7 @@ fn describe() {
     describe_counter!("windlass_attempts_timed_out_total", "Attempts ended because they ran past their time-out.");
     describe_counter!("windlass_pruned_total", "Records forgotten after their retention, by kind.");
     describe_counter!("windlass_task_errors_total", "Runs of background tasks that failed, by task.");
-    describe_gauge!("windlass_counter_faults", "Queues whose kept figures differ from their jobs; 0 is right.");
+    describe_gauge!("windlass_figure_faults", "Queues whose kept figures differ from their jobs; 0 is right.");
 }
 
 pub(crate) fn routes() -> OpenApiRouter<AppState> {

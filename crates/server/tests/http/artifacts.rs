@@ -204,3 +204,21 @@ async fn q9_a_blob_that_was_damaged_is_never_served_as_whole() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn x12_a_blob_store_that_cannot_take_more_gives_503_and_no_false_success() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let job = api.job("q").await;
+        std::fs::remove_dir_all(api.blobs.path()).unwrap();
+        std::fs::write(api.blobs.path(), "no folder any more").unwrap();
+        let refused = api.ask(put(&job, "large", &large())).await;
+        refused.problem(503, "unavailable", None);
+        assert_eq!(refused.header("retry-after"), "1");
+        assert_eq!(api.ask(put(&job, "small", b"x")).await.status, 201);
+        std::fs::remove_file(api.blobs.path()).unwrap();
+        std::fs::create_dir(api.blobs.path()).unwrap();
+        assert_eq!(api.ask(put(&job, "large", &large())).await.status, 201, "it goes on by itself");
+    })
+    .await;
+}

@@ -1,5 +1,7 @@
 //! The HTTP contract: shapes, refusals and promises, on both databases through the whole router.
 
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
 mod api;
 mod artifacts;
 mod bad_input;

@@ -7,6 +7,7 @@ use std::task::Poll;
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt};
+use object_store::aws::AmazonS3Builder;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as Location;
 use object_store::{GetResultPayload, ObjectStore, ObjectStoreExt, WriteMultipart};
@@ -31,7 +32,14 @@ pub struct Blobs {
 impl Blobs {
     /// A folder, or `s3://bucket/prefix` with region, endpoint and credentials from the usual `AWS_*` variables.
     pub fn open(place: &str) -> Result<Self, StoreError> {
-        if place.starts_with("s3://") { Ok(Self { store: s3::bucket(place)? }) } else { Self::folder(Path::new(place)) }
+        if !place.starts_with("s3://") {
+            return Self::folder(Path::new(place));
+        }
+        Self::bucket(place, AmazonS3Builder::from_env())
+    }
+
+    pub(super) fn bucket(url: &str, builder: AmazonS3Builder) -> Result<Self, StoreError> {
+        Ok(Self { store: s3::bucket(url, builder)? })
     }
 
     /// Makes the folder if it is not there. What is written to it survives a power cut before anyone hears of it.

@@ -10,17 +10,23 @@ use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
 };
 use object_store::prefix::PrefixStore;
-use object_store::{ClientOptions, ObjectStore};
+use object_store::{ClientOptions, ObjectStore, RetryConfig};
 use rustls::{ClientConfig, RootCertStore};
 
 use crate::error::StoreError;
 
+#[cfg(test)]
+mod tests;
+
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A bucket that is silent for this long is down.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// The caller hears soon that the bucket is down; asking again is its business.
+const RETRIES: usize = 3;
+const RETRY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// `s3://bucket/prefix`.
-pub(super) fn bucket(url: &str) -> Result<Arc<dyn ObjectStore>, StoreError> {
+/// `s3://bucket/prefix`, with what `builder` knows of regions and credentials.
+pub(super) fn bucket(url: &str, builder: AmazonS3Builder) -> Result<Arc<dyn ObjectStore>, StoreError> {
     let unusable = |error: &dyn std::fmt::Display| StoreError::Unusable(format!("artifacts in {url}: {error}"));
     let place = url.trim_start_matches("s3://");
     let (bucket, prefix) = place.split_once('/').unwrap_or((place, ""));
@@ -28,7 +34,8 @@ pub(super) fn bucket(url: &str) -> Result<Arc<dyn ObjectStore>, StoreError> {
         return Err(unusable(&"a bucket needs a name: s3://bucket/prefix"));
     }
     let connector = Connector { client: client().map_err(|error| unusable(&error))? };
-    let builder = AmazonS3Builder::from_env().with_bucket_name(bucket).with_http_connector(connector);
+    let retry = RetryConfig { max_retries: RETRIES, retry_timeout: RETRY_TIMEOUT, ..RetryConfig::default() };
+    let builder = builder.with_bucket_name(bucket).with_http_connector(connector).with_retry(retry);
     let store = builder.build().map_err(|error| unusable(&error))?;
     let prefix = prefix.trim_matches('/');
     Ok(if prefix.is_empty() { Arc::new(store) } else { Arc::new(PrefixStore::new(store, prefix)) })

@@ -10,17 +10,19 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use domain::Epoch;
 use domain::limits::{ARTIFACTS_PER_JOB, LABEL_BYTES};
+use domain::{Epoch, JobId, Label, Refusal};
+use http_body_util::BodyDataStream;
 use store::artifacts::Artifact;
 use store::artifacts::put::{ArtifactPut, NewArtifact};
+use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use wire::{ArtifactView, Page};
 
 use crate::auth::Principal;
 use crate::error::ApiError;
-use crate::extract::{PathArtifact, PathJob, header};
+use crate::extract::{PathArtifact, PathJob, drain, header};
 use crate::state::AppState;
 use crate::view;
 
@@ -28,6 +30,12 @@ const EPOCH: HeaderName = HeaderName::from_static("x-windlass-epoch");
 const REPR_DIGEST: HeaderName = HeaderName::from_static("repr-digest");
 /// Whatever an artifact is, a browser shows none of it and runs none of it.
 const SANDBOX: HeaderValue = HeaderValue::from_static("sandbox; default-src 'none'");
+
+/// Bytes of any kind, for the document.
+#[derive(ToSchema)]
+#[schema(value_type = String, format = Binary)]
+#[expect(dead_code, reason = "bodies are streamed, never held")]
+struct Content(Vec<u8>);
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, put))
@@ -51,7 +59,7 @@ async fn list(
     params(("id" = Uuid, Path), ("name" = String, Path),
         ("X-Windlass-Epoch" = Option<i64>, Header, description = "the claim it belongs to; a worker says it"),
         ("Repr-Digest" = Option<String>, Header, description = "RFC 9530, sha-256; checked when sent")),
-    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    request_body(content = inline(Content), content_type = "application/octet-stream"),
     responses((status = 201, body = ArtifactView), (status = 200, body = ArtifactView, description = "it was there before")))]
 async fn put(
     State(state): State<AppState>,
@@ -60,8 +68,25 @@ async fn put(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
+    let mut body = body;
+    let stored = store(&state, &principal, job, name, &headers, &mut body).await;
+    if stored.is_err() {
+        drain(&headers, body).await;
+    }
+    let (status, artifact) = stored?;
+    Ok((status, [(REPR_DIGEST, repr_digest(&artifact))], Json(shown(artifact))).into_response())
+}
+
+async fn store(
+    state: &AppState,
+    principal: &Principal,
+    job: JobId,
+    name: Label,
+    headers: &HeaderMap,
+    body: &mut Body,
+) -> Result<(StatusCode, Artifact), ApiError> {
     let most_bytes = state.options.artifact_bytes;
-    let said = header(&headers, &CONTENT_LENGTH)?.and_then(|length| length.parse::<u64>().ok());
+    let said = header(headers, &CONTENT_LENGTH)?.and_then(|length| length.parse::<u64>().ok());
     if said.is_some_and(|length| length > most_bytes) {
         return Err(ApiError::body_too_large(most_bytes));
     }
@@ -69,32 +94,30 @@ async fn put(
         tenant: principal.tenant,
         job,
         name,
-        content_type: content_type(&headers)?,
-        epoch: epoch(&headers)?,
-        sha256: digest(&headers)?,
+        content_type: content_type(headers)?,
+        epoch: epoch(headers)?,
+        sha256: digest(headers)?,
         most_bytes,
     };
-    let (status, artifact) = match state.store.put_artifact(&state.blobs, new, body.into_data_stream()).await? {
-        ArtifactPut::Stored(artifact) => (StatusCode::CREATED, artifact),
-        ArtifactPut::Same(artifact) => (StatusCode::OK, artifact),
-        ArtifactPut::Exists => return Err(ApiError::artifact_exists()),
-        ArtifactPut::ClaimLost => return Err(ApiError::refused(domain::Refusal::ClaimLost)),
-        ArtifactPut::NotFound => return Err(ApiError::not_found("job")),
+    match state.store.put_artifact(&state.blobs, new, BodyDataStream::new(body)).await? {
+        ArtifactPut::Stored(artifact) => Ok((StatusCode::CREATED, artifact)),
+        ArtifactPut::Same(artifact) => Ok((StatusCode::OK, artifact)),
+        ArtifactPut::Exists => Err(ApiError::artifact_exists()),
+        ArtifactPut::ClaimLost => Err(ApiError::refused(Refusal::ClaimLost)),
+        ArtifactPut::NotFound => Err(ApiError::not_found("job")),
         ArtifactPut::TooMany => {
-            let detail = format_args!("a job may have at most {ARTIFACTS_PER_JOB} artifacts");
-            return Err(ApiError::limit_reached(detail));
+            Err(ApiError::limit_reached(format_args!("a job may have at most {ARTIFACTS_PER_JOB} artifacts")))
         }
-        ArtifactPut::TooLarge => return Err(ApiError::body_too_large(most_bytes)),
-        ArtifactPut::DigestMismatch => return Err(ApiError::digest_mismatch()),
-        ArtifactPut::Interrupted => return Err(ApiError::body_broken_off()),
-    };
-    Ok((status, [(REPR_DIGEST, repr_digest(&artifact))], Json(shown(artifact))).into_response())
+        ArtifactPut::TooLarge => Err(ApiError::body_too_large(most_bytes)),
+        ArtifactPut::DigestMismatch => Err(ApiError::digest_mismatch()),
+        ArtifactPut::Interrupted => Err(ApiError::body_broken_off()),
+    }
 }
 
 /// The artifact's bytes, as a download.
 #[utoipa::path(get, path = "/jobs/{id}/artifacts/{name}", tag = "artifacts",
     params(("id" = Uuid, Path), ("name" = String, Path)),
-    responses((status = 200, content_type = "application/octet-stream", body = Vec<u8>)))]
+    responses((status = 200, content_type = "application/octet-stream", body = inline(Content))))]
 async fn get(
     State(state): State<AppState>,
     principal: Principal,

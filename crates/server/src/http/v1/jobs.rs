@@ -190,7 +190,10 @@ async fn retry(
         None => None,
     };
     match state.store.retry_job(principal.tenant, id, payload, &principal.name).await? {
-        Retried::Made(job) => Ok((StatusCode::ACCEPTED, Json(view::accepted(job)))),
+        Retried::Made(job) => {
+            metrics::counter!("windlass_jobs_enqueued_total").increment(1);
+            Ok((StatusCode::ACCEPTED, Json(view::accepted(job))))
+        }
         Retried::Before(again) => Ok((StatusCode::OK, Json(retried_before(&state, &principal, again).await?))),
         Retried::NotEnded(now) => Err(ApiError::not_ended(now)),
         Retried::NotFound => Err(ApiError::not_found("job")),
