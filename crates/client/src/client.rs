@@ -103,7 +103,7 @@ impl Client {
             title: status.canonical_reason().unwrap_or("Unknown status").into(),
             status: status.as_u16(),
             detail: format!("The answer was {status}, without a problem document: is this the address of a server?"),
-            code: if status.is_server_error() { wire::code::UNAVAILABLE } else { wire::code::NO_SUCH_ROUTE }.into(),
+            code: if status.is_server_error() { wire::code::OUTCOME_UNKNOWN } else { wire::code::NO_SUCH_ROUTE }.into(),
             field: None,
         });
         Err(ClientError::Problem(Box::new(problem)))

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use wire::Problem;
+use wire::{Problem, code};
 
 use crate::backend::BackendError;
 
@@ -46,9 +46,13 @@ impl ClientError {
 impl From<ClientError> for BackendError {
     fn from(error: ClientError) -> Self {
         match error {
-            ClientError::Problem(problem) => match problem.status {
-                410 => Self::Gone,
-                408 | 425 | 429 | 500.. => Self::Unavailable(Box::new(ClientError::Problem(problem))),
+            ClientError::Problem(problem) => match (problem.status, problem.code.as_str()) {
+                (410, _) => Self::Gone,
+                (408 | 425 | 429, _) | (503, code::UNAVAILABLE | code::SHUTTING_DOWN) => {
+                    Self::Unavailable(Box::new(ClientError::Problem(problem)))
+                }
+                // Only the server itself knows that nothing was done; a proxy that lost it does not.
+                (500.., _) => Self::Unanswered(Box::new(ClientError::Problem(problem))),
                 _ => Self::Refused(problem),
             },
             ClientError::Unreachable { sent: true, .. } | ClientError::Decode(_) => Self::Unanswered(Box::new(error)),

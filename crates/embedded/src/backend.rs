@@ -212,7 +212,10 @@ fn timestamp(time: Time) -> Timestamp {
 }
 
 fn unavailable(error: StoreError) -> BackendError {
-    BackendError::Unavailable(Box::new(error))
+    match error {
+        StoreError::InDoubt { .. } => BackendError::Unanswered(Box::new(error)),
+        error => BackendError::Unavailable(Box::new(error)),
+    }
 }
 
 fn refused(field: &str, error: &NameError) -> BackendError {

@@ -175,6 +175,12 @@ impl From<StoreError> for ApiError {
                 let detail = "the database is unavailable; nothing was changed, try again";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, code::UNAVAILABLE, detail)
             }
+            StoreError::InDoubt { reason } => {
+                tracing::warn!(reason, "the database went away during a commit");
+                let detail = "the database went away during the commit: it may have been done or not; ask again, and \
+                              with the same Idempotency-Key where there was one";
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, code::OUTCOME_UNKNOWN, detail)
+            }
             error => {
                 let source = std::error::Error::source(&error).map(ToString::to_string);
                 tracing::error!(%error, source, "a request failed unexpectedly");

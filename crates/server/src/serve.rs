@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::error::{ApiError, PROBLEM};
-use crate::http::metrics;
+use crate::http::{metrics, trace};
 use crate::state::AppState;
 use crate::{host, openapi};
 
@@ -31,6 +31,7 @@ pub fn router(state: AppState) -> Router {
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn(problems))
         .layer(from_fn(metrics::count))
+        .layer(from_fn(trace::span))
         .with_state(state)
 }
 

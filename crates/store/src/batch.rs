@@ -66,7 +66,8 @@ impl<B: Batch> Batcher<B> {
         (start, answer)
     }
 
-    /// As many requests as fit one commit; none means that this runner is done.
+    /// As many requests as fit one commit. None means that the runner's place is given back: in the same breath, so that
+    /// a request that comes in now starts a runner of its own.
     fn take(&self) -> Vec<Waiting<B>> {
         let mut state = self.state.lock().expect("no batcher panics");
         let mut taken = Vec::new();
@@ -85,10 +86,11 @@ impl<B: Batch> Batcher<B> {
     }
 
     async fn run(&self, store: &Store) {
+        let place = Place { batcher: self };
         loop {
             let taken = self.take();
             if taken.is_empty() {
-                return;
+                return std::mem::forget(place);
             }
             let (requests, answers): (Vec<_>, Vec<_>) = taken.into_iter().unzip();
             match store.write(B::of(store, requests)).await {
@@ -105,6 +107,17 @@ impl<B: Batch> Batcher<B> {
                 }
             }
         }
+    }
+}
+
+/// A runner's place. A panic gives it back too: the callers hear an error and the next one gets a runner.
+struct Place<'b, B: Batch> {
+    batcher: &'b Batcher<B>,
+}
+
+impl<B: Batch> Drop for Place<'_, B> {
+    fn drop(&mut self) {
+        self.batcher.state.lock().expect("no batcher panics").under_way -= 1;
     }
 }
 

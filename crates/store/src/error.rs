@@ -13,6 +13,9 @@ pub enum StoreError {
         #[source]
         source: Option<Source>,
     },
+    /// The database went away while a commit was on its way: it may hold or not.
+    #[error("the database went away during a commit, which may hold or not: {reason}")]
+    InDoubt { reason: String },
     /// The database cannot be used as it is; a person must act.
     #[error("{0}")]
     Unusable(String),
@@ -34,14 +37,16 @@ impl StoreError {
         Self::Unexpected { context: context.into(), source: None }
     }
 
+    /// Whether the cause may pass by itself.
     pub fn is_unavailable(&self) -> bool {
-        matches!(self, Self::Unavailable { .. })
+        matches!(self, Self::Unavailable { .. } | Self::InDoubt { .. })
     }
 
     /// The same failure for another caller of a shared commit.
     pub(crate) fn share(&self) -> Self {
         match self {
             Self::Unavailable { reason, .. } => Self::unavailable(reason.clone()),
+            Self::InDoubt { reason } => Self::InDoubt { reason: reason.clone() },
             Self::Unusable(reason) => Self::Unusable(reason.clone()),
             Self::Unexpected { context, source } => {
                 let cause = source.as_ref().map(|source| format!(": {source}")).unwrap_or_default();

@@ -35,13 +35,14 @@ pub const MIGRATIONS: &[Migration] = &[Migration {
     },
 }];
 
-const MAKE_TABLE: &[(&str, &str)] = &[(
-    "create table if not exists schema_migrations (
-         version integer primary key, name text not null, checksum text not null, applied_at integer not null)",
-    "create schema if not exists windlass;
+const MAKE_TABLE_SQLITE: &str = "create table if not exists schema_migrations (
+     version integer primary key, name text not null, checksum text not null, applied_at integer not null)";
+// A role that owns the schema and nothing else may not even ask for `create schema if not exists`.
+const MAKE_TABLE_POSTGRES: &str = "do $$ begin
+         if not exists (select from pg_namespace where nspname = 'windlass') then create schema windlass; end if;
+     end $$;
      create table if not exists schema_migrations (
-         version bigint primary key, name text not null, checksum text not null, applied_at timestamptz not null)",
-)];
+         version bigint primary key, name text not null, checksum text not null, applied_at timestamptz not null)";
 const APPLIED: Sql = Sql::both(&["select version, name, checksum, applied_at from schema_migrations order by version"]);
 const RECORD: Sql =
     Sql::both(&["insert into schema_migrations (version, name, checksum, applied_at) values ($1, $2, $3, $4)"]);
@@ -81,8 +82,7 @@ impl Operation for Up {
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<i64>, StoreError> {
         tx.lock(&["windlass migrations"]).await?;
-        let (sqlite, postgres) = MAKE_TABLE[0];
-        tx.batch(if tx.is_postgres() { postgres } else { sqlite }).await?;
+        tx.batch(if tx.is_postgres() { MAKE_TABLE_POSTGRES } else { MAKE_TABLE_SQLITE }).await?;
         let applied = applied(tx).await?;
         check(&applied, tx.is_postgres())?;
         let mut done = Vec::new();

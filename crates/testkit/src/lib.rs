@@ -5,4 +5,4 @@ mod database;
 pub mod model;
 
 pub use build::{job, label, name};
-pub use database::{Database, on_both, on_postgres, on_sqlite};
+pub use database::{Database, Served, on_both, on_postgres, on_sqlite};

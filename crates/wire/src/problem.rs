@@ -39,7 +39,10 @@ pub mod code {
     pub const DIGEST_MISMATCH: &str = "digest_mismatch";
     pub const HOST_NOT_ALLOWED: &str = "host_not_allowed";
     pub const LIMIT_REACHED: &str = "limit_reached";
+    /// Nothing was done; the same request may succeed later.
     pub const UNAVAILABLE: &str = "unavailable";
+    /// It may have been done or not.
+    pub const OUTCOME_UNKNOWN: &str = "outcome_unknown";
     pub const SHUTTING_DOWN: &str = "shutting_down";
     pub const INTERNAL: &str = "internal";
 }

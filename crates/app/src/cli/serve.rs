@@ -11,7 +11,7 @@ use server::{AppState, ServerOptions};
 use store::artifacts::Blobs;
 use store::{DatabaseUrl, Store, StoreOptions};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -95,8 +95,9 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     let state = build(store, engine_options, &data_dir, args.artifacts.as_deref(), args.payload_bytes).await?;
     let stop = CancellationToken::new();
     let tracker = TaskTracker::new();
+    // From here on a signal stops gracefully: whoever reads the address below may send one at once.
     let mut signals = JoinSet::new();
-    signals.spawn(stop_on_signal(stop.clone()));
+    signals.spawn(stop_on_signal(signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, stop.clone()));
     let address = listener.local_addr()?;
     announce(address, &url, args.demo);
     if args.demo {
@@ -169,11 +170,7 @@ fn announce(address: SocketAddr, url: &DatabaseUrl, demo: bool) {
 }
 
 /// The first signal stops gracefully; the second ends the process.
-async fn stop_on_signal(stop: CancellationToken) {
-    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        return;
-    };
+async fn stop_on_signal(mut terminate: Signal, mut interrupt: Signal, stop: CancellationToken) {
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}

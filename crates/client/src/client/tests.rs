@@ -63,8 +63,8 @@ async fn a_problem_keeps_its_status_and_code() {
 #[tokio::test]
 async fn an_answer_from_something_else_is_told_by_its_status() {
     let error = problem("HTTP/1.1 502 Bad Gateway\r\ncontent-length: 6\r\n\r\n<html>").await;
-    assert_eq!((error.status(), error.code()), (Some(502), Some("unavailable")));
-    assert!(matches!(BackendError::from(error), BackendError::Unavailable(_)));
+    assert_eq!((error.status(), error.code()), (Some(502), Some("outcome_unknown")));
+    assert!(matches!(BackendError::from(error), BackendError::Unanswered(_)), "a proxy cannot know what was done");
 }
 
 #[tokio::test]

@@ -3,4 +3,5 @@
 pub(crate) mod health;
 pub mod metrics;
 pub(crate) mod page;
+pub(crate) mod trace;
 pub(crate) mod v1;

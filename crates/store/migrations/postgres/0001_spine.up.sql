@@ -389,18 +389,38 @@ begin
     if enqueue.kind is null or enqueue.kind !~ '^[A-Za-z0-9._:/@+#-]{1,128}$' then
         raise exception 'kind must be 1 to 128 letters, digits or any of . _ - : / @ + #' using errcode = '22023';
     end if;
-    if enqueue.max_attempts not between 1 and 1000 then
+    if enqueue.process !~ '^[A-Za-z0-9._:/@+#-]{1,128}$' then
+        raise exception 'process must be 1 to 128 letters, digits or any of . _ - : / @ + #' using errcode = '22023';
+    end if;
+    if enqueue.max_attempts is null or enqueue.max_attempts not between 1 and 1000 then
         raise exception 'max_attempts must be from 1 to 1000' using errcode = '22023';
     end if;
-    if enqueue.priority not between -32768 and 32767 then
+    if enqueue.priority is null or enqueue.priority not between -32768 and 32767 then
         raise exception 'priority must be from -32768 to 32767' using errcode = '22023';
+    end if;
+    if enqueue.timeout_s not between 1 and 2592000 then
+        raise exception 'timeout_s must be from 1 to 2592000' using errcode = '22023';
+    end if;
+    if enqueue.unique_for_s not between 1 and 316224000 then
+        raise exception 'unique_for_s must be from 1 to 316224000' using errcode = '22023';
+    end if;
+    if not isfinite(enqueue.run_at) or enqueue.run_at > made + interval '316224000 seconds' then
+        raise exception 'run_at must be within ten years' using errcode = '22023';
     end if;
     if octet_length(enqueue.payload::text) > 1048576 then
         raise exception 'payload must be at most 1048576 bytes' using errcode = '22023';
     end if;
-    if greatest(octet_length(enqueue.affinity), octet_length(enqueue.subject), octet_length(enqueue.process),
-                octet_length(enqueue.run), octet_length(enqueue.unique_key), octet_length(enqueue.concurrency_key)) > 256 then
-        raise exception 'affinity, subject, process, run and keys must be at most 256 bytes' using errcode = '22023';
+    if exists (
+        select 1 from unnest(array[enqueue.affinity, enqueue.subject, enqueue.run, enqueue.unique_key,
+                                   enqueue.concurrency_key]) as words(word)
+        where octet_length(word) not between 1 and 256 or word <> btrim(word) or word ~ '[[:cntrl:]]') then
+        raise exception 'affinity, subject, run and keys must be 1 to 256 bytes that can be seen' using errcode = '22023';
+    end if;
+    if cardinality(enqueue.tags) > 32 or exists (
+        select 1 from unnest(enqueue.tags) as words(word)
+        where word is null or octet_length(word) not between 1 and 256 or word <> btrim(word)
+            or word ~ '[[:cntrl:]]') then
+        raise exception 'tags must be at most 32, each 1 to 256 bytes that can be seen' using errcode = '22023';
     end if;
     -- A UUIDv7: 48 bits of milliseconds, then random bits of a version 4 with the version set to 7.
     new_id := encode(

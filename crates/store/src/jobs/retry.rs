@@ -31,7 +31,7 @@ impl Store {
             return Ok(Retried::NotEnded(old.state));
         }
         let again = again(&old, payload, principal);
-        let lane = self.lane_ids(&[old.lane.clone()]).await?;
+        let lane = self.lane_ids(std::slice::from_ref(&old.lane)).await?;
         let enqueue = EnqueueBatch::one(EnqueueRequest::new(tenant, vec![again], lane));
         let retried = self.write(Retry { tenant, old: job, enqueue }).await?;
         if let Retried::Made(made) = &retried {

@@ -123,6 +123,8 @@ impl Operation for SettleBatch {
         let (finishes, mut others) = self.open(&living);
         let refused = self.finish(tx, finishes, &mut statuses, &mut changes, &mut effects).await?;
         others.extend(refused);
+        // A job may be named twice: what is said first counts first.
+        others.sort_by_key(|open| open.place);
         self.decide(tx, others, &mut statuses, &mut changes, &mut effects).await?;
         changes.write(tx).await?;
         let known: HashSet<WorkerId> = living.keys().copied().collect();

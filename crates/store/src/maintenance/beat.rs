@@ -1,6 +1,7 @@
 //! The service's own heartbeat: how an outage of ours is noticed, so that it burns nobody's attempts.
 
-use domain::lease::service_since;
+use domain::Time;
+use domain::lease::{service_since, service_since_at_start};
 use domain::limits::SERVICE_BEAT_MS;
 
 use crate::error::StoreError;
@@ -10,11 +11,20 @@ use crate::tx::{Operation, Param, Sql, Tx};
 impl Store {
     /// Says that a node serves. Gives whether this ended an outage.
     pub async fn beat(&self) -> Result<bool, StoreError> {
-        self.write(Beat).await
+        self.write(Beat { since: service_since }).await
+    }
+
+    /// The first beat of a node that starts. On SQLite it ends an outage, however short: no other node can have served.
+    pub async fn first_beat(&self) -> Result<bool, StoreError> {
+        let alone = |_, _, now| now;
+        self.write(Beat { since: if self.is_postgres() { service_since_at_start } else { alone } }).await
     }
 }
 
-struct Beat;
+struct Beat {
+    /// From since when, the last beat and now.
+    since: fn(Time, Time, Time) -> Time,
+}
 
 const READ: Sql = Sql::new(
     &["select since, beat_at from service where id = 1"],
@@ -30,7 +40,7 @@ impl Operation for Beat {
         let row = tx.query_opt(&READ, &[]).await?;
         let row = row.ok_or_else(|| StoreError::unexpected("the service row is missing"))?;
         let (since, last) = (row.time(0)?, row.time(1)?);
-        let new = service_since(since, last, now);
+        let new = (self.since)(since, last, now);
         // Another node may have said it just now.
         if new == since && now.ms_since(last) < SERVICE_BEAT_MS / 2 && now >= last {
             return Ok(false);

@@ -11,6 +11,7 @@ mod value;
 use domain::Time;
 
 use crate::error::StoreError;
+pub use postgres::BEGIN;
 pub(crate) use postgres::Postgres;
 pub(crate) use sqlite::Sqlite;
 pub use value::{Column, Param, Row};

@@ -183,7 +183,9 @@ fn in_savepoint<O: Operation>(
         return Err(StoreError::unavailable("the transaction was rolled back"));
     }
     connection.prepare_cached("savepoint op").and_then(|mut s| s.execute([])).map_err(sqlite_error)?;
-    let result = run_now(connection, clock, operation);
+    // A bug in one operation must not take the writer, and with it everyone else's work, down.
+    let run = std::panic::AssertUnwindSafe(|| run_now(connection, clock, operation));
+    let result = std::panic::catch_unwind(run).unwrap_or_else(|_| Err(StoreError::unexpected("an operation panicked")));
     if connection.is_autocommit() {
         return result.and_then(|_| Err(StoreError::unavailable("the transaction was rolled back")));
     }

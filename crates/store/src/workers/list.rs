@@ -35,12 +35,12 @@ struct List {
 
 const LIST: Sql = Sql::new(
     &["select w.id, w.tenant, w.name, w.queues, w.kinds, w.affinities, w.affinity, w.lease_ms, w.lease_until,
-           w.draining, w.registered_at, w.last_claim_at, w.dead_at, s.since,
+           w.draining, w.registered_at, w.last_claim_at, w.dead_at, s.since, s.beat_at,
            (select coalesce(sum(c.remaining), 0) from claims c where c.worker = w.id)
        from workers w join service s on s.id = 1
        where w.tenant = $1 and w.dead_at is null and w.id < $2 order by w.id desc limit $3"],
     "select w.id, w.tenant, w.name, w.queues, w.kinds, w.affinities, w.affinity, w.lease_ms, w.lease_until,
-         w.draining, w.registered_at, w.last_claim_at, w.dead_at, s.since,
+         w.draining, w.registered_at, w.last_claim_at, w.dead_at, s.since, s.beat_at,
          (select coalesce(sum(c.remaining), 0)::bigint from claims c where c.worker = w.id)
      from workers w join service s on s.id = 1
      where w.tenant = $1 and w.dead_at is null and w.id < $2 order by w.id desc limit $3",
@@ -53,7 +53,7 @@ impl Operation for List {
         let after = self.after.map_or(Uuid::max(), WorkerId::uuid);
         let params = [Param::Int(self.tenant.0), Param::Uuid(after), Param::Int(self.limit as i64)];
         let rows = tx.query(&LIST, &params).await?;
-        let read = |row| Ok(ListedWorker { worker: Worker::read(row)?, claims: row.int(14)? });
+        let read = |row| Ok(ListedWorker { worker: Worker::read(row)?, claims: row.int(15)? });
         rows.iter().map(read).collect()
     }
 }

@@ -6,7 +6,7 @@ pub mod register;
 pub mod remove;
 pub mod sweep;
 
-use domain::lease::Lease;
+use domain::lease::{Lease, service_since};
 use domain::{Affinity, Label, Name, TenantId, Time, WorkerId};
 
 use crate::codec::from_json;
@@ -32,16 +32,17 @@ pub struct Worker {
     pub last_claim_at: Option<Time>,
     dead_at: Option<Time>,
     service_since: Time,
+    service_beat_at: Time,
 }
 
 const COLUMNS_FROM: usize = 13;
 
 const LOAD: Sql = Sql::new(
     &["select w.id, w.tenant, w.name, w.queues, w.kinds, w.affinities, w.affinity, w.lease_ms, w.lease_until,
-           w.draining, w.registered_at, w.last_claim_at, w.dead_at, s.since
+           w.draining, w.registered_at, w.last_claim_at, w.dead_at, s.since, s.beat_at
        from workers w join service s on s.id = 1 where w.id = $1"],
     "select w.id, w.tenant, w.name, w.queues, w.kinds, w.affinities, w.affinity, w.lease_ms, w.lease_until,
-         w.draining, w.registered_at, w.last_claim_at, w.dead_at, s.since
+         w.draining, w.registered_at, w.last_claim_at, w.dead_at, s.since, s.beat_at
      from workers w join service s on s.id = 1 where w.id = any($1::uuid[])",
 );
 const RENEW: Sql = Sql::both(&["update workers set lease_until = $2, affinity = coalesce($3, affinity),
@@ -75,12 +76,15 @@ impl Worker {
             last_claim_at: row.opt_time(11)?,
             dead_at: row.opt_time(12)?,
             service_since: row.time(COLUMNS_FROM)?,
+            service_beat_at: row.time(COLUMNS_FROM + 1)?,
         })
     }
 
-    /// A worker whose lease has passed is dead for good, swept or not.
+    /// A worker whose lease has passed is dead for good, swept or not. An outage, or a clock that jumped, counts before
+    /// the service's next beat has noticed it: the worker may be quicker.
     pub fn is_alive(&self, now: Time) -> bool {
-        self.dead_at.is_none() && !self.lease.has_passed(self.service_since, now)
+        let since = service_since(self.service_since, self.service_beat_at, now);
+        self.dead_at.is_none() && !self.lease.has_passed(since, now)
     }
 
     /// Renews the lease where that is worth a write.

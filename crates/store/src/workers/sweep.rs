@@ -1,7 +1,7 @@
 //! The dead give back what they held (X4, Q7): nobody's help is needed, and one bad row never stops the others.
 
 use domain::job::{Event, Held};
-use domain::limits::MAINTENANCE_ROWS;
+use domain::limits::{MAINTENANCE_ROWS, OUTAGE_MS};
 use domain::{Epoch, JobError, JobId, WorkerId};
 use uuid::Uuid;
 
@@ -63,6 +63,8 @@ impl Store {
                 Err(error) => self.quarantine("sweep_leases", job.uuid(), &error, swept).await?,
             }
         }
+        let effects = self.write(LetGo { worker, lanes: self.lanes().clone() }).await?;
+        self.announce(&effects);
         Ok(())
     }
 
@@ -80,13 +82,15 @@ impl Store {
 
 struct MarkDead;
 
-// A lease counts from its renewal or from the end of the last outage, whichever is later.
+// A lease counts from its renewal or from the end of the last outage, whichever is later; and in one that no beat has
+// ended yet, nobody is judged.
 const EXPIRED: Sql = Sql::new(
     &["select w.id from workers w join service s on s.id = 1
-       where w.dead_at is null and w.lease_until < $1 and s.since + w.lease_ms * 1000 < $1
+       where w.dead_at is null and w.lease_until < $1 and s.since + w.lease_ms * 1000 < $1 and s.beat_at >= $3
        order by w.lease_until limit $2"],
     "select w.id from workers w join service s on s.id = 1
      where w.dead_at is null and w.lease_until < $1 and s.since + w.lease_ms * interval '1 millisecond' < $1
+         and s.beat_at >= $3
      order by w.lease_until limit $2",
 );
 // The lease is looked at again: a heartbeat may have come in between.
@@ -99,8 +103,9 @@ impl Operation for MarkDead {
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<usize, StoreError> {
         let now = Param::Time(tx.now());
+        let served = Param::Time(tx.now().plus_ms(-OUTAGE_MS));
         let mut marked = 0;
-        for row in tx.query(&EXPIRED, &[now, Param::Int(MAINTENANCE_ROWS as i64)]).await? {
+        for row in tx.query(&EXPIRED, &[now, Param::Int(MAINTENANCE_ROWS as i64), served]).await? {
             marked += tx.execute(&MARK, &[Param::Uuid(row.uuid(0)?), now]).await? as usize;
         }
         Ok(marked)
@@ -183,6 +188,21 @@ impl Operation for Bury {
     }
 }
 
+struct LetGo {
+    worker: WorkerId,
+    lanes: LaneCache,
+}
+
+impl Operation for LetGo {
+    type Output = Effects;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Effects, StoreError> {
+        let mut effects = Effects::default();
+        let_go(tx, &self.lanes, self.worker, &mut effects).await?;
+        Ok(effects)
+    }
+}
+
 const FORGET_CLAIM: Sql = Sql::both(&["delete from claims where claim = $1"]);
 
 /// Takes everything from a worker. The caller makes sure that it is dead or leaving.
@@ -201,12 +221,16 @@ pub(crate) async fn take_claims_from(
     for (claim, _) in claims {
         tx.execute(&FORGET_CLAIM, &[Param::Uuid(claim)]).await?;
     }
-    // What the server took from it earlier is free now too.
+    let_go(tx, lanes, worker, effects).await?;
+    Ok(taken)
+}
+
+/// What the server took from the worker earlier is free now too.
+async fn let_go(tx: &mut Tx<'_>, lanes: &LaneCache, worker: WorkerId, effects: &mut Effects) -> Result<(), StoreError> {
     let rows = tx.query(&DROP_REVOCATIONS, &[Param::from(worker)]).await?;
     let holder = |row: &crate::tx::Row| Ok::<Holder, StoreError>((row.job(0)?, Epoch(row.int(1)?)));
     let revoked: Vec<Holder> = rows.iter().map(holder).collect::<Result<_, _>>()?;
-    transition::free(tx, lanes, &revoked, effects).await?;
-    Ok(taken)
+    transition::free(tx, lanes, &revoked, effects).await
 }
 
 async fn take_from(

@@ -1,12 +1,13 @@
 //! Short words for what tests do all the time.
 
 use domain::{Epoch, JobError, JobId, TenantId, WorkerId};
-use store::Store;
 use store::jobs::claim::{Claimed, ClaimedJob};
 use store::jobs::enqueue::{Accepted, EnqueueReply, NewJob};
 use store::jobs::get::StoredJob;
 use store::jobs::settle::{End, Outcome, Settled, Status};
+use store::tx::{Operation, Tx};
 use store::workers::register::NewWorker;
+use store::{Store, StoreError};
 use testkit::name;
 
 pub(crate) const T: TenantId = TenantId::DEFAULT;
@@ -81,4 +82,63 @@ pub(crate) async fn events(store: &Store, job: JobId) -> Vec<String> {
 /// X14 after every test: the kept figures are right.
 pub(crate) async fn sound(store: &Store) {
     assert_eq!(store.check_counters().await.expect("checks"), []);
+}
+
+/// Rows of one text column, straight from the tables.
+pub(crate) async fn texts(store: &Store, sqlite: &str, postgres: &str) -> Vec<String> {
+    let text = if store.is_postgres() { postgres } else { sqlite };
+    store.read(Texts { text: text.into() }).await.unwrap_or_else(|error| panic!("{text}: {error:?}"))
+}
+
+/// One number, the same statement on both databases.
+pub(crate) async fn number(store: &Store, text: &str) -> i64 {
+    let cast = format!("select cast(({text}) as text)");
+    texts(store, &cast, &cast).await[0].parse().expect("a number")
+}
+
+/// Runs statements in a transaction of the store's own.
+pub(crate) async fn run_sql(store: &Store, text: &str) -> Result<(), StoreError> {
+    store.write(Batch { text: text.into() }).await
+}
+
+struct Texts {
+    text: String,
+}
+
+impl Operation for Texts {
+    type Output = Vec<String>;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<String>, StoreError> {
+        tx.query_built(&self.text, &[]).await?.iter().map(|row| row.text(0)).collect()
+    }
+}
+
+struct Batch {
+    text: String,
+}
+
+impl Operation for Batch {
+    type Output = ();
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
+        tx.batch(&self.text).await
+    }
+}
+
+/// A connection of our own to a PostgreSQL database, driven until it is dropped.
+pub(crate) struct Psql {
+    pub(crate) client: tokio_postgres::Client,
+    _driver: tokio::task::JoinSet<Result<(), tokio_postgres::Error>>,
+}
+
+pub(crate) async fn psql(url: &store::DatabaseUrl) -> Psql {
+    let store::DatabaseUrl::Postgres(url) = url else { panic!("PostgreSQL only") };
+    psql_at(url).await
+}
+
+pub(crate) async fn psql_at(url: &str) -> Psql {
+    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.expect("the server answers");
+    let mut driver = tokio::task::JoinSet::new();
+    driver.spawn(connection);
+    Psql { client, _driver: driver }
 }

@@ -270,7 +270,7 @@ fn delay(rng: &mut StdRng) -> Option<i64> {
 fn new_job(rng: &mut StdRng) -> NewJob {
     let mut often = |of: u32| rng.random_ratio(1, of);
     let (subject, process, key, keyed, timed, retried, hooked, other_kind, urgent) =
-        (often(4), often(3), often(3), often(8), often(4), often(3), often(6), often(4), often(5));
+        (often(4), often(3), often(3), often(8), often(3), often(3), often(6), often(4), often(5));
     let unique = keyed.then(|| Unique { key: unique(rng), for_s: rng.random_ratio(1, 2).then_some(35) });
     let extras = Extras {
         subject: subject.then(|| label(["m", "n"][rng.random_range(0..2)])),

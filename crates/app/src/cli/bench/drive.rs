@@ -79,6 +79,8 @@ pub(super) struct Http {
 /// Stops with the last handle on it.
 struct Server {
     stop: CancellationToken,
+    /// Large artifacts would go here; the benchmark makes none.
+    _folder: tempfile::TempDir,
 }
 
 impl Drop for Server {
@@ -92,10 +94,11 @@ impl Http {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.context("cannot listen on loopback")?;
         let url = format!("http://{}", listener.local_addr()?);
         let stop = CancellationToken::new();
-        let state = crate::cli::serve::state(store.clone(), EngineOptions::default(), &std::env::temp_dir()).await?;
+        let folder = tempfile::tempdir()?;
+        let state = crate::cli::serve::state(store.clone(), EngineOptions::default(), folder.path()).await?;
         TaskTracker::new().spawn(server::serve(listener, state, stop.clone()));
         let client = Client::new(&url)?;
-        Ok(Self { client, url, store: store.clone(), _server: Arc::new(Server { stop }) })
+        Ok(Self { client, url, store: store.clone(), _server: Arc::new(Server { stop, _folder: folder }) })
     }
 }
 

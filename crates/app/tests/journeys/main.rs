@@ -1,0 +1,16 @@
+//! Whole journeys with the real program, on real SQLite files and a real PostgreSQL server.
+//!
+//! Each test's name begins with the requirement that it proves. Nothing here looks into the program: what is asserted is
+//! what a user, a producer or a worker sees, and what `windlass verify` says of the database afterwards.
+
+mod support;
+
+mod clock;
+mod command_line;
+mod crash;
+mod embedded;
+mod lease;
+mod nodes;
+mod outage;
+mod serve;
+mod work;

@@ -1,0 +1,125 @@
+//! Any number of nodes on one PostgreSQL database, and one on a SQLite file (X8, Q3, Q11).
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use client::wire::{ClaimRequest, HeartbeatRequest, WorkerRequest, code};
+use client::{Client, JobFilter};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use crate::support::{Server, http, job, on_both, on_postgres, on_sqlite, push, refused, until};
+
+const RACERS: usize = 64;
+/// How long a call may be held open. What is answered in half of it was not answered because the time was up.
+const WAIT_S: f64 = 30.0;
+const WELL_BEFORE: Duration = Duration::from_secs(15);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn q3_sixty_four_at_once_with_one_key_make_one_job() {
+    on_both(async |place| {
+        let mut nodes = vec![Server::start(&place).await];
+        if place.is_postgres() {
+            nodes.push(Server::start(&place).await);
+        }
+        let http = http();
+        for round in 0..3 {
+            let body = serde_json::to_string(&job("race", json!({ "round": round }))).expect("a job is JSON");
+            let post = |node: usize, body: String| {
+                let request = http.post(format!("{}/api/v1/jobs", nodes[node].url)).body(body);
+                request.header("Content-Type", "application/json").header("Idempotency-Key", format!("key-{round}"))
+            };
+            let mut racers = JoinSet::new();
+            for racer in 0..RACERS {
+                let request = post(racer % nodes.len(), body.clone());
+                racers.spawn(async move {
+                    let answer = request.send().await.expect("an answer comes");
+                    (answer.status().as_u16(), answer.text().await.expect("it is whole"))
+                });
+            }
+            let answers = racers.join_all().await;
+            let fresh = answers.iter().filter(|(status, _)| *status == 202).count();
+            let again = answers.iter().filter(|(status, _)| *status == 200).count();
+            assert_eq!((fresh, again), (1, RACERS - 1), "{answers:?}");
+            let bodies: HashSet<_> = answers.iter().map(|(_, body)| body).collect();
+            assert_eq!(bodies.len(), 1, "the same answer for all: {bodies:?}");
+
+            let other = post(0, body.replace("round", "another")).send().await.expect("an answer comes");
+            assert_eq!(other.status(), 422);
+            let problem: Value = other.json().await.expect("a problem document");
+            assert_eq!(problem["code"], code::IDEMPOTENCY_KEY_REUSED);
+        }
+        let filter = JobFilter { queue: Some("race".into()), ..JobFilter::default() };
+        assert_eq!(nodes[0].client().jobs(&filter).await.expect("jobs are listed").items.len(), 3);
+    })
+    .await;
+}
+
+async fn worker(client: &Client) -> uuid::Uuid {
+    let request = WorkerRequest { name: "by hand".into(), queues: vec!["q".into()], ..WorkerRequest::default() };
+    client.register_worker(&request).await.expect("the worker is registered").id
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn x8_a_claim_that_waits_on_one_node_gets_what_another_node_takes_in() {
+    on_postgres(async |place| {
+        let (here, there) = (Server::start(&place).await, Server::start(&place).await);
+        let (producer, client) = (here.client(), there.client());
+        let worker = worker(&client).await;
+        for round in 0..5 {
+            let claim = ClaimRequest { max: 1, wait_s: Some(WAIT_S), ..ClaimRequest::default() };
+            let started = Instant::now();
+            let (claimed, id) = tokio::join!(client.claim(worker, &claim), async {
+                // Asked after the claim on the same connections: by its answer the claim is open.
+                client.heartbeat(worker, &HeartbeatRequest::default()).await.expect("the worker lives");
+                push(&producer, "q", json!(round)).await
+            });
+            let jobs = claimed.expect("the claim is answered").jobs;
+            assert_eq!(jobs.iter().map(|job| job.id).collect::<Vec<_>>(), [id]);
+            println!("answered after {:?}", started.elapsed());
+            assert!(started.elapsed() < WELL_BEFORE, "{:?}", started.elapsed());
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn q11_a_cancel_on_one_node_is_heard_by_a_heartbeat_on_another() {
+    on_both(async |place| {
+        let here = Server::start(&place).await;
+        let there = if place.is_postgres() { Some(Server::start(&place).await) } else { None };
+        let (canceler, client) = (here.client(), there.as_ref().unwrap_or(&here).client());
+        let worker = worker(&client).await;
+        let id = push(&client, "q", json!(1)).await;
+        let claimed = client.claim(worker, &ClaimRequest { max: 1, ..ClaimRequest::default() }).await;
+        assert_eq!(claimed.expect("the claim is answered").jobs.len(), 1);
+        let beat = HeartbeatRequest { wait_s: Some(WAIT_S), ..HeartbeatRequest::default() };
+        let started = Instant::now();
+        let (heard, _) = tokio::join!(client.heartbeat(worker, &beat), async {
+            until("the job is running", async || {
+                let job = canceler.job(id).await.expect("the job is there");
+                (job.state == "working").then_some(())
+            })
+            .await;
+            canceler.cancel(id).await.expect("the job is canceled")
+        });
+        assert_eq!(heard.expect("the heartbeat is answered").cancel, [id]);
+        println!("heard after {:?}", started.elapsed());
+        assert!(started.elapsed() < WELL_BEFORE, "{:?}", started.elapsed());
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn x8_a_second_server_on_the_same_sqlite_file_is_refused() {
+    on_sqlite(async |place| {
+        let first = Server::start(&place).await;
+        let second = refused(place.folder(), &["--listen", "127.0.0.1:0", "--database", &place.url]).await;
+        assert_eq!(second.code, Some(1), "{second:?}");
+        assert_eq!(second.stderr.lines().count(), 1, "one sentence: {}", second.stderr);
+        assert!(second.stderr.contains("journey.db is in use by another server"), "{}", second.stderr);
+        assert!(!second.stdout.contains("serves on"));
+        push(&first.client(), "q", json!("the first goes on")).await;
+    })
+    .await;
+}

@@ -1,0 +1,218 @@
+//! The database full, read-only, gone and back again: 503, no false success, and work goes on by itself (X12).
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use client::wire::{JobRequest, RawValue, code};
+use client::{Client, ClientError};
+use rustix::process::{Resource, Rlimit, prlimit};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use uuid::Uuid;
+
+use crate::support::{
+    Cluster, Load, Place, Serve, Server, Work, ended, http, insist, job, on_postgres, on_sqlite, push, until,
+};
+
+/// Refusals in a row that show that it is no accident.
+const REFUSALS: usize = 5;
+
+fn large_job(number: usize) -> JobRequest {
+    let payload = json!({ "number": number, "padding": "x".repeat(8 << 10) });
+    let payload: Box<RawValue> = serde_json::value::to_raw_value(&payload).expect("JSON is JSON");
+    JobRequest { payload: Some(payload), ..job("q", Value::Null) }
+}
+
+/// Enqueues until the database takes no more, and gives what it acknowledged.
+async fn fill(client: &Client) -> Vec<Uuid> {
+    let mut acknowledged = Vec::new();
+    let mut refusals = 0;
+    for number in 0..20_000 {
+        match client.enqueue(&large_job(number)).await {
+            Ok(accepted) => {
+                // Room that the engine gave back counts for nothing; only a row of refusals does.
+                refusals = 0;
+                acknowledged.push(accepted.id);
+            }
+            Err(error) => {
+                assert_unavailable(&error);
+                refusals += 1;
+            }
+        }
+        if refusals == REFUSALS {
+            return acknowledged;
+        }
+    }
+    panic!("the database never was full");
+}
+
+fn assert_unavailable(error: &ClientError) {
+    assert_eq!((error.status(), error.code()), (Some(503), Some(code::UNAVAILABLE)), "{error}");
+}
+
+/// The answer as it is on the wire: a problem document, and word of when to come again.
+async fn assert_problem_document(server: &Server) {
+    let body = serde_json::to_string(&large_job(0)).expect("a job is JSON");
+    let request = http().post(format!("{}/api/v1/jobs", server.url)).header("Content-Type", "application/json");
+    let answer = request.body(body).send().await.expect("an answer comes");
+    assert_eq!(answer.status(), 503);
+    assert_eq!(answer.headers()["content-type"], "application/problem+json");
+    assert!(answer.headers().contains_key("retry-after"));
+    let problem: Value = answer.json().await.expect("a problem document");
+    assert_eq!((&problem["status"], &problem["code"]), (&json!(503), &json!("unavailable")));
+}
+
+/// Everything that was acknowledged is there and gets done, and nothing else is there.
+async fn assert_all_done(place: &Place, server: Server, acknowledged: Vec<Uuid>) {
+    let client = server.client();
+    let counts = insist(async || client.queue("q").await).await.counts;
+    assert_eq!(counts.queued as usize, acknowledged.len(), "what was refused is not there: {counts:?}");
+    let work = Work::start(place, &server, "q", &["--concurrency", "4"], "cat > /dev/null");
+    for id in &acknowledged {
+        assert_eq!(ended(&client, *id).await.state, "succeeded");
+    }
+    println!("acknowledged={} lost=0", acknowledged.len());
+    drop((work, server));
+    place.verify().await;
+}
+
+/// A small disk of its own for the database. Only root may make one.
+struct Disk {
+    folder: TempDir,
+}
+
+impl Disk {
+    const MIB: usize = 24;
+
+    fn mount() -> Option<Self> {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let size = format!("size={}m", Self::MIB);
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(folder.path());
+        let mounted = mount.output().is_ok_and(|output| output.status.success());
+        mounted.then_some(Self { folder })
+    }
+
+    /// Leaves room for this many bytes.
+    fn fill_up_to(&self, left: u64) {
+        let mut filler = File::create(self.filler()).expect("the disk takes files");
+        let full = std::io::copy(&mut std::io::repeat(0).take((Self::MIB as u64) << 20), &mut filler);
+        assert!(full.is_err(), "the disk is small");
+        let size = filler.metadata().expect("it is there").len();
+        filler.set_len(size - left).expect("a file can shrink");
+        filler.flush().expect("nothing is left to write");
+    }
+
+    fn free(&self) {
+        std::fs::remove_file(self.filler()).expect("the filler is there");
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.folder.path().join("filler")
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // Lazily: a server that a failed test leaves behind for a moment must not keep it.
+        let _gone = Command::new("umount").arg("--lazy").arg(self.folder.path()).status();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn x12_a_full_disk_gives_503_and_work_goes_on_when_there_is_room_again() {
+    let Some(disk) = Disk::mount() else {
+        println!("no right to mount a small disk: the limit on file sizes stands for it in the test beside this one");
+        return;
+    };
+    let place = Place::sqlite_in(disk.folder.path());
+    let server = Server::start(&place).await;
+    let client = server.client();
+    let mut acknowledged = vec![push(&client, "q", json!("before")).await];
+    disk.fill_up_to(512 << 10);
+    acknowledged.extend(fill(&client).await);
+    assert_problem_document(&server).await;
+    assert_eq!(client.job(acknowledged[0]).await.expect("reading goes on").state, "queued");
+    disk.free();
+    acknowledged.push(insist(async || client.enqueue(&large_job(0)).await).await.id);
+    assert_all_done(&place, server, acknowledged).await;
+}
+
+/// How large a file of the server may become.
+fn limit_file_size(server: &Server, bytes: Option<u64>) {
+    let limit = Rlimit { current: bytes, maximum: None };
+    prlimit(Some(server.program.id()), Resource::Fsize, limit).expect("a limit without an upper bound can be moved");
+}
+
+fn size(path: &Path) -> u64 {
+    std::fs::metadata(path).map(|file| file.len()).unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn x12_a_file_that_may_not_grow_gives_503_and_work_goes_on_when_it_may() {
+    on_sqlite(async |place| {
+        // Past the limit the kernel sends a signal that would end the process; ignored, the write fails instead.
+        let server = Serve::ignoring(&place, "XFSZ").start().await;
+        let client = server.client();
+        let mut acknowledged = vec![push(&client, "q", json!("before")).await];
+        let largest = size(&place.path("journey.db")).max(size(&place.path("journey.db-wal")));
+        limit_file_size(&server, Some(largest + (512 << 10)));
+        acknowledged.extend(fill(&client).await);
+        assert_problem_document(&server).await;
+        assert_eq!(client.job(acknowledged[0]).await.expect("reading goes on").state, "queued");
+        limit_file_size(&server, None);
+        acknowledged.push(insist(async || client.enqueue(&large_job(0)).await).await.id);
+        assert_all_done(&place, server, acknowledged).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn x12_a_read_only_database_gives_503_and_work_goes_on_when_it_is_writable() {
+    on_postgres(async |place| {
+        let server = Server::start(&place).await;
+        let client = server.client();
+        let mut acknowledged = vec![push(&client, "q", json!("before")).await];
+        // The setting holds for new connections.
+        let anew = "select pg_terminate_backend(pid) from pg_stat_activity where datname = '$database'";
+        place.sql_beside("alter database $database set default_transaction_read_only = on").await;
+        place.sql_beside(anew).await;
+        acknowledged.extend(fill(&client).await);
+        assert_problem_document(&server).await;
+        let read = insist(async || client.job(acknowledged[0]).await).await;
+        assert_eq!(read.state, "queued", "reading goes on");
+        place.sql_beside("alter database $database reset default_transaction_read_only").await;
+        place.sql_beside(anew).await;
+        acknowledged.push(insist(async || client.enqueue(&large_job(0)).await).await.id);
+        assert_all_done(&place, server, acknowledged).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn x12_a_postgres_that_crashes_under_load_loses_nothing_and_is_served_again() {
+    const CRASHES: usize = 3;
+    let mut cluster = Cluster::start().await;
+    let place = Place::on_server(&cluster.url()).await;
+    let server = Server::start(&place).await;
+    let load = Load::start(server.client());
+    for _ in 0..CRASHES {
+        load.more(60).await;
+        cluster.crash().await;
+        let down = server.client().enqueue(&job("q", json!("nobody keeps this"))).await;
+        assert_unavailable(&down.unwrap_err());
+        cluster.run().await;
+        let back = Instant::now();
+        let acknowledged = load.acknowledged();
+        until("jobs are accepted again", async || (load.acknowledged() > acknowledged).then_some(())).await;
+        println!("served again {:?} after PostgreSQL came back", back.elapsed());
+        assert!(back.elapsed() < Duration::from_secs(15), "{:?}", back.elapsed());
+    }
+    load.more(60).await;
+    println!("crashes={CRASHES} lost=0 {:?}", load.finish().await);
+    drop(server);
+    place.verify().await;
+}

@@ -1,0 +1,238 @@
+//! Programs that a journey starts. Each is killed by its id when its guard goes, whatever the test made of it.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use client::Client;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{PATIENCE, Place, until};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_windlass");
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// The program, with nothing of the developer's own settings.
+fn clean_command() -> Command {
+    let mut command = Command::new(BINARY);
+    let ours = |name: &OsStr| name.to_str().is_some_and(|name| name.starts_with("WINDLASS_"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| ours(name)) {
+        command.env_remove(name);
+    }
+    command.env("RUST_BACKTRACE", "0").stdin(Stdio::null());
+    command
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// Runs a command to its end.
+pub(crate) async fn windlass<S: AsRef<OsStr>>(args: &[S]) -> Done {
+    let mut command = tokio::process::Command::from(clean_command());
+    command.args(args).kill_on_drop(true);
+    let output = tokio::time::timeout(PATIENCE, command.output()).await;
+    let output = output.expect("the command ends").expect("the program starts");
+    Done {
+        code: output.status.code(),
+        stdout: String::from_utf8(output.stdout).expect("stdout is text"),
+        stderr: String::from_utf8(output.stderr).expect("stderr is text"),
+    }
+}
+
+/// A program that runs until it ends or this is dropped.
+pub(crate) struct Program {
+    child: Child,
+    stdout: PathBuf,
+    stderr: PathBuf,
+}
+
+impl Program {
+    pub(crate) fn start(folder: &Path, command: &mut Command) -> Self {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let (stdout, stderr) = (folder.join(format!("stdout-{number}")), folder.join(format!("stderr-{number}")));
+        let file = |path| File::create(path).expect("the folder takes files");
+        command.stdin(Stdio::null()).stdout(file(&stdout)).stderr(file(&stderr));
+        Self { child: command.spawn().expect("the program starts"), stdout, stderr }
+    }
+
+    pub(crate) fn id(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.id(), signal).expect("the process is there");
+    }
+
+    pub(crate) fn stdout(&self) -> String {
+        std::fs::read_to_string(&self.stdout).unwrap_or_default()
+    }
+
+    pub(crate) fn stderr(&self) -> String {
+        std::fs::read_to_string(&self.stderr).unwrap_or_default()
+    }
+
+    pub(crate) fn has_ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("the child can be waited for")
+    }
+
+    pub(crate) async fn ended(&mut self) -> ExitStatus {
+        until("the program ends", async || self.has_ended()).await
+    }
+
+    /// SIGTERM, and the exit code.
+    pub(crate) async fn terminate(&mut self) -> Option<i32> {
+        self.signal(Signal::TERM);
+        self.ended().await.code()
+    }
+
+    /// kill -9.
+    pub(crate) async fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        self.ended().await;
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It may have ended by itself; a child that was waited for is not signalled again.
+        let _gone = self.child.kill();
+        let _gone = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("stdout: {}\nstderr: {}", self.stdout(), self.stderr());
+        }
+    }
+}
+
+/// How to start a server.
+pub(crate) struct Serve<'a> {
+    place: &'a Place,
+    port: u16,
+    command: Command,
+}
+
+impl<'a> Serve<'a> {
+    pub(crate) fn on(place: &'a Place) -> Self {
+        Self { place, port: 0, command: clean_command() }.settings()
+    }
+
+    /// Through a shell that ignores a signal first: what is ignored stays ignored in the program.
+    pub(crate) fn ignoring(place: &'a Place, signal: &str) -> Self {
+        let program = clean_command();
+        let mut command = Command::new("sh");
+        for (name, value) in program.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command.args(["-c", &format!("trap '' {signal}; exec \"$0\" \"$@\"")]).arg(program.get_program());
+        Self { place, port: 0, command }.settings()
+    }
+
+    fn settings(mut self) -> Self {
+        let data = self.place.path("data");
+        self.command.args(["serve", "--database", &self.place.url]).arg("--data-dir").arg(data);
+        self.command.current_dir(self.place.folder());
+        self
+    }
+
+    /// The same port again after a restart, so that workers find it.
+    pub(crate) fn port(mut self, port: u16) -> Self {
+        self.port = port;
+        self
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    pub(crate) async fn start(mut self) -> Server {
+        self.command.args(["--listen", &format!("127.0.0.1:{}", self.port)]);
+        Server::announced(Program::start(self.place.folder(), &mut self.command)).await
+    }
+}
+
+pub(crate) struct Server {
+    pub(crate) program: Program,
+    pub(crate) url: String,
+}
+
+impl Server {
+    pub(crate) async fn start(place: &Place) -> Self {
+        Serve::on(place).start().await
+    }
+
+    /// A server started with nothing but these arguments.
+    pub(crate) async fn with(folder: &Path, args: &[&str], env: &[(&str, &str)]) -> Self {
+        let mut command = clean_command();
+        command.arg("serve").args(args).envs(env.iter().copied()).current_dir(folder);
+        Self::announced(Program::start(folder, &mut command)).await
+    }
+
+    async fn announced(mut program: Program) -> Self {
+        let url = until("the server says where it serves", async || {
+            if let Some(status) = program.has_ended() {
+                panic!("the server ended with {status}: {}", program.stderr());
+            }
+            let stdout = program.stdout();
+            let (_, rest) = stdout.split_once("serves on ")?;
+            rest.split_once(' ').map(|(url, _)| url.to_owned())
+        })
+        .await;
+        Self { program, url }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::new(&self.url).expect("the address is valid")
+    }
+}
+
+/// Starts a server that is expected to refuse, and gives how it ended.
+pub(crate) async fn refused(folder: &Path, args: &[&str]) -> Done {
+    let mut command = clean_command();
+    command.arg("serve").args(args).current_dir(folder);
+    let mut program = Program::start(folder, &mut command);
+    let status = program.ended().await;
+    Done { code: status.code(), stdout: program.stdout(), stderr: program.stderr() }
+}
+
+/// `windlass work`.
+pub(crate) struct Work;
+
+impl Work {
+    /// Runs `script` in a shell on each job of the queue. `$DIR` is the place's folder, which is gone when the test is.
+    pub(crate) fn start(place: &Place, server: &Server, queue: &str, args: &[&str], script: &str) -> Program {
+        let mut command = clean_command();
+        command.args(["work", "--url", &server.url, "--queue", queue]).args(args);
+        command.args(["--", "sh", "-c", &format!("{SHELL}\n{script}")]);
+        command.env("DIR", place.folder()).current_dir(place.folder());
+        Program::start(place.folder(), &mut command)
+    }
+}
+
+/// `wait_for NAME` waits for the file NAME, and not past the test's end. `mark NAME` makes one.
+const SHELL: &str = r#"
+wait_for() { while [ -d "$DIR" ] && [ ! -e "$DIR/$1" ]; do sleep 0.05; done; }
+mark() { : > "$DIR/$1"; }
+"#;
+
+/// A port for a server that comes back on it. It lies below those that the kernel hands out by itself, so that nobody
+/// else gets it while the server is down.
+pub(crate) fn free_port() -> u16 {
+    let seed = std::process::id().wrapping_mul(37);
+    let candidates = (0..).map(|_| {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        10_000 + (seed.wrapping_add(number.wrapping_mul(101)) % 20_000) as u16
+    });
+    candidates.into_iter().find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("some port is free")
+}

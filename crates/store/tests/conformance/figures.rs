@@ -1,0 +1,163 @@
+use domain::{JobState, QueueSettings};
+use store::counters::Counts;
+use store::jobs::enqueue::{Extras, NewJob};
+use store::jobs::settle::End;
+use testkit::{Database, job, label, name, on_both};
+
+use crate::support::*;
+
+async fn counts(db: &Database, queue: &str) -> Counts {
+    db.store.queue(T, &name(queue)).await.expect("reads").expect("the queue exists").counts
+}
+
+/// One job in each state of queue `q`.
+async fn one_of_each(db: &Database) {
+    let worker = register(&db.store, &["q"]).await;
+    for end in [End::Finish(None), End::Cancel, End::Fail(domain::JobError { retryable: false, ..boom() })] {
+        let id = push(&db.store, job("q")).await;
+        let claimed = claim_one(&db.store, worker).await;
+        assert_eq!(claimed.id, id);
+        settle(&db.store, worker, id, claimed.epoch, end).await;
+    }
+    push(&db.store, job("q")).await;
+    claim_one(&db.store, worker).await;
+    push(&db.store, job("q")).await;
+    push(&db.store, NewJob { run_at: Some(db.clock.now().plus_s(100)), ..job("q") }).await;
+}
+
+#[tokio::test]
+async fn q12_a_queue_tells_how_many_jobs_it_has_in_each_state() {
+    on_both(async |db| {
+        one_of_each(&db).await;
+        let expected =
+            Counts { scheduled: 1, queued: 1, running: 1, succeeded: 1, failed: 1, canceled: 1, ..Counts::default() };
+        assert_eq!(counts(&db, "q").await, expected);
+        let queue = db.store.queue(T, &name("q")).await.expect("reads").expect("exists");
+        assert!(queue.oldest_waiting_at.is_some());
+        assert!(db.store.queue(T, &name("never")).await.expect("reads").is_none());
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x14_folding_keeps_the_sums() {
+    on_both(async |db| {
+        one_of_each(&db).await;
+        push(&db.store, job("r")).await;
+        let before = (counts(&db, "q").await, counts(&db, "r").await);
+        assert!(db.store.fold_counters().await.expect("folds") > 2);
+        assert_eq!((counts(&db, "q").await, counts(&db, "r").await), before);
+        assert_eq!(number(&db.store, "select count(*) from counter_deltas").await, 0);
+        push(&db.store, job("r")).await;
+        push(&db.store, job("r")).await;
+        db.store.fold_counters().await.expect("folds");
+        assert_eq!(counts(&db, "r").await.queued, 3);
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x14_folding_while_others_write_loses_nothing() {
+    on_both(async |db| {
+        let other = db.another_node().await;
+        let mut nodes = tokio::task::JoinSet::new();
+        for n in 0..4 {
+            let store = if n % 2 == 0 { db.store.clone() } else { other.clone() };
+            nodes.spawn(async move {
+                for _ in 0..20 {
+                    push(&store, job("q")).await;
+                    store.fold_counters().await.expect("folds");
+                }
+            });
+        }
+        nodes.join_all().await;
+        assert_eq!(counts(&db, "q").await.queued, 80);
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x14_a_wrong_figure_is_found() {
+    on_both(async |db| {
+        push(&db.store, job("q")).await;
+        run_sql(&db.store, "update counter_deltas set queued = 5").await.expect("breaks");
+        let faults = db.store.check_counters().await.expect("checks");
+        assert_eq!(faults.len(), 1);
+        assert_eq!((faults[0].kept, faults[0].counted), ([0, 5, 0], [0, 1, 0]));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_parked_job_that_was_forgotten_looks_again() {
+    on_both(async |db| {
+        let extras = Extras { concurrency_key: Some(label("c")), ..Extras::default() };
+        let id = push(&db.store, NewJob { extras: Some(Box::new(extras)), ..job("q") }).await;
+        run_sql(&db.store, "update jobs set parked = 'key q c'").await.expect("parks");
+        let worker = register(&db.store, &["q"]).await;
+        assert!(claim(&db.store, worker, 1).await.is_empty());
+        assert_eq!(db.store.unpark_forgotten().await.expect("repairs"), 1);
+        assert_eq!(claim_one(&db.store, worker).await.id, id);
+        assert_eq!(db.store.unpark_forgotten().await.expect("repairs"), 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x4_one_bad_row_never_stops_the_sweep_for_the_others() {
+    on_both(async |db| {
+        let keyed = || {
+            let extras = Extras { concurrency_key: Some(label("c")), ..Extras::default() };
+            NewJob { extras: Some(Box::new(extras)), ..job("q") }
+        };
+        let bad = push(&db.store, job("q")).await;
+        let good = push(&db.store, job("q")).await;
+        let canceled = push(&db.store, keyed()).await;
+        let waiting = push(&db.store, keyed()).await;
+        let dead = register(&db.store, &["q"]).await;
+        assert_eq!(claim(&db.store, dead, 3).await.len(), 3);
+        db.store.cancel(T, canceled, "me".into()).await.expect("cancels");
+        let broken = if db.store.is_postgres() { format!("'{bad}'") } else { format!("x'{}'", bad.uuid().simple()) };
+        run_sql(&db.store, &format!("update jobs set retry = '[]' where id = {broken}")).await.expect("breaks");
+        db.pass_ms(31_000).await;
+        let swept = db.store.sweep().await.expect("sweeps");
+        assert_eq!((swept.jobs, swept.quarantined), (1, 1));
+        assert_eq!(state(&db.store, good).await, "queued");
+        assert_eq!(number(&db.store, "select count(*) from quarantine").await, 1);
+        let worker = register(&db.store, &["q"]).await;
+        let claimed: Vec<_> = claim(&db.store, worker, 10).await.iter().map(|job| job.id).collect();
+        assert_eq!(claimed, [good, waiting], "what the dead had been told to let go is free too");
+    })
+    .await;
+}
+
+/// Between the server's ending of an attempt and the worker's word, both the old and the new attempt hold.
+#[tokio::test]
+async fn w2_a_claim_that_was_ended_holds_its_place_until_the_worker_answers() {
+    on_both(async |db| {
+        let settings =
+            QueueSettings { concurrency: Some(2), retry: Some(domain::RetryPolicy::NONE), ..QueueSettings::default() };
+        db.store.put_queue(T, name("q"), settings).await.expect("puts");
+        let extras = Extras { timeout_s: Some(5), ..Extras::default() };
+        let slow = push(&db.store, NewJob { extras: Some(Box::new(extras)), ..job("q") }).await;
+        let frozen = register(&db.store, &["q"]).await;
+        let lost = claim_one(&db.store, frozen).await;
+        db.pass_ms(6_000).await;
+        assert_eq!(db.store.sweep().await.expect("sweeps").timed_out, 1);
+        db.pass_ms(2_000).await;
+        db.store.promote_due().await.expect("promotes");
+        let worker = register(&db.store, &["q"]).await;
+        let again = claim_one(&db.store, worker).await;
+        assert_eq!(again.id, slow);
+        push_all(&db.store, vec![job("q"), job("q")]).await;
+        assert!(claim(&db.store, worker, 10).await.is_empty(), "both attempts are in somebody's hands");
+        settle(&db.store, frozen, slow, lost.epoch, End::Cancel).await;
+        assert_eq!(claim(&db.store, worker, 10).await.len(), 1, "one place is free, the other is the new attempt's");
+        assert_eq!(get(&db.store, slow).await.state, JobState::Working);
+        assert_eq!(db.store.check_counters().await.expect("checks"), []);
+    })
+    .await;
+}

@@ -1,0 +1,211 @@
+use std::collections::BTreeSet;
+
+use domain::{JobId, JobState};
+use store::Store;
+use store::jobs::enqueue::{Extras, NewJob, Unique};
+use store::jobs::list::{JobFilter, JobPage};
+use store::jobs::settle::End;
+use testkit::{job, label, name, on_both};
+
+use crate::support::*;
+
+async fn page(store: &Store, filter: JobFilter, before: Option<JobId>, limit: usize) -> JobPage {
+    store.list_jobs(T, filter, before, limit).await.expect("lists")
+}
+
+async fn ids(store: &Store, filter: JobFilter) -> Vec<JobId> {
+    let page = page(store, filter, None, 100).await;
+    assert!(!page.partial && page.next.is_none(), "the whole answer fits one page");
+    page.jobs.iter().map(|job| job.id).collect()
+}
+
+fn with(change: impl FnOnce(&mut Extras)) -> NewJob {
+    let mut extras = Extras::default();
+    change(&mut extras);
+    NewJob { extras: Some(Box::new(extras)), ..job("q") }
+}
+
+/// Two of the kind that the filter wants, one live and one ended, among others that it does not want.
+async fn check(wanted: impl Fn() -> NewJob, filter: JobFilter) {
+    on_both(async |db| {
+        let store = &db.store;
+        let ended = push(store, wanted()).await;
+        let other = push(store, NewJob { queue: name("elsewhere"), kind: name("other"), ..job("q") }).await;
+        let worker = register(store, &["q", "elsewhere"]).await;
+        for claimed in claim(store, worker, 10).await {
+            settle(
+                store,
+                worker,
+                claimed.id,
+                claimed.epoch,
+                End::Fail(domain::JobError { retryable: false, ..boom() }),
+            )
+            .await;
+        }
+        db.pass_ms(10).await;
+        push(store, NewJob { queue: name("elsewhere"), kind: name("other"), ..job("q") }).await;
+        db.pass_ms(10).await;
+        let live = push(store, wanted()).await;
+        assert_eq!(ids(store, filter.clone()).await, [live, ended], "newest first: {filter:?}");
+        assert_eq!(ids(store, JobFilter { state: Some(JobState::Failed), ..filter.clone() }).await, [ended]);
+        assert_eq!(ids(store, JobFilter { state: Some(JobState::Queued), ..filter.clone() }).await, [live]);
+        assert!(!ids(store, filter.clone()).await.contains(&other));
+        let stranger = store.list_jobs(domain::TenantId(77), filter.clone(), None, 100).await.expect("lists");
+        assert!(stranger.jobs.is_empty(), "X6: another tenant sees nothing");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q13_by_queue() {
+    check(|| job("q"), JobFilter { queue: Some("q".into()), ..JobFilter::default() }).await;
+}
+
+#[tokio::test]
+async fn q13_by_kind() {
+    check(|| job("q"), JobFilter { kind: Some("k".into()), ..JobFilter::default() }).await;
+}
+
+#[tokio::test]
+async fn q13_by_affinity() {
+    let wanted = || NewJob { affinity: Some(label("llama")), ..job("q") };
+    check(wanted, JobFilter { affinity: Some("llama".into()), ..JobFilter::default() }).await;
+}
+
+#[tokio::test]
+async fn q13_by_subject() {
+    let wanted = || with(|extras| extras.subject = Some(label("m 7")));
+    check(wanted, JobFilter { subject: Some("m 7".into()), ..JobFilter::default() }).await;
+}
+
+#[tokio::test]
+async fn q13_by_run() {
+    let wanted = || with(|extras| extras.run = Some(label("r1")));
+    check(wanted, JobFilter { run: Some("r1".into()), ..JobFilter::default() }).await;
+}
+
+#[tokio::test]
+async fn q13_by_tag() {
+    let wanted = || with(|extras| extras.tags = vec![label("x"), label("nightly")]);
+    check(wanted, JobFilter { tag: Some("nightly".into()), ..JobFilter::default() }).await;
+}
+
+#[tokio::test]
+async fn q13_by_two_filters_at_once() {
+    let wanted = || with(|extras| extras.tags = vec![label("x")]);
+    check(wanted, JobFilter { tag: Some("x".into()), queue: Some("q".into()), ..JobFilter::default() }).await;
+    let none = JobFilter { tag: Some("x".into()), queue: Some("elsewhere".into()), ..JobFilter::default() };
+    on_both(async |db| {
+        push(&db.store, wanted()).await;
+        assert_eq!(ids(&db.store, none.clone()).await, []);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q13_by_text_at_the_start_of_a_kind_a_tag_or_a_key() {
+    let text = |text: &str| JobFilter { text: Some(text.into()), ..JobFilter::default() };
+    check(|| NewJob { kind: name("image.scan"), ..job("q") }, text("image.")).await;
+    check(|| with(|extras| extras.tags = vec![label("nightly build")]), text("nightly b")).await;
+    let keyed = || with(|extras| extras.unique = Some(Unique { key: "order 66".into(), for_s: None }));
+    check(keyed, text("order 6")).await;
+}
+
+#[tokio::test]
+async fn q13_by_the_start_of_an_error_code_and_by_text_inside_a_payload() {
+    on_both(async |db| {
+        let failed = push(&db.store, job("q")).await;
+        let worker = register(&db.store, &["q"]).await;
+        let claimed = claim_one(&db.store, worker).await;
+        let error = domain::JobError { code: "disk_full".into(), message: "no".into(), retryable: false };
+        settle(&db.store, worker, claimed.id, claimed.epoch, End::Fail(error)).await;
+        let other = push(&db.store, NewJob { payload: r#"{"image": "alpine"}"#.into(), ..job("q") }).await;
+        let text = |text: &str| JobFilter { text: Some(text.into()), ..JobFilter::default() };
+        assert_eq!(ids(&db.store, text("disk_")).await, [failed]);
+        assert_eq!(ids(&db.store, text("alp")).await, [other]);
+        assert_eq!(ids(&db.store, text("nowhere")).await, []);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q13_since_and_until_bound_the_time_of_making() {
+    on_both(async |db| {
+        let mut made = Vec::new();
+        for _ in 0..3 {
+            let start = db.clock.now();
+            made.push((start, push(&db.store, job("q")).await));
+            db.pass_ms(10_000).await;
+        }
+        let from = |n: usize| Some(made[n].0);
+        let since = JobFilter { since: from(1), ..JobFilter::default() };
+        assert_eq!(ids(&db.store, since).await, [made[2].1, made[1].1]);
+        let until = JobFilter { until: from(1), ..JobFilter::default() };
+        assert_eq!(ids(&db.store, until).await, [made[0].1]);
+        let between = JobFilter { since: from(1), until: from(2), ..JobFilter::default() };
+        assert_eq!(ids(&db.store, between).await, [made[1].1]);
+    })
+    .await;
+}
+
+/// All pages of a filter, with more jobs coming in between any two.
+async fn walk(store: &Store, filter: JobFilter, limit: usize) -> Vec<JobId> {
+    let mut seen = Vec::new();
+    let mut before = None;
+    loop {
+        let page = page(store, filter.clone(), before, limit).await;
+        assert!(page.jobs.len() <= limit);
+        seen.extend(page.jobs.iter().map(|job| job.id));
+        assert!(seen.len() < 1_000, "the pages go round in a circle");
+        push_all(store, (0..3).map(|_| job("q")).collect()).await;
+        match page.next {
+            Some(next) => before = Some(next),
+            None => return seen,
+        }
+    }
+}
+
+#[tokio::test]
+async fn q13_pages_have_neither_gaps_nor_repeats_while_jobs_come_in() {
+    on_both(async |db| {
+        let worker = register(&db.store, &["q"]).await;
+        let mut all = BTreeSet::new();
+        for round in 0..5 {
+            let jobs = (0..7).map(|n| NewJob { kind: name(["k", "l"][n % 2]), priority: round, ..job("q") }).collect();
+            all.extend(push_all(&db.store, jobs).await.iter().map(|job| job.id));
+            for claimed in claim(&db.store, worker, 3).await {
+                finish(&db.store, worker, &claimed).await;
+            }
+            db.pass_ms(10).await;
+        }
+        let newest = db.clock.now();
+        for limit in [1, 4, 35, 36] {
+            let filter = JobFilter { until: Some(newest), ..JobFilter::default() };
+            let seen = walk(&db.store, filter, limit).await;
+            assert!(seen.is_sorted_by(|a, b| a > b), "newest first, none twice");
+            assert_eq!(BTreeSet::from_iter(seen), all, "pages of {limit}");
+        }
+        let seen = walk(&db.store, JobFilter { queue: Some("q".into()), ..JobFilter::default() }, 6).await;
+        assert!(seen.is_sorted_by(|a, b| a > b) && all.iter().all(|id| seen.contains(id)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q13_a_window_that_was_too_small_is_told_and_the_next_page_goes_on() {
+    on_both(async |db| {
+        let needle = push(&db.store, NewJob { payload: r#"{"needle": 1}"#.into(), ..job("q") }).await;
+        db.pass_ms(10).await;
+        for _ in 0..3 {
+            push_all(&db.store, (0..7_000).map(|_| job("q")).collect()).await;
+            db.pass_ms(10).await;
+        }
+        let filter = JobFilter { text: Some("needle".into()), ..JobFilter::default() };
+        let first = page(&db.store, filter.clone(), None, 10).await;
+        assert!(first.partial && first.jobs.is_empty(), "20000 newer rows were looked at");
+        let second = page(&db.store, filter, Some(first.next.expect("there is more")), 10).await;
+        assert_eq!(second.jobs.iter().map(|job| job.id).collect::<Vec<_>>(), [needle]);
+        assert!(!second.partial);
+    })
+    .await;
+}

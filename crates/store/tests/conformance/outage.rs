@@ -1,0 +1,189 @@
+//! X12: a database that is down, full or read-only is told as such, and work goes on by itself when it is back.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use domain::JobId;
+use store::StoreError;
+use store::jobs::enqueue::{EnqueueReply, NewJob};
+use testkit::{Database, job, on_postgres, on_sqlite};
+
+use crate::support::*;
+
+async fn try_push(db: &Database) -> Result<JobId, StoreError> {
+    let big = NewJob { payload: format!("\"{}\"", "x".repeat(10_000)).into(), ..job("q") };
+    match db.store.enqueue(T, vec![big], None).await? {
+        EnqueueReply::Accepted(jobs) => Ok(jobs[0].id),
+        EnqueueReply::KeyReused => panic!("no key was given"),
+    }
+}
+
+fn is_unavailable<V: std::fmt::Debug>(result: Result<V, StoreError>) {
+    assert!(matches!(&result, Err(StoreError::Unavailable { .. })), "{result:?}");
+}
+
+#[tokio::test]
+async fn x12_a_full_sqlite_database_is_unavailable_until_there_is_room() {
+    on_sqlite(async |db| {
+        let kept = try_push(&db).await.expect("there is room");
+        run_sql(&db.store, "pragma max_page_count = 1").await.expect("the writer's file may not grow any more");
+        let mut refused = 0;
+        for _ in 0..100 {
+            refused += usize::from(try_push(&db).await.is_err());
+        }
+        assert!(refused > 50, "only {refused} of 100 were refused");
+        is_unavailable(try_push(&db).await);
+        assert_eq!(state(&db.store, kept).await, "queued", "reading goes on");
+        run_sql(&db.store, "pragma max_page_count = 1000000").await.expect("there is room again");
+        let id = try_push(&db).await.expect("works by itself");
+        assert_eq!(state(&db.store, id).await, "queued");
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x12_a_read_only_sqlite_database_is_unavailable_and_unchanged() {
+    on_sqlite(async |db| {
+        let kept = try_push(&db).await.expect("works");
+        run_sql(&db.store, "pragma query_only = on").await.expect("this node's writer may not write any more");
+        is_unavailable(try_push(&db).await);
+        is_unavailable(db.store.cancel(T, kept, "me".into()).await);
+        is_unavailable(db.store.register_worker(T, a_worker(&["q"])).await);
+        assert_eq!(state(&db.store, kept).await, "queued", "reading goes on");
+        let other = db.another_node().await;
+        assert_eq!(number(&other, "select count(*) from jobs").await, 1);
+        push(&other, job("q")).await;
+        sound(&other).await;
+    })
+    .await;
+}
+
+/// Ends all connections of the store, from a connection of our own.
+async fn terminate(psql: &Psql) -> usize {
+    let sql = "select pg_terminate_backend(pid) from pg_stat_activity
+               where datname = current_database() and pid <> pg_backend_pid()";
+    psql.client.query(sql, &[]).await.expect("terminates").len()
+}
+
+#[tokio::test]
+async fn x12_a_read_only_postgres_is_unavailable_until_it_is_not() {
+    on_postgres(async |db| {
+        let kept = try_push(&db).await.expect("works");
+        let psql = psql(&db.url).await;
+        let database: String =
+            psql.client.query_one("select current_database()::text", &[]).await.expect("reads").get(0);
+        let set = async |value: &str| {
+            let sql = format!("alter database {database} set default_transaction_read_only = {value}");
+            psql.client.batch_execute("set default_transaction_read_only = off").await.expect("sets");
+            psql.client.batch_execute(&sql).await.expect("alters");
+            terminate(&psql).await;
+        };
+        set("on").await;
+        // The connections that were ended are noticed one by one; each costs at most one answer.
+        for _ in 0..20 {
+            is_unavailable(try_push(&db).await);
+        }
+        let error = try_push(&db).await.expect_err("is read-only").to_string();
+        assert!(error.contains("read-only"), "{error}");
+        is_unavailable(db.store.cancel(T, kept, "me".into()).await);
+        set("off").await;
+        let mut pushed = try_push(&db).await;
+        for _ in 0..20 {
+            if let Err(error) = &pushed {
+                assert!(error.is_unavailable(), "{error:?}");
+                pushed = try_push(&db).await;
+            }
+        }
+        assert_eq!(state(&db.store, pushed.expect("works by itself")).await, "queued");
+        assert_eq!(state(&db.store, kept).await, "queued");
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x12_connections_cut_under_load_lose_nothing_that_was_acknowledged() {
+    on_postgres(async |db| {
+        const CUTS: usize = 5;
+        const BETWEEN: usize = 60;
+        let acknowledged: Arc<Mutex<BTreeSet<JobId>>> = Arc::default();
+        let finished: Arc<Mutex<BTreeSet<JobId>>> = Arc::default();
+        let refused = Arc::new(AtomicUsize::new(0));
+        let count = Arc::new(AtomicUsize::new(0));
+        let progress = Arc::new(tokio::sync::Notify::new());
+        let over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let worker = register(&db.store, &["q"]).await;
+        let mut load = tokio::task::JoinSet::new();
+        for n in 0..6 {
+            let (store, acknowledged, finished) = (db.store.clone(), acknowledged.clone(), finished.clone());
+            let (refused, count, progress, over) = (refused.clone(), count.clone(), progress.clone(), over.clone());
+            load.spawn(async move {
+                let note = |error: StoreError| {
+                    assert!(error.is_unavailable(), "{error:?}");
+                    refused.fetch_add(1, Ordering::Relaxed);
+                };
+                while !over.load(Ordering::Relaxed) {
+                    if n < 4 {
+                        match store.enqueue(T, vec![job("q")], None).await {
+                            Ok(EnqueueReply::Accepted(jobs)) => {
+                                acknowledged.lock().expect("no one panics").insert(jobs[0].id);
+                            }
+                            Ok(EnqueueReply::KeyReused) => panic!("no key was given"),
+                            Err(error) => note(error),
+                        }
+                    } else {
+                        match store.claim(T, worker, 3, None).await {
+                            Ok(store::jobs::claim::Claimed::Jobs { jobs, .. }) => {
+                                for claimed in jobs {
+                                    let outcome = store::jobs::settle::Outcome {
+                                        job: claimed.id,
+                                        epoch: claimed.epoch,
+                                        end: store::jobs::settle::End::Finish(None),
+                                    };
+                                    match store.settle(T, worker, vec![outcome]).await {
+                                        Ok(store::jobs::settle::Settled::Results(statuses)) => {
+                                            assert_eq!(statuses, [store::jobs::settle::Status::Applied]);
+                                            finished.lock().expect("no one panics").insert(claimed.id);
+                                        }
+                                        Ok(other) => panic!("{other:?}"),
+                                        Err(error) => note(error),
+                                    }
+                                }
+                            }
+                            Ok(other) => panic!("{other:?}"),
+                            Err(error) => note(error),
+                        }
+                    }
+                    count.fetch_add(1, Ordering::Relaxed);
+                    progress.notify_one();
+                }
+            });
+        }
+        let psql = psql(&db.url).await;
+        for cut in 1..=CUTS + 1 {
+            while count.load(Ordering::Relaxed) < cut * BETWEEN {
+                tokio::select! {
+                    () = progress.notified() => {}
+                    Some(ended) = load.join_next() => panic!("the load broke off: {ended:?}"),
+                }
+            }
+            if cut <= CUTS {
+                assert!(terminate(&psql).await > 0);
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+        load.join_all().await;
+        assert!(refused.load(Ordering::Relaxed) > 0, "nobody noticed that the connections were cut");
+        let acknowledged = acknowledged.lock().expect("no one panics").clone();
+        let finished = finished.lock().expect("no one panics").clone();
+        assert!(!acknowledged.is_empty() && !finished.is_empty());
+        for id in acknowledged {
+            let job = db.store.job(T, id).await.expect("reads").expect("what was acknowledged is there");
+            assert!(!finished.contains(&id) || job.state == domain::JobState::Succeeded, "{id} was finished");
+        }
+        sound(&db.store).await;
+    })
+    .await;
+}

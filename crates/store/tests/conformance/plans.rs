@@ -1,0 +1,171 @@
+//! How both databases look things up on the hot paths: by the index that is meant, never through a whole table.
+
+use store::{DatabaseUrl, Store};
+use testkit::{Database, job};
+
+use crate::statements::statement;
+use crate::support::*;
+
+/// A hot statement, arguments for it on PostgreSQL, and the index each database must use.
+struct Hot {
+    name: &'static str,
+    arguments: &'static str,
+    index: &'static str,
+    sqlite_index: &'static str,
+}
+
+const ID: &str = "array['01890a5d-ac96-774b-bcce-b302099a8057'::uuid]";
+
+fn hot() -> Vec<Hot> {
+    let hot = |name, arguments: &str, index, sqlite_index| Hot {
+        name,
+        arguments: arguments.replace("IDS", ID).leak(),
+        index,
+        sqlite_index,
+    };
+    let end = "IDS, array[2::bigint], array[1::bigint], array[null::uuid], array[1::bigint], array['succeeded'],
+        array[null::json], array[null::json], array[null::text], array[null::text], now()";
+    vec![
+        hot("jobs/claim.rs::HEADS", "array['q'], 2", "jobs_ready", "jobs_ready"),
+        hot("jobs/claim.rs::TAKE", "1, 10, null, null, now(), null", "jobs_ready", "jobs_ready"),
+        hot("jobs/claim.rs::PEEK", "array[1::bigint], 10", "jobs_ready", "jobs_ready"),
+        hot(
+            "jobs/claim.rs::TAKE_CHOSEN",
+            "IDS, array[null::bigint], array[0::bigint], null, null, now()",
+            "jobs_pkey",
+            "PRIMARY KEY",
+        ),
+        hot("jobs/transition.rs::END", end, "jobs_pkey", "PRIMARY KEY"),
+        hot("jobs/transition.rs::LOAD", "IDS", "jobs_pkey", "PRIMARY KEY"),
+        hot(
+            "jobs/transition.rs::SEND_BACK",
+            "IDS, array['queued'], array[now()], array[null::timestamptz], array[1::bigint], array[1::bigint],
+             array[null::bigint], array[null::json], now()",
+            "jobs_pkey",
+            "PRIMARY KEY",
+        ),
+        hot("jobs/holds.rs::UNPARK", "2, 'key q c', 1", "jobs_parked", "jobs_parked"),
+        hot("maintenance/promote.rs::PROMOTE", "now(), 1000", "jobs_due", "jobs_due"),
+        hot("maintenance/promote.rs::NEXT", "", "jobs_due", "jobs_due"),
+        hot("workers/sweep.rs::PAST_DEADLINE", "now(), 1000", "jobs_deadline", "jobs_deadline"),
+        hot("jobs/get.rs::LIVE", "'01890a5d-ac96-774b-bcce-b302099a8057', 2", "jobs_pkey", "PRIMARY KEY"),
+        hot("jobs/get.rs::ENDED", "'01890a5d-ac96-774b-bcce-b302099a8057', 2", "ended_pkey", "PRIMARY KEY"),
+        hot("jobs/settle.rs::ENDED", "IDS", "ended_pkey", "PRIMARY KEY"),
+        hot("jobs/history.rs::ROWS", "'01890a5d-ac96-774b-bcce-b302099a8057', 2", "history_pkey", "PRIMARY KEY"),
+        hot("jobs/prune.rs::OLD", "1, '01890a5d-ac96-774b-bcce-b302099a8057', now(), 1000", "ended_lane", "ended_lane"),
+    ]
+}
+
+/// The plan that a connection keeps for a statement it prepared: made without looking at the arguments.
+async fn postgres_plan(psql: &Psql, hot: &Hot) -> String {
+    let text = statement(hot.name).postgres;
+    let execute = if hot.arguments.is_empty() { "x".to_owned() } else { format!("x({})", hot.arguments) };
+    psql.client.batch_execute(&format!("prepare x as {text}")).await.unwrap_or_else(|e| panic!("{}: {e:?}", hot.name));
+    let rows = psql.client.simple_query(&format!("explain execute {execute}")).await;
+    let rows = rows.unwrap_or_else(|error| panic!("{}: {error:?}", hot.name));
+    psql.client.batch_execute("deallocate x").await.expect("forgets");
+    let line = |message: &tokio_postgres::SimpleQueryMessage| match message {
+        tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        _ => None,
+    };
+    rows.iter().filter_map(line).collect::<Vec<_>>().join("\n")
+}
+
+async fn check_postgres(psql: &Psql, when: &str) {
+    for hot in hot() {
+        let plan = postgres_plan(psql, &hot).await;
+        for table in ["jobs", "ended", "history"] {
+            let scan = format!("Seq Scan on {table}");
+            assert!(!plan.lines().any(|line| line.contains(&scan)), "{} {when}:\n{plan}", hot.name);
+        }
+        let by_index = [format!("using {} on", hot.index), format!("on {}", hot.index)];
+        assert!(by_index.iter().any(|by| plan.contains(by)), "{} {when}, without {}:\n{plan}", hot.name, hot.index);
+        // A sort means that a whole lane is read to hand out its first job.
+        let first_only = ["HEADS", "TAKE", "PEEK", "PROMOTE", "NEXT", "PAST_DEADLINE"];
+        let sorts = plan.contains("Sort") && first_only.iter().any(|name| hot.name.ends_with(name));
+        assert!(!sorts, "{} {when}:\n{plan}", hot.name);
+    }
+}
+
+/// Twenty thousand live jobs in twenty lanes, and as many that ended, with their history.
+async fn fill(store: &Store) {
+    for queue in 0..20 {
+        push(store, job(&format!("q{queue}"))).await;
+    }
+    run_sql(store, "delete from jobs").await.expect("empties");
+    let text = "
+        insert into jobs (id, tenant, lane, state, run_at, due_at, parked, deadline_at, worker, started_at, max_attempts,
+            created_at, updated_at, principal, payload)
+        select ID, 2, 1 + n % 20, 'queued', AT, case when n % 10 = 1 then AT end,
+            case when n % 10 = 2 then 'key q c' end, case when n % 10 = 3 then AT end,
+            case when n % 10 = 3 then ID end, case when n % 10 = 3 then AT end, 3, AT, AT, 'test', '{}' from NUMBERS;
+        insert into ended (id, tenant, lane, state, run_at, epoch, attempt, max_attempts, finished_at, depth, version,
+            created_at, principal, payload)
+        select ID, 2, 1 + n % 20, 'succeeded', AT, 1, 1, 3, AT, 0, 2, AT, 'test', '{}' from NUMBERS;
+        insert into history (job, epoch, event, tenant, lane, at, enqueued_at, attempt)
+        select ID, 1, 'failed', 2, 1 + n % 20, AT, AT, 1 from NUMBERS;";
+    let (id, at, numbers) = if store.is_postgres() {
+        ("gen_random_uuid()", "(now() + n * interval '1 second')", "generate_series(1, 20000) n")
+    } else {
+        let numbers =
+            "(with recursive c(n) as (select 1 union all select n + 1 from c where n < 20000) select n from c)";
+        ("randomblob(16)", "(1700000000000000 + n * 1000000)", numbers)
+    };
+    run_sql(store, &text.replace("ID", id).replace("AT", at).replace("NUMBERS", numbers)).await.expect("fills");
+}
+
+/// A session as the store's transactions have it.
+async fn session(url: &DatabaseUrl) -> Psql {
+    let psql = psql(url).await;
+    let session = "set plan_cache_mode to force_generic_plan";
+    psql.client.batch_execute(session).await.expect("sets");
+    for setting in store::tx::BEGIN.split(';').filter_map(|part| part.trim().strip_prefix("set local ")) {
+        psql.client.batch_execute(&format!("set {setting}")).await.expect("sets");
+    }
+    psql
+}
+
+#[tokio::test]
+async fn postgres_uses_the_meant_indexes_on_a_filled_database() {
+    let db = Database::postgres().await;
+    fill(&db.store).await;
+    run_sql(&db.store, "analyze").await.expect("analyzes");
+    check_postgres(&session(&db.url).await, "on a filled database").await;
+}
+
+/// A plan made while the tables were empty is kept until they are analyzed: it must be right for full ones too.
+#[tokio::test]
+async fn postgres_uses_the_meant_indexes_from_the_first_job_on() {
+    let db = Database::postgres().await;
+    check_postgres(&session(&db.url).await, "on a new database").await;
+    run_sql(&db.store, "analyze jobs").await.expect("analyzes");
+    check_postgres(&session(&db.url).await, "after the last job was done").await;
+}
+
+#[tokio::test]
+async fn sqlite_uses_the_meant_indexes() {
+    let db = Database::sqlite().await;
+    fill(&db.store).await;
+    for hot in hot() {
+        let texts = statement(hot.name).sqlite;
+        for text in texts.iter().filter(|text| !text.starts_with("insert into ended")) {
+            let plan = sqlite_plan(&db, text);
+            for alias in ["jobs", "j", "ended", "e", "history"] {
+                let scan = format!("SCAN {alias}");
+                let whole = plan.iter().any(|line| *line == scan);
+                assert!(!whole, "{}: {plan:?}", hot.name);
+            }
+            assert!(plan.iter().any(|line| line.contains(hot.sqlite_index)), "{}: {plan:?}", hot.name);
+        }
+    }
+}
+
+fn sqlite_plan(db: &Database, text: &str) -> Vec<String> {
+    let DatabaseUrl::Sqlite(path) = &db.url else { panic!("SQLite") };
+    let connection = rusqlite::Connection::open(path).expect("opens");
+    let explain = format!("explain query plan {}", text.replace('$', "?"));
+    let mut statement = connection.prepare(&explain).expect("explains");
+    let nothing = vec![rusqlite::types::Null; statement.parameter_count()];
+    let rows = statement.query_map(rusqlite::params_from_iter(nothing), |row| row.get(3)).expect("explains");
+    rows.collect::<Result<Vec<String>, _>>().expect("explains")
+}

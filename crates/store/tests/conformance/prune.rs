@@ -1,0 +1,151 @@
+use domain::limits::{HISTORY_RETENTION_S_DEFAULT, IDEMPOTENCY_KEEP_S, MAINTENANCE_ROWS, RETENTION_S_DEFAULT};
+use domain::{JobId, QueueSettings};
+use store::Store;
+use store::jobs::enqueue::{Extras, Idempotency, NewJob};
+use store::jobs::list::JobFilter;
+use store::jobs::settle::End;
+use store::jobs::signal::SignalChange;
+use testkit::{job, label, name, on_both};
+
+use crate::support::*;
+
+async fn prune(store: &Store) -> u64 {
+    store.prune(HISTORY_RETENTION_S_DEFAULT).await.expect("prunes").jobs
+}
+
+async fn ended(store: &Store, new: NewJob) -> JobId {
+    let queue = new.queue.clone();
+    let id = push(store, new).await;
+    let worker = register(store, &[queue.as_str()]).await;
+    let claimed = claim_one(store, worker).await;
+    let change = SignalChange { epoch: claimed.epoch, summary: Some("half".into()), ..SignalChange::default() };
+    store.signal(T, id, change).await.expect("signals");
+    finish(store, worker, &claimed).await;
+    id
+}
+
+#[tokio::test]
+async fn q14_an_ended_job_goes_with_its_artifacts_signal_and_tags_and_its_history_stays() {
+    on_both(async |db| {
+        let extras = Extras { tags: vec![label("x"), label("y")], subject: Some(label("m")), ..Extras::default() };
+        let id = ended(&db.store, NewJob { extras: Some(Box::new(extras)), ..job("q") }).await;
+        let artifact = "insert into artifacts (job, name, tenant, size, content_type, sha256, location, created_at)
+             select id, 'log', tenant, 1, 'text/plain', id, 'ab/cd', finished_at from ended";
+        let artifact = if db.store.is_postgres() {
+            artifact.replace("1, 'text/plain', id", "1, 'text/plain', ''::bytea")
+        } else {
+            artifact.into()
+        };
+        run_sql(&db.store, &artifact).await.expect("inserts");
+        let before = db.store.history(T, id).await.expect("reads").expect("exists");
+        db.clock.advance_ms((RETENTION_S_DEFAULT - 60) * 1_000);
+        assert_eq!(prune(&db.store).await, 0, "its time has not come");
+        db.clock.advance_ms(120_000);
+        assert_eq!(prune(&db.store).await, 1);
+        assert!(db.store.job(T, id).await.expect("reads").is_none());
+        for table in ["ended", "artifacts", "signals", "job_tags"] {
+            assert_eq!(number(&db.store, &format!("select count(*) from {table}")).await, 0, "{table}");
+        }
+        assert_eq!(number(&db.store, "select count(*) from blob_garbage where location = 'ab/cd'").await, 1);
+        assert!(db.store.list_jobs(T, JobFilter::default(), None, 10).await.expect("lists").jobs.is_empty());
+        let after = db.store.history(T, id).await.expect("reads").expect("X5: history outlives the job");
+        let told = |items: &[store::jobs::history::HistoryItem]| -> Vec<_> {
+            items.iter().map(|item| (item.event.clone(), item.at, item.attempt, item.worker)).collect()
+        };
+        assert_eq!(told(&after), told(&before));
+        let why = "jobs of queue q are kept 604800 s after they end";
+        let text = "select why from prunings where kind = 'jobs' and rows_pruned = 1";
+        assert_eq!(texts(&db.store, text, text).await, [why], "X13: what was pruned is told");
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q14_each_queue_keeps_its_own_retention_and_live_jobs_stay() {
+    on_both(async |db| {
+        let settings = QueueSettings { retention_s: Some(60), ..QueueSettings::default() };
+        db.store.put_queue(T, name("short"), settings).await.expect("puts");
+        let short = ended(&db.store, job("short")).await;
+        let long = ended(&db.store, job("long")).await;
+        let live = push(&db.store, job("short")).await;
+        db.clock.advance_ms(61_000);
+        assert_eq!(prune(&db.store).await, 1);
+        assert!(db.store.job(T, short).await.expect("reads").is_none());
+        assert_eq!(state(&db.store, long).await, "succeeded");
+        assert_eq!(state(&db.store, live).await, "queued");
+        assert_eq!(prune(&db.store).await, 0);
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q14_the_retention_counts_from_the_end_and_not_from_the_making() {
+    on_both(async |db| {
+        let settings = QueueSettings { retention_s: Some(60), ..QueueSettings::default() };
+        db.store.put_queue(T, name("q"), settings).await.expect("puts");
+        let id = push(&db.store, job("q")).await;
+        db.clock.advance_ms(3_600_000);
+        let worker = register(&db.store, &["q"]).await;
+        let claimed = claim_one(&db.store, worker).await;
+        finish(&db.store, worker, &claimed).await;
+        assert_eq!(prune(&db.store).await, 0);
+        assert_eq!(state(&db.store, id).await, "succeeded");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q14_a_round_is_bounded_and_the_next_goes_on() {
+    on_both(async |db| {
+        let all = MAINTENANCE_ROWS + 200;
+        push_all(&db.store, (0..all).map(|_| job("q")).collect()).await;
+        let worker = register(&db.store, &["q"]).await;
+        for _ in 0..2 {
+            let claimed = claim(&db.store, worker, 1_000).await;
+            let outcome = |job: &store::jobs::claim::ClaimedJob| store::jobs::settle::Outcome {
+                job: job.id,
+                epoch: job.epoch,
+                end: End::Finish(None),
+            };
+            db.store.settle(T, worker, claimed.iter().map(outcome).collect()).await.expect("settles");
+        }
+        db.clock.advance_ms((RETENTION_S_DEFAULT + 60) * 1_000);
+        assert_eq!(prune(&db.store).await, MAINTENANCE_ROWS as u64);
+        assert_eq!(prune(&db.store).await, 200);
+        assert_eq!(number(&db.store, "select count(*) from history").await, all as i64, "the last word on each");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x5_history_goes_after_its_own_retention() {
+    on_both(async |db| {
+        let id = ended(&db.store, job("q")).await;
+        db.clock.advance_ms((RETENTION_S_DEFAULT + 60) * 1_000);
+        prune(&db.store).await;
+        assert!(db.store.history(T, id).await.expect("reads").is_some());
+        db.clock.advance_ms(HISTORY_RETENTION_S_DEFAULT * 1_000);
+        assert_eq!(db.store.prune(HISTORY_RETENTION_S_DEFAULT).await.expect("prunes").history, 1);
+        assert!(db.store.history(T, id).await.expect("reads").is_none());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q3_idempotency_keys_and_past_unique_keys_are_pruned() {
+    on_both(async |db| {
+        let key = Some(Idempotency { key: "a".into(), body_hash: [1; 32] });
+        let unique = store::jobs::enqueue::Unique { key: "u".into(), for_s: Some(60) };
+        let extras = Extras { unique: Some(unique), ..Extras::default() };
+        db.store.enqueue(T, vec![NewJob { extras: Some(Box::new(extras)), ..job("q") }], key).await.expect("enqueues");
+        db.clock.advance_ms((IDEMPOTENCY_KEEP_S - 60) * 1_000);
+        assert_eq!(db.store.prune(HISTORY_RETENTION_S_DEFAULT).await.expect("prunes").idempotency, 0);
+        assert_eq!(number(&db.store, "select count(*) from unique_keys").await, 0, "its minute is over");
+        db.clock.advance_ms(61_000);
+        assert_eq!(db.store.prune(HISTORY_RETENTION_S_DEFAULT).await.expect("prunes").idempotency, 1);
+        assert_eq!(number(&db.store, "select count(*) from idempotency").await, 0);
+    })
+    .await;
+}

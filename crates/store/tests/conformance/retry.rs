@@ -1,0 +1,85 @@
+use domain::JobState;
+use store::jobs::enqueue::{Extras, NewJob, Unique};
+use store::jobs::retry::Retried;
+use store::jobs::settle::End;
+use testkit::{job, label, on_both};
+
+use crate::support::*;
+
+#[tokio::test]
+async fn q2_a_retry_is_a_new_job_linked_both_ways() {
+    on_both(async |db| {
+        let extras = Extras {
+            subject: Some(label("m")),
+            tags: vec![label("x")],
+            unique: Some(Unique { key: "u".into(), for_s: None }),
+            timeout_s: Some(9),
+            ..Extras::default()
+        };
+        let new = NewJob {
+            priority: 4,
+            max_attempts: 1,
+            payload: r#"{"a": 1}"#.into(),
+            extras: Some(Box::new(extras)),
+            ..job("q")
+        };
+        let old = push(&db.store, new).await;
+        assert_eq!(db.store.retry_job(T, old, None, "me").await.expect("answers"), Retried::NotEnded(JobState::Queued));
+        let worker = register(&db.store, &["q"]).await;
+        let claimed = claim_one(&db.store, worker).await;
+        settle(&db.store, worker, old, claimed.epoch, End::Fail(boom())).await;
+        let Retried::Made(made) = db.store.retry_job(T, old, None, "me").await.expect("retries") else {
+            panic!("it has ended")
+        };
+        assert_eq!(get(&db.store, old).await.retried_as, Some(made.id));
+        let again = get(&db.store, made.id).await;
+        assert_eq!((again.parent, again.attempt, again.epoch.0), (Some(old), 0, 0));
+        assert_eq!((again.payload.as_str(), again.lane.priority), (r#"{"a": 1}"#, 4));
+        assert_eq!((again.subject.as_deref(), again.timeout_s, again.tags), (Some("m"), Some(9), vec!["x".to_owned()]));
+        assert_eq!((again.principal.as_str(), again.unique_key), ("me", None));
+        assert_eq!(claim_one(&db.store, worker).await.id, made.id);
+        let stranger = domain::JobId::new(store::clock::new_uuid(db.clock.now()));
+        assert_eq!(db.store.retry_job(T, stranger, None, "me").await.expect("answers"), Retried::NotFound);
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q2_two_clicks_retry_once() {
+    on_both(async |db| {
+        let old = push(&db.store, job("q")).await;
+        db.store.cancel(T, old, "me".into()).await.expect("cancels");
+        let other = db.another_node().await;
+        let mut clicks = tokio::task::JoinSet::new();
+        for n in 0..16 {
+            let store = if n % 2 == 0 { db.store.clone() } else { other.clone() };
+            clicks.spawn(async move { store.retry_job(T, old, None, "me").await.expect("retries") });
+        }
+        let answers = clicks.join_all().await;
+        let made = answers.iter().filter_map(|answer| match answer {
+            Retried::Made(made) => Some(made.id),
+            _ => None,
+        });
+        let made: Vec<_> = made.collect();
+        assert_eq!(made.len(), 1);
+        let others = answers.iter().filter(|answer| **answer == Retried::Before(made[0])).count();
+        assert_eq!(others, 15, "the others hear of the one that was made");
+        assert_eq!(number(&db.store, "select count(*) from jobs").await, 1);
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q2_a_retry_may_bring_another_payload() {
+    on_both(async |db| {
+        let old = push(&db.store, job("q")).await;
+        db.store.cancel(T, old, "me".into()).await.expect("cancels");
+        let retried = db.store.retry_job(T, old, Some("[7]".into()), "me").await.expect("retries");
+        let Retried::Made(made) = retried else { panic!("it has ended") };
+        assert_eq!(get(&db.store, made.id).await.payload, "[7]");
+        assert_eq!(get(&db.store, old).await.payload, "{}");
+    })
+    .await;
+}

@@ -1,0 +1,199 @@
+//! X8, X9: both schemas say the same, and migrations go up, down and up again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use store::{Store, StoreError};
+use testkit::{Database, job, on_both, on_postgres};
+
+use crate::support::*;
+
+async fn both(sqlite: &str, postgres: &str) -> (Vec<String>, Vec<String>) {
+    let (one, other) = (Database::sqlite().await, Database::postgres().await);
+    (texts(&one.store, sqlite, postgres).await, texts(&other.store, sqlite, postgres).await)
+}
+
+fn set(lines: Vec<String>) -> BTreeSet<String> {
+    lines.into_iter().collect()
+}
+
+/// Table, position, name, type, not null.
+fn columns(lines: Vec<String>) -> BTreeMap<(String, String), Vec<String>> {
+    let split = |line: String| line.split('|').map(str::to_owned).collect::<Vec<_>>();
+    lines.into_iter().map(split).map(|words| ((words[0].clone(), words[2].clone()), words)).collect()
+}
+
+#[tokio::test]
+async fn x8_both_schemas_have_the_same_tables_and_columns() {
+    let (sqlite, postgres) = both(
+        "select m.name || '|' || p.cid || '|' || p.name || '|' || p.type || '|' || (p.\"notnull\" or p.pk > 0)
+         from sqlite_master m join pragma_table_info(m.name) p
+         where m.type = 'table' and m.name not like 'sqlite_%'",
+        "select c.table_name || '|' || (c.ordinal_position - 1) || '|' || c.column_name || '|' || c.data_type || '|' ||
+             (c.is_nullable = 'NO')::integer
+         from information_schema.columns c join information_schema.tables t using (table_schema, table_name)
+         where c.table_schema = 'windlass' and t.table_type = 'BASE TABLE'",
+    )
+    .await;
+    let (sqlite, postgres) = (columns(sqlite), columns(postgres));
+    assert!(sqlite.len() > 150, "only {} columns were found", sqlite.len());
+    assert_eq!(sqlite.keys().collect::<Vec<_>>(), postgres.keys().collect::<Vec<_>>());
+    for (key, one) in sqlite {
+        let other = &postgres[&key];
+        assert_eq!((&one[1], &one[4]), (&other[1], &other[4]), "place and nullability of {key:?}");
+        let is_time = ["at", "until", "since"].iter().any(|end| key.1 == *end || key.1.ends_with(&format!("_{end}")));
+        let allowed: &[&str] = match one[3].to_lowercase().as_str() {
+            "integer" if is_time => &["timestamp with time zone"],
+            "integer" => &["bigint", "integer", "boolean"],
+            "text" => &["text", "json"],
+            "real" => &["double precision"],
+            "blob" => &["uuid", "bytea"],
+            other => panic!("{key:?} is {other}"),
+        };
+        assert!(allowed.contains(&other[3].as_str()), "{key:?} is {} and {}", one[3], other[3]);
+    }
+}
+
+#[tokio::test]
+async fn x8_both_schemas_have_the_same_keys() {
+    let (sqlite, postgres) = both(
+        "select m.name || ' ' || (select group_concat(name) from (select name from pragma_table_info(m.name) where pk > 0 order by pk))
+         from sqlite_master m where m.type = 'table' and m.name not like 'sqlite_%'
+         union all
+         select m.name || ' unique ' || (select group_concat(name) from (select name from pragma_index_info(i.name) order by seqno))
+         from sqlite_master m join pragma_index_list(m.name) i where m.type = 'table' and i.origin = 'u'",
+        "select r.relname || case c.contype when 'u' then ' unique ' else ' ' end || (
+             select string_agg(a.attname, ',' order by k.place) from unnest(c.conkey) with ordinality k(number, place)
+             join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.number)
+         from pg_constraint c join pg_class r on r.oid = c.conrelid
+         where c.connamespace = 'windlass'::regnamespace and c.contype in ('p', 'u')",
+    )
+    .await;
+    assert!(sqlite.len() > 20);
+    assert_eq!(set(sqlite), set(postgres));
+}
+
+/// `((due_at IS NULL) AND (state <> 'x'::text))` and `due_at is null and state <> 'x'` say the same.
+fn condition(line: String) -> String {
+    line.to_lowercase().replace(['(', ')'], "").replace("::text", "").split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[tokio::test]
+async fn x8_both_schemas_have_the_same_indexes() {
+    let (sqlite, postgres) = both(
+        "select m.tbl_name || ' ' || m.name || ' ' ||
+             (select group_concat(name) from (select name from pragma_index_info(m.name) order by seqno)) || ' where ' ||
+             case when instr(m.sql, ' where ') > 0 then substr(m.sql, instr(m.sql, ' where ') + 7) else 'all' end
+         from sqlite_master m where m.type = 'index' and m.sql is not null",
+        "select t.relname || ' ' || c.relname || ' ' || (
+             select string_agg(a.attname, ',' order by k.place) from unnest(i.indkey) with ordinality k(number, place)
+             join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.number) || ' where ' ||
+             coalesce(pg_get_expr(i.indpred, i.indrelid), 'all')
+         from pg_index i join pg_class c on c.oid = i.indexrelid join pg_class t on t.oid = i.indrelid
+         where c.relnamespace = 'windlass'::regnamespace
+             and not exists (select 1 from pg_constraint o where o.conindid = i.indexrelid)",
+    )
+    .await;
+    assert!(sqlite.len() > 15);
+    assert_eq!(set(sqlite.into_iter().map(condition).collect()), set(postgres.into_iter().map(condition).collect()));
+}
+
+#[tokio::test]
+async fn x8_both_schemas_have_the_same_views() {
+    let (sqlite, postgres) = both(
+        "select m.name || ' ' || p.cid || ' ' || p.name from sqlite_master m join pragma_table_info(m.name) p
+         where m.type = 'view'",
+        "select c.table_name || ' ' || (c.ordinal_position - 1) || ' ' || c.column_name
+         from information_schema.columns c join information_schema.tables t using (table_schema, table_name)
+         where c.table_schema = 'windlass' and t.table_type = 'VIEW'",
+    )
+    .await;
+    assert!(sqlite.len() > 60);
+    assert_eq!(set(sqlite), set(postgres));
+}
+
+/// Tables, views, indexes, sequences and functions.
+async fn things(store: &Store) -> BTreeSet<String> {
+    let sqlite = "select type || ' ' || name from sqlite_master where name not like 'sqlite_%'";
+    let postgres = "select relkind::text || ' ' || relname from pg_class where relnamespace = 'windlass'::regnamespace
+         union all select 'function ' || proname from pg_proc where pronamespace = 'windlass'::regnamespace";
+    set(texts(store, sqlite, postgres).await)
+}
+
+#[tokio::test]
+async fn x9_migrations_go_down_to_nothing_and_up_again() {
+    on_both(async |db| {
+        let before = things(&db.store).await;
+        push(&db.store, job("q")).await;
+        let applied = db.store.migration_status().await.expect("reads");
+        assert!(applied.iter().all(|migration| migration.applied_at.is_some()));
+        let undone = db.store.migrate_down(0).await.expect("goes down");
+        assert_eq!(undone, applied.iter().rev().map(|migration| migration.version).collect::<Vec<_>>());
+        let left: Vec<_> = things(&db.store).await.into_iter().filter(|t| !t.contains("schema_migrations")).collect();
+        assert_eq!(left, Vec::<String>::new());
+        assert_eq!(number(&db.store, "select count(*) from schema_migrations").await, 0);
+        db.store.migrate_up().await.expect("goes up");
+        assert_eq!(things(&db.store).await, before);
+        // On a node of its own: one that was open before still remembers lanes that are gone.
+        push(&db.another_node().await, job("q")).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x9_up_again_applies_nothing() {
+    on_both(async |db| {
+        push(&db.store, job("q")).await;
+        assert_eq!(db.store.migrate_up().await.expect("goes up"), [] as [i64; 0]);
+        assert_eq!(number(&db.store, "select count(*) from jobs").await, 1);
+    })
+    .await;
+}
+
+fn told(result: Result<Vec<i64>, StoreError>) -> String {
+    match result {
+        Err(StoreError::Unusable(reason)) => reason,
+        other => panic!("it was not refused: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn x9_a_newer_schema_is_refused_with_what_to_do() {
+    on_both(async |db| {
+        let newer = "insert into schema_migrations (version, name, checksum, applied_at)
+                     select 999, 'later', 'x', applied_at from schema_migrations limit 1";
+        run_sql(&db.store, newer).await.expect("records");
+        for result in [db.store.migrate_up().await, db.store.migrate_down(0).await] {
+            let reason = told(result);
+            assert!(reason.contains("version 999") && reason.contains("run a newer windlass"), "{reason}");
+        }
+        assert!(things(&db.store).await.len() > 30, "nothing was touched");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x9_a_migration_that_was_changed_after_it_ran_is_refused() {
+    on_both(async |db| {
+        run_sql(&db.store, "update schema_migrations set checksum = 'x' where version = 1").await.expect("records");
+        let reason = told(db.store.migrate_up().await);
+        assert!(reason.contains("migration 1") && reason.contains("changed"), "{reason}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x9_nodes_that_start_at_once_migrate_once() {
+    on_postgres(async |db| {
+        run_sql(&db.store, "drop schema windlass cascade").await.expect("drops");
+        let mut nodes = tokio::task::JoinSet::new();
+        for _ in 0..4 {
+            let node = db.another_node().await;
+            nodes.spawn(async move { node.migrate_up().await.expect("goes up").len() });
+        }
+        let mut applied = nodes.join_all().await;
+        applied.sort_unstable();
+        assert_eq!((applied[..3].to_vec(), applied[3] > 0), (vec![0, 0, 0], true));
+        push(&db.another_node().await, job("q")).await;
+    })
+    .await;
+}

@@ -1,0 +1,199 @@
+//! Q4: `windlass.enqueue(…)` inside anyone's own transaction.
+
+use domain::{JobId, JobState};
+use testkit::{Database, name, on_postgres};
+use tokio_postgres::Client;
+use uuid::Uuid;
+
+use crate::support::*;
+
+async fn enqueue(client: &Client, arguments: &str) -> Result<JobId, tokio_postgres::Error> {
+    let row = client.query_one(&format!("select windlass.enqueue({arguments})"), &[]).await?;
+    Ok(JobId::new(row.get::<_, Uuid>(0)))
+}
+
+async fn jobs(db: &Database) -> i64 {
+    number(&db.store, "select count(*) from jobs").await
+}
+
+#[tokio::test]
+async fn q4_the_job_exists_exactly_when_the_callers_transaction_commits() {
+    on_postgres(async |db| {
+        let psql = psql(&db.url).await;
+        psql.client.batch_execute("begin").await.expect("begins");
+        enqueue(&psql.client, "'q', 'k', '{\"a\": 1}'").await.expect("enqueues");
+        assert_eq!(jobs(&db).await, 0, "nobody sees it yet");
+        psql.client.batch_execute("rollback").await.expect("rolls back");
+        for table in ["jobs", "lanes", "counter_deltas", "unique_keys"] {
+            assert_eq!(number(&db.store, &format!("select count(*) from {table}")).await, 0, "{table}");
+        }
+        psql.client.batch_execute("begin").await.expect("begins");
+        let id = enqueue(&psql.client, "'q', 'k', '{\"a\": 1}'").await.expect("enqueues");
+        psql.client.batch_execute("commit").await.expect("commits");
+        let job = get(&db.store, id).await;
+        assert_eq!((job.state, job.payload.as_str(), job.max_attempts), (JobState::Queued, "{\"a\": 1}", 3));
+        assert_eq!((job.principal.as_str(), job.triggered_by.as_deref()), ("postgres", Some("sql")));
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q4_a_claim_gets_it_and_it_runs_to_its_end() {
+    on_postgres(async |db| {
+        let psql = psql(&db.url).await;
+        let arguments = "queue => 'q', kind => 'k', payload => '7', affinity => 'llama', priority => 3, subject => 'm',
+            process => 'p', run => 'r', concurrency_key => 'c', max_attempts => 2, timeout_s => 60, tags => '{x,y}'";
+        let id = enqueue(&psql.client, arguments).await.expect("enqueues");
+        let worker = register(&db.store, &["q"]).await;
+        let claimed = claim_one(&db.store, worker).await;
+        assert_eq!((claimed.id, claimed.payload.as_str(), claimed.priority), (id, "7", 3));
+        assert_eq!((claimed.subject.as_deref(), claimed.timeout_s, claimed.max_attempts), (Some("m"), Some(60), 2));
+        let second = enqueue(&psql.client, arguments).await.expect("enqueues");
+        assert!(claim(&db.store, worker, 1).await.is_empty(), "the subject is busy");
+        finish(&db.store, worker, &claimed).await;
+        assert_eq!(claim_one(&db.store, worker).await.id, second);
+        assert_eq!(get(&db.store, id).await.tags, ["x", "y"]);
+        let counts = db.store.queue(T, &name("q")).await.expect("reads").expect("exists").counts;
+        assert_eq!((counts.queued, counts.running, counts.succeeded), (0, 1, 1));
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q4_its_id_is_a_uuid_of_version_7_that_carries_the_time() {
+    on_postgres(async |db| {
+        let psql = psql(&db.url).await;
+        let before = db.clock.now().millis() as u64;
+        for _ in 0..50 {
+            let id = enqueue(&psql.client, "'q', 'k'").await.expect("enqueues").uuid();
+            assert_eq!((id.get_version_num(), id.get_variant()), (7, uuid::Variant::RFC4122));
+            let (seconds, nanos) = id.get_timestamp().expect("version 7 has one").to_unix();
+            let millis = seconds * 1_000 + u64::from(nanos) / 1_000_000;
+            assert!((before.saturating_sub(1)..before + 60_000).contains(&millis), "{id}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q4_a_job_for_later_is_scheduled() {
+    on_postgres(async |db| {
+        let psql = psql(&db.url).await;
+        let id = enqueue(&psql.client, "'q', 'k', run_at => now() + interval '1 hour'").await.expect("enqueues");
+        assert_eq!(state(&db.store, id).await, "scheduled");
+        db.clock.advance_ms(3_600_000 - 60_000);
+        assert_eq!(db.store.promote_due().await.expect("promotes").jobs, 0);
+        db.clock.advance_ms(61_000);
+        assert_eq!(db.store.promote_due().await.expect("promotes").jobs, 1);
+        assert_eq!(state(&db.store, id).await, "queued");
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q4_a_unique_key_gives_the_same_job_here_and_in_the_store() {
+    on_postgres(async |db| {
+        let psql = psql(&db.url).await;
+        let id = enqueue(&psql.client, "'q', 'k', unique_key => 'u'").await.expect("enqueues");
+        assert_eq!(enqueue(&psql.client, "'q', 'k', unique_key => 'u'").await.expect("enqueues"), id);
+        let unique = store::jobs::enqueue::Unique { key: "u".into(), for_s: None };
+        let extras = store::jobs::enqueue::Extras { unique: Some(unique), ..Default::default() };
+        let again = push_all(
+            &db.store,
+            vec![store::jobs::enqueue::NewJob { extras: Some(Box::new(extras)), ..testkit::job("q") }],
+        )
+        .await;
+        assert_eq!((again[0].id, again[0].existing), (id, true));
+        assert_eq!(jobs(&db).await, 1);
+        let worker = register(&db.store, &["q"]).await;
+        let claimed = claim_one(&db.store, worker).await;
+        finish(&db.store, worker, &claimed).await;
+        assert_ne!(
+            enqueue(&psql.client, "'q', 'k', unique_key => 'u'").await.expect("enqueues"),
+            id,
+            "the key is free"
+        );
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q4_bad_arguments_are_refused() {
+    on_postgres(async |db| {
+        let psql = psql(&db.url).await;
+        let long = "x".repeat(257);
+        let name = "n".repeat(129);
+        for arguments in [
+            "null, 'k'".into(),
+            "'', 'k'".into(),
+            "'a b', 'k'".into(),
+            "'q', null".into(),
+            "'q', 'größe'".into(),
+            format!("'{name}', 'k'"),
+            "'q', 'k', max_attempts => 0".into(),
+            "'q', 'k', max_attempts => 1001".into(),
+            "'q', 'k', max_attempts => null".into(),
+            "'q', 'k', priority => 40000".into(),
+            "'q', 'k', priority => null".into(),
+            "'q', 'k', timeout_s => 0".into(),
+            "'q', 'k', timeout_s => 2592001".into(),
+            "'q', 'k', unique_key => 'u', unique_for_s => 0".into(),
+            "'q', 'k', run_at => 'infinity'".into(),
+            "'q', 'k', subject => ''".into(),
+            "'q', 'k', affinity => ' padded'".into(),
+            "'q', 'k', process => 'a b'".into(),
+            format!("'q', 'k', subject => '{long}'"),
+            format!("'q', 'k', tags => array['{long}']"),
+            "'q', 'k', tags => array['']".into(),
+            "'q', 'k', tags => array[null]".into(),
+            "'q', 'k', tags => array(select 't' || g from generate_series(1, 33) g)".into(),
+            "'q', 'k', to_json(repeat('x', 1048576))".into(),
+        ] {
+            let error = enqueue(&psql.client, &arguments).await.expect_err(&arguments);
+            let code = error.code().map(|state| state.code().to_owned());
+            assert_eq!(code.as_deref(), Some("22023"), "{}: {error:?}", &arguments[..arguments.len().min(60)]);
+        }
+        assert_eq!(jobs(&db).await, 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q4_a_role_that_may_only_call_it_can_call_it_and_nothing_else() {
+    on_postgres(async |db| {
+        let admin = psql(&db.url).await;
+        // Roles belong to the whole server: this one is named after the test's own database.
+        let database: String =
+            admin.client.query_one("select current_database()::text", &[]).await.expect("reads").get(0);
+        let role = format!("app_{database}");
+        admin
+            .client
+            .batch_execute(&format!(
+                "create role {role} login; grant usage on schema windlass to {role};
+                 revoke execute on all functions in schema windlass from public;
+                 grant execute on function windlass.enqueue to {role}"
+            ))
+            .await
+            .expect("the role is made");
+        let store::DatabaseUrl::Postgres(url) = &db.url else { panic!("PostgreSQL") };
+        let app = psql_at(&url.replace("postgres@", &format!("{role}@"))).await;
+        let id = enqueue(&app.client, "'q', 'k', unique_key => 'u'").await.expect("may enqueue");
+        assert_eq!(get(&db.store, id).await.principal, role, "X5: who made it is known");
+        for forbidden in ["select 1 from windlass.jobs", "delete from windlass.jobs", "create table windlass.t ()"] {
+            let error = app.client.batch_execute(forbidden).await.expect_err(forbidden);
+            assert_eq!(error.code().map(|state| state.code()), Some("42501"), "{forbidden}");
+        }
+        drop(app);
+        admin
+            .client
+            .batch_execute(&format!("drop owned by {role}; drop role {role}"))
+            .await
+            .expect("the role goes again");
+        sound(&db.store).await;
+    })
+    .await;
+}

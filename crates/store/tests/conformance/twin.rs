@@ -1,0 +1,174 @@
+//! The set-based shortcuts against the rules: `domain::Job::apply` on the rows before gives the rows after.
+
+use std::collections::BTreeMap;
+
+use domain::job::{Claim, Event, Held};
+use domain::{Epoch, Job, JobId, JobState, Outcome, RetryPolicy, State, Time};
+use store::Store;
+use store::jobs::enqueue::{Extras, NewJob};
+use store::jobs::get::StoredJob;
+use store::jobs::settle::{End, Settled, Status};
+use testkit::{Database, job, label, name, on_both};
+
+use crate::support::*;
+
+/// A row as the rules see it. `wait_s` and whether the work has begun are in no view; claim and finish leave them be.
+fn by_the_rules(row: &StoredJob) -> Job {
+    let claim = || Claim {
+        worker: row.worker.expect("claimed"),
+        epoch: row.epoch,
+        at: row.started_at.expect("claimed"),
+        waiting_since: row.run_at,
+        begun: false,
+    };
+    let ended = |outcome| State::Ended { at: row.finished_at.expect("ended"), outcome };
+    let state = match row.state {
+        JobState::Scheduled => State::Scheduled { run_at: row.run_at },
+        JobState::Queued => State::Queued { since: row.run_at },
+        JobState::Loading => State::Loading(claim()),
+        JobState::Working => State::Working(claim()),
+        JobState::Succeeded => ended(Outcome::Succeeded),
+        JobState::Failed => ended(Outcome::Failed(row.error.clone().expect("failed"))),
+        JobState::Canceled => ended(Outcome::Canceled),
+    };
+    Job {
+        state,
+        epoch: row.epoch,
+        attempt: row.attempt,
+        max_attempts: row.max_attempts,
+        retry: row.retry.unwrap_or(RetryPolicy::QUEUE_DEFAULT),
+        wait_s: None,
+    }
+}
+
+/// What a transition must carry over unchanged.
+fn the_rest(row: &StoredJob) -> impl PartialEq + std::fmt::Debug {
+    let texts = [&row.subject, &row.process, &row.run, &row.unique_key, &row.concurrency_key, &row.webhook];
+    let texts: Vec<Option<String>> = texts.into_iter().cloned().collect();
+    let of = (row.lane.clone(), row.payload.clone(), row.created_at, row.run_at, row.timeout_s);
+    (texts, of, row.tags.clone(), row.parent, row.principal.clone(), row.depth, row.triggered_by.clone())
+}
+
+type Rows = BTreeMap<JobId, StoredJob>;
+
+async fn rows(store: &Store, ids: &[JobId]) -> Rows {
+    let mut rows = Rows::new();
+    for id in ids {
+        rows.insert(*id, get(store, *id).await);
+    }
+    rows
+}
+
+/// Jobs with every kind of past: fresh, released, expired, failed, for later, of another kind, canceled.
+async fn with_pasts(db: &Database) -> Vec<JobId> {
+    let full = || Extras {
+        run: Some(label("r")),
+        tags: vec![label("x")],
+        timeout_s: Some(600),
+        retry: Some(RetryPolicy::NONE),
+        webhook: Some(r#"{"url":"https://example.org/"}"#.into()),
+        ..Extras::default()
+    };
+    let jobs = (0..12).map(|n| NewJob {
+        payload: format!("{n}").into(),
+        extras: (n % 2 == 0).then(|| Box::new(full())),
+        ..job("q")
+    });
+    let mut ids: Vec<JobId> = push_all(&db.store, jobs.collect()).await.iter().map(|job| job.id).collect();
+    let worker = register(&db.store, &["q"]).await;
+    let ends = [End::Release, End::Fail(boom()), End::Snooze { delay_ms: 1_000 }, End::Release];
+    for (claimed, end) in claim(&db.store, worker, 6).await.into_iter().zip(ends) {
+        settle(&db.store, worker, claimed.id, claimed.epoch, end).await;
+    }
+    db.pass_ms(31_000).await;
+    db.store.sweep().await.expect("sweeps");
+    db.store.promote_due().await.expect("promotes");
+    db.store.cancel(T, ids[11], "me".into()).await.expect("cancels");
+    let later = NewJob { run_at: Some(db.clock.now().plus_s(900)), ..job("q") };
+    ids.push(push(&db.store, later).await);
+    ids.push(push(&db.store, NewJob { kind: name("l"), ..job("q") }).await);
+    ids
+}
+
+fn check(before: &Rows, after: &Rows, expected: impl Fn(&StoredJob, Job, Time) -> Option<Job>) {
+    for (id, was) in before {
+        let is = &after[id];
+        let rules = by_the_rules(was);
+        let at = is.finished_at.or(is.started_at).unwrap_or(is.updated_at);
+        match expected(was, rules.clone(), at) {
+            Some(next) => {
+                assert_eq!(by_the_rules(is), next, "{id}");
+                assert_eq!(is.version, was.version + 1, "every transition is a version");
+            }
+            None => {
+                assert_eq!(by_the_rules(is), rules, "{id} was not meant");
+                assert_eq!((is.version, is.updated_at), (was.version, was.updated_at));
+            }
+        }
+        assert_eq!(the_rest(is), the_rest(was), "{id}");
+    }
+}
+
+#[tokio::test]
+async fn x1_the_claim_statement_does_what_the_rules_say() {
+    on_both(async |db| {
+        let ids = with_pasts(&db).await;
+        for max in [1, 3, 100] {
+            let kinds = Some(vec![name("k")]);
+            let new = store::workers::register::NewWorker { kinds, ..a_worker(&["q"]) };
+            let worker = db.store.register_worker(T, new).await.expect("registers");
+            let before = rows(&db.store, &ids).await;
+            let claimed = claim(&db.store, worker, max).await;
+            assert!(!claimed.is_empty() && claimed.len() <= max);
+            let taken: Vec<JobId> = claimed.iter().map(|job| job.id).collect();
+            let after = rows(&db.store, &ids).await;
+            check(&before, &after, |was, job, at| {
+                taken.contains(&was.id).then(|| job.apply(Event::Claim { worker }, at).expect("it could be claimed"))
+            });
+            for job in &claimed {
+                assert_eq!((job.epoch, job.attempt), (after[&job.id].epoch, after[&job.id].attempt));
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x3_the_finish_statement_does_what_the_rules_say() {
+    on_both(async |db| {
+        let ids = with_pasts(&db).await;
+        let (worker, other) = (register(&db.store, &["q"]).await, register(&db.store, &["q"]).await);
+        claim(&db.store, worker, 6).await;
+        claim(&db.store, other, 2).await;
+        // Every job is finished by each of two workers with the epoch before, the epoch it has and the one after.
+        for (by, shift) in [(other, -1), (other, 0), (worker, -1), (worker, 0), (worker, 1)] {
+            let before = rows(&db.store, &ids).await;
+            let held = |row: &StoredJob| Held { worker: by, epoch: Epoch((row.epoch.0 + shift).max(0)) };
+            let outcomes: Vec<_> = before
+                .values()
+                .map(|row| store::jobs::settle::Outcome {
+                    job: row.id,
+                    epoch: held(row).epoch,
+                    end: End::Finish(Some("[1]".into())),
+                })
+                .collect();
+            let Settled::Results(statuses) = db.store.settle(T, by, outcomes).await.expect("settles") else {
+                panic!("the worker is known")
+            };
+            let after = rows(&db.store, &ids).await;
+            check(&before, &after, |was, job, at| job.apply(Event::Finish { by: held(was) }, at).ok());
+            for (was, status) in before.values().zip(statuses) {
+                let expected = match by_the_rules(was).apply(Event::Finish { by: held(was) }, db.clock.now()) {
+                    Ok(_) => Status::Applied,
+                    Err(domain::Refusal::AlreadyEnded) => Status::AlreadyEnded,
+                    Err(_) => Status::ClaimLost,
+                };
+                assert_eq!(status, expected, "{was:?}");
+                assert_eq!(after[&was.id].result.is_some(), after[&was.id].state == JobState::Succeeded);
+            }
+        }
+        assert_eq!(number(&db.store, "select count(*) from claims").await, 0, "nothing is left of the claims");
+        sound(&db.store).await;
+    })
+    .await;
+}

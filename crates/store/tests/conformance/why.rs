@@ -1,0 +1,129 @@
+use domain::why::Reason;
+use domain::{JobId, JobState, QueueSettings};
+use store::Store;
+use store::jobs::enqueue::{Extras, NewJob};
+use store::jobs::settle::End;
+use store::jobs::signal::SignalChange;
+use testkit::{job, label, name, on_both};
+
+use crate::support::*;
+
+async fn check(store: &Store, job: JobId, reason: Reason, detail: &str) {
+    let why = store.why(T, job).await.expect("answers").expect("the job exists");
+    assert_eq!(why.reason, reason, "{why:?}");
+    assert!(why.detail.contains(detail), "{why:?}");
+}
+
+fn with(change: impl FnOnce(&mut Extras)) -> NewJob {
+    let mut extras = Extras::default();
+    change(&mut extras);
+    NewJob { extras: Some(Box::new(extras)), ..job("q") }
+}
+
+#[tokio::test]
+async fn q15_not_due_backoff_loading_running_and_ended_are_told_by_the_job() {
+    on_both(async |db| {
+        let run_at = db.clock.now().plus_s(100);
+        let later = push(&db.store, NewJob { run_at: Some(run_at), ..job("q") }).await;
+        check(&db.store, later, Reason::NotDue, "time has not come").await;
+        assert_eq!(db.store.why(T, later).await.expect("answers").expect("exists").until, Some(run_at));
+        let id = push(&db.store, job("q")).await;
+        let worker = register(&db.store, &["q"]).await;
+        let claimed = claim_one(&db.store, worker).await;
+        check(&db.store, id, Reason::Running, "a worker is on it").await;
+        let loading = SignalChange { epoch: claimed.epoch, state: Some(JobState::Loading), ..SignalChange::default() };
+        db.store.signal(T, id, loading).await.expect("signals");
+        check(&db.store, id, Reason::Loading, "loading").await;
+        settle(&db.store, worker, id, claimed.epoch, End::Fail(boom())).await;
+        check(&db.store, id, Reason::Backoff, "after `boom`").await;
+        db.store.cancel(T, id, "me".into()).await.expect("cancels");
+        check(&db.store, id, Reason::Ended, "canceled").await;
+        let stranger = JobId::new(store::clock::new_uuid(db.clock.now()));
+        assert_eq!(db.store.why(T, stranger).await.expect("answers"), None);
+        assert_eq!(db.store.why(domain::TenantId(77), id).await.expect("answers"), None, "X6");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q15_no_worker_serves_it_until_one_does() {
+    on_both(async |db| {
+        let id = push(&db.store, NewJob { kind: name("rare"), affinity: Some(label("llama")), ..job("q") }).await;
+        check(&db.store, id, Reason::NoWorker, "no live worker").await;
+        let others = [
+            store::workers::register::NewWorker { kinds: Some(vec![name("k")]), ..a_worker(&["q"]) },
+            store::workers::register::NewWorker { affinities: Some(vec![label("phi")]), ..a_worker(&["q"]) },
+            a_worker(&["elsewhere"]),
+        ];
+        for other in others {
+            db.store.register_worker(T, other).await.expect("registers");
+        }
+        check(&db.store, id, Reason::NoWorker, "no live worker").await;
+        register(&db.store, &["q"]).await;
+        check(&db.store, id, Reason::Behind, "next in line").await;
+        db.pass_ms(31_000).await;
+        check(&db.store, id, Reason::NoWorker, "no live worker").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q15_behind_counts_those_ahead_by_priority_and_age() {
+    on_both(async |db| {
+        register(&db.store, &["q"]).await;
+        push_all(&db.store, vec![job("q"), job("q")]).await;
+        let mine = push(&db.store, NewJob { kind: name("l"), ..job("q") }).await;
+        push(&db.store, job("q")).await;
+        push(&db.store, NewJob { priority: 3, ..job("q") }).await;
+        push(&db.store, NewJob { priority: -3, ..job("q") }).await;
+        push(&db.store, job("elsewhere")).await;
+        check(&db.store, mine, Reason::Behind, "behind 3 other jobs").await;
+        let why = db.store.why(T, mine).await.expect("answers").expect("exists");
+        assert_eq!((why.position, why.eta_s), (Some(4), None), "nothing ended yet: there is no pace");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q15_the_eta_comes_from_the_pace_of_the_last_minutes() {
+    on_both(async |db| {
+        let worker = register(&db.store, &["q"]).await;
+        for _ in 0..10 {
+            push(&db.store, job("q")).await;
+            let claimed = claim_one(&db.store, worker).await;
+            db.pass_ms(6_000).await;
+            finish(&db.store, worker, &claimed).await;
+        }
+        push(&db.store, job("q")).await;
+        let mine = push(&db.store, job("q")).await;
+        let eta_s = db.store.why(T, mine).await.expect("answers").expect("exists").eta_s.expect("there is a pace");
+        assert!((8..=16).contains(&eta_s), "two jobs at six seconds each, told {eta_s} s");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q15_a_paused_queue_a_limit_a_key_and_a_subject_are_told() {
+    on_both(async |db| {
+        let worker = register(&db.store, &["q"]).await;
+        let keyed = || with(|extras| extras.concurrency_key = Some(label("c")));
+        let on_subject = || with(|extras| extras.subject = Some(label("m7")));
+        let ids: Vec<JobId> = push_all(&db.store, vec![keyed(), keyed(), on_subject(), on_subject()])
+            .await
+            .iter()
+            .map(|job| job.id)
+            .collect();
+        assert_eq!(claim(&db.store, worker, 10).await.len(), 2);
+        check(&db.store, ids[1], Reason::LimitReached, "key q c").await;
+        check(&db.store, ids[3], Reason::SubjectBusy, "m7").await;
+        let plain = push(&db.store, job("q")).await;
+        let settings = QueueSettings { concurrency: Some(2), ..QueueSettings::default() };
+        db.store.put_queue(T, name("q"), settings).await.expect("puts");
+        check(&db.store, plain, Reason::LimitReached, "2 of 2").await;
+        db.store.pause_queue(T, name("q"), "me".into(), Some("deploy".into())).await.expect("pauses");
+        for id in [ids[1], ids[3], plain] {
+            check(&db.store, id, Reason::QueuePaused, "deploy").await;
+        }
+    })
+    .await;
+}
