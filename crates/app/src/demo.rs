@@ -35,7 +35,7 @@ async fn produce(engine: &Embedded, stop: &CancellationToken) {
 async fn enqueue_round(engine: &Embedded, round: u64) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let mut jobs = vec![Job::new("mail", "welcome")?.payload(&serde_json::json!({ "user": round }))?];
     let image = ["registry/api:1.4", "registry/web:2.0", "registry/broken:0.1"][(round % 3) as usize];
-    if round % 2 == 0 {
+    if round.is_multiple_of(2) {
         let retry = domain::RetryPolicy::new(Some(2), Some(10), Some(2.0), Some(0.1))?;
         let scan = Job::new("scans", "image.scan")?.subject(image)?.tag("nightly")?.retry(retry);
         jobs.push(scan.payload(&serde_json::json!({ "image": image }))?);
@@ -44,7 +44,7 @@ async fn enqueue_round(engine: &Embedded, round: u64) -> Result<(), Box<dyn std:
     jobs.push(
         Job::new("inference", "chat")?
             .affinity(model)?
-            .priority(if round % 7 == 0 { 10 } else { 0 })
+            .priority(if round.is_multiple_of(7) { 10 } else { 0 })
             .payload(&serde_json::json!({ "model": model, "prompt": format!("question {round}") }))?,
     );
     if round % 10 == 9 {

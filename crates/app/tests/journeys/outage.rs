@@ -212,7 +212,7 @@ async fn x12_a_postgres_that_crashes_under_load_loses_nothing_and_is_served_agai
         assert!(back.elapsed() < Duration::from_secs(15), "{:?}", back.elapsed());
     }
     load.more(60).await;
-    println!("crashes={CRASHES} lost=0 {:?}", load.finish().await);
+    println!("crashes={CRASHES} lost=0 {}", load.finish().await);
     drop(server);
     place.verify().await;
 }

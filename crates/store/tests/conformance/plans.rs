@@ -152,7 +152,7 @@ async fn sqlite_uses_the_meant_indexes() {
             let plan = sqlite_plan(&db, text);
             for alias in ["jobs", "j", "ended", "e", "history"] {
                 let scan = format!("SCAN {alias}");
-                let whole = plan.iter().any(|line| *line == scan);
+                let whole = plan.contains(&scan);
                 assert!(!whole, "{}: {plan:?}", hot.name);
             }
             assert!(plan.iter().any(|line| line.contains(hot.sqlite_index)), "{}: {plan:?}", hot.name);

@@ -30,13 +30,19 @@ pub(crate) struct Load {
 }
 
 /// Figures of a load that went through.
-#[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) acknowledged: usize,
     pub(crate) runs: usize,
     pub(crate) applied: usize,
     /// Attempts beyond the first.
     pub(crate) burnt: i64,
+}
+
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { acknowledged, runs, applied, burnt } = self;
+        write!(f, "acknowledged={acknowledged} runs={runs} applied={applied} burnt={burnt}")
+    }
 }
 
 impl Load {
