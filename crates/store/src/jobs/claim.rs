@@ -213,11 +213,6 @@ async fn heads(tx: &mut Tx<'_>, worker: &Worker) -> Result<Vec<Head>, StoreError
         };
         heads.push(Head { head, lane, settings });
     }
-    // Of lanes equally old the first is chosen: the same one on every database.
-    heads.sort_by(|a, b| {
-        let key = |head: &Head| (head.lane.queue.clone(), head.lane.kind.clone(), head.lane.affinity.clone());
-        (key(a), a.lane.guarded).cmp(&(key(b), b.lane.guarded))
-    });
     Ok(heads)
 }
 
