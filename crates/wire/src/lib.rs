@@ -20,7 +20,7 @@ pub use page::Page;
 pub use problem::{Problem, code};
 pub use queue::{KindSettings, PauseRequest, QueueCounts, QueueSettings, QueueView};
 pub use signal::{EtaRange, NextAction, SignalUpdate, SignalView};
-pub use task::{HealthView, TaskView};
+pub use task::{HealthView, PruningView, TaskView, TasksView};
 pub use worker::{
     ClaimRequest, ClaimView, ClaimedJob, HeartbeatRequest, HeartbeatView, OutcomeKind, OutcomeRequest, OutcomeStatus,
     OutcomeView, SettleRequest, SettleView, WorkerRegistered, WorkerRequest, WorkerView,

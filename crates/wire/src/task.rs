@@ -19,6 +19,25 @@ pub struct TaskView {
     pub last_work_at: Option<Timestamp>,
 }
 
+/// The tasks of the node that answers, and what was pruned lately on the whole database.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct TasksView {
+    pub items: Vec<TaskView>,
+    pub next_cursor: Option<String>,
+    /// Newest first.
+    #[serde(default)]
+    pub prunings: Vec<PruningView>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct PruningView {
+    pub at: Timestamp,
+    /// `jobs`, `history` or `idempotency`.
+    pub kind: String,
+    pub rows: i64,
+    pub why: String,
+}
+
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct HealthView {
     pub status: String,

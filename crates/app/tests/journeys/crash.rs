@@ -16,7 +16,7 @@ async fn kill_under_load(place: Place) {
     }
     load.more(JOBS_BETWEEN_KILLS).await;
     let report = load.finish().await;
-    println!("kills={KILLS} lost=0 {report}");
+    println!("kills={KILLS} {report}");
     assert!(report.acknowledged >= KILLS * JOBS_BETWEEN_KILLS);
     server.program.kill().await;
     place.verify().await;

@@ -4,6 +4,7 @@ mod load;
 mod place;
 mod postgres;
 mod program;
+mod proxy;
 mod witness;
 
 use std::time::{Duration, Instant};
@@ -17,6 +18,7 @@ pub(crate) use load::Load;
 pub(crate) use place::{Place, on_both, on_postgres, on_sqlite};
 pub(crate) use postgres::Cluster;
 pub(crate) use program::{Done, Program, Serve, Server, Work, free_port, refused, windlass};
+pub(crate) use proxy::Proxy;
 pub(crate) use witness::Witness;
 
 /// How long anything may take before a test gives up: machines are noisy, and no test is about speed.

@@ -4,4 +4,5 @@ pub mod beat;
 pub mod fold_counters;
 pub mod health;
 pub mod promote;
+pub mod prunings;
 pub mod unpark;

@@ -36,12 +36,12 @@ async fn one_seed() {
 
 #[tokio::test]
 async fn x8_sqlite_does_what_the_model_does_in_the_first_sequences() {
-    check_sqlite(0..600).await;
+    check_sqlite(0..1_000).await;
 }
 
 #[tokio::test]
 async fn x8_sqlite_does_what_the_model_does_in_more_sequences() {
-    check_sqlite(600..1_200).await;
+    check_sqlite(1_000..2_000).await;
 }
 
 #[tokio::test]

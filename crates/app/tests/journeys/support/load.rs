@@ -1,6 +1,7 @@
 //! Producers and workers that never give up, and what must be true of every job they were told is safe.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -38,10 +39,10 @@ pub(crate) struct Report {
     pub(crate) burnt: i64,
 }
 
-impl std::fmt::Display for Report {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { acknowledged, runs, applied, burnt } = self;
-        write!(f, "acknowledged={acknowledged} runs={runs} applied={applied} burnt={burnt}")
+        write!(f, "acknowledged={acknowledged} lost=0 runs={runs} applied={applied} burnt={burnt}")
     }
 }
 

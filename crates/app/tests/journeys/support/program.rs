@@ -140,7 +140,8 @@ impl<'a> Serve<'a> {
 
     fn settings(mut self) -> Self {
         let data = self.place.path("data");
-        self.command.args(["serve", "--database", &self.place.url]).arg("--data-dir").arg(data);
+        self.command.arg("serve").arg("--data-dir").arg(data);
+        self.command.env("WINDLASS_DATABASE", &self.place.url);
         self.command.current_dir(self.place.folder());
         self
     }

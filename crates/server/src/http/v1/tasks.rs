@@ -3,23 +3,33 @@
 use axum::Json;
 use axum::extract::State;
 use engine::TaskStatus;
+use store::maintenance::prunings::Pruning;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use wire::{Page, TaskView};
+use wire::{PruningView, TaskView, TasksView};
 
 use crate::auth::Principal;
+use crate::error::ApiError;
 use crate::state::AppState;
 use crate::view;
+
+/// Prunings that are shown.
+const PRUNINGS: usize = 20;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(list))
 }
 
-/// Lists the background tasks of this node and how they went.
-#[utoipa::path(get, path = "/tasks", tag = "tasks", responses((status = 200, body = Page<TaskView>)))]
-async fn list(State(state): State<AppState>, _: Principal) -> Json<Page<TaskView>> {
+/// Lists the background tasks of this node, how they went, and what was pruned lately.
+#[utoipa::path(get, path = "/tasks", tag = "tasks", responses((status = 200, body = TasksView)))]
+async fn list(State(state): State<AppState>, _: Principal) -> Result<Json<TasksView>, ApiError> {
     let items = state.engine.tasks().into_iter().map(task).collect();
-    Json(Page { items, next_cursor: None, partial: false })
+    let prunings = state.store.recent_prunings(PRUNINGS).await?.into_iter().map(pruning).collect();
+    Ok(Json(TasksView { items, next_cursor: None, prunings }))
+}
+
+fn pruning(pruning: Pruning) -> PruningView {
+    PruningView { at: view::time(pruning.at), kind: pruning.kind, rows: pruning.rows, why: pruning.why }
 }
 
 fn task(status: TaskStatus) -> TaskView {
