@@ -18,6 +18,7 @@ curl            curl              command -v curl
 jq              jq                command -v jq
 postgresql      postgresql        postgres_bin
 pgbouncer       pgbouncer         command -v pgbouncer
+promtool        prometheus        command -v promtool
 sqlite3         sqlite3           command -v sqlite3
 libfaketime     libfaketime       ls /usr/lib/*/faketime/libfaketime.so.1
 python3         python3           command -v python3
