@@ -48,7 +48,7 @@ as_root() {
 # Debian starts a service when it installs one, if the machine has an init system. Nobody asked for these services, and
 # nothing that the tests start may stay, so a server that was not there before is ended by its id.
 service_pid_files() {
-    find /run/postgresql -maxdepth 1 -name '*.pid' 2>/dev/null | sort
+    find /run/postgresql /run/prometheus -maxdepth 1 -name '*.pid' 2>/dev/null | sort
 }
 
 stop_new_services() {
@@ -57,7 +57,7 @@ stop_new_services() {
         [[ -n $file ]] || continue
         pid=$(as_root head -n 1 "$file") || continue
         echo "ending the service that the installation started: $file"
-        # To both servers an interrupt means: end now, and cleanly.
+        # To these servers an interrupt means: end now, and cleanly.
         as_root kill -INT "$pid" || true
     done < <(comm -13 <(echo "$before") <(service_pid_files))
 }
