@@ -36,6 +36,8 @@ impl Telemetry {
 }
 
 fn provider(endpoint: &str) -> anyhow::Result<SdkTracerProvider> {
+    // The exporter makes an HTTP client of its own, which asks for the process's provider of TLS. It may be there already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let exporter = SpanExporter::builder()
         .with_http()
         .with_endpoint(format!("{}/v1/traces", endpoint.trim_end_matches('/')))

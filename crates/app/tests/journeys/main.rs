@@ -13,4 +13,5 @@ mod lease;
 mod nodes;
 mod outage;
 mod serve;
+mod traces;
 mod work;

@@ -1,0 +1,44 @@
+//! Traces over OTLP, as a collector receives them (X11).
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
+use crate::support::{Place, Serve, http};
+
+/// Takes one export, answers it, and gives all of it as text.
+fn collect_one(collector: &TcpListener) -> String {
+    let (mut connection, _) = collector.accept().expect("the server sends its traces");
+    let mut received = Vec::new();
+    let mut part = [0; 4096];
+    loop {
+        let text = String::from_utf8_lossy(&received).into_owned();
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let length =
+                head.lines().find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok());
+            if body.len() >= length.unwrap_or(0) {
+                connection.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").expect("the server listens");
+                return text;
+            }
+        }
+        match connection.read(&mut part).expect("the server sends its traces") {
+            0 => return text,
+            bytes => received.extend_from_slice(&part[..bytes]),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn x11_a_collector_gets_a_span_for_each_request() {
+    let collector = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let endpoint = format!("http://{}", collector.local_addr().expect("it has an address"));
+    let place = Place::sqlite();
+    let mut server = Serve::on(&place).env("WINDLASS_OTLP_ENDPOINT", endpoint).start().await;
+    let answer = http().get(format!("{}/api/v1/queues", server.url)).send().await.expect("an answer comes");
+    assert_eq!(answer.status(), 200);
+    let export = tokio::task::spawn_blocking(move || collect_one(&collector));
+    // What is left goes out when the server stops.
+    assert_eq!(server.program.terminate().await, Some(0));
+    let export = export.await.expect("the collector does not panic");
+    assert!(export.starts_with("POST /v1/traces"), "{export}");
+    assert!(export.contains("GET /api/v1/queues"), "{export}");
+}
