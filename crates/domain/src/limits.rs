@@ -43,7 +43,7 @@ pub const LONG_POLL_S: u64 = 60;
 pub const PAGE_ITEMS: usize = 500;
 pub const PAGE_ITEMS_DEFAULT: usize = 50;
 /// Rows a filter without an index may look at for one page; past it the page says `partial`.
-pub const SCAN_ROWS: usize = 20_000;
+pub const SCAN_ROWS: usize = 5_000;
 /// Lanes (queue, kind, priority, affinity) one claim or listing looks at.
 pub const LANES: usize = 10_000;
 pub const IDEMPOTENCY_KEEP_S: i64 = 24 * 3_600;

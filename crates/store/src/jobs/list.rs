@@ -166,7 +166,7 @@ impl List {
     async fn ended_walks<'a>(&'a self, tx: &mut Tx<'_>) -> Result<Vec<Walk<'a>>, StoreError> {
         let filter = &self.filter;
         let unsuccessful = matches!(filter.state, Some(JobState::Failed | JobState::Canceled));
-        if unsuccessful && filter.queue.is_none() && filter.kind.is_none() && filter.affinity.is_none() {
+        if unsuccessful {
             let state = filter.state.map_or("", JobState::as_str);
             let by = "state = $4 and state <> 'succeeded'".to_owned();
             return Ok(vec![Walk { view: "ended_jobs", by, params: vec![Param::Text(state)], window: SCAN_ROWS }]);
@@ -177,7 +177,7 @@ impl List {
         if rows.len() > LANES {
             return Ok(vec![Walk { view: "ended_jobs", by: String::new(), params: Vec::new(), window: SCAN_ROWS }]);
         }
-        let window = (SCAN_ROWS / rows.len().max(1)).max(1_000);
+        let window = (SCAN_ROWS / rows.len().max(1)).max(100);
         let walk =
             |lane: i64| Walk { view: "ended_jobs", by: "lane = $4".into(), params: vec![Param::Int(lane)], window };
         rows.iter().map(|row| row.int(0).map(walk)).collect()

@@ -196,13 +196,10 @@ async fn q13_a_window_that_was_too_small_is_told_and_the_next_page_goes_on() {
     on_both(async |db| {
         let needle = push(&db.store, NewJob { payload: r#"{"needle": 1}"#.into(), ..job("q") }).await;
         db.pass_ms(10).await;
-        for _ in 0..3 {
-            push_all(&db.store, (0..7_000).map(|_| job("q")).collect()).await;
-            db.pass_ms(10).await;
-        }
+        push_all(&db.store, (0..domain::limits::SCAN_ROWS + 100).map(|_| job("q")).collect()).await;
         let filter = JobFilter { text: Some("needle".into()), ..JobFilter::default() };
         let first = page(&db.store, filter.clone(), None, 10).await;
-        assert!(first.partial && first.jobs.is_empty(), "20000 newer rows were looked at");
+        assert!(first.partial && first.jobs.is_empty(), "only newer rows were looked at");
         let second = page(&db.store, filter, Some(first.next.expect("there is more")), 10).await;
         assert_eq!(second.jobs.iter().map(|job| job.id).collect::<Vec<_>>(), [needle]);
         assert!(!second.partial);
