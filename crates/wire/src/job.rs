@@ -49,6 +49,7 @@ pub struct JobRequest {
     pub timeout_s: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tags: Option<Vec<String>>,
+    /// Where to send each change of state. It is kept, but nothing is delivered yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook: Option<WebhookSettings>,
 }

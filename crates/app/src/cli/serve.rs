@@ -46,10 +46,10 @@ pub(crate) struct ServeArgs {
     /// Serve on a database that could lose acknowledged work.
     #[arg(long = "unsafe", env = "WINDLASS_UNSAFE")]
     pub(crate) unsafe_durability: bool,
-    /// Outbound calls may reach private addresses.
+    /// Outbound calls may reach private addresses. No effect yet: nothing calls out.
     #[arg(long, env = "WINDLASS_ALLOW_PRIVATE")]
     pub(crate) allow_private: bool,
-    /// The Docker engine that runtimes are started on.
+    /// The Docker engine that runtimes are started on. No effect yet: there are no runtimes.
     #[arg(long, env = "WINDLASS_DOCKER_HOST")]
     pub(crate) docker_host: Option<String>,
     /// Bytes of JSON that one job's payload may have.
