@@ -12,6 +12,9 @@ pub enum OfJob {}
 pub enum OfWorker {}
 pub enum OfClaim {}
 pub enum OfNode {}
+pub enum OfTrigger {}
+pub enum OfEvent {}
+pub enum OfDeadLetter {}
 
 pub type JobId = Id<OfJob>;
 /// A fresh id per start of a worker: an identity that came back after a restart would hide orphaned claims.
@@ -19,6 +22,10 @@ pub type WorkerId = Id<OfWorker>;
 /// One call of `claim`: the jobs it handed out share it.
 pub type ClaimId = Id<OfClaim>;
 pub type NodeId = Id<OfNode>;
+pub type TriggerId = Id<OfTrigger>;
+/// Something that happened. What a trigger starts because of it is known by (trigger, event).
+pub type EventId = Id<OfEvent>;
+pub type DeadLetterId = Id<OfDeadLetter>;
 
 impl<Of> Id<Of> {
     pub const fn new(uuid: Uuid) -> Self {

@@ -4,20 +4,24 @@
 //! the dice; every function answers the same for the same input, which is what the model tests rely on.
 
 pub mod claim;
+pub mod dead_letter;
 pub mod id;
 pub mod job;
 pub mod lease;
 pub mod limits;
 pub mod name;
+pub mod origin;
 pub mod queue;
 pub mod retry;
 pub mod time;
 pub mod why;
 
 pub use claim::{Affinity, LaneHead};
-pub use id::{ClaimId, JobId, NodeId, TenantId, WorkerId};
+pub use dead_letter::Resolution;
+pub use id::{ClaimId, DeadLetterId, EventId, JobId, NodeId, TenantId, TriggerId, WorkerId};
 pub use job::{Epoch, Job, JobError, JobState, Outcome, Refusal, State};
 pub use name::{Label, Name, NameError};
+pub use origin::Origin;
 pub use queue::{KindSettings, QueueSettings};
 pub use retry::RetryPolicy;
 pub use time::Time;

@@ -44,6 +44,8 @@ pub const PAGE_ITEMS: usize = 500;
 pub const PAGE_ITEMS_DEFAULT: usize = 50;
 /// Rows a filter without an index may look at for one page; past it the page says `partial`.
 pub const SCAN_ROWS: usize = 5_000;
+/// Counts of what may be many stop here and say so.
+pub const COUNTED: usize = 10_000;
 /// Lanes (queue, kind, priority, affinity) one claim or listing looks at.
 pub const LANES: usize = 10_000;
 pub const IDEMPOTENCY_KEEP_S: i64 = 24 * 3_600;
@@ -69,3 +71,7 @@ pub const OUTAGE_MS: i64 = 3_000;
 pub const SERVICE_BEAT_MS: i64 = 1_000;
 /// The same for a node that starts: a beat that is overdue, because a lease may be shorter than the silence above.
 pub const OUTAGE_AT_START_MS: i64 = SERVICE_BEAT_MS + 500;
+/// Resolved dead letters are kept this long; unresolved ones stay.
+pub const DEAD_LETTER_RETENTION_S_DEFAULT: i64 = 30 * 24 * 3_600;
+/// Dead letters that one replay by ids or by filter takes.
+pub const REPLAY_LETTERS: usize = 10_000;

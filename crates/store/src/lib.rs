@@ -1,13 +1,14 @@
 //! All SQL of Windlass. One operation is one transaction is one file.
 //!
-//! `Store` opens either database; its methods, spread over the files of `jobs`, `workers`, `queues`, `artifacts` and
-//! `maintenance`, are the operations. They are written once, over `tx::Tx`; only the text of a statement may differ.
+//! `Store` opens either database; its methods, spread over the files of `jobs`, `workers`, `queues`, `artifacts`,
+//! `dead_letters` and `maintenance`, are the operations. They are written once, over `tx::Tx`; only the text of a statement may differ.
 
 pub mod artifacts;
 mod batch;
 pub mod clock;
 mod codec;
 pub mod counters;
+pub mod dead_letters;
 mod effects;
 mod error;
 pub mod hints;

@@ -22,18 +22,32 @@ struct Script {
 }
 
 /// All migrations of this program, oldest first.
-pub const MIGRATIONS: &[Migration] = &[Migration {
-    version: 1,
-    name: "spine",
-    sqlite: Script {
-        up: include_str!("../migrations/sqlite/0001_spine.up.sql"),
-        down: include_str!("../migrations/sqlite/0001_spine.down.sql"),
+pub const MIGRATIONS: &[Migration] = &[
+    Migration {
+        version: 1,
+        name: "spine",
+        sqlite: Script {
+            up: include_str!("../migrations/sqlite/0001_spine.up.sql"),
+            down: include_str!("../migrations/sqlite/0001_spine.down.sql"),
+        },
+        postgres: Script {
+            up: include_str!("../migrations/postgres/0001_spine.up.sql"),
+            down: include_str!("../migrations/postgres/0001_spine.down.sql"),
+        },
     },
-    postgres: Script {
-        up: include_str!("../migrations/postgres/0001_spine.up.sql"),
-        down: include_str!("../migrations/postgres/0001_spine.down.sql"),
+    Migration {
+        version: 2,
+        name: "dead_letters",
+        sqlite: Script {
+            up: include_str!("../migrations/sqlite/0002_dead_letters.up.sql"),
+            down: include_str!("../migrations/sqlite/0002_dead_letters.down.sql"),
+        },
+        postgres: Script {
+            up: include_str!("../migrations/postgres/0002_dead_letters.up.sql"),
+            down: include_str!("../migrations/postgres/0002_dead_letters.down.sql"),
+        },
     },
-}];
+];
 
 const MAKE_TABLE_SQLITE: &str = "create table if not exists schema_migrations (
      version integer primary key, name text not null, checksum text not null, applied_at integer not null)";

@@ -156,6 +156,25 @@ const LANES_AND_TENANTS: Sql = Sql::new(
      left join lanes l on l.lane = j.lane where l.lane is null or l.tenant <> j.tenant limit $1",
 );
 
+const LETTERS_ARE_RESOLVED_WHOLE: Sql = Sql::new(
+    &["select hex(id) from dead_letters where (resolved_at is null) <> (resolution is null)
+           or (resolved_at is null) <> (resolved_by is null)
+           or (replayed_as is not null and resolution <> 'replayed')
+           or (resolution = 'replayed' and replayed_as is null) limit $1"],
+    "select id::text from dead_letters where (resolved_at is null) <> (resolution is null)
+         or (resolved_at is null) <> (resolved_by is null)
+         or (replayed_as is not null and resolution <> 'replayed')
+         or (resolution = 'replayed' and replayed_as is null) limit $1",
+);
+const LETTERS_TELL_EVERY_ATTEMPT: Sql = Sql::new(
+    &["select hex(d.id) from dead_letters d left join ended e on e.id = d.job and d.queue is not null
+       where d.attempt_count <> json_array_length(d.attempts) or d.attempt_count < 1
+           or e.state <> 'failed' or e.attempt <> d.attempt_count limit $1"],
+    "select d.id::text from dead_letters d left join ended e on e.id = d.job and d.queue is not null
+     where d.attempt_count <> json_array_length(d.attempts) or d.attempt_count < 1
+         or e.state <> 'failed' or e.attempt <> d.attempt_count limit $1",
+);
+
 const CHECKS: &[Check] = &[
     Check { promise: "a job is live or ended, never both", sql: TWO_PLACES },
     Check { promise: "a live job's columns agree with its state", sql: STATE_AND_COLUMNS },
@@ -169,4 +188,6 @@ const CHECKS: &[Check] = &[
     Check { promise: "a unique key belongs to a live job (Q3)", sql: KEYS_HAVE_JOBS },
     Check { promise: "an artifact belongs to a job (Q14)", sql: ARTIFACTS_HAVE_JOBS },
     Check { promise: "a job and its lane have one tenant (X6)", sql: LANES_AND_TENANTS },
+    Check { promise: "a dead letter is resolved whole: how, by whom and when (T7)", sql: LETTERS_ARE_RESOLVED_WHOLE },
+    Check { promise: "a dead letter tells every attempt of its job (T6)", sql: LETTERS_TELL_EVERY_ATTEMPT },
 ];

@@ -104,7 +104,7 @@ impl Store {
 }
 
 impl NewJob {
-    fn lane(&self, tenant: TenantId) -> Lane {
+    pub(crate) fn lane(&self, tenant: TenantId) -> Lane {
         let guarded = |extras: &Extras| extras.subject.is_some() || extras.concurrency_key.is_some();
         Lane {
             tenant,

@@ -2,6 +2,7 @@
 
 use domain::{JobId, JobState, Label, Name, TenantId};
 
+use crate::dead_letters;
 use crate::effects::Effects;
 use crate::error::StoreError;
 use crate::jobs::enqueue::{Accepted, EnqueueBatch, EnqueueReply, EnqueueRequest, Extras, NewJob};
@@ -33,7 +34,7 @@ impl Store {
         let again = again(&old, payload, principal);
         let lane = self.lane_ids(std::slice::from_ref(&old.lane)).await?;
         let enqueue = EnqueueBatch::one(EnqueueRequest::new(tenant, vec![again], lane));
-        let retried = self.write(Retry { tenant, old: job, enqueue }).await?;
+        let retried = self.write(Retry { tenant, old: job, by: principal.to_owned(), enqueue }).await?;
         if let Retried::Made(made) = &retried {
             self.announce(&Effects { ready: [(tenant, made.queue.clone())].into(), ..Effects::default() });
         }
@@ -70,6 +71,7 @@ fn again(old: &StoredJob, payload: Option<Box<str>>, principal: &str) -> NewJob 
 struct Retry {
     tenant: TenantId,
     old: JobId,
+    by: String,
     enqueue: EnqueueBatch,
 }
 
@@ -94,6 +96,7 @@ impl Operation for Retry {
         };
         let made = made.ok_or_else(|| StoreError::unexpected("a retry made no job"))?;
         tx.execute(&LINK, &[params[0], Param::from(made.id)]).await?;
+        dead_letters::replay::retried(tx, self.tenant, self.old, made.id, &self.by).await?;
         Ok(Retried::Made(made))
     }
 }

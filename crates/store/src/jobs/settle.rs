@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use domain::job::{Event, Held};
-use domain::{Epoch, JobError, JobId, JobState, Refusal, TenantId, WorkerId};
+use domain::{Epoch, JobError, JobId, JobState, Refusal, Resolution, TenantId, WorkerId};
 
 use crate::batch::Batch;
 use crate::clock::dice;
@@ -227,6 +227,9 @@ impl SettleBatch {
         let held: Vec<Holder> = gone.iter().filter(|gone| gone.held).map(|gone| (gone.id, gone.epoch)).collect();
         transition::free(tx, &self.lanes, &held, effects).await?;
         transition::free_unique_keys(tx, gone.iter()).await?;
+        for gone in &gone {
+            gone.handler_ended(tx, Resolution::HandledByScript).await?;
+        }
         let notices = gone.iter().filter(|gone| gone.webhook).map(|gone| Notice {
             tenant: gone.tenant,
             job: gone.id,

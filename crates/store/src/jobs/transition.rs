@@ -7,14 +7,15 @@ use std::collections::BTreeMap;
 
 use domain::job::Claim;
 use domain::{
-    Epoch, Job, JobError, JobId, JobState, Label, Name, Outcome, QueueSettings, RetryPolicy, State, TenantId, Time,
-    WorkerId,
+    Epoch, Job, JobError, JobId, JobState, Label, Name, Origin, Outcome, QueueSettings, Resolution, RetryPolicy, State,
+    TenantId, Time, WorkerId,
 };
 use uuid::Uuid;
 
 use crate::clock::new_uuid;
 use crate::codec::{error_to_json, retry_from_json};
 use crate::counters::Changes;
+use crate::dead_letters::{self, jobs::Failed};
 use crate::effects::Effects;
 use crate::error::StoreError;
 use crate::jobs::holds::{self, Holder};
@@ -168,6 +169,8 @@ pub(crate) async fn apply(
     close_claims(tx, claims).await?;
     free(tx, lanes, &let_go, effects).await?;
     free_unique_keys(tx, ended.iter()).await?;
+    dead_letters::jobs::bury(tx, steps.iter().filter_map(Step::failed).collect()).await?;
+    handlers_ended(tx, &ended, &steps).await?;
     let outbox = steps.iter().filter(|step| step.before.webhook.is_some()).map(|step| Notice {
         tenant: step.before.tenant,
         job: step.before.id,
@@ -176,6 +179,23 @@ pub(crate) async fn apply(
         attempt: step.before.attempt,
     });
     write_outbox(tx, outbox.collect(), now).await
+}
+
+impl Step {
+    /// When it ends its job for good and badly.
+    fn failed(&self) -> Option<Failed> {
+        let State::Ended { outcome: Outcome::Failed(error), .. } = &self.after.state else { return None };
+        Some(Failed { job: self.before.id, tenant: self.before.tenant, error: error.clone() })
+    }
+}
+
+/// Jobs that a dead-letter trigger ran: however they ended, their letter hears of it (T8).
+async fn handlers_ended(tx: &mut Tx<'_>, ended: &[Gone], steps: &[Step]) -> Result<(), StoreError> {
+    for gone in ended.iter().filter(|gone| gone.triggered_by.is_some()) {
+        let well = steps.iter().any(|step| step.before.id == gone.id && step.after.job_state() == JobState::Succeeded);
+        gone.handler_ended(tx, if well { Resolution::HandledByScript } else { Resolution::HandlerFailed }).await?;
+    }
+    Ok(())
 }
 
 /// A job's end, guarded by the claim it must still have.
@@ -225,6 +245,16 @@ pub(crate) struct Gone {
     pub(crate) attempt: i32,
     pub(crate) webhook: bool,
     unique_key: Option<String>,
+    triggered_by: Option<String>,
+}
+
+impl Gone {
+    /// Tells the dead letter that this job was the handler of, if it was one.
+    pub(crate) async fn handler_ended(&self, tx: &mut Tx<'_>, resolution: Resolution) -> Result<(), StoreError> {
+        let Some(triggered_by) = self.triggered_by.as_deref() else { return Ok(()) };
+        let origin = Origin::parse(Some(triggered_by));
+        dead_letters::jobs::handler_ended(tx, self.tenant, &origin, resolution).await
+    }
 }
 
 const END: Sql = Sql::new(
@@ -240,7 +270,7 @@ const END: Sql = Sql::new(
          from jobs where id = $1 and tenant = $2 and epoch = $3 and worker is $4",
         "delete from jobs where id = $1 and tenant = $2 and epoch = $3 and worker is $4
          returning id, tenant, lane, state, claim, held, attempt, webhook,
-             case when unique_until is null then unique_key end, epoch",
+             case when unique_until is null then unique_key end, epoch, triggered_by",
     ],
     "with o as (
          select * from unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::uuid[], $5::bigint[], $6::text[], $7::json[],
@@ -262,7 +292,7 @@ const END: Sql = Sql::new(
              parent, triggered_by
          from gone)
      select id, tenant, lane, state, claim, held, attempt, webhook, case when unique_until is null then unique_key end,
-         epoch
+         epoch, triggered_by
      from gone",
 );
 
@@ -296,6 +326,7 @@ pub(crate) async fn end(tx: &mut Tx<'_>, endings: &[Ending]) -> Result<Vec<Gone>
             attempt: row.int(6)? as i32,
             webhook: row.opt_text(7)?.is_some(),
             unique_key: row.opt_text(8)?,
+            triggered_by: row.opt_text(10)?,
         })
     };
     rows.iter().map(read).collect()
@@ -343,16 +374,18 @@ async fn send_back(tx: &mut Tx<'_>, steps: &[&Step]) -> Result<(), StoreError> {
 
 const HISTORY: Sql = Sql::new(
     &["insert into history (job, epoch, event, tenant, lane, enqueued_at, started_at, attempt, worker, actor, cause,
-           subject, process, at)
-       values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"],
+           subject, process, error, at)
+       values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)"],
     "insert into history (job, epoch, event, tenant, lane, enqueued_at, started_at, attempt, worker, actor, cause,
-         subject, process, at)
-     select n.*, $14 from unnest($1::uuid[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[], $6::timestamptz[],
-         $7::timestamptz[], $8::bigint[], $9::uuid[], $10::text[], $11::text[], $12::text[], $13::text[]) n",
+         subject, process, error, at)
+     select n.*, $15 from unnest($1::uuid[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[], $6::timestamptz[],
+         $7::timestamptz[], $8::bigint[], $9::uuid[], $10::text[], $11::text[], $12::text[], $13::text[],
+         $14::json[]) n",
 );
 
 /// One row per attempt carries its start and its end.
 async fn write_history(tx: &mut Tx<'_>, steps: &[&Step]) -> Result<(), StoreError> {
+    let errors: Vec<Option<String>> = steps.iter().map(|step| step.error.as_ref().map(error_to_json)).collect();
     let of = || steps.iter();
     let columns = [
         Column::jobs(of().map(|step| step.before.id)),
@@ -368,6 +401,7 @@ async fn write_history(tx: &mut Tx<'_>, steps: &[&Step]) -> Result<(), StoreErro
         Column::Text(of().map(|step| step.error.as_ref().map(|error| error.code.as_str())).collect()),
         Column::Text(of().map(|step| step.before.subject.as_ref().map(Label::as_str)).collect()),
         Column::Text(of().map(|step| step.before.process.as_deref()).collect()),
+        Column::Json(errors.iter().map(Option::as_deref).collect()),
     ];
     let now = Param::Time(tx.now());
     tx.execute_each(&HISTORY, &columns, &[now]).await.map(|_| ())

@@ -4,6 +4,7 @@ mod support;
 
 mod cancel;
 mod claim;
+mod dead_letters;
 mod differential;
 mod enqueue;
 mod figures;

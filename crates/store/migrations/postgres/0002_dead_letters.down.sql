@@ -1,0 +1,2 @@
+drop table dead_letters;
+alter table history drop column error;

@@ -1,0 +1,134 @@
+//! Makes new work of a dead letter, with attempt 0 and links both ways; two clicks replay once (T7).
+
+use domain::limits::REPLAY_LETTERS;
+use domain::origin::Cause;
+use domain::{DeadLetterId, JobId, Origin, Resolution, TenantId};
+use uuid::Uuid;
+
+use crate::dead_letters::get::lock;
+use crate::dead_letters::list::{DeadLetterFilter, ids};
+use crate::dead_letters::resolve::set;
+use crate::dead_letters::{DeadLetter, work};
+use crate::effects::Effects;
+use crate::error::StoreError;
+use crate::jobs::enqueue::{EnqueueBatch, EnqueueReply, EnqueueRequest};
+use crate::store::Store;
+use crate::tx::{Operation, Param, Sql, Tx};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replayed {
+    Job(JobId),
+    /// It was replayed before, as this.
+    Before(Uuid),
+    /// It was dealt with otherwise.
+    AlreadyResolved(Resolution),
+    /// Nothing is kept of it that could be played again.
+    NotReplayable,
+    NotFound,
+}
+
+impl Store {
+    /// Plays one letter again, with its own payload or another.
+    pub async fn replay_dead_letter(
+        &self,
+        tenant: TenantId,
+        id: DeadLetterId,
+        payload: Option<Box<str>>,
+        principal: &str,
+    ) -> Result<Replayed, StoreError> {
+        let Some(letter) = self.dead_letter(tenant, id).await? else { return Ok(Replayed::NotFound) };
+        let Some(stored) = &letter.work else { return Ok(Replayed::NotReplayable) };
+        let cause = Cause { event: letter.event, source: letter.source.clone(), op: letter.op.clone() };
+        let origin = Origin::Replay { letter: id, cause };
+        let payload = payload.unwrap_or_else(|| letter.payload.clone().into());
+        let job = work::to_job(stored, payload, principal, letter.job, origin.stored(), letter.depth)?;
+        let queue = job.queue.clone();
+        let lanes = self.lane_ids(&[job.lane(tenant)]).await?;
+        let enqueue = EnqueueBatch::one(EnqueueRequest::new(tenant, vec![job], lanes));
+        let replayed = self.write(Replay { tenant, id, by: principal.to_owned(), enqueue }).await?;
+        if let Replayed::Job(_) = replayed {
+            self.announce(&Effects { ready: [(tenant, queue)].into(), ..Effects::default() });
+        }
+        Ok(replayed)
+    }
+
+    /// The ids of unresolved letters that match, newest first, as many as one replay takes.
+    pub async fn dead_letters_to_replay(
+        &self,
+        tenant: TenantId,
+        filter: DeadLetterFilter,
+    ) -> Result<Vec<DeadLetterId>, StoreError> {
+        self.read(Matching { tenant, filter: DeadLetterFilter { resolved: Some(false), ..filter } }).await
+    }
+}
+
+struct Matching {
+    tenant: TenantId,
+    filter: DeadLetterFilter,
+}
+
+impl Operation for Matching {
+    type Output = Vec<DeadLetterId>;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<DeadLetterId>, StoreError> {
+        ids(tx, self.tenant, &self.filter, None, REPLAY_LETTERS).await
+    }
+}
+
+struct Replay {
+    tenant: TenantId,
+    id: DeadLetterId,
+    by: String,
+    enqueue: EnqueueBatch,
+}
+
+const LINK: Sql = Sql::both(&["update dead_letters set replayed_as = $2 where id = $1"]);
+// A job that is still kept shows what it was retried as, whoever retried it.
+const RETRIED_AS: Sql = Sql::both(&["update ended set retried_as = $2 where id = $1 and retried_as is null"]);
+
+impl Operation for Replay {
+    type Output = Replayed;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Replayed, StoreError> {
+        let Some(letter) = lock(tx, self.tenant, self.id).await? else { return Ok(Replayed::NotFound) };
+        if let Some(answer) = dealt_with(&letter) {
+            return Ok(answer);
+        }
+        let made = match self.enqueue.run(tx).await?.pop() {
+            Some(EnqueueReply::Accepted(mut jobs)) => jobs.pop(),
+            _ => None,
+        };
+        let made = made.ok_or_else(|| StoreError::unexpected("a replay made no job"))?;
+        set(tx, self.tenant, self.id, Resolution::Replayed, &self.by, None).await?;
+        tx.execute(&LINK, &[Param::Uuid(self.id.uuid()), Param::from(made.id)]).await?;
+        if let Some(old) = letter.job {
+            tx.execute(&RETRIED_AS, &[Param::from(old), Param::from(made.id)]).await?;
+        }
+        Ok(Replayed::Job(made.id))
+    }
+}
+
+fn dealt_with(letter: &DeadLetter) -> Option<Replayed> {
+    let resolved = letter.resolved.as_ref()?;
+    match (resolved.resolution, resolved.replayed_as) {
+        (Resolution::Replayed, Some(again)) => Some(Replayed::Before(again)),
+        (resolution, _) if Resolution::may_be_replayed(Some(resolution)) => None,
+        (resolution, _) => Some(Replayed::AlreadyResolved(resolution)),
+    }
+}
+
+const REPLAYED_BY_RETRY: Sql = Sql::both(&["update dead_letters set resolved_at = $3, resolution = 'replayed',
+         resolved_by = $4, replayed_as = $5
+     where job = $1 and tenant = $2 and queue is not null and (resolved_at is null or resolution = 'handler_failed')"]);
+
+/// A retry of the job is a replay of its letter.
+pub(crate) async fn retried(
+    tx: &mut Tx<'_>,
+    tenant: TenantId,
+    old: JobId,
+    again: JobId,
+    by: &str,
+) -> Result<(), StoreError> {
+    let params = [Param::from(old), Param::Int(tenant.0), Param::Time(tx.now()), Param::Text(by), Param::from(again)];
+    tx.execute(&REPLAYED_BY_RETRY, &params).await.map(|_| ())
+}
