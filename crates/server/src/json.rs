@@ -6,18 +6,24 @@ use serde_json::error::Category;
 
 use crate::error::ApiError;
 
+mod objects;
+
+use objects::Objects;
+
 pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     let text = std::str::from_utf8(body).map_err(|error| {
         ApiError::invalid_json(format_args!("the body is not UTF-8 from byte {} on", error.valid_up_to()))
     })?;
     check_depth(body)?;
-    // Left to itself the parser takes an array for an object, its items in the order of the fields.
     if !text.trim_ascii_start().starts_with('{') {
         serde_json::from_str::<IgnoredAny>(text).map_err(not_json)?;
         return Err(ApiError::invalid_field("", "the body must be a JSON object"));
     }
     // Keeping track of the path costs time; it is walked again only to tell where an error is.
-    serde_json::from_str(text).map_err(|error| explain::<T>(text, error))
+    let mut reader = serde_json::Deserializer::from_str(text);
+    T::deserialize(Objects(&mut reader))
+        .and_then(|value| reader.end().map(|()| value))
+        .map_err(|error| explain::<T>(text, error))
 }
 
 /// The parser skips what it is not asked about without counting its depth, and databases and clients have limits.
@@ -49,7 +55,7 @@ fn explain<T: DeserializeOwned>(text: &str, error: serde_json::Error) -> ApiErro
         return not_json(error);
     }
     let mut reader = serde_json::Deserializer::from_str(text);
-    let path = match serde_path_to_error::deserialize::<_, T>(&mut reader) {
+    let path = match serde_path_to_error::deserialize::<_, T>(Objects(&mut reader)) {
         Err(error) => error.path().to_string(),
         Ok(_) => String::new(),
     };

@@ -110,6 +110,9 @@ async fn x10_a_field_that_cannot_be_taken_is_named() {
             (json!({"webhook": {"url": "/relative"}}), "webhook.url"),
             (json!({"webhook": {"url": "https://example.com", "secret": "hunter2"}}), "webhook.secret"),
             (json!({"webhook": {}}), "webhook.url"),
+            (json!({"retry": []}), "retry"),
+            (json!({"retry": [1, 2, 1, 0]}), "retry"),
+            (json!({"webhook": ["https://example.com"]}), "webhook"),
         ];
         for (members, field) in cases {
             let whole = members.get("queue").is_some() || field == "queue" || field == "quue";
@@ -128,6 +131,11 @@ async fn x10_a_field_that_cannot_be_taken_is_named() {
         let many = json!({"jobs": vec![json!({"queue": "q", "kind": "k"}); 10_001]});
         api.post("/api/v1/jobs/batch", many).await.problem(422, "invalid_field", Some("jobs"));
         api.post(JOBS, json!([1])).await.problem(422, "invalid_field", None);
+        api.post("/api/v1/jobs/batch", json!({"jobs": [["q", "k"]]})).await.problem(
+            422,
+            "invalid_field",
+            Some("jobs[0]"),
+        );
         assert_eq!(api.job_count().await, 0, "nothing was stored");
     })
     .await;
