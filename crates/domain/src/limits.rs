@@ -46,6 +46,12 @@ pub const PAGE_ITEMS_DEFAULT: usize = 50;
 pub const SCAN_ROWS: usize = 5_000;
 /// Counts of what may be many stop here and say so.
 pub const COUNTED: usize = 10_000;
+/// Rows a page reads at first; each further look reads four times as many.
+pub const PAGE_ROWS_FIRST_LOOK: usize = 100;
+/// Lanes a listing asks one by one; with more it looks at the newest rows of all.
+pub const LISTED_LANES: usize = 256;
+/// Tags, error codes or kinds with one prefix that a listing asks one by one.
+pub const LISTED_PREFIXES: usize = 100;
 /// Lanes (queue, kind, priority, affinity) one claim or listing looks at.
 pub const LANES: usize = 10_000;
 pub const IDEMPOTENCY_KEEP_S: i64 = 24 * 3_600;

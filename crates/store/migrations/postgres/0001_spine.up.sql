@@ -80,6 +80,7 @@ create table jobs (
 create index jobs_ready on jobs (lane, run_at, id) where due_at is null and parked is null;
 create index jobs_due on jobs (due_at, id) where due_at is not null;
 create index jobs_parked on jobs (tenant, parked, run_at, id) where parked is not null;
+create index jobs_held_back on jobs (lane, id) where due_at is not null or parked is not null;
 create index jobs_deadline on jobs (deadline_at, id) where deadline_at is not null;
 create index jobs_subject on jobs (tenant, subject, id) where subject is not null;
 create index jobs_run on jobs (tenant, run, id) where run is not null;

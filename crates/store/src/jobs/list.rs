@@ -1,18 +1,23 @@
 //! Pages of jobs, newest first, by any filter (Q13).
 //!
-//! Every look is bounded. A filter drives the look through the index it has (tag, subject, run, error code, state, lane);
-//! what has none is applied to a window of the newest rows, and the page says `partial` when the window was too small.
+//! A page is found in two steps, each bounded whatever the tables hold. `candidates` collects ids through the index that
+//! the filter has; then the newest of them are read and held against the whole filter until the page is full. Where no
+//! index leads to a filter, the newest rows are looked at, and the page says `partial` when they were not enough.
+
+mod candidates;
 
 use std::collections::BTreeMap;
 
-use domain::limits::SCAN_ROWS;
+use domain::limits::{PAGE_ROWS_FIRST_LOOK, SCAN_ROWS};
 use domain::{JobId, JobState, TenantId, Time};
 use uuid::Uuid;
 
 use crate::error::StoreError;
 use crate::jobs::get::{StoredJob, read};
 use crate::store::Store;
-use crate::tx::{Operation, Param, Sql, Tx};
+use crate::tx::{Column, Operation, Param, Sql, Tx};
+
+use candidates::Candidates;
 
 #[derive(Clone, Debug, Default)]
 pub struct JobFilter {
@@ -57,44 +62,25 @@ struct List {
     limit: usize,
 }
 
-/// Lanes that are looked at one by one; with more, all rows are looked at instead.
-const LANES: usize = 64;
-
-const MATCHING_LANES: Sql = Sql::both(&["select lane from lanes where tenant = $1 and ($2 = '' or queue = $2)
-     and ($3 = '' or kind = $3) and ($4 = '' or affinity = $4) limit 65"]);
-
-/// A bounded walk through one table, newest first.
-struct Walk<'a> {
-    view: &'static str,
-    /// What the walk's index is entered by, beside tenant and id.
-    by: String,
-    params: Vec<Param<'a>>,
-    window: usize,
-}
-
 impl Operation for List {
     type Output = JobPage;
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<JobPage, StoreError> {
-        let (newest, oldest) = self.range();
-        let text_end = self.filter.text.as_deref().map(prefix_end);
-        let walks = self.walks(tx, text_end.as_deref()).await?;
-        let mut found: BTreeMap<JobId, StoredJob> = BTreeMap::new();
-        // The newest id at which some walk gave up early: nothing older can be vouched for.
-        let mut gave_up_at: Option<Uuid> = None;
-        for walk in walks {
-            let (jobs, stopped_at) = self.walk(tx, &walk, newest, oldest).await?;
-            found.extend(jobs.into_iter().map(|job| (job.id, job)));
-            gave_up_at = gave_up_at.max(stopped_at);
-        }
-        let mut jobs: Vec<StoredJob> = found.into_values().rev().collect();
-        if let Some(stop) = gave_up_at {
-            jobs.retain(|job| job.id.uuid() >= stop);
-        }
+        let candidates = Candidates::find(tx, self).await?;
+        let mut jobs = self.first_matching(tx, &candidates.ids).await?;
         let more = jobs.len() > self.limit;
         jobs.truncate(self.limit);
-        let next = if more { jobs.last().map(|job| job.id) } else { gave_up_at.map(JobId::new) };
-        Ok(JobPage { next, partial: !more && gave_up_at.is_some(), jobs })
+        let oldest = jobs.last().map(|job| job.id);
+        let unseen_below = candidates.seen_down_to.map(JobId::new);
+        // Rows that only a look inside payloads could find may be missing between prefix matches further down.
+        let missed = unseen_below.is_some_and(|id| oldest.is_some_and(|oldest| oldest < id));
+        let next = match (more, unseen_below) {
+            (true, _) => oldest,
+            (false, Some(id)) => Some(oldest.map_or(id, |oldest| oldest.min(id))),
+            (false, None) => None,
+        };
+        let partial = candidates.incomplete || missed || (!more && unseen_below.is_some());
+        Ok(JobPage { jobs, next, partial })
     }
 }
 
@@ -108,152 +94,71 @@ impl List {
         (until.min(before), oldest)
     }
 
-    async fn walks<'a>(&'a self, tx: &mut Tx<'_>, text_end: Option<&'a str>) -> Result<Vec<Walk<'a>>, StoreError> {
+    /// A page and one more of the jobs that match, given ids newest first.
+    async fn first_matching(&self, tx: &mut Tx<'_>, ids: &[Uuid]) -> Result<Vec<StoredJob>, StoreError> {
+        let mut found = Vec::new();
+        let mut rest = ids;
+        let mut look = PAGE_ROWS_FIRST_LOOK.max(self.limit + 1);
+        while found.len() <= self.limit && !rest.is_empty() {
+            let (now, later) = rest.split_at(look.min(rest.len()));
+            found.extend(self.matching(tx, now).await?);
+            rest = later;
+            look = (look * 4).min(SCAN_ROWS);
+        }
+        found.truncate(self.limit + 1);
+        Ok(found)
+    }
+
+    async fn matching(&self, tx: &mut Tx<'_>, ids: &[Uuid]) -> Result<Vec<StoredJob>, StoreError> {
         let filter = &self.filter;
-        let live = filter.state.is_none_or(|state| !state.is_terminal());
-        let ended = filter.state.is_none_or(JobState::is_terminal);
-        let mut views = Vec::new();
-        if live {
-            views.push("live_jobs");
-        }
-        if ended {
-            views.push("ended_jobs");
-        }
-        let by = |condition: &str, params: Vec<Param<'a>>| -> Vec<Walk<'a>> {
-            let walk = |view: &&'static str| Walk {
-                view,
-                by: condition.to_owned(),
-                params: params.clone(),
-                window: SCAN_ROWS,
-            };
-            views.iter().map(walk).collect()
-        };
-        if let Some(tag) = &filter.tag {
-            let condition = "id in (select job from job_tags t where t.tenant = $1 and t.tag = $4)";
-            return Ok(by(condition, vec![Param::Text(tag)]));
-        }
-        if let Some(subject) = &filter.subject {
-            return Ok(by("subject = $4", vec![Param::Text(subject)]));
-        }
-        if let Some(run) = &filter.run {
-            return Ok(by("run = $4", vec![Param::Text(run)]));
-        }
-        let mut walks = Vec::new();
-        if live {
-            walks.push(Walk { view: "live_jobs", by: String::new(), params: Vec::new(), window: SCAN_ROWS });
-        }
-        if let (Some(text), Some(end)) = (&filter.text, text_end) {
-            // Prefixes have indexes; the window below looks inside payloads.
-            let range = vec![Param::Text(text), Param::Text(end)];
-            if ended {
-                for column in ["unique_key", "error_code"] {
-                    let condition = format!(
-                        "id in (select id from ended x where x.tenant = $1 and x.{column} >= $4 and x.{column} < $5)"
-                    );
-                    let params = range.clone();
-                    walks.push(Walk { view: "ended_jobs", by: condition, params, window: SCAN_ROWS });
-                }
+        let or_any = |text: &'_ Option<String>| -> String { text.clone().unwrap_or_default() };
+        let texts = [
+            filter.state.map_or("", JobState::as_str).to_owned(),
+            or_any(&filter.queue),
+            or_any(&filter.kind),
+            or_any(&filter.affinity),
+            or_any(&filter.subject),
+            or_any(&filter.run),
+            or_any(&filter.text),
+        ];
+        let mut params = vec![Param::Int(self.tenant.0)];
+        params.extend(texts.iter().map(|text| Param::Text(text)));
+        let mut found = BTreeMap::new();
+        // Live ones first: a job that ends between the two looks is found by the second.
+        for sql in [&MATCHING_LIVE, &MATCHING_ENDED] {
+            for row in tx.query_each(sql, &[Column::uuids(ids.iter().copied())], &params).await? {
+                let job = read(&row)?;
+                found.insert(job.id, job);
             }
-            let tagged = "id in (select job from job_tags t where t.tenant = $1 and t.tag >= $4 and t.tag < $5)";
-            walks.extend(by(tagged, range));
         }
-        if ended {
-            walks.extend(self.ended_walks(tx).await?);
-        }
-        Ok(walks)
-    }
-
-    async fn ended_walks<'a>(&'a self, tx: &mut Tx<'_>) -> Result<Vec<Walk<'a>>, StoreError> {
-        let filter = &self.filter;
-        let unsuccessful = matches!(filter.state, Some(JobState::Failed | JobState::Canceled));
-        if unsuccessful {
-            let state = filter.state.map_or("", JobState::as_str);
-            let by = "state = $4 and state <> 'succeeded'".to_owned();
-            return Ok(vec![Walk { view: "ended_jobs", by, params: vec![Param::Text(state)], window: SCAN_ROWS }]);
-        }
-        let or_any = |text: &'a Option<String>| Param::Text(text.as_deref().unwrap_or(""));
-        let params = [Param::Int(self.tenant.0), or_any(&filter.queue), or_any(&filter.kind), or_any(&filter.affinity)];
-        let rows = tx.query(&MATCHING_LANES, &params).await?;
-        if rows.len() > LANES {
-            return Ok(vec![Walk { view: "ended_jobs", by: String::new(), params: Vec::new(), window: SCAN_ROWS }]);
-        }
-        let window = (SCAN_ROWS / rows.len().max(1)).max(100);
-        let walk =
-            |lane: i64| Walk { view: "ended_jobs", by: "lane = $4".into(), params: vec![Param::Int(lane)], window };
-        rows.iter().map(|row| row.int(0).map(walk)).collect()
-    }
-
-    /// Up to a page and one more of what matches, and where the walk ended if the window was used up before.
-    async fn walk(
-        &self,
-        tx: &mut Tx<'_>,
-        walk: &Walk<'_>,
-        newest: Uuid,
-        oldest: Uuid,
-    ) -> Result<(Vec<StoredJob>, Option<Uuid>), StoreError> {
-        let mut params = vec![Param::Int(self.tenant.0), Param::Uuid(newest), Param::Uuid(oldest)];
-        params.extend(walk.params.iter().copied());
-        let and_by = if walk.by.is_empty() { String::new() } else { format!(" and {}", walk.by) };
-        let window = format!(
-            "select * from {} where tenant = $1 and id < $2 and id >= $3{and_by} order by id desc limit {}",
-            walk.view, walk.window
-        );
-        let conditions = self.conditions(&mut params, tx.is_postgres());
-        let page = format!("select * from ({window}) w where {conditions} order by id desc limit {}", self.limit + 1);
-        let rows = tx.query_built(&page, &params).await?;
-        let jobs = rows.iter().map(read).collect::<Result<Vec<_>, _>>()?;
-        if jobs.len() > self.limit || conditions == "1 = 1" {
-            return Ok((jobs, None));
-        }
-        let ids = window.replacen("select *", "select id", 1);
-        let last = format!("select (select count(*) from ({ids}) a), (select id from ({ids}) b order by id limit 1)");
-        let rows = tx.query_built(&last, &params[..3 + walk.params.len()]).await?;
-        let seen = rows.first().map(|row| Ok::<_, StoreError>((row.int(0)?, row.opt_uuid(1)?))).transpose()?;
-        Ok((jobs, seen.filter(|(count, _)| *count as usize >= walk.window).and_then(|(_, last)| last)))
-    }
-
-    /// Every filter again, as a plain condition on the window's rows.
-    fn conditions<'a>(&'a self, params: &mut Vec<Param<'a>>, postgres: bool) -> String {
-        let filter = &self.filter;
-        let mut conditions = Vec::new();
-        let mut equal = |column: &str, value: Option<&'a str>| {
-            if let Some(value) = value {
-                params.push(Param::Text(value));
-                conditions.push(format!("{column} = ${}", params.len()));
-            }
-        };
-        equal("state", filter.state.map(JobState::as_str));
-        equal("queue", filter.queue.as_deref());
-        equal("kind", filter.kind.as_deref());
-        equal("affinity", filter.affinity.as_deref());
-        equal("subject", filter.subject.as_deref());
-        equal("run", filter.run.as_deref());
-        if let Some(text) = filter.text.as_deref() {
-            params.push(Param::Text(text));
-            let n = params.len();
-            let find = if postgres { "strpos" } else { "instr" };
-            let at = |column: &str| format!("{find}(coalesce(cast({column} as text), ''), ${n})");
-            let any = [
-                format!("{} = 1", at("kind")),
-                format!("{} = 1", at("unique_key")),
-                format!("{} > 0", at("error")),
-                format!("{} > 0", at("tags")),
-                format!("{} > 0", at("payload")),
-            ];
-            conditions.push(format!("({})", any.join(" or ")));
-        }
-        if conditions.is_empty() { "1 = 1".into() } else { conditions.join(" and ") }
+        Ok(found.into_values().rev().collect())
     }
 }
 
-/// The first text after all that begin with `prefix`.
-fn prefix_end(prefix: &str) -> String {
-    let mut end: Vec<char> = prefix.chars().collect();
-    while let Some(last) = end.pop() {
-        if let Some(next) = (last as u32 + 1..=char::MAX as u32).find_map(char::from_u32) {
-            end.push(next);
-            return end.into_iter().collect();
-        }
-    }
-    char::MAX.to_string()
-}
+const MATCHING_LIVE: Sql = Sql::new(
+    &["select * from live_jobs v where v.id = $1 and v.tenant = $2 and ($3 = '' or v.state = $3)
+        and ($4 = '' or v.queue = $4) and ($5 = '' or v.kind = $5) and ($6 = '' or v.affinity = $6)
+        and ($7 = '' or v.subject = $7) and ($8 = '' or v.run = $8)
+        and ($9 = '' or instr(v.kind, $9) = 1 or instr(v.unique_key, $9) = 1 or instr(v.error, $9) > 0
+            or instr(v.tags, $9) > 0 or instr(v.payload, $9) > 0)"],
+    "select v.* from unnest($1::uuid[]) as wanted (id) join live_jobs v on v.id = wanted.id
+     where v.tenant = $2 and ($3::text = '' or v.state = $3)
+        and ($4::text = '' or v.queue = $4) and ($5::text = '' or v.kind = $5) and ($6::text = '' or v.affinity = $6)
+        and ($7::text = '' or v.subject = $7) and ($8::text = '' or v.run = $8)
+        and ($9::text = '' or strpos(v.kind, $9) = 1 or strpos(v.unique_key, $9) = 1 or strpos(v.error::text, $9) > 0
+            or strpos(v.tags::text, $9) > 0 or strpos(v.payload::text, $9) > 0)",
+);
+
+const MATCHING_ENDED: Sql = Sql::new(
+    &["select * from ended_jobs v where v.id = $1 and v.tenant = $2 and ($3 = '' or v.state = $3)
+        and ($4 = '' or v.queue = $4) and ($5 = '' or v.kind = $5) and ($6 = '' or v.affinity = $6)
+        and ($7 = '' or v.subject = $7) and ($8 = '' or v.run = $8)
+        and ($9 = '' or instr(v.kind, $9) = 1 or instr(v.unique_key, $9) = 1 or instr(v.error, $9) > 0
+            or instr(v.tags, $9) > 0 or instr(v.payload, $9) > 0)"],
+    "select v.* from unnest($1::uuid[]) as wanted (id) join ended_jobs v on v.id = wanted.id
+     where v.tenant = $2 and ($3::text = '' or v.state = $3)
+        and ($4::text = '' or v.queue = $4) and ($5::text = '' or v.kind = $5) and ($6::text = '' or v.affinity = $6)
+        and ($7::text = '' or v.subject = $7) and ($8::text = '' or v.run = $8)
+        and ($9::text = '' or strpos(v.kind, $9) = 1 or strpos(v.unique_key, $9) = 1 or strpos(v.error::text, $9) > 0
+            or strpos(v.tags::text, $9) > 0 or strpos(v.payload::text, $9) > 0)",
+);

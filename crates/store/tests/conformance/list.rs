@@ -206,3 +206,48 @@ async fn q13_a_window_that_was_too_small_is_told_and_the_next_page_goes_on() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn q13_an_index_finds_old_jobs_under_any_number_of_newer_ones() {
+    on_both(async |db| {
+        let store = &db.store;
+        let keyed = |key: &str| with(|extras| extras.unique = Some(Unique { key: key.into(), for_s: None }));
+        let in_queue = push(store, NewJob { queue: name("small"), ..job("q") }).await;
+        let working = push(store, NewJob { queue: name("busy"), ..job("q") }).await;
+        let worker = register(store, &["busy"]).await;
+        claim_one(store, worker).await;
+        let later = db.clock.now().plus_ms(3_600_000);
+        let scheduled = push(store, NewJob { run_at: Some(later), ..job("q") }).await;
+        let order = push(store, keyed("order 66")).await;
+        db.pass_ms(10).await;
+        push_all(store, (0..domain::limits::SCAN_ROWS + 100).map(|_| job("q")).collect()).await;
+
+        assert_eq!(ids(store, JobFilter { queue: Some("small".into()), ..JobFilter::default() }).await, [in_queue]);
+        assert_eq!(ids(store, JobFilter { queue: Some("nowhere".into()), ..JobFilter::default() }).await, []);
+        for (state, wanted) in [(JobState::Working, working), (JobState::Scheduled, scheduled)] {
+            assert_eq!(ids(store, JobFilter { state: Some(state), ..JobFilter::default() }).await, [wanted]);
+        }
+        let text = JobFilter { text: Some("order 6".into()), ..JobFilter::default() };
+        let found = page(store, text, None, 10).await;
+        assert_eq!(found.jobs.iter().map(|job| job.id).collect::<Vec<_>>(), [order]);
+        assert!(found.partial, "payloads were looked into only among the newest");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q13_a_long_lane_shows_its_newest_though_newer_jobs_of_others_fill_the_window() {
+    on_both(async |db| {
+        for queue in ["long", "longer"] {
+            let many = (0..domain::limits::SCAN_ROWS + 1).map(|_| NewJob { queue: name(queue), ..job("q") });
+            push_all(&db.store, many.collect()).await;
+            db.pass_ms(10).await;
+        }
+        let filter = JobFilter { queue: Some("long".into()), ..JobFilter::default() };
+        let first = page(&db.store, filter.clone(), None, 10).await;
+        assert_eq!((first.jobs.len(), first.partial), (10, true));
+        let second = page(&db.store, filter, first.next, 10).await;
+        assert!(second.jobs.len() == 10 && second.jobs[0].id < first.jobs[9].id, "none twice");
+    })
+    .await;
+}

@@ -1,0 +1,379 @@
+//! Ids of jobs that may be on a page, collected through indexes: how many are looked at never depends on how many there are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use domain::JobState;
+use domain::limits::{LISTED_LANES, LISTED_PREFIXES, SCAN_ROWS};
+use uuid::Uuid;
+
+use super::{JobFilter, List};
+use crate::codec::from_json;
+use crate::error::StoreError;
+use crate::tx::{Column, Param, Row, Sql, Tx};
+
+pub(super) struct Candidates {
+    /// Newest first.
+    pub(super) ids: Vec<Uuid>,
+    /// Below this id there may be others that match.
+    pub(super) seen_down_to: Option<Uuid>,
+    /// Others may be missing anywhere.
+    pub(super) incomplete: bool,
+}
+
+/// Collects for one page.
+struct Search<'a> {
+    list: &'a List,
+    newest: Uuid,
+    oldest: Uuid,
+    /// How many ids one index is asked for.
+    window: usize,
+    ids: BTreeSet<Uuid>,
+    /// Matches that are worth showing though newer ones may be missing: what has a prefix, the head of a long lane.
+    scattered: BTreeSet<Uuid>,
+    seen_down_to: Option<Uuid>,
+    incomplete: bool,
+}
+
+impl Candidates {
+    pub(super) async fn find(tx: &mut Tx<'_>, list: &List) -> Result<Self, StoreError> {
+        let (newest, oldest) = list.range();
+        let window = SCAN_ROWS;
+        let (ids, scattered) = Default::default();
+        let mut search = Search { list, newest, oldest, window, ids, scattered, seen_down_to: None, incomplete: false };
+        search.collect(tx).await?;
+        let Search { mut ids, mut scattered, seen_down_to, incomplete, .. } = search;
+        // What is older than that is found again, with all that lies between, by a later page.
+        if let Some(end) = seen_down_to {
+            ids = ids.split_off(&end);
+        }
+        ids.append(&mut scattered);
+        Ok(Self { ids: ids.into_iter().rev().collect(), seen_down_to, incomplete })
+    }
+}
+
+impl Search<'_> {
+    async fn collect(&mut self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
+        let filter = &self.list.filter;
+        let live = filter.state.is_none_or(|state| !state.is_terminal());
+        let ended = filter.state.is_none_or(JobState::is_terminal);
+        if let Some(tag) = &filter.tag {
+            self.window = self.enough(JobFilter { tag: None, ..filter.clone() });
+            return self.newest_of(tx, &BY_TAG, &[Param::Text(tag)]).await;
+        }
+        if let Some(subject) = &filter.subject {
+            self.window = self.enough(JobFilter { subject: None, ..filter.clone() });
+            self.newest_of(tx, &LIVE_BY_SUBJECT, &[Param::Text(subject)]).await?;
+            return self.newest_of(tx, &ENDED_BY_SUBJECT, &[Param::Text(subject)]).await;
+        }
+        if let Some(run) = &filter.run {
+            self.window = self.enough(JobFilter { run: None, ..filter.clone() });
+            self.newest_of(tx, &LIVE_BY_RUN, &[Param::Text(run)]).await?;
+            return self.newest_of(tx, &ENDED_BY_RUN, &[Param::Text(run)]).await;
+        }
+        if live {
+            self.window = SCAN_ROWS;
+            self.live(tx).await?;
+        }
+        if let Some(text) = &filter.text {
+            self.window = self.enough(JobFilter { text: None, ..filter.clone() });
+            self.prefixes(tx, text).await?;
+        }
+        if ended {
+            self.ended(tx).await?;
+        }
+        Ok(())
+    }
+
+    /// How many ids must be looked at when the index has taken care of all but `rest`.
+    fn enough(&self, rest: JobFilter) -> usize {
+        let JobFilter { state, queue, kind, affinity, subject, run, tag, text, since: _, until: _ } = rest;
+        let others = [queue, kind, affinity, subject, run, tag, text];
+        if state.is_none() && others.iter().all(Option::is_none) { self.list.limit + 1 } else { SCAN_ROWS }
+    }
+
+    /// Ids that come newest first from one index.
+    async fn newest_of(&mut self, tx: &mut Tx<'_>, sql: &Sql, by: &[Param<'_>]) -> Result<(), StoreError> {
+        let mut params = vec![Param::Int(self.list.tenant.0), Param::Uuid(self.newest), Param::Uuid(self.oldest)];
+        params.push(Param::Int(self.window as i64));
+        params.extend_from_slice(by);
+        let ids = uuids(&tx.query(sql, &params).await?)?;
+        self.take(ids, self.window);
+        Ok(())
+    }
+
+    /// Takes ids of one index in; a full window means that it has more.
+    fn take(&mut self, ids: Vec<Uuid>, window: usize) {
+        if ids.len() >= window {
+            self.seen_down_to = self.seen_down_to.max(ids.last().copied());
+        }
+        self.ids.extend(ids);
+    }
+
+    async fn ended(&mut self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
+        let filter = &self.list.filter;
+        if let Some(state @ (JobState::Failed | JobState::Canceled)) = filter.state {
+            self.window = self.enough(JobFilter { state: None, ..filter.clone() });
+            return self.newest_of(tx, &ENDED_BY_STATE, &[Param::Text(state.as_str())]).await;
+        }
+        let rest = JobFilter { queue: None, kind: None, affinity: None, ..filter.clone() };
+        self.window = self.enough(rest);
+        let lanes = self.lanes(tx).await?;
+        if lanes.len() > LISTED_LANES {
+            let (ids, end) = self.newest(tx, &NEWEST_ENDED).await?;
+            self.ids.extend(self.of_tenant(&ids)?);
+            self.seen_down_to = self.seen_down_to.max(end);
+            return Ok(());
+        }
+        self.newest_of_lanes(tx, &ENDED_BY_LANE, &lanes).await
+    }
+
+    async fn newest_of_lanes(&mut self, tx: &mut Tx<'_>, sql: &Sql, lanes: &[i64]) -> Result<(), StoreError> {
+        // With nothing else to hold them against, a page of each lane is enough; otherwise the lanes share the window.
+        let each = self.window.min(SCAN_ROWS / lanes.len().max(1)).max(self.list.limit + 1);
+        let params = [Param::Uuid(self.newest), Param::Uuid(self.oldest), Param::Int(each as i64)];
+        let rows = tx.query_each(sql, &[Column::ints(lanes.iter().copied())], &params).await?;
+        for lane in by_lane(&rows)? {
+            self.take(lane, each);
+        }
+        Ok(())
+    }
+
+    async fn lanes(&self, tx: &mut Tx<'_>) -> Result<Vec<i64>, StoreError> {
+        let filter = &self.list.filter;
+        let or_any = |text: Option<&str>| text.unwrap_or("").to_owned();
+        let texts =
+            [or_any(filter.queue.as_deref()), or_any(filter.kind.as_deref()), or_any(filter.affinity.as_deref())];
+        let mut params = vec![Param::Int(self.list.tenant.0), Param::Int(LISTED_LANES as i64 + 1)];
+        params.extend(texts.iter().map(|text| Param::Text(text)));
+        tx.query(&LANES, &params).await?.iter().map(|row| row.int(0)).collect()
+    }
+
+    /// Live jobs. Running ones are found through their claims, scheduled ones through their time; else the newest are
+    /// looked at, and where those are not enough, the small sets that live jobs are indexed by.
+    async fn live(&mut self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
+        let state = self.list.filter.state;
+        match state {
+            Some(JobState::Working | JobState::Loading) => {
+                if let Some(ids) = self.claimed(tx).await? {
+                    self.ids.extend(ids);
+                    return Ok(());
+                }
+            }
+            Some(JobState::Scheduled) => {
+                let lanes = self.lanes(tx).await?;
+                if lanes.len() <= LISTED_LANES {
+                    return self.newest_of_lanes(tx, &HELD_BACK_BY_LANE, &lanes).await;
+                }
+            }
+            _ => {}
+        }
+        let (rows, end) = self.newest(tx, &NEWEST_LIVE).await?;
+        let mine = self.of_tenant(&rows)?;
+        let sparse = mine.len() < rows.len() || self.enough(self.list.filter.clone()) == SCAN_ROWS;
+        if end.is_some() && sparse && self.live_of_lanes(tx).await? {
+            return Ok(());
+        }
+        self.ids.extend(mine);
+        self.seen_down_to = self.seen_down_to.max(end);
+        Ok(())
+    }
+
+    /// The newest rows of a table, anybody's, and where the look ended if there are more.
+    async fn newest(&self, tx: &mut Tx<'_>, sql: &Sql) -> Result<(Vec<Row>, Option<Uuid>), StoreError> {
+        let params = [Param::Uuid(self.newest), Param::Uuid(self.oldest), Param::Int(SCAN_ROWS as i64)];
+        let rows = tx.query(sql, &params).await?;
+        let end = if rows.len() < SCAN_ROWS { None } else { rows.last().map(|row| row.uuid(0)).transpose()? };
+        Ok((rows, end))
+    }
+
+    fn of_tenant(&self, rows: &[Row]) -> Result<Vec<Uuid>, StoreError> {
+        let mine = |row: &&Row| row.int(1).is_ok_and(|tenant| tenant == self.list.tenant.0);
+        let ids: Vec<Uuid> = rows.iter().filter(mine).map(|row| row.uuid(0)).collect::<Result<_, _>>()?;
+        Ok(self.within(ids))
+    }
+
+    fn within(&self, mut ids: Vec<Uuid>) -> Vec<Uuid> {
+        ids.retain(|id| *id < self.newest && *id >= self.oldest);
+        ids
+    }
+
+    /// The live jobs of the lanes that match. Tells whether those were all.
+    async fn live_of_lanes(&mut self, tx: &mut Tx<'_>) -> Result<bool, StoreError> {
+        let lanes = self.lanes(tx).await?;
+        if lanes.len() > LISTED_LANES {
+            return Ok(false);
+        }
+        let each = SCAN_ROWS / lanes.len().max(1) + 1;
+        let columns = [Column::ints(lanes.iter().copied())];
+        let ready = tx.query_each(&READY_BY_LANE, &columns, &[Param::Int(each as i64)]).await?;
+        let ready = by_lane(&ready)?;
+        let all = ready.iter().all(|lane| lane.len() < each);
+        let ready = self.within(ready.into_iter().flatten().collect());
+        if all {
+            self.ids.extend(ready);
+            self.newest_of_lanes(tx, &HELD_BACK_BY_LANE, &lanes).await?;
+        } else {
+            self.scattered.extend(ready);
+        }
+        Ok(all)
+    }
+
+    async fn claimed(&self, tx: &mut Tx<'_>) -> Result<Option<Vec<Uuid>>, StoreError> {
+        let rows = tx.query(&CLAIMED, &[Param::Int(self.list.tenant.0), Param::Int(SCAN_ROWS as i64)]).await?;
+        if rows.len() >= SCAN_ROWS {
+            return Ok(None);
+        }
+        let lists = rows.iter().map(|row| from_json::<Vec<Uuid>>(&row.text(0)?)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Some(self.within(lists.into_iter().flatten().collect())))
+    }
+
+    /// What begins with the text: tags, error codes and kinds are few and have their jobs in order; keys are many.
+    async fn prefixes(&mut self, tx: &mut Tx<'_>, text: &str) -> Result<(), StoreError> {
+        let end = prefix_end(text);
+        let range = [Param::Int(self.list.tenant.0), Param::Text(text), Param::Text(&end)];
+        for (values, ids) in [(&TAGS, &BY_TAGS), (&CODES, &ENDED_BY_CODES)] {
+            let mut params = range.to_vec();
+            params.push(Param::Int(LISTED_PREFIXES as i64 + 1));
+            let rows = tx.query(values, &params).await?;
+            self.incomplete |= rows.len() > LISTED_PREFIXES;
+            let found = rows.iter().map(|row| row.text(0)).collect::<Result<Vec<_>, _>>()?;
+            let each = self.window.min(SCAN_ROWS / found.len().max(1)).max(self.list.limit + 1);
+            let columns = [Column::texts(found.iter().map(String::as_str))];
+            let tenant = Param::Int(self.list.tenant.0);
+            let params = [tenant, Param::Uuid(self.newest), Param::Uuid(self.oldest), Param::Int(each as i64)];
+            self.take_prefixed(uuids(&tx.query_each(ids, &columns, &params).await?)?, SCAN_ROWS);
+        }
+        let mut params = range.to_vec();
+        params.extend([Param::Uuid(self.newest), Param::Uuid(self.oldest), Param::Int(SCAN_ROWS as i64)]);
+        for sql in [&LIVE_BY_KEY, &ENDED_BY_KEY] {
+            self.take_prefixed(uuids(&tx.query(sql, &params).await?)?, SCAN_ROWS);
+        }
+        let mut params = range.to_vec();
+        params.push(Param::Int(LISTED_PREFIXES as i64 + 1));
+        let rows = tx.query(&LANES_BY_KIND, &params).await?;
+        self.incomplete |= rows.len() > LISTED_PREFIXES;
+        let lanes = rows.iter().map(|row| row.int(0)).collect::<Result<Vec<_>, _>>()?;
+        self.newest_of_lanes(tx, &ENDED_BY_LANE, &lanes).await
+    }
+
+    fn take_prefixed(&mut self, ids: Vec<Uuid>, window: usize) {
+        self.incomplete |= ids.len() >= window;
+        self.scattered.extend(ids);
+    }
+}
+
+fn uuids(rows: &[Row]) -> Result<Vec<Uuid>, StoreError> {
+    rows.iter().map(|row| row.uuid(0)).collect()
+}
+
+/// Ids of rows (lane, id), apart by lane.
+fn by_lane(rows: &[Row]) -> Result<Vec<Vec<Uuid>>, StoreError> {
+    let mut lanes: BTreeMap<i64, Vec<Uuid>> = BTreeMap::new();
+    for row in rows {
+        lanes.entry(row.int(0)?).or_default().push(row.uuid(1)?);
+    }
+    // Rows of many lanes may come in any order; each lane's are wanted newest first.
+    lanes.values_mut().for_each(|ids| ids.sort_unstable_by(|a, b| b.cmp(a)));
+    Ok(lanes.into_values().collect())
+}
+
+/// The first text after all that begin with `prefix`.
+fn prefix_end(prefix: &str) -> String {
+    let mut end: Vec<char> = prefix.chars().collect();
+    while let Some(last) = end.pop() {
+        if let Some(next) = (last as u32 + 1..=char::MAX as u32).find_map(char::from_u32) {
+            end.push(next);
+            return end.into_iter().collect();
+        }
+    }
+    char::MAX.to_string()
+}
+
+const LANES: Sql = Sql::both(&["select lane from lanes where tenant = $1 and ($3 = '' or queue = $3)
+     and ($4 = '' or kind = $4) and ($5 = '' or affinity = $5) limit $2"]);
+
+const LANES_BY_KIND: Sql =
+    Sql::both(&["select lane from lanes where tenant = $1 and kind >= $2 and kind < $3 limit $4"]);
+
+const BY_TAG: Sql = Sql::both(&["select job from job_tags
+     where tenant = $1 and job < $2 and job >= $3 and tag = $5 order by job desc limit $4"]);
+
+const LIVE_BY_SUBJECT: Sql = Sql::both(&["select id from jobs
+     where tenant = $1 and id < $2 and id >= $3 and subject = $5 order by id desc limit $4"]);
+
+const ENDED_BY_SUBJECT: Sql = Sql::both(&["select id from ended
+     where tenant = $1 and id < $2 and id >= $3 and subject = $5 order by id desc limit $4"]);
+
+const LIVE_BY_RUN: Sql = Sql::both(&["select id from jobs
+     where tenant = $1 and id < $2 and id >= $3 and run = $5 order by id desc limit $4"]);
+
+const ENDED_BY_RUN: Sql = Sql::both(&["select id from ended
+     where tenant = $1 and id < $2 and id >= $3 and run = $5 order by id desc limit $4"]);
+
+const ENDED_BY_STATE: Sql = Sql::both(&["select id from ended
+     where tenant = $1 and id < $2 and id >= $3 and state = $5 and state <> 'succeeded' order by id desc limit $4"]);
+
+const NEWEST_ENDED: Sql = Sql::both(&["select id, tenant from ended
+     where id < $1 and id >= $2 order by id desc limit $3"]);
+
+const NEWEST_LIVE: Sql = Sql::both(&["select id, tenant from jobs
+     where id < $1 and id >= $2 order by id desc limit $3"]);
+
+const ENDED_BY_LANE: Sql = Sql::new(
+    &["select lane, id from ended where lane = $1 and id < $2 and id >= $3 order by id desc limit $4"],
+    "select l.lane, e.id from unnest($1::bigint[]) as l (lane) cross join lateral
+     (select id from ended where lane = l.lane and id < $2 and id >= $3 order by id desc limit $4) as e",
+);
+
+const HELD_BACK_BY_LANE: Sql = Sql::new(
+    &["select lane, id from jobs where lane = $1 and (due_at is not null or parked is not null)
+       and id < $2 and id >= $3 order by id desc limit $4"],
+    "select l.lane, j.id from unnest($1::bigint[]) as l (lane) cross join lateral
+     (select id from jobs where lane = l.lane and (due_at is not null or parked is not null)
+      and id < $2 and id >= $3 order by id desc limit $4) as j",
+);
+
+// A lane is ordered by time of running. The range of ids is applied afterwards, so that the look stays short.
+const READY_BY_LANE: Sql = Sql::new(
+    &["select lane, id from jobs where lane = $1 and due_at is null and parked is null
+       order by run_at desc, id desc limit $2"],
+    "select l.lane, j.id from unnest($1::bigint[]) as l (lane) cross join lateral
+     (select id from jobs where lane = l.lane and due_at is null and parked is null
+      order by run_at desc, id desc limit $2) as j",
+);
+
+const CLAIMED: Sql = Sql::both(&["select jobs from claims where tenant = $1 limit $2"]);
+
+const TAGS: Sql = Sql::both(&["with recursive found (tag) as (
+        select min(tag) from job_tags where tenant = $1 and tag >= $2 and tag < $3
+        union all
+        select (select min(t.tag) from job_tags t where t.tenant = $1 and t.tag > found.tag and t.tag < $3)
+        from found where found.tag is not null)
+     select tag from found where tag is not null limit $4"]);
+
+const BY_TAGS: Sql = Sql::new(
+    &["select job from job_tags where tag = $1 and tenant = $2 and job < $3 and job >= $4 order by job desc limit $5"],
+    "select t.job from unnest($1::text[]) as wanted (tag) cross join lateral (select job from job_tags
+     where tenant = $2 and tag = wanted.tag and job < $3 and job >= $4 order by job desc limit $5) as t",
+);
+
+const CODES: Sql = Sql::both(&["with recursive found (code) as (
+        select min(error_code) from ended where tenant = $1 and error_code >= $2 and error_code < $3
+        union all
+        select (select min(e.error_code) from ended e
+            where e.tenant = $1 and e.error_code > found.code and e.error_code < $3)
+        from found where found.code is not null)
+     select code from found where code is not null limit $4"]);
+
+const ENDED_BY_CODES: Sql = Sql::new(
+    &["select id from ended where error_code = $1 and tenant = $2 and id < $3 and id >= $4 order by id desc limit $5"],
+    "select e.id from unnest($1::text[]) as wanted (code) cross join lateral (select id from ended
+     where tenant = $2 and error_code = wanted.code and id < $3 and id >= $4 order by id desc limit $5) as e",
+);
+
+const LIVE_BY_KEY: Sql = Sql::both(&["select k.job from (select distinct queue from lanes where tenant = $1) as q
+     join unique_keys k on k.tenant = $1 and k.queue = q.queue and k.key >= $2 and k.key < $3
+     where k.job < $4 and k.job >= $5 limit $6"]);
+
+const ENDED_BY_KEY: Sql = Sql::both(&["select id from ended
+     where tenant = $1 and unique_key >= $2 and unique_key < $3 and id < $4 and id >= $5 limit $6"]);
