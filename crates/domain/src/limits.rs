@@ -49,7 +49,7 @@ pub const COUNTED: usize = 10_000;
 /// Rows a page reads at first; each further look reads four times as many.
 pub const PAGE_ROWS_FIRST_LOOK: usize = 100;
 /// Lanes a listing asks one by one; with more it looks at the newest rows of all.
-pub const LISTED_LANES: usize = 256;
+pub const LISTED_LANES: usize = 512;
 /// Tags, error codes or kinds with one prefix that a listing asks one by one.
 pub const LISTED_PREFIXES: usize = 100;
 /// Lanes (queue, kind, priority, affinity) one claim or listing looks at.

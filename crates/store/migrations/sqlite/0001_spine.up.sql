@@ -125,7 +125,7 @@ create table ended (
     triggered_by text
 ) without rowid;
 create index ended_lane on ended (lane, id);
-create index ended_unsuccessful on ended (tenant, state, id) where state <> 'succeeded';
+create index ended_unsuccessful on ended (lane, state, id) where state <> 'succeeded';
 create index ended_subject on ended (tenant, subject, id) where subject is not null;
 create index ended_run on ended (tenant, run, id) where run is not null;
 create index ended_unique_key on ended (tenant, unique_key, id) where unique_key is not null;

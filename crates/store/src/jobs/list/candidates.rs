@@ -111,12 +111,9 @@ impl Search<'_> {
 
     async fn ended(&mut self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
         let filter = &self.list.filter;
-        if let Some(state @ (JobState::Failed | JobState::Canceled)) = filter.state {
-            self.window = self.enough(JobFilter { state: None, ..filter.clone() });
-            return self.newest_of(tx, &ENDED_BY_STATE, &[Param::Text(state.as_str())]).await;
-        }
-        let rest = JobFilter { queue: None, kind: None, affinity: None, ..filter.clone() };
-        self.window = self.enough(rest);
+        let unsuccessful = matches!(filter.state, Some(JobState::Failed | JobState::Canceled));
+        let state = if unsuccessful { None } else { filter.state };
+        self.window = self.enough(JobFilter { state, queue: None, kind: None, affinity: None, ..filter.clone() });
         let lanes = self.lanes(tx).await?;
         if lanes.len() > LISTED_LANES {
             let (ids, end) = self.newest(tx, &NEWEST_ENDED).await?;
@@ -124,7 +121,12 @@ impl Search<'_> {
             self.seen_down_to = self.seen_down_to.max(end);
             return Ok(());
         }
-        self.newest_of_lanes(tx, &ENDED_BY_LANE, &lanes).await
+        let sql = match filter.state {
+            Some(JobState::Failed) => &FAILED_BY_LANE,
+            Some(JobState::Canceled) => &CANCELED_BY_LANE,
+            _ => &ENDED_BY_LANE,
+        };
+        self.newest_of_lanes(tx, sql, &lanes).await
     }
 
     async fn newest_of_lanes(&mut self, tx: &mut Tx<'_>, sql: &Sql, lanes: &[i64]) -> Result<(), StoreError> {
@@ -310,9 +312,6 @@ const LIVE_BY_RUN: Sql = Sql::both(&["select id from jobs
 const ENDED_BY_RUN: Sql = Sql::both(&["select id from ended
      where tenant = $1 and id < $2 and id >= $3 and run = $5 order by id desc limit $4"]);
 
-const ENDED_BY_STATE: Sql = Sql::both(&["select id from ended
-     where tenant = $1 and id < $2 and id >= $3 and state = $5 and state <> 'succeeded' order by id desc limit $4"]);
-
 const NEWEST_ENDED: Sql = Sql::both(&["select id, tenant from ended
      where id < $1 and id >= $2 order by id desc limit $3"]);
 
@@ -323,6 +322,22 @@ const ENDED_BY_LANE: Sql = Sql::new(
     &["select lane, id from ended where lane = $1 and id < $2 and id >= $3 order by id desc limit $4"],
     "select l.lane, e.id from unnest($1::bigint[]) as l (lane) cross join lateral
      (select id from ended where lane = l.lane and id < $2 and id >= $3 order by id desc limit $4) as e",
+);
+
+const FAILED_BY_LANE: Sql = Sql::new(
+    &["select lane, id from ended where lane = $1 and state = 'failed' and state <> 'succeeded'
+       and id < $2 and id >= $3 order by id desc limit $4"],
+    "select l.lane, e.id from unnest($1::bigint[]) as l (lane) cross join lateral
+     (select id from ended where lane = l.lane and state = 'failed' and id < $2 and id >= $3
+      order by id desc limit $4) as e",
+);
+
+const CANCELED_BY_LANE: Sql = Sql::new(
+    &["select lane, id from ended where lane = $1 and state = 'canceled' and state <> 'succeeded'
+       and id < $2 and id >= $3 order by id desc limit $4"],
+    "select l.lane, e.id from unnest($1::bigint[]) as l (lane) cross join lateral
+     (select id from ended where lane = l.lane and state = 'canceled' and id < $2 and id >= $3
+      order by id desc limit $4) as e",
 );
 
 const HELD_BACK_BY_LANE: Sql = Sql::new(
