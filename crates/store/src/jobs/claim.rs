@@ -9,6 +9,7 @@ mod room;
 use std::collections::{BTreeMap, HashMap};
 
 use domain::claim::next_lanes;
+use domain::limits::LANES;
 use domain::{Affinity, Epoch, JobId, JobState, LaneHead, Name, QueueSettings, TenantId, Time, WorkerId};
 use uuid::Uuid;
 
@@ -16,6 +17,7 @@ use crate::clock::new_uuid;
 use crate::codec::{settings_from_json, to_json};
 use crate::counters::Changes;
 use crate::error::StoreError;
+use crate::floors::{Floor, Floors, Place};
 use crate::jobs::transition::{Notice, write_outbox};
 use crate::lanes::{Lane, lane_at};
 use crate::store::Store;
@@ -66,7 +68,12 @@ impl Store {
         max: usize,
         affinity: Affinity,
     ) -> Result<Claimed, StoreError> {
-        self.write(Claim { tenant, worker, max, affinity }).await
+        let floors = self.floors().clone();
+        let (claimed, raised) = self.write(Claim { tenant, worker, max, affinity, floors }).await?;
+        for (queue, floor) in raised {
+            self.floors().set(tenant, queue, floor);
+        }
+        Ok(claimed)
     }
 }
 
@@ -75,28 +82,36 @@ struct Claim {
     worker: WorkerId,
     max: usize,
     affinity: Affinity,
+    floors: Floors,
 }
 
 /// A lane with work, and what its queue says about it.
+#[derive(Clone)]
 struct Head {
     head: LaneHead,
     lane: Lane,
     settings: QueueSettings,
+    /// Every job of the lane that waits is behind it.
+    floor: Place,
+    /// The first of them.
+    first: Place,
 }
 
 const HEADS: Sql = Sql::new(
     &["select l.lane, l.tenant, l.queue, l.kind, l.priority, l.affinity, l.guarded,
            q.starvation_s, q.concurrency, q.per_key, q.rate_per_s, q.settings,
            (select j.run_at from jobs j where j.lane = l.lane and j.due_at is null and j.parked is null
-                and j.worker is null order by j.run_at, j.id limit 1)
+                and j.worker is null order by j.run_at, j.id limit 1), null
        from lanes l left join queues q on q.tenant = l.tenant and q.name = l.queue
-       where l.tenant = $2 and l.queue = $1 and q.paused_at is null limit 10000"],
+       where l.tenant = $4 and l.queue = $1 and q.paused_at is null limit 10000"],
     "select l.lane, l.tenant, l.queue, l.kind, l.priority, l.affinity, l.guarded,
-         q.starvation_s, q.concurrency, q.per_key, q.rate_per_s, q.settings, h.run_at
-     from unnest($1::text[]) as n(queue) join lanes l on l.tenant = $2 and l.queue = n.queue
+         q.starvation_s, q.concurrency, q.per_key, q.rate_per_s, q.settings, h.run_at, h.id
+     from unnest($1::text[], $2::timestamptz[], $3::uuid[]) as n(queue, run_at, id)
+         join lanes l on l.tenant = $4 and l.queue = n.queue
          left join queues q on q.tenant = l.tenant and q.name = l.queue
-         cross join lateral (select j.run_at from jobs j where j.lane = l.lane and j.due_at is null
-             and j.parked is null and j.worker is null order by j.run_at, j.id limit 1) h
+         cross join lateral (select j.run_at, j.id from jobs j where j.lane = l.lane and j.due_at is null
+             and j.parked is null and j.worker is null and (j.run_at, j.id) > (n.run_at, n.id)
+             order by j.run_at, j.id limit 1) h
      where q.paused_at is null limit 10000",
 );
 
@@ -110,6 +125,7 @@ const TAKE: Sql = Sql::new(
            created_at, run_at, webhook"],
     "with due as materialized (
          select id from jobs where lane = $1 and due_at is null and parked is null and worker is null
+             and (run_at, id) > ($7, $8)
          order by run_at, id limit $2 for update skip locked)
      update jobs j set state = 'working', worker = $3, claim = $4, epoch = epoch + 1, attempt = attempt + 1,
          started_at = $5::timestamptz, deadline_at = $5::timestamptz + coalesce(timeout_s, $6::bigint) * interval '1 second',
@@ -122,19 +138,23 @@ const INSERT_CLAIM: Sql = Sql::both(&["insert into claims (claim, tenant, worker
      values ($1, $2, $3, $4, $5, $6)"]);
 
 impl Operation for Claim {
-    type Output = Claimed;
+    type Output = (Claimed, Vec<(Name, Floor)>);
 
-    async fn run(&self, tx: &mut Tx<'_>) -> Result<Claimed, StoreError> {
+    fn reads_first(&self) -> Option<(Sql, Column<'_>)> {
+        Some(workers::load_first(&[self.worker]))
+    }
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
         let now = tx.now();
         let worker = workers::load(tx, &[self.worker]).await?.pop().filter(|worker| worker.tenant == self.tenant);
-        let Some(worker) = worker else { return Ok(Claimed::NotFound) };
+        let Some(worker) = worker else { return Ok((Claimed::NotFound, Vec::new())) };
         if !worker.is_alive(now) {
-            return Ok(Claimed::Gone);
+            return Ok((Claimed::Gone, Vec::new()));
         }
         let queues = worker.queues.clone();
         if worker.draining {
             worker.touch(tx).await?;
-            return Ok(Claimed::Jobs { jobs: Vec::new(), queues, draining: true });
+            return Ok((Claimed::Jobs { jobs: Vec::new(), queues, draining: true }, Vec::new()));
         }
         let mut taking = Taking {
             claim: new_uuid(now),
@@ -145,8 +165,10 @@ impl Operation for Claim {
             jobs: Vec::new(),
             changes: Changes::default(),
             notices: Vec::new(),
+            reached: HashMap::new(),
         };
-        let heads = heads(tx, &worker).await?;
+        let seen = self.see(tx, &queues).await?;
+        let heads = seen.heads.iter().filter(|head| head.is_served_by(&worker)).cloned().collect();
         taking.take(tx, heads, self.max).await?;
         let took = taking.jobs.iter().any(|job| job.affinity.is_some());
         let affinity = if took { taking.held.clone() } else { self.affinity.clone() };
@@ -155,41 +177,89 @@ impl Operation for Claim {
         } else {
             worker.renew(tx, &affinity, Some(now)).await?;
         }
-        Ok(Claimed::Jobs { jobs: taking.record(tx).await?, queues, draining: false })
+        let raised = seen.raised(&taking.reached, now);
+        Ok((Claimed::Jobs { jobs: taking.record(tx).await?, queues, draining: false }, raised))
     }
 }
 
-/// The lanes this worker may take from now.
-async fn heads(tx: &mut Tx<'_>, worker: &Worker) -> Result<Vec<Head>, StoreError> {
-    let queues = [Column::texts(worker.queues.iter().map(Name::as_str))];
-    let rows = tx.query_each(&HEADS, &queues, &[Param::Int(worker.tenant.0)]).await?;
-    let mut heads = Vec::with_capacity(rows.len());
-    for row in &rows {
-        let Some(waiting_since) = row.opt_time(12)? else { continue };
-        let lane = lane_at(row, 1)?;
-        let serves_kind = worker.kinds.as_ref().is_none_or(|kinds| kinds.contains(&lane.kind));
-        let serves_affinity = match (&worker.affinities, &lane.affinity) {
+/// The lanes with work, as one look found them.
+struct Seen {
+    heads: Vec<Head>,
+    /// Where each queue was looked at from.
+    floors: HashMap<Name, Floor>,
+}
+
+impl Claim {
+    async fn see(&self, tx: &mut Tx<'_>, queues: &[Name]) -> Result<Seen, StoreError> {
+        // On SQLite the index holds jobs that wait and nothing else: there is nothing to walk over.
+        let is_postgres = tx.is_postgres();
+        let floor = |queue: &Name| if is_postgres { self.floors.of(self.tenant, queue) } else { Floor::none() };
+        let floors: HashMap<Name, Floor> = queues.iter().map(|queue| (queue.clone(), floor(queue))).collect();
+        let seen = self.look(tx, queues, floors).await?;
+        if !seen.heads.is_empty() || seen.floors.values().all(Floor::is_none) {
+            return Ok(seen);
+        }
+        let floors = queues.iter().map(|queue| (queue.clone(), Floor::none())).collect();
+        self.look(tx, queues, floors).await
+    }
+
+    async fn look(&self, tx: &mut Tx<'_>, queues: &[Name], floors: HashMap<Name, Floor>) -> Result<Seen, StoreError> {
+        let columns = [
+            Column::texts(queues.iter().map(Name::as_str)),
+            Column::Time(queues.iter().map(|queue| Some(floors[queue].place.run_at)).collect()),
+            Column::uuids(queues.iter().map(|queue| floors[queue].place.id)),
+        ];
+        let rows = tx.query_each(&HEADS, &columns, &[Param::Int(self.tenant.0)]).await?;
+        let mut heads = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let Some(waiting_since) = row.opt_time(12)? else { continue };
+            let lane = lane_at(row, 1)?;
+            let mut settings = settings_from_json(row.opt_text(11)?.as_deref())?;
+            settings.starvation_s = row.opt_int(7)?;
+            settings.concurrency = row.opt_int(8)?.map(|limit| limit as u32);
+            settings.per_key = row.opt_int(9)?.map(|limit| limit as u32);
+            settings.rate_per_s = row.opt_real(10)?;
+            let head = LaneHead {
+                lane: row.int(0)?,
+                priority: lane.priority,
+                affinity: lane.affinity.clone(),
+                waiting_since,
+                starvation_ms: settings.starvation_ms(),
+            };
+            let floor = floors[&lane.queue].place;
+            let first = Place { run_at: waiting_since, id: row.opt_uuid(13)?.unwrap_or_default() };
+            heads.push(Head { head, lane, settings, floor, first });
+        }
+        Ok(Seen { heads, floors })
+    }
+}
+
+impl Seen {
+    /// Where the queues that had work begin now. Of one that had none it is not known why: it may be paused.
+    fn raised(self, reached: &HashMap<i64, Place>, now: Time) -> Vec<(Name, Floor)> {
+        if self.heads.len() >= LANES {
+            return Vec::new();
+        }
+        let mut places: HashMap<Name, Place> = HashMap::new();
+        for head in self.heads {
+            // The first job that was seen still waits, unless jobs were taken from there on.
+            let before = Place { id: Uuid::nil(), ..head.first };
+            let place = reached.get(&head.head.lane).copied().unwrap_or(before).min(Place::settled(now));
+            places.entry(head.lane.queue).and_modify(|least| *least = place.min(*least)).or_insert(place);
+        }
+        places.into_iter().map(|(queue, place)| (queue.clone(), self.floors[&queue].raised(place))).collect()
+    }
+}
+
+impl Head {
+    fn is_served_by(&self, worker: &Worker) -> bool {
+        let serves_kind = worker.kinds.as_ref().is_none_or(|kinds| kinds.contains(&self.lane.kind));
+        let serves_affinity = match (&worker.affinities, &self.lane.affinity) {
             (Some(affinities), Some(affinity)) => affinities.contains(affinity),
             _ => true,
         };
-        if !serves_kind || !serves_affinity {
-            continue;
-        }
-        let mut settings = settings_from_json(row.opt_text(11)?.as_deref())?;
-        settings.starvation_s = row.opt_int(7)?;
-        settings.concurrency = row.opt_int(8)?.map(|limit| limit as u32);
-        settings.per_key = row.opt_int(9)?.map(|limit| limit as u32);
-        settings.rate_per_s = row.opt_real(10)?;
-        let head = LaneHead {
-            lane: row.int(0)?,
-            priority: lane.priority,
-            affinity: lane.affinity.clone(),
-            waiting_since,
-            starvation_ms: settings.starvation_ms(),
-        };
-        heads.push(Head { head, lane, settings });
+        serves_kind && serves_affinity
     }
-    Ok(heads)
 }
 
 /// A claim while it is being filled.
@@ -203,6 +273,8 @@ struct Taking {
     jobs: Vec<ClaimedJob>,
     changes: Changes,
     notices: Vec<Notice>,
+    /// How far into each lane everything has been taken.
+    reached: HashMap<i64, Place>,
 }
 
 impl Taking {
@@ -254,9 +326,15 @@ impl Taking {
             Param::Uuid(self.claim),
             Param::Time(tx.now()),
             Param::int(head.settings.timeout_s_for(&head.lane.kind)),
+            Param::Time(head.floor.run_at),
+            Param::Uuid(head.floor.id),
         ];
+        let before = self.jobs.len();
         let rows = tx.query(&TAKE, &params).await?;
         self.add(&rows, &HashMap::from([(head.head.lane, &head.lane)]))?;
+        let last = self.jobs[before..].last().map(|job| Place { run_at: job.run_at, id: job.id.uuid() });
+        let reached = if rows.len() < want { Some(Place::settled(tx.now())) } else { last };
+        self.reached.extend(reached.map(|place| (head.head.lane, place)));
         Ok(false)
     }
 
@@ -296,7 +374,7 @@ impl Taking {
             Param::Int(self.jobs.len() as i64),
             Param::Time(tx.now()),
         ];
-        tx.execute(&INSERT_CLAIM, &params).await?;
+        tx.execute_later(&INSERT_CLAIM, &[], &params).await?;
         self.changes.write(tx).await?;
         room::spend_tokens(tx, self.tenant, &self.jobs, &self.room).await?;
         write_outbox(tx, self.notices, tx.now()).await?;

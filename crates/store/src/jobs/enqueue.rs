@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use domain::{Affinity, JobId, JobState, Label, Name, RetryPolicy, TenantId, Time};
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Batcher};
 use crate::clock::new_job_ids;
 use crate::counters::Changes;
 use crate::error::StoreError;
@@ -138,7 +138,8 @@ pub(crate) struct EnqueueBatch {
 }
 
 impl EnqueueBatch {
-    /// For an operation that enqueues as part of something larger.
+    /// For an operation that enqueues as part of something larger. The rows are written with the commit: nothing in that
+    /// operation can read them.
     pub(crate) fn one(request: EnqueueRequest) -> Self {
         Self { requests: vec![request] }
     }
@@ -147,6 +148,10 @@ impl EnqueueBatch {
 impl Batch for EnqueueBatch {
     type Request = EnqueueRequest;
     type Reply = EnqueueReply;
+
+    fn batcher(store: &Store) -> &Batcher<Self> {
+        &store.batchers().enqueue
+    }
 
     fn of(_: &Store, requests: Vec<EnqueueRequest>) -> Self {
         Self { requests }
@@ -161,6 +166,9 @@ impl Batch for EnqueueBatch {
         for reply in replies {
             let EnqueueReply::Accepted(jobs) = reply else { continue };
             for job in jobs.iter().filter(|job| !job.existing) {
+                if job.run_at < job.created_at {
+                    store.floors().drop_of(job.tenant, &job.queue);
+                }
                 if job.state == JobState::Scheduled {
                     store.hints().wake(&Topic::Due);
                 } else if told != Some((job.tenant, &job.queue)) {

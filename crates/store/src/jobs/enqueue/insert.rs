@@ -33,7 +33,7 @@ pub(super) async fn jobs(tx: &mut Tx<'_>, entries: &[&Entry<'_>]) -> Result<(), 
     let now = Param::Time(tx.now());
     let (plain, full): (Vec<&Entry<'_>>, Vec<&Entry<'_>>) =
         entries.iter().copied().partition(|entry| entry.job.extras.is_none());
-    tx.execute_each(&INSERT_PLAIN, &plain_columns(&plain), &[now]).await?;
+    tx.execute_later(&INSERT_PLAIN, &plain_columns(&plain), &[now]).await?;
     if full.is_empty() {
         return Ok(());
     }
@@ -56,7 +56,7 @@ pub(super) async fn jobs(tx: &mut Tx<'_>, entries: &[&Entry<'_>]) -> Result<(), 
         Column::Text(extras.iter().map(|e| e.triggered_by.as_deref()).collect()),
         Column::ints(extras.iter().map(|e| i64::from(e.depth))),
     ]);
-    tx.execute_each(&INSERT_FULL, &columns, &[now]).await.map(|_| ())
+    tx.execute_later(&INSERT_FULL, &columns, &[now]).await
 }
 
 struct Stored {
@@ -103,5 +103,5 @@ pub(super) async fn tags(tx: &mut Tx<'_>, entries: &[&Entry<'_>]) -> Result<(), 
         Column::texts(tagged.iter().map(|(_, tag)| tag.as_str())),
         Column::jobs(tagged.iter().map(|(entry, _)| entry.id)),
     ];
-    tx.execute_each(&INSERT_TAGS, &columns, &[]).await.map(|_| ())
+    tx.execute_later(&INSERT_TAGS, &columns, &[]).await
 }
