@@ -4,7 +4,7 @@
 //! one commit.
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use domain::limits::{SHARED_COMMIT_JOBS, SHARED_COMMIT_REQUESTS};
 use tokio::sync::oneshot;
@@ -31,20 +31,21 @@ pub(crate) trait Batch: Operation<Output = Vec<Self::Reply>> + Sized {
     type Request: Send + 'static;
     type Reply: Send + 'static;
 
+    fn batcher(store: &Store) -> &Batcher<Self>;
     fn of(store: &Store, requests: Vec<Self::Request>) -> Self;
     fn jobs(request: &Self::Request) -> usize;
     /// Runs once the commit holds.
     fn committed(store: &Store, replies: &[Self::Reply]);
 }
 
-type Waiting<B> = (<B as Batch>::Request, oneshot::Sender<Result<<B as Batch>::Reply, StoreError>>);
+type Answer<B> = oneshot::Sender<Result<<B as Batch>::Reply, StoreError>>;
 
 pub(crate) struct Batcher<B: Batch> {
     state: Mutex<State<B>>,
 }
 
 struct State<B: Batch> {
-    waiting: VecDeque<Waiting<B>>,
+    waiting: VecDeque<(B::Request, Answer<B>)>,
     under_way: usize,
 }
 
@@ -66,34 +67,49 @@ impl<B: Batch> Batcher<B> {
         (start, answer)
     }
 
-    /// As many requests as fit one commit. None means that the runner's place is given back: in the same breath, so that
-    /// a request that comes in now starts a runner of its own.
-    fn take(&self) -> Vec<Waiting<B>> {
+    /// Whether there is nothing to do. If so the runner's place is given back: in the same breath, so that a request that
+    /// comes in now starts a runner of its own.
+    fn is_done(&self) -> bool {
         let mut state = self.state.lock().expect("no batcher panics");
-        let mut taken = Vec::new();
+        if state.waiting.is_empty() {
+            state.under_way -= 1;
+        }
+        state.waiting.is_empty()
+    }
+
+    /// As many requests as fit one commit.
+    fn take(&self) -> (Vec<B::Request>, Vec<Answer<B>>) {
+        let mut state = self.state.lock().expect("no batcher panics");
+        let (mut requests, mut answers) = (Vec::new(), Vec::new());
         let mut jobs = 0;
         while let Some((request, _)) = state.waiting.front() {
             jobs += B::jobs(request);
-            if !taken.is_empty() && (jobs > SHARED_COMMIT_JOBS || taken.len() >= SHARED_COMMIT_REQUESTS) {
+            if !requests.is_empty() && (jobs > SHARED_COMMIT_JOBS || requests.len() >= SHARED_COMMIT_REQUESTS) {
                 break;
             }
-            taken.extend(state.waiting.pop_front());
+            let Some((request, answer)) = state.waiting.pop_front() else { break };
+            requests.push(request);
+            answers.push(answer);
         }
-        if taken.is_empty() {
-            state.under_way -= 1;
-        }
-        taken
+        (requests, answers)
     }
 
     async fn run(&self, store: &Store) {
         let place = Place { batcher: self };
-        loop {
-            let taken = self.take();
-            if taken.is_empty() {
-                return std::mem::forget(place);
-            }
-            let (requests, answers): (Vec<_>, Vec<_>) = taken.into_iter().unzip();
-            match store.write(B::of(store, requests)).await {
+        while !self.is_done() {
+            // Requests are taken when the transaction is open, not when it is asked for: who came meanwhile is in it.
+            let taken: Arc<Mutex<Vec<Answer<B>>>> = Arc::default();
+            let late = {
+                let (store, taken) = (store.clone(), taken.clone());
+                move || {
+                    let (requests, answers) = B::batcher(&store).take();
+                    *taken.lock().expect("nobody panics with the answers in hand") = answers;
+                    B::of(&store, requests)
+                }
+            };
+            let written = store.write_late(late).await;
+            let mut answers = std::mem::take(&mut *taken.lock().expect("nobody panics with the answers in hand"));
+            match written {
                 Ok(replies) => {
                     B::committed(store, &replies);
                     for (answer, reply) in answers.into_iter().zip(replies) {
@@ -101,12 +117,17 @@ impl<B: Batch> Batcher<B> {
                     }
                 }
                 Err(error) => {
+                    // There was no transaction to take them into: whoever waits now hears why.
+                    if answers.is_empty() {
+                        answers = self.take().1;
+                    }
                     for answer in answers {
                         let _ = answer.send(Err(error.share()));
                     }
                 }
             }
         }
+        std::mem::forget(place);
     }
 }
 
@@ -123,20 +144,19 @@ impl<B: Batch> Drop for Place<'_, B> {
 
 impl Store {
     pub(crate) async fn shared_enqueue(&self, request: EnqueueRequest) -> Result<EnqueueReply, StoreError> {
-        let (start, answer) = self.batchers().enqueue.submit(request);
-        if start {
-            let store = self.clone();
-            self.batchers().tracker.spawn(async move { store.batchers().enqueue.run(&store).await });
-        }
-        answer.await.map_err(|_| StoreError::unexpected("an enqueue was dropped"))?
+        self.shared::<EnqueueBatch>(request).await
     }
 
     pub(crate) async fn shared_settle(&self, request: SettleRequest) -> Result<SettleReply, StoreError> {
-        let (start, answer) = self.batchers().settle.submit(request);
+        self.shared::<SettleBatch>(request).await
+    }
+
+    async fn shared<B: Batch>(&self, request: B::Request) -> Result<B::Reply, StoreError> {
+        let (start, answer) = B::batcher(self).submit(request);
         if start {
             let store = self.clone();
-            self.batchers().tracker.spawn(async move { store.batchers().settle.run(&store).await });
+            self.batchers().tracker.spawn(async move { B::batcher(&store).run(&store).await });
         }
-        answer.await.map_err(|_| StoreError::unexpected("a settle was dropped"))?
+        answer.await.map_err(|_| StoreError::unexpected("a request was dropped"))?
     }
 }

@@ -21,6 +21,7 @@ impl Store {
         let hints = self.hints();
         effects.ended.iter().for_each(|job| hints.wake(&Topic::Ended(*job)));
         for (tenant, queue) in &effects.ready {
+            self.floors().drop_of(*tenant, queue);
             hints.tell(Topic::Ready(*tenant, queue.clone()));
         }
         effects.workers.iter().for_each(|worker| hints.tell(Topic::Worker(*worker)));

@@ -11,6 +11,7 @@ pub mod counters;
 pub mod dead_letters;
 mod effects;
 mod error;
+mod floors;
 pub mod hints;
 pub mod jobs;
 mod lanes;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::batch::Batchers;
 use crate::clock::Clock;
 use crate::error::StoreError;
+use crate::floors::Floors;
 use crate::hints::Hints;
 use crate::lanes::LaneCache;
 use crate::tx::{Operation, Postgres, Sqlite};
@@ -60,6 +61,7 @@ struct Inner {
     clock: Clock,
     hints: Hints,
     lanes: LaneCache,
+    floors: Floors,
     batchers: Batchers,
 }
 
@@ -87,6 +89,7 @@ impl Store {
                 clock: options.clock,
                 hints: Hints::default(),
                 lanes: LaneCache::default(),
+                floors: Floors::default(),
                 batchers: Batchers::default(),
             }),
         })
@@ -94,9 +97,17 @@ impl Store {
 
     /// Runs an operation in a transaction of its own (on SQLite: in a commit shared with others).
     pub async fn write<O: Operation>(&self, operation: O) -> Result<O::Output, StoreError> {
+        self.write_late(|| operation).await
+    }
+
+    /// The same for an operation that is put together once its transaction is open.
+    pub(crate) async fn write_late<O: Operation>(
+        &self,
+        make: impl FnOnce() -> O + Send + 'static,
+    ) -> Result<O::Output, StoreError> {
         match &self.inner.backend {
-            Backend::Sqlite(sqlite) => sqlite.write(operation).await,
-            Backend::Postgres(postgres) => postgres.write(operation).await,
+            Backend::Sqlite(sqlite) => sqlite.write(make).await,
+            Backend::Postgres(postgres) => postgres.write(make).await,
         }
     }
 
@@ -138,6 +149,10 @@ impl Store {
 
     pub(crate) fn lanes(&self) -> &LaneCache {
         &self.inner.lanes
+    }
+
+    pub(crate) fn floors(&self) -> &Floors {
+        &self.inner.floors
     }
 
     pub(crate) fn batchers(&self) -> &Batchers {

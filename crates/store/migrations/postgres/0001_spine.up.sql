@@ -75,8 +75,9 @@ create table jobs (
     webhook json,
     parent uuid,
     triggered_by text
-) with (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
--- A claim changes no column of an index or of its condition: on PostgreSQL it is a heap-only update.
+) with (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+-- A claim changes no column of an index or of its condition: it is a heap-only update, and every page has room for one
+-- of each of its rows.
 create index jobs_ready on jobs (lane, run_at, id) where due_at is null and parked is null;
 create index jobs_due on jobs (due_at, id) where due_at is not null;
 create index jobs_parked on jobs (tenant, parked, run_at, id) where parked is not null;

@@ -76,8 +76,9 @@ create table jobs (
     parent blob,
     triggered_by text
 ) without rowid;
--- A claim changes no column of an index or of its condition: on PostgreSQL it is a heap-only update.
-create index jobs_ready on jobs (lane, run_at, id) where due_at is null and parked is null;
+-- Only jobs that wait: a claim never walks over what others have taken. On PostgreSQL the claimed stay in it, so that a
+-- claim changes no column of an index or of its condition and is a heap-only update.
+create index jobs_ready on jobs (lane, run_at, id) where due_at is null and parked is null and worker is null;
 create index jobs_due on jobs (due_at, id) where due_at is not null;
 create index jobs_parked on jobs (tenant, parked, run_at, id) where parked is not null;
 create index jobs_held_back on jobs (lane, id) where due_at is not null or parked is not null;

@@ -2,6 +2,7 @@
 
 pub mod cancel;
 pub mod claim;
+pub(crate) mod end;
 pub mod enqueue;
 pub mod get;
 pub mod history;

@@ -8,13 +8,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use domain::job::{Event, Held};
 use domain::{Epoch, JobError, JobId, JobState, Refusal, Resolution, TenantId, WorkerId};
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Batcher};
 use crate::clock::dice;
 use crate::counters::Changes;
 use crate::effects::Effects;
 use crate::error::StoreError;
+use crate::jobs::end::{self, Ending, Gone};
 use crate::jobs::holds::Holder;
-use crate::jobs::transition::{self, Ending, LiveJob, Notice, Step};
+use crate::jobs::transition::{self, LiveJob, Notice, Step};
 use crate::lanes::LaneCache;
 use crate::queues;
 use crate::store::Store;
@@ -89,6 +90,10 @@ impl Batch for SettleBatch {
     type Request = SettleRequest;
     type Reply = SettleReply;
 
+    fn batcher(store: &Store) -> &Batcher<Self> {
+        &store.batchers().settle
+    }
+
     fn of(store: &Store, requests: Vec<SettleRequest>) -> Self {
         Self { requests, lanes: store.lanes().clone() }
     }
@@ -113,6 +118,10 @@ struct Open<'a> {
 
 impl Operation for SettleBatch {
     type Output = Vec<SettleReply>;
+
+    fn reads_first(&self) -> Option<(Sql, Column<'_>)> {
+        Some(workers::load_first(&self.workers()))
+    }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<SettleReply>, StoreError> {
         let mut changes = Changes::default();
@@ -151,15 +160,19 @@ const ENDED: Sql = Sql::new(
 );
 
 impl SettleBatch {
-    /// The workers that exist, and whether they live. Whoever lives has its lease renewed.
-    async fn living_workers(&self, tx: &mut Tx<'_>) -> Result<BTreeMap<WorkerId, bool>, StoreError> {
+    fn workers(&self) -> Vec<WorkerId> {
         let mut ids: Vec<WorkerId> = self.requests.iter().map(|request| request.worker).collect();
         ids.sort_unstable();
         ids.dedup();
+        ids
+    }
+
+    /// The workers that exist, and whether they live. Whoever lives has its lease renewed.
+    async fn living_workers(&self, tx: &mut Tx<'_>) -> Result<BTreeMap<WorkerId, bool>, StoreError> {
         let of_tenant: HashMap<WorkerId, TenantId> =
             self.requests.iter().map(|request| (request.worker, request.tenant)).collect();
         let mut living = BTreeMap::new();
-        let mut known = workers::load(tx, &ids).await?;
+        let mut known = workers::load(tx, &self.workers()).await?;
         known.sort_by_key(|worker| worker.id);
         for worker in known.iter().filter(|worker| of_tenant.get(&worker.id) == Some(&worker.tenant)) {
             let alive = worker.is_alive(tx.now());
@@ -201,23 +214,7 @@ impl SettleBatch {
         changes: &mut Changes,
         effects: &mut Effects,
     ) -> Result<Vec<Open<'a>>, StoreError> {
-        let ending = |open: &Open<'_>| Ending {
-            id: open.outcome.job,
-            tenant: open.tenant,
-            epoch: open.outcome.epoch,
-            worker: Some(open.worker),
-            new_epoch: open.outcome.epoch,
-            state: JobState::Succeeded,
-            result: match &open.outcome.end {
-                End::Finish(result) => result.as_deref().map(str::to_owned),
-                _ => None,
-            },
-            error: None,
-            error_code: None,
-            actor: None,
-        };
-        let endings: Vec<Ending> = finishes.iter().map(ending).collect();
-        let gone = transition::end(tx, &endings).await?;
+        let gone = finish_all(tx, &finishes).await?;
         let lanes = self.lanes.of(tx, &gone.iter().map(|gone| gone.lane).collect::<Vec<_>>()).await?;
         for gone in &gone {
             changes.moved(gone.tenant, &lanes[&gone.lane].queue, gone.state, JobState::Succeeded);
@@ -358,6 +355,41 @@ impl SettleBatch {
             Err(refusal) => Err((refusal, before)),
         })
     }
+}
+
+/// Alike are at least this many: fewer are not worth a statement of their own.
+const ALIKE: usize = 4;
+
+/// Moves what the guard lets through to `ended`: those that are alike together, the rest row by row.
+async fn finish_all(tx: &mut Tx<'_>, finishes: &[Open<'_>]) -> Result<Vec<Gone>, StoreError> {
+    let mut alike: BTreeMap<(TenantId, WorkerId, Epoch), Vec<JobId>> = BTreeMap::new();
+    let mut singly: Vec<Ending> = Vec::new();
+    for open in finishes {
+        match &open.outcome.end {
+            End::Finish(None) => {
+                let of = (open.tenant, open.worker, open.outcome.epoch);
+                alike.entry(of).or_default().push(open.outcome.job);
+            }
+            End::Finish(Some(result)) => {
+                singly.push(Ending::succeeded(
+                    (open.tenant, open.worker, open.outcome.epoch),
+                    open.outcome.job,
+                    Some(result),
+                ));
+            }
+            _ => {}
+        }
+    }
+    let mut gone = Vec::with_capacity(finishes.len());
+    for (of, jobs) in alike {
+        if jobs.len() < ALIKE {
+            singly.extend(jobs.into_iter().map(|job| Ending::succeeded(of, job, None)));
+        } else {
+            gone.extend(end::finish_alike(tx, of.0, of.1, of.2, &jobs).await?);
+        }
+    }
+    gone.extend(end::end(tx, &singly).await?);
+    Ok(gone)
 }
 
 fn refused(refusal: Refusal) -> Status {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use domain::job::Claim;
 use domain::{
-    Epoch, Job, JobError, JobId, JobState, Label, Name, Origin, Outcome, QueueSettings, Resolution, RetryPolicy, State,
+    Epoch, Job, JobError, JobId, JobState, Label, Name, Outcome, QueueSettings, Resolution, RetryPolicy, State,
     TenantId, Time, WorkerId,
 };
 use uuid::Uuid;
@@ -18,6 +18,7 @@ use crate::counters::Changes;
 use crate::dead_letters::{self, jobs::Failed};
 use crate::effects::Effects;
 use crate::error::StoreError;
+use crate::jobs::end::{Ending, Gone, end};
 use crate::jobs::holds::{self, Holder};
 use crate::lanes::LaneCache;
 use crate::tx::{Column, Param, Row, Sql, Tx};
@@ -198,140 +199,6 @@ async fn handlers_ended(tx: &mut Tx<'_>, ended: &[Gone], steps: &[Step]) -> Resu
     Ok(())
 }
 
-/// A job's end, guarded by the claim it must still have.
-pub(crate) struct Ending {
-    pub(crate) id: JobId,
-    pub(crate) tenant: TenantId,
-    pub(crate) epoch: Epoch,
-    pub(crate) worker: Option<WorkerId>,
-    pub(crate) new_epoch: Epoch,
-    pub(crate) state: JobState,
-    pub(crate) result: Option<String>,
-    pub(crate) error: Option<String>,
-    pub(crate) error_code: Option<String>,
-    pub(crate) actor: Option<String>,
-}
-
-impl Ending {
-    fn of(step: &Step) -> Self {
-        let error = match &step.after.state {
-            State::Ended { outcome: Outcome::Failed(error), .. } => Some(error),
-            _ => None,
-        };
-        Self {
-            id: step.before.id,
-            tenant: step.before.tenant,
-            epoch: step.before.epoch,
-            worker: step.before.worker,
-            new_epoch: step.after.epoch,
-            state: step.after.job_state(),
-            result: step.result.clone(),
-            error: error.map(error_to_json),
-            error_code: error.map(|error| error.code.clone()),
-            actor: step.actor.clone(),
-        }
-    }
-}
-
-/// What was left behind by a job that ended.
-pub(crate) struct Gone {
-    pub(crate) id: JobId,
-    pub(crate) tenant: TenantId,
-    pub(crate) lane: i64,
-    pub(crate) state: JobState,
-    pub(crate) claim: Option<Uuid>,
-    pub(crate) held: bool,
-    pub(crate) epoch: Epoch,
-    pub(crate) attempt: i32,
-    pub(crate) webhook: bool,
-    unique_key: Option<String>,
-    triggered_by: Option<String>,
-}
-
-impl Gone {
-    /// Tells the dead letter that this job was the handler of, if it was one.
-    pub(crate) async fn handler_ended(&self, tx: &mut Tx<'_>, resolution: Resolution) -> Result<(), StoreError> {
-        let Some(triggered_by) = self.triggered_by.as_deref() else { return Ok(()) };
-        let origin = Origin::parse(Some(triggered_by));
-        dead_letters::jobs::handler_ended(tx, self.tenant, &origin, resolution).await
-    }
-}
-
-const END: Sql = Sql::new(
-    &[
-        "insert into ended (id, tenant, lane, state, run_at, worker, epoch, attempt, max_attempts, started_at, begun_at,
-             finished_at, wait_s, timeout_s, depth, progress, version, created_at, principal, actor, payload, result,
-             retry, subject, process, run, unique_key, concurrency_key, tags, phase, error, error_code, webhook, parent,
-             triggered_by)
-         select id, tenant, lane, $6, run_at, worker, $5, attempt, max_attempts, started_at, begun_at,
-             $11, wait_s, timeout_s, depth, progress, version + 1, created_at, principal, $10, payload, $7,
-             retry, subject, process, run, unique_key, concurrency_key, tags, phase,
-             case when $6 = 'succeeded' then null else coalesce($8, error) end, $9, webhook, parent, triggered_by
-         from jobs where id = $1 and tenant = $2 and epoch = $3 and worker is $4",
-        "delete from jobs where id = $1 and tenant = $2 and epoch = $3 and worker is $4
-         returning id, tenant, lane, state, claim, held, attempt, webhook,
-             case when unique_until is null then unique_key end, epoch, triggered_by",
-    ],
-    "with o as (
-         select * from unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::uuid[], $5::bigint[], $6::text[], $7::json[],
-             $8::json[], $9::text[], $10::text[])
-             as o(id, tenant, epoch, worker, new_epoch, new_state, result, new_error, error_code, actor)),
-     gone as (
-         delete from jobs j using o
-         where j.id = o.id and j.tenant = o.tenant and j.epoch = o.epoch and j.worker is not distinct from o.worker
-         returning j.*, o.new_epoch, o.new_state, o.result, o.new_error, o.error_code, o.actor),
-     kept as (
-         insert into ended (id, tenant, lane, state, run_at, worker, epoch, attempt, max_attempts, started_at, begun_at,
-             finished_at, wait_s, timeout_s, depth, progress, version, created_at, principal, actor, payload, result,
-             retry, subject, process, run, unique_key, concurrency_key, tags, phase, error, error_code, webhook, parent,
-             triggered_by)
-         select id, tenant, lane, new_state, run_at, worker, new_epoch, attempt, max_attempts, started_at, begun_at,
-             $11, wait_s, timeout_s, depth, progress, version + 1, created_at, principal, actor, payload, result,
-             retry, subject, process, run, unique_key, concurrency_key, tags, phase,
-             case when new_state = 'succeeded' then null else coalesce(new_error, error) end, error_code, webhook,
-             parent, triggered_by
-         from gone)
-     select id, tenant, lane, state, claim, held, attempt, webhook, case when unique_until is null then unique_key end,
-         epoch, triggered_by
-     from gone",
-);
-
-/// Moves jobs to `ended`. Those whose claim is not the given one are left as they are and missing from the answer.
-pub(crate) async fn end(tx: &mut Tx<'_>, endings: &[Ending]) -> Result<Vec<Gone>, StoreError> {
-    let of = || endings.iter();
-    let columns = [
-        Column::jobs(of().map(|e| e.id)),
-        Column::ints(of().map(|e| e.tenant.0)),
-        Column::ints(of().map(|e| e.epoch.0)),
-        Column::Uuid(of().map(|e| e.worker.map(WorkerId::uuid)).collect()),
-        Column::ints(of().map(|e| e.new_epoch.0)),
-        Column::texts(of().map(|e| e.state.as_str())),
-        Column::Json(of().map(|e| e.result.as_deref()).collect()),
-        Column::Json(of().map(|e| e.error.as_deref()).collect()),
-        Column::Text(of().map(|e| e.error_code.as_deref()).collect()),
-        Column::Text(of().map(|e| e.actor.as_deref()).collect()),
-    ];
-    let now = Param::Time(tx.now());
-    let rows = tx.query_each(&END, &columns, &[now]).await?;
-    let read = |row: &Row| {
-        let state = row.text(3)?;
-        Ok(Gone {
-            id: row.job(0)?,
-            tenant: TenantId(row.int(1)?),
-            lane: row.int(2)?,
-            state: JobState::parse(&state).ok_or_else(|| StoreError::unexpected(format!("state {state}")))?,
-            claim: row.opt_uuid(4)?,
-            held: row.bool(5)?,
-            epoch: Epoch(row.int(9)?),
-            attempt: row.int(6)? as i32,
-            webhook: row.opt_text(7)?.is_some(),
-            unique_key: row.opt_text(8)?,
-            triggered_by: row.opt_text(10)?,
-        })
-    };
-    rows.iter().map(read).collect()
-}
-
 const SEND_BACK: Sql = Sql::new(
     &["update jobs set state = $2, run_at = $3, due_at = $4, attempt = $5, epoch = $6, wait_s = $7,
            error = coalesce($8, error), worker = null, claim = null, held = 0, started_at = null, begun_at = null,
@@ -449,7 +316,7 @@ pub(crate) async fn close_claims(tx: &mut Tx<'_>, claims: impl Iterator<Item = U
         *jobs.entry(claim).or_default() += 1;
     }
     let columns = [Column::uuids(jobs.keys().copied()), Column::ints(jobs.values().copied())];
-    tx.execute_each(&CLOSE_CLAIMS, &columns, &[]).await.map(|_| ())
+    tx.execute_later(&CLOSE_CLAIMS, &columns, &[]).await
 }
 
 /// Gives back what claims held, and notes who may run now.

@@ -1,6 +1,7 @@
 //! What the engine's tasks ask of the store, one bounded step at a time.
 
 pub mod beat;
+pub mod fill;
 pub mod fold_counters;
 pub mod health;
 pub mod promote;

@@ -7,7 +7,11 @@ use crate::tx::{Operation, Sql, Tx};
 impl Store {
     /// Gives how many jobs had been forgotten.
     pub async fn unpark_forgotten(&self) -> Result<u64, StoreError> {
-        self.write(Unpark).await
+        let unparked = self.write(Unpark).await?;
+        if unparked > 0 {
+            self.floors().drop_all();
+        }
+        Ok(unparked)
     }
 }
 

@@ -3,12 +3,14 @@
 //! Operations are `async fn`s over `Tx`. On PostgreSQL they await the network. On SQLite they run on the writer's own
 //! thread and never wait, so a single poll completes them.
 
+mod later;
 mod listen;
 mod postgres;
 mod sqlite;
 mod value;
 
 use domain::Time;
+use uuid::Uuid;
 
 use crate::error::StoreError;
 pub use postgres::BEGIN;
@@ -42,6 +44,12 @@ pub trait Operation: Send + Sync + 'static {
     type Output: Send + 'static;
 
     fn run(&self, tx: &mut Tx<'_>) -> impl Future<Output = Result<Self::Output, StoreError>> + Send;
+
+    /// What it will read first, where that is known beforehand: on PostgreSQL it travels with the opening of the
+    /// transaction and costs no round trip of its own. `run` asks for it as for anything else.
+    fn reads_first(&self) -> Option<(Sql, Column<'_>)> {
+        None
+    }
 }
 
 /// An open transaction.
@@ -125,6 +133,41 @@ impl Tx<'_> {
         match &mut self.driver {
             Driver::Sqlite(tx) => tx.execute_each(sql.sqlite, columns, params),
             Driver::Postgres(tx) => tx.execute(sql.postgres, columns, params).await,
+        }
+    }
+
+    /// Runs a statement over the ids, `$1`, and gives its rows: on SQLite too it is one statement, over
+    /// `rarray($1)`.
+    pub async fn query_listed(
+        &mut self,
+        sql: &Sql,
+        ids: &[Uuid],
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, StoreError> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        match &mut self.driver {
+            Driver::Sqlite(tx) => tx.query_listed(sql.sqlite, ids, params),
+            Driver::Postgres(tx) => tx.query(sql.postgres, &[Column::uuids(ids.iter().copied())], params).await,
+        }
+    }
+
+    /// Runs a statement for each row of `columns`, at the latest with the commit: on PostgreSQL what is left for later
+    /// travels with it in one round trip. For statements that nothing in the operation looks at again.
+    pub async fn execute_later(
+        &mut self,
+        sql: &Sql,
+        columns: &[Column<'_>],
+        params: &[Param<'_>],
+    ) -> Result<(), StoreError> {
+        if columns.first().is_some_and(Column::is_empty) {
+            return Ok(());
+        }
+        match &mut self.driver {
+            Driver::Sqlite(tx) if columns.is_empty() => tx.execute(sql.sqlite, params).map(|_| ()),
+            Driver::Sqlite(tx) => tx.execute_each(sql.sqlite, columns, params).map(|_| ()),
+            Driver::Postgres(tx) => tx.execute_later(sql.postgres, columns, params).await,
         }
     }
 

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
+use deadpool_postgres::{
+    ClientWrapper, Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime,
+};
 use domain::Time;
 use rustls::{ClientConfig, RootCertStore};
 use tokio_postgres::error::SqlState;
@@ -10,6 +12,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Config, SimpleQueryMessage};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::later::{self, Later};
 use super::value::{Column, Param, Row};
 use super::{Driver, Operation, Tx};
 use crate::clock::Clock;
@@ -30,6 +33,15 @@ pub const BEGIN: &str = "begin; set local search_path to windlass, pg_temp; set 
                          set local enable_hashjoin to off; set local enable_mergejoin to off; \
                          set local enable_bitmapscan to off; set local jit to off; \
                          select (extract(epoch from now()) * 1000000)::bigint::text";
+
+/// The same for a connection that keeps its session: the settings stand already.
+const BEGIN_IN_SESSION: &str = "begin; select (extract(epoch from now()) * 1000000)::bigint::text";
+
+/// What `BEGIN` sets per transaction, for a whole session.
+fn session_settings() -> String {
+    let settings = BEGIN.split(';').filter_map(|part| part.trim().strip_prefix("set local "));
+    settings.map(|setting| format!("set {setting}; ")).collect()
+}
 
 pub(crate) struct Postgres {
     pool: Pool,
@@ -55,26 +67,42 @@ impl Postgres {
             url.parse().map_err(|error| StoreError::Unusable(format!("the database URL is not valid: {error}")))?;
         config.application_name("windlass").connect_timeout(CONNECT_TIMEOUT);
         config.keepalives_idle(Duration::from_secs(10)).tcp_user_timeout(Duration::from_secs(10));
-        let manager = Manager::from_config(config, tls(), ManagerConfig { recycling_method: RecyclingMethod::Fast });
-        let pool = Pool::builder(manager)
-            .max_size(CONNECTIONS)
-            .wait_timeout(Some(Duration::from_secs(10)))
-            .create_timeout(Some(CONNECT_TIMEOUT))
-            .runtime(Runtime::Tokio1)
-            .build()
-            .map_err(|error| StoreError::Unusable(error.to_string()))?;
-        let prepared = !is_pooled(&pool).await?;
-        Ok(Self { pool, clock, prepared })
+        let builder = || {
+            let fast = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+            Pool::builder(Manager::from_config(config.clone(), tls(), fast))
+                .max_size(CONNECTIONS)
+                .wait_timeout(Some(Duration::from_secs(10)))
+                .create_timeout(Some(CONNECT_TIMEOUT))
+                .runtime(Runtime::Tokio1)
+        };
+        let unusable = |error: deadpool_postgres::BuildError| StoreError::Unusable(error.to_string());
+        let pool = builder().build().map_err(unusable)?;
+        if is_pooled(&pool).await? {
+            return Ok(Self { pool, clock, prepared: false });
+        }
+        let set_once = Hook::async_fn(|client: &mut ClientWrapper, _| {
+            Box::pin(async move { client.batch_execute(&session_settings()).await.map_err(HookError::Backend) })
+        });
+        let pool = builder().post_create(set_once).build().map_err(unusable)?;
+        Ok(Self { pool, clock, prepared: true })
     }
 
     pub(crate) fn is_behind_a_pooler(&self) -> bool {
         !self.prepared
     }
 
-    pub(crate) async fn write<O: Operation>(&self, operation: O) -> Result<O::Output, StoreError> {
+    /// Runs an operation that is put together once a connection is at hand.
+    pub(crate) async fn write<O: Operation>(&self, make: impl FnOnce() -> O) -> Result<O::Output, StoreError> {
+        let client = self.pool.get().await.map_err(|error| pool_error(error).error)?;
+        let operation = make();
+        let mut client = Some(client);
         let mut tries = 1;
         loop {
-            match self.attempt(&operation).await {
+            let client = match client.take() {
+                Some(client) => client,
+                None => self.pool.get().await.map_err(|error| pool_error(error).error)?,
+            };
+            match self.attempt(client, &operation).await {
                 Err(failure) if failure.again && tries < TRIES => tries += 1,
                 result => return result.map_err(|failure| failure.error),
             }
@@ -82,25 +110,24 @@ impl Postgres {
     }
 
     pub(crate) async fn read<O: Operation>(&self, operation: O) -> Result<O::Output, StoreError> {
-        self.write(operation).await
+        self.write(|| operation).await
     }
 
-    async fn attempt<O: Operation>(&self, operation: &O) -> Result<O::Output, Failure> {
-        let client = self.pool.get().await.map_err(pool_error)?;
-        let now = begin(&client, &self.clock).await?;
+    async fn attempt<O: Operation>(&self, client: Object, operation: &O) -> Result<O::Output, Failure> {
         // A caller that goes away in mid-transaction must not give the connection back with the transaction open.
         let mut guard = Guard { client: Some(client) };
         let client = guard.client.as_ref().expect("held until the end");
-        let driver = PostgresTx { client, prepared: self.prepared, failed: None };
+        let mut driver = PostgresTx { client, prepared: self.prepared, failed: None, ahead: None, later: Vec::new() };
+        let now = self.begin(&mut driver, operation).await?;
         let mut tx = Tx { driver: Driver::Postgres(driver), now };
         let result = operation.run(&mut tx).await;
-        let failed = match tx.driver {
-            Driver::Postgres(driver) => driver.failed,
-            Driver::Sqlite(_) => None,
+        let (failed, later) = match tx.driver {
+            Driver::Postgres(driver) => (driver.failed, driver.later),
+            Driver::Sqlite(_) => (None, Vec::new()),
         };
         match result {
             Ok(output) => {
-                client.batch_execute("commit").await.map_err(|error| Failure::of_commit(&error))?;
+                later::commit(client, later).await.map_err(|error| Failure::of_commit(&error))?;
                 guard.release();
                 Ok(output)
             }
@@ -111,6 +138,33 @@ impl Postgres {
                 Err(Failure { error, again: failed.is_some_and(|state| is_conflict(&state)) })
             }
         }
+    }
+
+    /// Opens the transaction and, along with it, asks what the operation will read first.
+    async fn begin<O: Operation>(&self, tx: &mut PostgresTx<'_>, operation: &O) -> Result<Time, Failure> {
+        let client = tx.client;
+        let text = if self.prepared { BEGIN_IN_SESSION } else { BEGIN };
+        let ahead = operation.reads_first().filter(|_| self.prepared);
+        let rows = match ahead {
+            None => client.simple_query(text).await,
+            Some((sql, column)) => {
+                let statement = client.prepare_cached(sql.postgres).await;
+                let statement = statement.map_err(|error| Failure::of(&error, "begin"))?;
+                let columns = [column];
+                let values = values(&columns, &[]);
+                let (begun, read) = tokio::join!(client.simple_query(text), client.query(&statement, &values));
+                let read = read.map_err(|error| Failure::of(&error, "begin"));
+                if begun.is_ok() {
+                    tx.ahead = Some((sql.postgres, read?.into_iter().map(Row::Postgres).collect()));
+                }
+                begun
+            }
+        };
+        let rows = rows.map_err(|error| Failure::of(&error, "begin"))?;
+        let micros = first_text(&rows).and_then(|text| text.parse::<i64>().ok());
+        let now =
+            micros.ok_or_else(|| Failure { error: StoreError::unexpected("begin gave no time"), again: false })?;
+        Ok(Time::from_micros(now).plus_ms(self.clock.shift_ms()))
     }
 
     /// Runs statements outside any transaction, as they are.
@@ -177,13 +231,6 @@ fn pool_error(error: deadpool_postgres::PoolError) -> Failure {
     Failure { error, again: false }
 }
 
-async fn begin(client: &Object, clock: &Clock) -> Result<Time, Failure> {
-    let rows = client.simple_query(BEGIN).await.map_err(|error| Failure::of(&error, "begin"))?;
-    let micros = first_text(&rows).and_then(|text| text.parse::<i64>().ok());
-    let now = micros.ok_or_else(|| Failure { error: StoreError::unexpected("begin gave no time"), again: false })?;
-    Ok(Time::from_micros(now).plus_ms(clock.shift_ms()))
-}
-
 fn first_text(messages: &[SimpleQueryMessage]) -> Option<String> {
     messages.iter().find_map(|message| match message {
         SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
@@ -219,6 +266,10 @@ pub(super) struct PostgresTx<'a> {
     client: &'a Object,
     prepared: bool,
     failed: Option<SqlState>,
+    /// The statement that travelled with the opening, and its rows.
+    ahead: Option<(&'static str, Vec<Row>)>,
+    /// What travels with the commit.
+    later: Vec<Later>,
 }
 
 impl PostgresTx<'_> {
@@ -228,6 +279,9 @@ impl PostgresTx<'_> {
         columns: &[Column<'_>],
         params: &[Param<'_>],
     ) -> Result<Vec<Row>, StoreError> {
+        if self.ahead.as_ref().is_some_and(|(asked, _)| *asked == text) {
+            return Ok(self.ahead.take().map(|(_, rows)| rows).unwrap_or_default());
+        }
         let rows = if self.prepared {
             let statement = self.client.prepare_cached(text).await;
             match statement {
@@ -258,6 +312,24 @@ impl PostgresTx<'_> {
             self.client.execute_typed(text, &typed(columns, params)).await
         };
         changed.map_err(|error| self.fail(error, text))
+    }
+
+    pub(super) async fn execute_later(
+        &mut self,
+        text: &'static str,
+        columns: &[Column<'_>],
+        params: &[Param<'_>],
+    ) -> Result<(), StoreError> {
+        let statement = if self.prepared {
+            match self.client.prepare_cached(text).await {
+                Ok(statement) => Ok(statement),
+                Err(error) => return Err(self.fail(error, text)),
+            }
+        } else {
+            Err(text)
+        };
+        self.later.push(Later::of(statement, typed(columns, params))?);
+        Ok(())
     }
 
     pub(super) async fn batch(&mut self, text: &str) -> Result<(), StoreError> {

@@ -3,14 +3,17 @@
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Mutex;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use domain::limits::{SHARED_COMMIT_REQUESTS, SQLITE_HOLD_MS};
 use rusqlite::types::Value as SqliteValue;
+use rusqlite::vtab::array;
 use rusqlite::{CachedStatement, Connection, ErrorCode, OpenFlags};
 use tokio::sync::{Semaphore, mpsc, oneshot};
+use uuid::Uuid;
 
 use super::value::{Column, Param, Row};
 use super::{Driver, Operation, Tx};
@@ -61,10 +64,14 @@ impl Sqlite {
         &self.path
     }
 
-    pub(crate) async fn write<O: Operation>(&self, operation: O) -> Result<O::Output, StoreError> {
+    /// Runs an operation that is put together when its turn has come.
+    pub(crate) async fn write<O: Operation>(
+        &self,
+        make: impl FnOnce() -> O + Send + 'static,
+    ) -> Result<O::Output, StoreError> {
         let (reply, answer) = oneshot::channel();
         let request: Request = Box::new(move |begun| {
-            let result = begun.and_then(|(connection, clock)| in_savepoint(connection, clock, &operation));
+            let result = begun.and_then(|(connection, clock)| in_savepoint(connection, clock, &make()));
             Box::new(move |committed| {
                 let _ = reply.send(committed.and(result));
             })
@@ -126,6 +133,7 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
              pragma cache_size = -65536; pragma temp_store = memory; pragma wal_autocheckpoint = 4000;",
         )
         .map_err(|error| open_error(path, &error.to_string()))?;
+    array::load_module(&connection).map_err(sqlite_error)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
     let mode: String = connection.pragma_query_value(None, "journal_mode", |row| row.get(0)).map_err(sqlite_error)?;
     let synchronous: i64 =
@@ -265,6 +273,28 @@ impl SqliteTx<'_> {
         Ok(rows)
     }
 
+    pub(super) fn query_listed(
+        &mut self,
+        texts: &[&str],
+        ids: &[Uuid],
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, StoreError> {
+        let blob = |id: &Uuid| SqliteValue::Blob(id.as_bytes().to_vec());
+        let list = Rc::new(ids.iter().map(blob).collect::<Vec<_>>());
+        let mut rows = Vec::new();
+        for text in texts {
+            rows.clear();
+            let mut statement = self.statement(text)?;
+            statement.raw_bind_parameter(1, &list).map_err(sqlite_error)?;
+            let wanted = statement.parameter_count();
+            for (index, param) in params.iter().enumerate().take(wanted - 1) {
+                statement.raw_bind_parameter(index + 2, param).map_err(sqlite_error)?;
+            }
+            fetch(&mut statement, &mut rows)?;
+        }
+        Ok(rows)
+    }
+
     pub(super) fn execute_each(
         &mut self,
         texts: &[&str],
@@ -300,6 +330,10 @@ fn collect<'p>(
     into: &mut Vec<Row>,
 ) -> Result<(), StoreError> {
     bind(statement, params)?;
+    fetch(statement, into)
+}
+
+fn fetch(statement: &mut CachedStatement<'_>, into: &mut Vec<Row>) -> Result<(), StoreError> {
     let width = statement.column_count();
     let mut rows = statement.raw_query();
     while let Some(row) = rows.next().map_err(sqlite_error)? {

@@ -54,6 +54,11 @@ pub(crate) async fn load(tx: &mut Tx<'_>, ids: &[WorkerId]) -> Result<Vec<Worker
     rows.iter().map(Worker::read).collect()
 }
 
+/// The same, for an operation that begins with it.
+pub(crate) fn load_first(ids: &[WorkerId]) -> (Sql, Column<'static>) {
+    (LOAD, Column::uuids(ids.iter().map(|id| id.uuid())))
+}
+
 impl Worker {
     pub(crate) fn read(row: &Row) -> Result<Self, StoreError> {
         let names = |text: String| -> Result<Vec<Name>, StoreError> {
@@ -108,7 +113,7 @@ impl Worker {
             Param::text(affinity.as_ref().map(Label::as_str)),
             Param::time(last_claim_at),
         ];
-        tx.execute(&RENEW, &params).await?;
+        tx.execute_later(&RENEW, &[], &params).await?;
         Ok(until)
     }
 }

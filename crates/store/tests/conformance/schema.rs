@@ -94,7 +94,15 @@ async fn x8_both_schemas_have_the_same_indexes() {
     )
     .await;
     assert!(sqlite.len() > 15);
-    assert_eq!(set(sqlite.into_iter().map(condition).collect()), set(postgres.into_iter().map(condition).collect()));
+    // The one that differs: on PostgreSQL a claim must not touch it, on SQLite a claim takes the job out of it.
+    let sqlite: Vec<String> = sqlite.into_iter().map(condition).collect();
+    let claimed_too = |line: String| match line.starts_with("jobs jobs_ready ") {
+        true => line.replace(" and worker is null", ""),
+        false => line,
+    };
+    assert!(sqlite.iter().any(|line| line.starts_with("jobs jobs_ready ") && line.ends_with("and worker is null")));
+    let sqlite = sqlite.into_iter().map(claimed_too).collect();
+    assert_eq!(set(sqlite), set(postgres.into_iter().map(condition).collect()));
 }
 
 #[tokio::test]

@@ -172,3 +172,35 @@ async fn x3_the_finish_statement_does_what_the_rules_say() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn x3_finishes_that_are_alike_do_what_the_rules_say() {
+    on_both(async |db| {
+        let mut ids = with_pasts(&db).await;
+        ids.extend(push_all(&db.store, (0..20).map(|_| job("q")).collect()).await.iter().map(|job| job.id));
+        let (worker, other) = (register(&db.store, &["q"]).await, register(&db.store, &["q"]).await);
+        claim(&db.store, worker, 16).await;
+        claim(&db.store, other, 8).await;
+        for (by, shift) in [(other, -1), (worker, 1), (worker, 0), (other, 0)] {
+            let before = rows(&db.store, &ids).await;
+            let held = |row: &StoredJob| Held { worker: by, epoch: Epoch((row.epoch.0 + shift).max(0)) };
+            let outcome = |row: &StoredJob| store::jobs::settle::Outcome {
+                job: row.id,
+                epoch: held(row).epoch,
+                end: End::Finish(None),
+            };
+            let outcomes: Vec<_> = before.values().map(outcome).collect();
+            let settled = db.store.settle(T, by, outcomes).await.expect("settles");
+            let Settled::Results(statuses) = settled else { panic!("the worker is known") };
+            let after = rows(&db.store, &ids).await;
+            check(&before, &after, |was, job, at| job.apply(Event::Finish { by: held(was) }, at).ok());
+            for (was, status) in before.values().zip(statuses) {
+                let applies = by_the_rules(was).apply(Event::Finish { by: held(was) }, db.clock.now()).is_ok();
+                assert_eq!(status == Status::Applied, applies, "{was:?}");
+            }
+        }
+        assert_eq!(number(&db.store, "select count(*) from claims").await, 0, "nothing is left of the claims");
+        sound(&db.store).await;
+    })
+    .await;
+}
