@@ -8,6 +8,7 @@ use crate::clock::Clock;
 use crate::error::StoreError;
 use crate::hints::Hints;
 use crate::lanes::LaneCache;
+use crate::tokens::authenticate::TokenCache;
 use crate::tx::{Operation, Postgres, Sqlite};
 
 /// Where a database is.
@@ -61,6 +62,7 @@ struct Inner {
     hints: Hints,
     lanes: LaneCache,
     batchers: Batchers,
+    tokens: TokenCache,
 }
 
 enum Backend {
@@ -88,6 +90,7 @@ impl Store {
                 hints: Hints::default(),
                 lanes: LaneCache::default(),
                 batchers: Batchers::default(),
+                tokens: TokenCache::default(),
             }),
         })
     }
@@ -142,6 +145,10 @@ impl Store {
 
     pub(crate) fn batchers(&self) -> &Batchers {
         &self.inner.batchers
+    }
+
+    pub(crate) fn tokens(&self) -> &TokenCache {
+        &self.inner.tokens
     }
 
     /// A PostgreSQL setting, as the server tells it.
