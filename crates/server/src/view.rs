@@ -51,7 +51,8 @@ pub(crate) fn job(job: StoredJob, principal: &Principal) -> Result<JobView, Stor
     let (payloads, results, logs) =
         (reads(Right::ReadPayloads), reads(Right::ReadResults), reads(Right::ReadLogs) || reads(Right::ReadResults));
     let hidden = [(!payloads, "payload"), (!results, "result"), (!logs, "error.message")];
-    let redacted = hidden.into_iter().filter_map(|(is_hidden, member)| is_hidden.then(|| member.to_owned())).collect();
+    let redacted =
+        hidden.into_iter().filter(|(is_hidden, _)| *is_hidden).map(|(_, member)| member.to_owned()).collect();
     let webhook = job.webhook.as_deref().and_then(|text| serde_json::from_str::<WebhookSettings>(text).ok());
     Ok(JobView {
         id: job.id.uuid(),
