@@ -15,6 +15,7 @@ pub enum OfNode {}
 pub enum OfTrigger {}
 pub enum OfEvent {}
 pub enum OfDeadLetter {}
+pub enum OfToken {}
 
 pub type JobId = Id<OfJob>;
 /// A fresh id per start of a worker: an identity that came back after a restart would hide orphaned claims.
@@ -26,6 +27,7 @@ pub type TriggerId = Id<OfTrigger>;
 /// Something that happened. What a trigger starts because of it is known by (trigger, event).
 pub type EventId = Id<OfEvent>;
 pub type DeadLetterId = Id<OfDeadLetter>;
+pub type TokenId = Id<OfToken>;
 
 impl<Of> Id<Of> {
     pub const fn new(uuid: Uuid) -> Self {

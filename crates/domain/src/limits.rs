@@ -81,3 +81,17 @@ pub const OUTAGE_AT_START_MS: i64 = SERVICE_BEAT_MS + 500;
 pub const DEAD_LETTER_RETENTION_S_DEFAULT: i64 = 30 * 24 * 3_600;
 /// Dead letters that one replay by ids or by filter takes.
 pub const REPLAY_LETTERS: usize = 10_000;
+/// Letters and digits of a token that are drawn at random: 256 bits.
+pub const TOKEN_RANDOM: usize = 43;
+/// Queues a token may be narrowed to, and tenants it may serve.
+pub const TOKEN_SCOPE: usize = 100;
+/// Living tokens of one tenant.
+pub const TOKENS_PER_TENANT: usize = 10_000;
+pub const TENANTS: usize = 10_000;
+/// Tokens a node remembers between requests.
+pub const TOKENS_CACHED: usize = 10_000;
+/// How long a node may go by what it knows of tokens without asking the database. Whoever revokes one waits this long
+/// before it says that it is done, so that from then on no node takes the token.
+pub const TOKEN_TRUST_MS: u64 = 250;
+/// Before that is over, a node that is being asked looks ahead.
+pub const TOKEN_LOOK_AHEAD_MS: u64 = 100;

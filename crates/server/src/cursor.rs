@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use domain::{JobId, Name, WorkerId};
+use domain::{JobId, Name, TokenId, WorkerId};
 use uuid::Uuid;
 
 use crate::error::ApiError;
@@ -31,15 +31,32 @@ pub(crate) fn after_queue(queue: &Name) -> String {
 }
 
 pub(crate) fn queue(cursor: Option<&str>) -> Result<Option<Name>, ApiError> {
-    let name = |cursor| {
-        let name = String::from_utf8(decode(b'q', cursor)?).ok();
-        name.and_then(|name| Name::new(&name).ok()).ok_or_else(ApiError::invalid_cursor)
-    };
-    cursor.map(name).transpose()
+    cursor.map(|cursor| name(b'q', cursor)).transpose()
+}
+
+pub(crate) fn after_token(token: TokenId) -> String {
+    encode(b't', token.uuid().as_bytes())
+}
+
+pub(crate) fn token(cursor: Option<&str>) -> Result<Option<TokenId>, ApiError> {
+    cursor.map(|cursor| id(b't', cursor).map(TokenId::new)).transpose()
+}
+
+pub(crate) fn after_tenant(tenant: &Name) -> String {
+    encode(b'n', tenant.as_str().as_bytes())
+}
+
+pub(crate) fn tenant(cursor: Option<&str>) -> Result<Option<Name>, ApiError> {
+    cursor.map(|cursor| name(b'n', cursor)).transpose()
 }
 
 fn encode(listing: u8, place: &[u8]) -> String {
     URL_SAFE_NO_PAD.encode([&[VERSION, listing], place].concat())
+}
+
+fn name(listing: u8, cursor: &str) -> Result<Name, ApiError> {
+    let name = String::from_utf8(decode(listing, cursor)?).ok();
+    name.and_then(|name| Name::new(&name).ok()).ok_or_else(ApiError::invalid_cursor)
 }
 
 fn id(listing: u8, cursor: &str) -> Result<Uuid, ApiError> {

@@ -4,7 +4,7 @@
 use std::fmt::Display;
 
 use axum::body::Body;
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use domain::Refusal;
@@ -126,6 +126,20 @@ impl ApiError {
         Self::new(StatusCode::FORBIDDEN, code::HOST_NOT_ALLOWED, detail)
     }
 
+    pub(crate) fn token_required() -> Self {
+        let detail = "say who you are: Authorization: Bearer windlass_…";
+        Self::new(StatusCode::UNAUTHORIZED, code::TOKEN_REQUIRED, detail)
+    }
+
+    pub(crate) fn invalid_token() -> Self {
+        let detail = "the token is unknown, has expired or was revoked";
+        Self::new(StatusCode::UNAUTHORIZED, code::INVALID_TOKEN, detail)
+    }
+
+    pub(crate) fn forbidden(detail: impl Display) -> Self {
+        Self::new(StatusCode::FORBIDDEN, code::FORBIDDEN, detail)
+    }
+
     pub(crate) fn panicked() -> Self {
         Self::internal()
     }
@@ -154,16 +168,19 @@ impl ApiError {
         self.status
     }
 
-    pub(crate) fn body(&self) -> Body {
-        let problem = Problem {
+    pub(crate) fn problem(&self) -> Problem {
+        Problem {
             kind: "about:blank".into(),
             title: self.status.canonical_reason().unwrap_or("Error").into(),
             status: self.status.as_u16(),
             detail: self.detail.clone(),
             code: self.code.into(),
             field: self.field.clone(),
-        };
-        serde_json::to_vec(&problem).expect("plain data has a JSON form").into()
+        }
+    }
+
+    pub(crate) fn body(&self) -> Body {
+        serde_json::to_vec(&self.problem()).expect("plain data has a JSON form").into()
     }
 }
 
@@ -195,6 +212,9 @@ impl IntoResponse for ApiError {
         let mut response = Response::new(self.body());
         *response.status_mut() = self.status;
         response.headers_mut().insert(CONTENT_TYPE, PROBLEM);
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"windlass\""));
+        }
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }

@@ -10,15 +10,17 @@ mod extract;
 mod host;
 mod http;
 mod json;
+pub mod machine;
 mod openapi;
+mod rights;
 mod serve;
 mod state;
 mod validate;
 mod view;
 
-pub use auth::Principal;
 pub use host::HostCheck;
 pub use http::metrics;
 pub use openapi::document;
+pub use rights::documentation;
 pub use serve::{router, serve};
 pub use state::{AppState, ServerOptions};

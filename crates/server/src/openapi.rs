@@ -7,6 +7,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use utoipa::openapi::path::PathItem;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, InfoBuilder, OpenApi, OpenApiBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa::{PartialSchema, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -14,10 +15,18 @@ use utoipa_axum::routes;
 use wire::Problem;
 
 use crate::http::{health, metrics, page, v1};
+use crate::rights;
 use crate::state::AppState;
 
 /// Every route of the server, each with its entry in the document.
 pub(crate) fn routes() -> OpenApiRouter<AppState> {
+    let mut router = undeclared();
+    rights::declare(router.get_openapi_mut());
+    router
+}
+
+/// The same before the table of rights had its word.
+pub(crate) fn undeclared() -> OpenApiRouter<AppState> {
     let info = InfoBuilder::new()
         .title("Windlass")
         .version(env!("CARGO_PKG_VERSION"))
@@ -51,6 +60,8 @@ async fn openapi() -> Response {
 fn complete(document: &mut OpenApi) {
     let components = document.components.get_or_insert_default();
     components.schemas.insert(Problem::name().into_owned(), Problem::schema());
+    let token = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("windlass_…").build();
+    components.add_security_scheme(rights::BEARER, SecurityScheme::Http(token));
     let problem = Ref::from_schema_name(Problem::name());
     let content = ContentBuilder::new().schema(Some(problem)).build();
     let problem =

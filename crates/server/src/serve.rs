@@ -17,7 +17,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use crate::error::{ApiError, PROBLEM};
 use crate::http::{metrics, trace};
 use crate::state::AppState;
-use crate::{host, openapi};
+use crate::{auth, openapi};
 
 /// How long requests under way may take once the server was told to stop.
 const GRACE: Duration = Duration::from_secs(10);
@@ -27,7 +27,7 @@ pub fn router(state: AppState) -> Router {
     metrics::install();
     let (router, _) = openapi::routes().split_for_parts();
     router
-        .layer(from_fn_with_state(state.clone(), host::check))
+        .layer(from_fn_with_state(state.clone(), auth::gate))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn(problems))
         .layer(from_fn(metrics::count))

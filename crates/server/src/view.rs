@@ -1,14 +1,17 @@
 //! From what the store gives to what goes over the wire.
 
-use domain::{JobError, RetryPolicy, Time};
+use domain::{JobError, RetryPolicy, Right, Time};
 use store::StoreError;
 use store::jobs::claim::ClaimedJob;
 use store::jobs::enqueue::Accepted;
 use store::jobs::get::StoredJob;
 use store::jobs::history::HistoryItem;
 use store::queues::get::{Pause, Queue};
+use store::tokens::{Serves, Token};
 use store::workers::list::ListedWorker;
 use wire::{JobAccepted, JobView, QueueCounts, QueueView, RawValue, RetrySettings, Timestamp, WebhookSettings};
+
+use crate::auth::Principal;
 
 pub(crate) fn time(time: Time) -> Timestamp {
     Timestamp::from_microsecond(time.micros()).unwrap_or(Timestamp::MAX)
@@ -42,14 +45,21 @@ pub(crate) fn accepted_before(job: &StoredJob) -> JobAccepted {
     }
 }
 
-pub(crate) fn job(job: StoredJob) -> Result<JobView, StoreError> {
+/// The job as this caller may see it: what is in it needs rights of its own.
+pub(crate) fn job(job: StoredJob, principal: &Principal) -> Result<JobView, StoreError> {
+    let reads = |right| principal.reads(right, &job);
+    let (payloads, results, logs) =
+        (reads(Right::ReadPayloads), reads(Right::ReadResults), reads(Right::ReadLogs) || reads(Right::ReadResults));
+    let hidden = [(!payloads, "payload"), (!results, "result"), (!logs, "error.message")];
+    let redacted =
+        hidden.into_iter().filter(|(is_hidden, _)| *is_hidden).map(|(_, member)| member.to_owned()).collect();
     let webhook = job.webhook.as_deref().and_then(|text| serde_json::from_str::<WebhookSettings>(text).ok());
     Ok(JobView {
         id: job.id.uuid(),
         queue: job.lane.queue.to_string(),
         kind: job.lane.kind.to_string(),
         state: job.state.to_string(),
-        payload: raw(job.payload)?,
+        payload: raw(if payloads { job.payload } else { "null".into() })?,
         affinity: job.lane.affinity.map(|affinity| affinity.to_string()),
         priority: job.lane.priority.into(),
         run_at: time(job.run_at),
@@ -65,8 +75,8 @@ pub(crate) fn job(job: StoredJob) -> Result<JobView, StoreError> {
         tags: job.tags,
         phase: job.phase,
         progress: job.progress,
-        result: job.result.map(raw).transpose()?,
-        error: job.error.map(error),
+        result: job.result.filter(|_| results).map(raw).transpose()?,
+        error: job.error.map(error).map(|error| if logs { error } else { without_message(error) }),
         worker: job.worker.map(|worker| worker.uuid()),
         epoch: job.epoch.0,
         created_at: time(job.created_at),
@@ -78,8 +88,14 @@ pub(crate) fn job(job: StoredJob) -> Result<JobView, StoreError> {
         principal: job.principal,
         triggered_by: Some(job.triggered_by.unwrap_or_else(|| "api".into())),
         depth: job.depth.into(),
-        webhook_url: webhook.map(|webhook| webhook.url),
+        // A URL may carry a secret of its own.
+        webhook_url: webhook.filter(|_| payloads).map(|webhook| webhook.url),
+        redacted,
     })
+}
+
+fn without_message(error: wire::JobError) -> wire::JobError {
+    wire::JobError { message: String::new(), ..error }
 }
 
 fn error(error: JobError) -> wire::JobError {
@@ -141,6 +157,34 @@ pub(crate) fn worker(listed: ListedWorker) -> wire::WorkerView {
         draining: worker.draining,
         registered_at: time(worker.registered_at),
         last_claim_at: worker.last_claim_at.map(time),
+    }
+}
+
+pub(crate) fn token(token: &Token, now: Time) -> wire::TokenView {
+    let state = match token.revoked_at {
+        Some(_) => "revoked",
+        None if !token.is_alive(now) => "expired",
+        None => "active",
+    };
+    let serves = token.serves.as_ref().map(|serves| match serves {
+        Serves::Everyone => wire::Serves::Everyone("*".into()),
+        Serves::Tenants(tenants) => wire::Serves::Tenants(tenants.iter().map(|(_, name)| name.to_string()).collect()),
+    });
+    wire::TokenView {
+        id: token.id.uuid(),
+        name: token.name.to_string(),
+        role: token.access.role.to_string(),
+        tenant: token.tenant_name.to_string(),
+        queues: token.access.queues.as_ref().map(|queues| queues.iter().map(ToString::to_string).collect()),
+        rights: token.access.granted.iter().map(|right| right.to_string()).collect(),
+        serves,
+        state: state.into(),
+        created_by: token.created_by.clone(),
+        created_at: time(token.created_at),
+        expires_at: token.expires_at.map(time),
+        revoked_at: token.revoked_at.map(time),
+        revoked_by: token.revoked_by.clone(),
+        last_used_at: token.used_at.map(time),
     }
 }
 

@@ -1,7 +1,8 @@
 //! All SQL of Windlass. One operation is one transaction is one file.
 //!
 //! `Store` opens either database; its methods, spread over the files of `jobs`, `workers`, `queues`, `artifacts`,
-//! `dead_letters` and `maintenance`, are the operations. They are written once, over `tx::Tx`; only the text of a statement may differ.
+//! `dead_letters`, `tokens`, `tenants` and `maintenance`, are the operations. They are written once, over `tx::Tx`; only the
+//! text of a statement may differ.
 
 pub mod artifacts;
 mod batch;
@@ -19,6 +20,8 @@ pub mod maintenance;
 pub mod migrate;
 pub mod queues;
 mod store;
+pub mod tenants;
+pub mod tokens;
 pub mod tx;
 pub mod verify;
 pub mod workers;

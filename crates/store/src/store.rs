@@ -9,6 +9,7 @@ use crate::error::StoreError;
 use crate::floors::Floors;
 use crate::hints::Hints;
 use crate::lanes::LaneCache;
+use crate::tokens::authenticate::TokenCache;
 use crate::tx::{Operation, Postgres, Sqlite};
 
 /// Where a database is.
@@ -63,6 +64,7 @@ struct Inner {
     lanes: LaneCache,
     floors: Floors,
     batchers: Batchers,
+    tokens: TokenCache,
 }
 
 enum Backend {
@@ -91,6 +93,7 @@ impl Store {
                 lanes: LaneCache::default(),
                 floors: Floors::default(),
                 batchers: Batchers::default(),
+                tokens: TokenCache::default(),
             }),
         })
     }
@@ -157,6 +160,10 @@ impl Store {
 
     pub(crate) fn batchers(&self) -> &Batchers {
         &self.inner.batchers
+    }
+
+    pub(crate) fn tokens(&self) -> &TokenCache {
+        &self.inner.tokens
     }
 
     /// A PostgreSQL setting, as the server tells it.

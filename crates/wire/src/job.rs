@@ -159,6 +159,9 @@ pub struct JobView {
     pub depth: i64,
     /// Where to send each change of state; its secret is never shown.
     pub webhook_url: Option<String>,
+    /// What the job has and the caller may not see; it is `null`, or empty, above.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub redacted: Vec<String>,
 }
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]

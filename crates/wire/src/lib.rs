@@ -9,6 +9,7 @@ pub mod problem;
 pub mod queue;
 pub mod signal;
 pub mod task;
+pub mod token;
 pub mod worker;
 
 pub use artifact::ArtifactView;
@@ -21,6 +22,7 @@ pub use problem::{Problem, code};
 pub use queue::{KindSettings, PauseRequest, QueueCounts, QueueSettings, QueueView};
 pub use signal::{EtaRange, NextAction, SignalUpdate, SignalView};
 pub use task::{HealthView, PruningView, TaskView, TasksView};
+pub use token::{Serves, TenantView, TokenCreated, TokenRequest, TokenView};
 pub use worker::{
     ClaimRequest, ClaimView, ClaimedJob, HeartbeatRequest, HeartbeatView, OutcomeKind, OutcomeRequest, OutcomeStatus,
     OutcomeView, SettleRequest, SettleView, WorkerRegistered, WorkerRequest, WorkerView,

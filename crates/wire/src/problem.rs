@@ -38,6 +38,12 @@ pub mod code {
     pub const ARTIFACT_EXISTS: &str = "artifact_exists";
     pub const DIGEST_MISMATCH: &str = "digest_mismatch";
     pub const HOST_NOT_ALLOWED: &str = "host_not_allowed";
+    /// There are tokens, and the request carries none.
+    pub const TOKEN_REQUIRED: &str = "token_required";
+    /// The token is unknown, has expired or was revoked.
+    pub const INVALID_TOKEN: &str = "invalid_token";
+    /// The token is good, and not for this.
+    pub const FORBIDDEN: &str = "forbidden";
     pub const LIMIT_REACHED: &str = "limit_reached";
     /// Nothing was done; the same request may succeed later.
     pub const UNAVAILABLE: &str = "unavailable";

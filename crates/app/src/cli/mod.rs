@@ -9,6 +9,8 @@ mod migrate;
 pub(crate) mod output;
 mod queue;
 pub(crate) mod serve;
+mod tenant;
+mod token;
 mod verify;
 mod work;
 mod worker;
@@ -44,6 +46,12 @@ pub(crate) enum Command {
     Verify(migrate::DatabaseArgs),
     /// Look for what could go wrong: configuration, versions, disk, clocks.
     Doctor(migrate::DatabaseArgs),
+    /// Make and list tenants, and let roles of a PostgreSQL database speak for them.
+    #[command(subcommand)]
+    Tenant(tenant::Verb),
+    /// Make, list and revoke tokens: on this machine's database, or through a server.
+    #[command(subcommand)]
+    Token(token::Verb),
     /// Measure how fast this machine takes work in and runs it.
     Bench(bench::BenchArgs),
 
@@ -71,6 +79,8 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Migrate(verb) => migrate::run(verb, cli.output).await,
         Command::Verify(database) => verify::run(&database, cli.output).await,
         Command::Doctor(database) => doctor::run(&database, cli.output).await,
+        Command::Tenant(verb) => tenant::run(verb, cli.output).await,
+        Command::Token(verb) => token::run(&cli.connection, verb, cli.output).await,
         Command::Bench(args) => bench::run(args, cli.output).await,
         Command::Job(verb) => job::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Queue(verb) => queue::run(&cli.connection.client()?, verb, cli.output).await,
@@ -92,6 +102,10 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
+    pub(crate) fn has_token(&self) -> bool {
+        self.token.as_ref().is_some_and(|token| !token.is_empty())
+    }
+
     pub(crate) fn client(&self) -> Result<Client, ClientError> {
         let builder = Client::builder(&self.url);
         match self.token.as_deref().filter(|token| !token.is_empty()) {

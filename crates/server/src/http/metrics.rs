@@ -8,7 +8,6 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use domain::TenantId;
 use domain::limits::PAGE_ITEMS;
 use metrics::{describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
@@ -16,6 +15,7 @@ use store::queues::get::Queue;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::auth::Principal;
 use crate::state::AppState;
 
 /// From what a commit on a good disk takes to the longest long-poll.
@@ -69,9 +69,9 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
 
 /// Figures in the text format of Prometheus.
 #[utoipa::path(get, path = "/metrics", tag = "health", responses((status = 200, body = String)))]
-async fn scrape(State(state): State<AppState>) -> Response {
+async fn scrape(State(state): State<AppState>, principal: Principal) -> Response {
     let mut text = handle().map(PrometheusHandle::render).unwrap_or_default();
-    let queues = state.store.list_queues(TenantId::DEFAULT, None, PAGE_ITEMS).await;
+    let queues = state.store.list_queues(principal.tenant, None, PAGE_ITEMS).await;
     text.push_str("# HELP windlass_database_up Whether the database answered this scrape.\n");
     text.push_str("# TYPE windlass_database_up gauge\n");
     let _ = writeln!(text, "windlass_database_up {}", u8::from(queues.is_ok()));

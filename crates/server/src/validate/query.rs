@@ -76,6 +76,7 @@ impl JobQuery {
             since: time("since", &self.since)?,
             until: time("until", &self.until)?,
             text: text("text", &self.text)?,
+            ..JobFilter::default()
         })
     }
 }

@@ -33,6 +33,9 @@ const ROUTES: &[(&str, &[&str])] = &[
     ("/api/v1/queues/{name}/pause", &["post"]),
     ("/api/v1/queues/{name}/resume", &["post"]),
     ("/api/v1/tasks", &["get"]),
+    ("/api/v1/tenants", &["get"]),
+    ("/api/v1/tokens", &["get", "post"]),
+    ("/api/v1/tokens/{id}", &["delete"]),
     ("/api/v1/workers", &["get", "post"]),
     ("/api/v1/workers/{id}", &["delete"]),
     ("/api/v1/workers/{id}/claim", &["post"]),
@@ -168,7 +171,7 @@ async fn x7_without_tokens_only_this_machine_is_answered() {
     }
     let none = axum::http::Request::get("/api/v1/jobs").body(Body::empty()).unwrap();
     api.ask(none).await.problem(403, "host_not_allowed", None);
-    let absolute = axum::http::Request::get("http://evil.example/healthz").header("host", "localhost");
+    let absolute = axum::http::Request::get("http://evil.example/api/v1/jobs").header("host", "localhost");
     api.ask(absolute.body(Body::empty()).unwrap()).await.problem(403, "host_not_allowed", None);
 
     let from = |origin: &str| {

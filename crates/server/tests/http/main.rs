@@ -7,5 +7,8 @@ mod artifacts;
 mod bad_input;
 mod frame;
 mod jobs;
+mod matrix;
+mod mirror;
 mod queues;
+mod tokens;
 mod workers;

@@ -32,6 +32,29 @@ pub struct JobFilter {
     pub until: Option<Time>,
     /// Start of a kind, tag, unique key or error code, or anything inside a payload.
     pub text: Option<String>,
+    /// `text` is not looked for inside payloads and errors.
+    pub names_only: bool,
+    /// Made by this principal, and not by retrying or replaying what another made.
+    pub principal: Option<String>,
+    /// In one of these queues.
+    pub queues: Option<Vec<String>>,
+}
+
+impl JobFilter {
+    /// What the asker may see of what it asks for.
+    fn may_show(&self, job: &StoredJob) -> bool {
+        let of_its_own =
+            |principal: &String| *principal == job.principal && job.parent.is_none() && job.triggered_by.is_none();
+        let in_names = |text: &String| {
+            let key = job.unique_key.as_deref().unwrap_or_default();
+            job.lane.kind.as_str().starts_with(text)
+                || key.starts_with(text)
+                || job.tags.iter().any(|tag| tag.contains(text))
+        };
+        self.principal.as_ref().is_none_or(of_its_own)
+            && self.queues.as_ref().is_none_or(|queues| queues.iter().any(|queue| queue == job.lane.queue.as_str()))
+            && (!self.names_only || self.text.as_ref().is_none_or(in_names))
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -128,7 +151,9 @@ impl List {
         for sql in [&MATCHING_LIVE, &MATCHING_ENDED] {
             for row in tx.query_each(sql, &[Column::uuids(ids.iter().copied())], &params).await? {
                 let job = read(&row)?;
-                found.insert(job.id, job);
+                if filter.may_show(&job) {
+                    found.insert(job.id, job);
+                }
             }
         }
         Ok(found.into_values().rev().collect())

@@ -136,9 +136,12 @@ impl Operation for SettleBatch {
         others.sort_by_key(|open| open.place);
         self.decide(tx, others, &mut statuses, &mut changes, &mut effects).await?;
         changes.write(tx).await?;
-        let known: HashSet<WorkerId> = living.keys().copied().collect();
         let settled = |(request, statuses): (&SettleRequest, Vec<Status>)| SettleReply {
-            settled: if known.contains(&request.worker) { Settled::Results(statuses) } else { Settled::NoSuchWorker },
+            settled: if living.contains_key(&(request.worker, request.tenant)) {
+                Settled::Results(statuses)
+            } else {
+                Settled::NoSuchWorker
+            },
             effects: Effects::default(),
         };
         let mut replies: Vec<SettleReply> = self.requests.iter().zip(statuses).map(settled).collect();
@@ -168,15 +171,16 @@ impl SettleBatch {
     }
 
     /// The workers that exist, and whether they live. Whoever lives has its lease renewed.
-    async fn living_workers(&self, tx: &mut Tx<'_>) -> Result<BTreeMap<WorkerId, bool>, StoreError> {
-        let of_tenant: HashMap<WorkerId, TenantId> =
+    async fn living_workers(&self, tx: &mut Tx<'_>) -> Result<BTreeMap<(WorkerId, TenantId), bool>, StoreError> {
+        // By both: another tenant that names this worker in the same commit changes nothing for its owner, and gains nothing.
+        let asking: HashSet<(WorkerId, TenantId)> =
             self.requests.iter().map(|request| (request.worker, request.tenant)).collect();
         let mut living = BTreeMap::new();
         let mut known = workers::load(tx, &self.workers()).await?;
         known.sort_by_key(|worker| worker.id);
-        for worker in known.iter().filter(|worker| of_tenant.get(&worker.id) == Some(&worker.tenant)) {
+        for worker in known.iter().filter(|worker| asking.contains(&(worker.id, worker.tenant))) {
             let alive = worker.is_alive(tx.now());
-            living.insert(worker.id, alive);
+            living.insert((worker.id, worker.tenant), alive);
             if alive {
                 worker.touch(tx).await?;
             }
@@ -185,12 +189,12 @@ impl SettleBatch {
     }
 
     /// Outcomes of living workers: finishes apart from the rest. A job named twice is judged in order.
-    fn open(&self, living: &BTreeMap<WorkerId, bool>) -> (Vec<Open<'_>>, Vec<Open<'_>>) {
+    fn open(&self, living: &BTreeMap<(WorkerId, TenantId), bool>) -> (Vec<Open<'_>>, Vec<Open<'_>>) {
         let mut finishes = Vec::new();
         let mut others = Vec::new();
         let mut seen = HashSet::new();
         for (number, request) in self.requests.iter().enumerate() {
-            if living.get(&request.worker) != Some(&true) {
+            if living.get(&(request.worker, request.tenant)) != Some(&true) {
                 continue;
             }
             for (position, outcome) in request.outcomes.iter().enumerate() {

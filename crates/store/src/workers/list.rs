@@ -25,6 +25,24 @@ impl Store {
     ) -> Result<Vec<ListedWorker>, StoreError> {
         self.read(List { tenant, after, limit }).await
     }
+
+    /// One of the tenant's workers, living or dead.
+    pub async fn worker(&self, tenant: TenantId, id: WorkerId) -> Result<Option<Worker>, StoreError> {
+        self.read(Get { tenant, id }).await
+    }
+}
+
+struct Get {
+    tenant: TenantId,
+    id: WorkerId,
+}
+
+impl Operation for Get {
+    type Output = Option<Worker>;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<Worker>, StoreError> {
+        Ok(super::load(tx, &[self.id]).await?.pop().filter(|worker| worker.tenant == self.tenant))
+    }
 }
 
 struct List {

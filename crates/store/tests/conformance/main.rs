@@ -21,6 +21,7 @@ mod settle;
 mod signal;
 mod sql_function;
 mod statements;
+mod tokens;
 mod twin;
 mod url;
 mod why;

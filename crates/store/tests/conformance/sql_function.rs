@@ -170,15 +170,8 @@ async fn q4_a_role_that_may_only_call_it_can_call_it_and_nothing_else() {
         let database: String =
             admin.client.query_one("select current_database()::text", &[]).await.expect("reads").get(0);
         let role = format!("app_{database}");
-        admin
-            .client
-            .batch_execute(&format!(
-                "create role {role} login; grant usage on schema windlass to {role};
-                 revoke execute on all functions in schema windlass from public;
-                 grant execute on function windlass.enqueue to {role}"
-            ))
-            .await
-            .expect("the role is made");
+        admin.client.batch_execute(&format!("create role {role} login")).await.expect("the role is made");
+        db.store.grant_db_role(name("default"), role.clone()).await.expect("the role gets its tenant");
         let store::DatabaseUrl::Postgres(url) = &db.url else { panic!("PostgreSQL") };
         let app = psql_at(&url.replace("postgres@", &format!("{role}@"))).await;
         let id = enqueue(&app.client, "'q', 'k', unique_key => 'u'").await.expect("may enqueue");

@@ -79,6 +79,18 @@ pub(crate) async fn events(store: &Store, job: JobId) -> Vec<String> {
     items.into_iter().map(|item| item.event).collect()
 }
 
+/// Looks again and again until there is something; fails the test when that takes too long.
+pub(crate) async fn until_some<T>(what: &str, look: impl AsyncFn() -> Option<T>) -> T {
+    let give_up = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(std::time::Instant::now() < give_up, "waited in vain until {what}");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
+
 /// X14 after every test: the kept figures are right.
 pub(crate) async fn sound(store: &Store) {
     assert_eq!(store.check_counters().await.expect("checks"), []);

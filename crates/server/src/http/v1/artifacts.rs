@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use domain::limits::{ARTIFACTS_PER_JOB, LABEL_BYTES};
-use domain::{Epoch, JobId, Label, Refusal};
+use domain::{Epoch, JobId, Label, Refusal, Right};
 use http_body_util::BodyDataStream;
 use store::artifacts::Artifact;
 use store::artifacts::put::{ArtifactPut, NewArtifact};
@@ -49,6 +49,7 @@ async fn list(
     principal: Principal,
     PathJob(id): PathJob,
 ) -> Result<Json<Page<ArtifactView>>, ApiError> {
+    state.check_visible(&principal, id).await?;
     let artifacts = state.store.list_artifacts(principal.tenant, id).await?;
     let artifacts = artifacts.ok_or_else(|| ApiError::not_found("job"))?;
     Ok(Json(Page { items: artifacts.into_iter().map(shown).collect(), next_cursor: None, partial: false }))
@@ -85,6 +86,7 @@ async fn store(
     headers: &HeaderMap,
     body: &mut Body,
 ) -> Result<(StatusCode, Artifact), ApiError> {
+    state.check_reached(principal, job).await?;
     let most_bytes = state.options.artifact_bytes;
     let said = header(headers, &CONTENT_LENGTH)?.and_then(|length| length.parse::<u64>().ok());
     if said.is_some_and(|length| length > most_bytes) {
@@ -123,6 +125,7 @@ async fn get(
     principal: Principal,
     PathArtifact { job, name }: PathArtifact,
 ) -> Result<Response, ApiError> {
+    check_readable(&state, &principal, job, &name).await?;
     let download = state.store.artifact(&state.blobs, principal.tenant, job, name).await?;
     let download = download.ok_or_else(|| ApiError::not_found("artifact"))?;
     let artifact = &download.artifact;
@@ -138,6 +141,20 @@ async fn get(
         (ETAG, etag.expect("hexadecimal digits are ASCII")),
     ];
     Ok((headers, Body::from_stream(download.bytes)).into_response())
+}
+
+/// What `work` keeps of stderr is a log; everything else is an artifact.
+async fn check_readable(state: &AppState, principal: &Principal, job: JobId, name: &Label) -> Result<(), ApiError> {
+    let is_log = name.as_str() == "log" || name.as_str().starts_with("log-");
+    let right = if is_log { Right::ReadLogs } else { Right::ReadArtifacts };
+    if principal.has(right) {
+        return state.check_reached(principal, job).await;
+    }
+    let job = state.visible_job(principal, job).await.map_err(|_| ApiError::not_found("artifact"))?;
+    if principal.reads(right, &job) {
+        return Ok(());
+    }
+    Err(ApiError::forbidden(format_args!("the token lacks the right {right}")))
 }
 
 fn shown(artifact: Artifact) -> ArtifactView {

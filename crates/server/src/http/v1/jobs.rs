@@ -55,6 +55,7 @@ async fn enqueue(
     let idempotency = idempotency(&headers, &bytes)?;
     drop(bytes);
     let job = maker(&state, &principal).one(value)?;
+    principal.check_queue(&job.queue)?;
     let mut jobs = enqueue_all(&state, &principal, vec![job], idempotency).await?;
     let job = jobs.pop().expect("one job has one answer");
     Ok((status(job.existing), Json(view::accepted(job))))
@@ -73,6 +74,7 @@ async fn enqueue_batch(
     let idempotency = idempotency(&headers, &bytes)?;
     drop(bytes);
     let jobs = maker(&state, &principal).batch(value)?;
+    jobs.iter().try_for_each(|job| principal.check_queue(&job.queue))?;
     let jobs = enqueue_all(&state, &principal, jobs, idempotency).await?;
     let all_before = jobs.iter().all(|job| job.existing);
     let ids = jobs.into_iter().map(|job| job.id.uuid()).collect();
@@ -122,9 +124,9 @@ async fn list(
 ) -> Result<Json<Page<JobView>>, ApiError> {
     let before = cursor::job(query.cursor.as_deref())?;
     let limit = limit(query.limit.as_deref())?;
-    let page = state.store.list_jobs(principal.tenant, query.filter()?, before, limit).await?;
+    let page = state.store.list_jobs(principal.tenant, principal.narrow(query.filter()?), before, limit).await?;
     Ok(Json(Page {
-        items: page.jobs.into_iter().map(view::job).collect::<Result<_, _>>()?,
+        items: page.jobs.into_iter().map(|job| view::job(job, &principal)).collect::<Result<_, _>>()?,
         next_cursor: page.next.map(cursor::after_job),
         partial: page.partial,
     }))
@@ -140,8 +142,12 @@ async fn get(
     Params(query): Params<WaitQuery>,
 ) -> Result<Json<JobView>, ApiError> {
     let wait = wait(query.wait.as_deref())?;
-    let job = waiting::job(&state.store, principal.tenant, id, wait, state.stopping.cancelled()).await?;
-    Ok(Json(view::job(job.ok_or_else(|| ApiError::not_found("job"))?)?))
+    if !wait.is_zero() {
+        state.check_visible(&principal, id).await?;
+    }
+    let job = waiting::job(&state.store, principal.tenant, id, wait, state.ended(&principal)).await?;
+    let job = job.filter(|job| principal.sees(job)).ok_or_else(|| ApiError::not_found("job"))?;
+    Ok(Json(view::job(job, &principal)?))
 }
 
 /// Calls a job off: at once when it waits; when it runs, its worker hears of it.
@@ -152,6 +158,7 @@ async fn cancel(
     principal: Principal,
     PathJob(id): PathJob,
 ) -> Result<Json<CancelView>, ApiError> {
+    state.check_reached(&principal, id).await?;
     canceled(state.store.cancel(principal.tenant, id, principal.name.to_string()).await?)
 }
 
@@ -164,6 +171,7 @@ async fn cancel_by_key(
     JsonBody(request): JsonBody<CancelByKey>,
 ) -> Result<Json<CancelView>, ApiError> {
     let (queue, key) = queue_and_key(&request)?;
+    principal.check_queue(&queue)?;
     canceled(state.store.cancel_by_key(principal.tenant, queue, key, principal.name.to_string()).await?)
 }
 
@@ -185,6 +193,7 @@ async fn retry(
     PathJob(id): PathJob,
     OptionalJson(request): OptionalJson<RetryRequest>,
 ) -> Result<(StatusCode, Json<JobAccepted>), ApiError> {
+    state.check_reached(&principal, id).await?;
     let payload = match request.payload {
         Some(payload) => Some(maker(&state, &principal).payload(Place::Body, Some(payload))?),
         None => None,
@@ -213,6 +222,7 @@ async fn history(
     principal: Principal,
     PathJob(id): PathJob,
 ) -> Result<Json<Page<HistoryItem>>, ApiError> {
+    state.check_visible(&principal, id).await?;
     let items = state.store.history(principal.tenant, id).await?.ok_or_else(|| ApiError::not_found("job"))?;
     let items = items.into_iter().map(view::history_item).collect();
     Ok(Json(Page { items, next_cursor: None, partial: false }))
@@ -226,6 +236,7 @@ async fn why(
     principal: Principal,
     PathJob(id): PathJob,
 ) -> Result<Json<WhyView>, ApiError> {
+    state.check_visible(&principal, id).await?;
     let why = state.store.why(principal.tenant, id).await?.ok_or_else(|| ApiError::not_found("job"))?;
     Ok(Json(WhyView {
         reason: why.reason.as_str().into(),

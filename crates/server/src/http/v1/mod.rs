@@ -5,6 +5,7 @@ mod jobs;
 mod queues;
 mod signals;
 mod tasks;
+pub(crate) mod tokens;
 mod workers;
 
 use utoipa_axum::router::OpenApiRouter;
@@ -18,5 +19,6 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(artifacts::routes())
         .merge(queues::routes())
         .merge(workers::routes())
+        .merge(tokens::routes())
         .merge(tasks::routes())
 }

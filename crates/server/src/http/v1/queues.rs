@@ -33,6 +33,7 @@ async fn list(
     let more = queues.len() > limit;
     queues.truncate(limit);
     let next_cursor = queues.last().filter(|_| more).map(|last| cursor::after_queue(&last.name));
+    queues.retain(|queue| principal.reaches(&queue.name));
     Ok(Json(Page { items: queues.into_iter().map(view::queue).collect(), next_cursor, partial: false }))
 }
 
@@ -44,6 +45,7 @@ async fn get(
     principal: Principal,
     PathQueue(name): PathQueue,
 ) -> Result<Json<QueueView>, ApiError> {
+    principal.check_queue(&name)?;
     answer(&state, &principal, &name).await
 }
 
@@ -56,6 +58,7 @@ async fn put(
     PathQueue(name): PathQueue,
     JsonBody(request): JsonBody<QueueSettings>,
 ) -> Result<Json<QueueView>, ApiError> {
+    principal.check_queue(&name)?;
     state.store.put_queue(principal.tenant, name.clone(), settings(request)?).await?;
     answer(&state, &principal, &name).await
 }
@@ -70,6 +73,7 @@ async fn pause(
     OptionalJson(request): OptionalJson<PauseRequest>,
 ) -> Result<Json<QueueView>, ApiError> {
     let reason = reason(request.reason)?;
+    principal.check_queue(&name)?;
     state.store.pause_queue(principal.tenant, name.clone(), principal.name.to_string(), reason).await?;
     answer(&state, &principal, &name).await
 }
@@ -82,6 +86,7 @@ async fn resume(
     principal: Principal,
     PathQueue(name): PathQueue,
 ) -> Result<Json<QueueView>, ApiError> {
+    principal.check_queue(&name)?;
     state.store.resume_queue(principal.tenant, name.clone()).await?;
     answer(&state, &principal, &name).await
 }

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
-use domain::JobState;
+use domain::{JobState, Right};
 use serde_json::json;
 use serde_json::value::to_raw_value;
 use store::jobs::get::StoredJob;
@@ -30,8 +30,14 @@ async fn get(
     principal: Principal,
     PathJob(id): PathJob,
 ) -> Result<Json<SignalView>, ApiError> {
-    let job = state.store.job(principal.tenant, id).await?.ok_or_else(|| ApiError::not_found("job"))?;
+    let job = state.visible_job(&principal, id).await?;
     let stored = state.store.stored_signal(principal.tenant, id).await?.unwrap_or_default();
+    let stored = StoredSignal {
+        payload: stored.payload.filter(|_| principal.reads(Right::ReadPayloads, &job)),
+        last_known_outcome: stored.last_known_outcome.filter(|_| principal.reads(Right::ReadResults, &job)),
+        diagnostics: stored.diagnostics.filter(|_| principal.reads(Right::ReadLogs, &job)),
+        ..stored
+    };
     Ok(Json(signal(job, stored)?))
 }
 
@@ -44,8 +50,14 @@ async fn put(
     PathJob(id): PathJob,
     JsonBody(update): JsonBody<SignalUpdate>,
 ) -> Result<Json<SignalView>, ApiError> {
+    state.check_reached(&principal, id).await?;
     match state.store.signal(principal.tenant, id, change(update)?).await? {
-        Signaled::Applied => get(State(state), principal, PathJob(id)).await,
+        // Whoever holds the claim sees all of what it says.
+        Signaled::Applied => {
+            let job = state.store.job(principal.tenant, id).await?.ok_or_else(|| ApiError::not_found("job"))?;
+            let stored = state.store.stored_signal(principal.tenant, id).await?.unwrap_or_default();
+            Ok(Json(signal(job, stored)?))
+        }
         Signaled::Refused(refusal) => Err(ApiError::refused(refusal)),
         Signaled::NotFound => Err(ApiError::not_found("job")),
     }

@@ -47,6 +47,7 @@ async fn register(
     JsonBody(request): JsonBody<WorkerRequest>,
 ) -> Result<(StatusCode, Json<WorkerRegistered>), ApiError> {
     let worker = new_worker(request)?;
+    worker.queues.iter().try_for_each(|queue| principal.check_queue(queue))?;
     let lease_s = worker.lease_ms / 1_000;
     let id = state.store.register_worker(principal.tenant, worker).await?.uuid();
     let heartbeat_s = lease_s as f64 / HEARTBEATS_PER_LEASE;
@@ -80,7 +81,8 @@ async fn heartbeat(
     OptionalJson(request): OptionalJson<HeartbeatRequest>,
 ) -> Result<Json<HeartbeatView>, ApiError> {
     let (affinity, wait) = (affinity(request.affinity.as_deref())?, wait(request.wait_s)?);
-    let stop = state.stopping.cancelled();
+    state.check_worker(&principal, id).await?;
+    let stop = state.ended(&principal);
     match waiting::heartbeat(&state.store, principal.tenant, id, affinity, wait, stop).await? {
         Heartbeat::Alive { lease_until, cancel, drain } => Ok(Json(HeartbeatView {
             lease_until: view::time(lease_until),
@@ -103,7 +105,8 @@ async fn claim(
 ) -> Result<Json<ClaimView>, ApiError> {
     let (max, wait) = (max(request.max)?, wait(request.wait_s)?);
     let affinity = affinity(request.affinity.as_deref())?;
-    let stop = state.stopping.cancelled();
+    state.check_worker(&principal, id).await?;
+    let stop = state.ended(&principal);
     match waiting::claim(&state.store, principal.tenant, id, max, affinity, wait, stop).await? {
         Claimed::Jobs { jobs, .. } => {
             metrics::counter!("windlass_jobs_claimed_total").increment(jobs.len() as u64);
@@ -124,6 +127,7 @@ async fn settle(
     JsonBody(request): JsonBody<SettleRequest>,
 ) -> Result<Json<SettleView>, ApiError> {
     let outcomes = outcomes(request)?;
+    state.check_worker(&principal, id).await?;
     let jobs: Vec<Uuid> = outcomes.iter().map(|outcome| outcome.job.uuid()).collect();
     let statuses = match state.store.settle(principal.tenant, id, outcomes).await? {
         Settled::Results(statuses) => statuses,
@@ -152,6 +156,7 @@ async fn drain(
     principal: Principal,
     PathWorker(id): PathWorker,
 ) -> Result<StatusCode, ApiError> {
+    state.check_worker(&principal, id).await?;
     found(state.store.drain_worker(principal.tenant, id).await?)
 }
 
@@ -162,6 +167,7 @@ async fn remove(
     principal: Principal,
     PathWorker(id): PathWorker,
 ) -> Result<StatusCode, ApiError> {
+    state.check_worker(&principal, id).await?;
     found(state.store.remove_worker(principal.tenant, id).await?)
 }
 

@@ -86,9 +86,10 @@ impl Search<'_> {
 
     /// How many ids must be looked at when the index has taken care of all but `rest`.
     fn enough(&self, rest: JobFilter) -> usize {
-        let JobFilter { state, queue, kind, affinity, subject, run, tag, text, since: _, until: _ } = rest;
-        let others = [queue, kind, affinity, subject, run, tag, text];
-        if state.is_none() && others.iter().all(Option::is_none) { self.list.limit + 1 } else { SCAN_ROWS }
+        let JobFilter { state, queue, kind, affinity, subject, run, tag, text, principal, queues, .. } = rest;
+        let others = [queue, kind, affinity, subject, run, tag, text, principal];
+        let nothing_else = state.is_none() && queues.is_none() && others.iter().all(Option::is_none);
+        if nothing_else { self.list.limit + 1 } else { SCAN_ROWS }
     }
 
     /// Ids that come newest first from one index.

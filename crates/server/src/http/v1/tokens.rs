@@ -1,0 +1,148 @@
+//! Tokens and tenants (X6, X7). Tokens are made for the caller's own tenant; others only by the built-in tenant's admins.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use domain::limits::TOKENS_PER_TENANT;
+use domain::{Name, TenantId, TokenId};
+use serde::Deserialize;
+use store::Store;
+use store::tenants::list::Tenant;
+use store::tokens::create::{Maker, TokenCreated};
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use wire::{Page, TenantView, TokenRequest, TokenView};
+
+use crate::auth::Principal;
+use crate::cursor;
+use crate::error::ApiError;
+use crate::extract::{JsonBody, Params, PathToken};
+use crate::state::AppState;
+use crate::validate::query::{PageQuery, limit};
+use crate::validate::token::new_token;
+use crate::view;
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(create, list)).routes(routes!(revoke)).routes(routes!(tenants))
+}
+
+/// Makes a token. Its text is in this answer and nowhere else.
+#[utoipa::path(post, path = "/tokens", tag = "tokens", request_body = TokenRequest,
+    responses((status = 201, body = wire::TokenCreated)))]
+async fn create(
+    State(state): State<AppState>,
+    principal: Principal,
+    JsonBody(request): JsonBody<TokenRequest>,
+) -> Result<(StatusCode, Json<wire::TokenCreated>), ApiError> {
+    let maker = principal.token_id().map_or(Maker::Local, Maker::Token);
+    Ok((StatusCode::CREATED, Json(make(&state.store, maker, request).await?)))
+}
+
+/// By the same rules here and on the machine.
+pub(crate) async fn make(store: &Store, maker: Maker, request: TokenRequest) -> Result<wire::TokenCreated, ApiError> {
+    let token = new_token(request, store.clock().now())?;
+    match store.create_token(maker, token).await? {
+        TokenCreated::Created(token, text) => {
+            let view = view::token(&token, store.clock().now());
+            Ok(wire::TokenCreated { token: text.as_str().to_owned(), view })
+        }
+        TokenCreated::NoSuchTenant(name) => {
+            Err(ApiError::invalid_field("tenant", format_args!("names {name}, and there is no such tenant")))
+        }
+        TokenCreated::MoreThanItsParent(why) => Err(ApiError::forbidden(why)),
+        TokenCreated::ParentGone => Err(ApiError::invalid_token()),
+        TokenCreated::Misplaced(why) => Err(ApiError::invalid_field("serves", why)),
+        TokenCreated::TooMany => {
+            Err(ApiError::limit_reached(format_args!("a tenant may have at most {TOKENS_PER_TENANT} living tokens")))
+        }
+    }
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct TokenQuery {
+    /// Another tenant's; for admins of the tenant `system`.
+    tenant: Option<String>,
+    /// Items on a page: 1 to 500, 50 unless set.
+    #[param(value_type = Option<u32>)]
+    limit: Option<String>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// Lists tokens, newest first, those that have ended among them.
+#[utoipa::path(get, path = "/tokens", tag = "tokens", params(TokenQuery),
+    responses((status = 200, body = Page<TokenView>)))]
+async fn list(
+    State(state): State<AppState>,
+    principal: Principal,
+    Params(query): Params<TokenQuery>,
+) -> Result<Json<Page<TokenView>>, ApiError> {
+    let limit = limit(query.limit.as_deref())?;
+    let after = cursor::token(query.cursor.as_deref())?;
+    let tenant = tenant(&state, &principal, query.tenant.as_deref()).await?;
+    Ok(Json(page(&state.store, tenant, after, limit).await?))
+}
+
+pub(crate) async fn page(
+    store: &Store,
+    tenant: TenantId,
+    after: Option<TokenId>,
+    limit: usize,
+) -> Result<Page<TokenView>, ApiError> {
+    let mut tokens = store.list_tokens(tenant, after, limit + 1).await?;
+    let more = tokens.len() > limit;
+    tokens.truncate(limit);
+    let next_cursor = tokens.last().filter(|_| more).map(|last| cursor::after_token(last.id));
+    let now = store.clock().now();
+    Ok(Page { items: tokens.iter().map(|token| view::token(token, now)).collect(), next_cursor, partial: false })
+}
+
+/// Another tenant exists for the built-in one alone.
+async fn tenant(state: &AppState, principal: &Principal, named: Option<&str>) -> Result<TenantId, ApiError> {
+    let Some(named) = named else { return Ok(principal.tenant) };
+    let name = Name::new(named).map_err(|error| ApiError::invalid_query("tenant", format_args!("tenant {error}")))?;
+    let found = state.store.tenant_named(&name).await?;
+    let reached = |tenant: &TenantId| *tenant == principal.tenant || principal.tenant == TenantId::SYSTEM;
+    found.filter(reached).ok_or_else(|| ApiError::invalid_query("tenant", "there is no such tenant"))
+}
+
+/// Ends a token. Once this is answered no node takes it any more.
+#[utoipa::path(delete, path = "/tokens/{id}", tag = "tokens", params(("id" = Uuid, Path)), responses((status = 204)))]
+async fn revoke(
+    State(state): State<AppState>,
+    principal: Principal,
+    PathToken(id): PathToken,
+) -> Result<StatusCode, ApiError> {
+    let tenant = Some(principal.tenant).filter(|tenant| *tenant != TenantId::SYSTEM);
+    if state.store.revoke_token(tenant, id, principal.name.to_string()).await? {
+        Ok(StatusCode::NO_CONTENT)
+    } else {
+        Err(ApiError::not_found("token"))
+    }
+}
+
+/// Lists tenants: the caller's own, or all for the tenant `system`.
+#[utoipa::path(get, path = "/tenants", tag = "tenants", params(PageQuery),
+    responses((status = 200, body = Page<TenantView>)))]
+async fn tenants(
+    State(state): State<AppState>,
+    principal: Principal,
+    Params(query): Params<PageQuery>,
+) -> Result<Json<Page<TenantView>>, ApiError> {
+    let limit = limit(query.limit.as_deref())?;
+    let after = cursor::tenant(query.cursor.as_deref())?;
+    let mut tenants = if principal.tenant == TenantId::SYSTEM {
+        state.store.list_tenants(after, limit + 1).await?
+    } else {
+        state.store.tenant(principal.tenant).await?.into_iter().filter(|own| Some(&own.name) > after.as_ref()).collect()
+    };
+    let more = tenants.len() > limit;
+    tenants.truncate(limit);
+    let next_cursor = tenants.last().filter(|_| more).map(|last| cursor::after_tenant(&last.name));
+    let shown =
+        |tenant: Tenant| TenantView { name: tenant.name.to_string(), created_at: view::time(tenant.created_at) };
+    Ok(Json(Page { items: tenants.into_iter().map(shown).collect(), next_cursor, partial: false }))
+}

@@ -1,0 +1,248 @@
+//! Which route needs which right: the one table (X7, T12).
+//!
+//! The router is not built with a route that is missing here, nor with a line here that no route has. What the gate in
+//! `auth` lets through, what the OpenAPI document says of security and `docs/RIGHTS.md` all come from it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt::Write;
+use std::sync::LazyLock;
+
+use axum::http::Method;
+use domain::Right::{
+    Enqueue, ManageTokens, Operate, Read, ReadArtifacts, ReadJobs, ReadLogs, ReadOwnJobs, ReadPayloads, ReadResults,
+    Work,
+};
+use domain::{Right, Role};
+use utoipa::openapi::path::PathItem;
+use utoipa::openapi::{OpenApi, extensions::ExtensionsBuilder, security::SecurityRequirement};
+
+pub(crate) const BEARER: &str = "token";
+
+/// What a caller must bring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Nothing: it tells nothing of anyone, or it has a secret of its own.
+    Nothing,
+    /// A token, whatever it may do.
+    Token,
+    /// A token with any of these rights. What the handler shows is then cut to what the caller may see.
+    Any(&'static [Right]),
+}
+
+/// What a token that is narrowed to queues gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// The handler keeps it to its queues.
+    Queues,
+    /// Nothing: this is about the whole tenant.
+    Tenant,
+}
+
+pub(crate) struct Route {
+    method: &'static str,
+    path: &'static str,
+    pub(crate) need: Need,
+    pub(crate) reach: Reach,
+}
+
+const fn public(method: &'static str, path: &'static str) -> Route {
+    Route { method, path, need: Need::Nothing, reach: Reach::Queues }
+}
+
+const fn any_token(method: &'static str, path: &'static str) -> Route {
+    Route { method, path, need: Need::Token, reach: Reach::Queues }
+}
+
+/// For tokens narrowed to queues too: the handler keeps them to their queues.
+const fn queues(method: &'static str, path: &'static str, rights: &'static [Right]) -> Route {
+    Route { method, path, need: Need::Any(rights), reach: Reach::Queues }
+}
+
+/// About the whole tenant: a token narrowed to queues is refused.
+const fn tenant(method: &'static str, path: &'static str, rights: &'static [Right]) -> Route {
+    Route { method, path, need: Need::Any(rights), reach: Reach::Tenant }
+}
+
+/// Seeing that a job exists; what is in it is cut to the caller's rights.
+const SEE_JOBS: &[Right] = &[ReadJobs, ReadOwnJobs];
+
+#[rustfmt::skip]
+const ROUTES: &[Route] = &[
+    public("GET", "/healthz"),
+    public("GET", "/readyz"),
+    any_token("GET", "/openapi.json"),
+    tenant("GET", "/", &[Read]),
+    tenant("GET", "/metrics", &[Read]),
+
+    queues("GET", "/api/v1/jobs", SEE_JOBS),
+    queues("POST", "/api/v1/jobs", &[Enqueue]),
+    queues("POST", "/api/v1/jobs/batch", &[Enqueue]),
+    queues("POST", "/api/v1/jobs/cancel", &[Operate]),
+    queues("GET", "/api/v1/jobs/{id}", SEE_JOBS),
+    queues("POST", "/api/v1/jobs/{id}/cancel", &[Operate]),
+    queues("POST", "/api/v1/jobs/{id}/retry", &[Operate]),
+    queues("GET", "/api/v1/jobs/{id}/history", SEE_JOBS),
+    queues("GET", "/api/v1/jobs/{id}/why", SEE_JOBS),
+    queues("GET", "/api/v1/jobs/{id}/artifacts", SEE_JOBS),
+    queues("GET", "/api/v1/jobs/{id}/artifacts/{name}", &[ReadArtifacts, ReadLogs, ReadOwnJobs]),
+    queues("PUT", "/api/v1/jobs/{id}/artifacts/{name}", &[Work]),
+    queues("GET", "/api/v1/jobs/{id}/signal", SEE_JOBS),
+    queues("PUT", "/api/v1/jobs/{id}/signal", &[Work]),
+
+    queues("GET", "/api/v1/queues", &[Read]),
+    queues("GET", "/api/v1/queues/{name}", &[Read]),
+    queues("PUT", "/api/v1/queues/{name}", &[Operate]),
+    queues("POST", "/api/v1/queues/{name}/pause", &[Operate]),
+    queues("POST", "/api/v1/queues/{name}/resume", &[Operate]),
+
+    tenant("GET", "/api/v1/workers", &[Read]),
+    queues("POST", "/api/v1/workers", &[Work]),
+    queues("DELETE", "/api/v1/workers/{id}", &[Work, Operate]),
+    queues("POST", "/api/v1/workers/{id}/heartbeat", &[Work]),
+    queues("POST", "/api/v1/workers/{id}/claim", &[Work]),
+    queues("POST", "/api/v1/workers/{id}/settle", &[Work]),
+    queues("POST", "/api/v1/workers/{id}/drain", &[Operate]),
+
+    tenant("GET", "/api/v1/tokens", &[ManageTokens]),
+    tenant("POST", "/api/v1/tokens", &[ManageTokens]),
+    tenant("DELETE", "/api/v1/tokens/{id}", &[ManageTokens]),
+    tenant("GET", "/api/v1/tenants", &[ManageTokens]),
+    tenant("GET", "/api/v1/tasks", &[Read]),
+];
+
+static BY_PATH: LazyLock<HashMap<&'static str, Vec<&'static Route>>> = LazyLock::new(|| {
+    let mut by_path: HashMap<_, Vec<_>> = HashMap::new();
+    ROUTES.iter().for_each(|route| by_path.entry(route.path).or_default().push(route));
+    by_path
+});
+
+/// What the table says of what the router found.
+pub(crate) enum Found {
+    Route(&'static Route),
+    /// The path has other methods: the router says so.
+    OtherMethod,
+    /// The router has a path that the table does not know. There is none, and nobody gets in by it.
+    Unheard,
+}
+
+/// By the router's own pattern of the path.
+pub(crate) fn of(path: &str, method: &Method) -> Found {
+    let Some(routes) = BY_PATH.get(path) else { return Found::Unheard };
+    let method = if *method == Method::HEAD { "GET" } else { method.as_str() };
+    routes.iter().find(|route| route.method == method).map_or(Found::OtherMethod, |route| Found::Route(route))
+}
+
+/// Writes what each route needs into the document, and refuses one that does not match the table.
+pub(crate) fn declare(document: &mut OpenApi) {
+    let mut missing: BTreeSet<(&str, &str)> = ROUTES.iter().map(|route| (route.path, route.method)).collect();
+    for (path, item) in &mut document.paths.paths {
+        let PathItem { get, put, post, delete, patch, head, options, trace, .. } = item;
+        let operations = [
+            ("GET", get),
+            ("PUT", put),
+            ("POST", post),
+            ("DELETE", delete),
+            ("PATCH", patch),
+            ("HEAD", head),
+            ("OPTIONS", options),
+            ("TRACE", trace),
+        ];
+        for (method, operation) in operations {
+            let Some(operation) = operation else { continue };
+            let route = ROUTES.iter().find(|route| route.path == path && route.method == method);
+            let route = route.unwrap_or_else(|| panic!("{method} {path} has no line in server/rights.rs"));
+            missing.remove(&(route.path, route.method));
+            if route.need == Need::Nothing {
+                continue;
+            }
+            operation.security = Some(vec![SecurityRequirement::new(BEARER, Vec::<String>::new())]);
+            if let Need::Any(rights) = route.need {
+                let rights: Vec<&str> = rights.iter().map(|right| right.as_str()).collect();
+                operation.extensions = Some(ExtensionsBuilder::new().add("x-rights", rights).build());
+            }
+        }
+    }
+    assert!(missing.is_empty(), "server/rights.rs names routes that do not exist: {missing:?}");
+}
+
+/// The table and the roles, as the pages of `docs/RIGHTS.md`.
+pub fn documentation() -> String {
+    let mut text = String::from(
+        "# Who may do what\n\n\
+         Made from the tables that the program itself goes by; a test compares. A token has a role and may be granted single\n\
+         rights; an admin has all of them. A token of another tenant gets the answer of an id that nobody has.\n\n\
+         ## What roles bring\n\n| right |",
+    );
+    Role::ALL.iter().for_each(|role| write!(text, " {role} |").expect("a string takes everything"));
+    text.push_str(" may be granted |\n|---|---|---|---|---|---|---|\n");
+    for right in Right::ALL {
+        let _ = write!(text, "| `{right}` |");
+        for role in Role::ALL {
+            text.push_str(if role.rights().has(right) { " yes |" } else { " |" });
+        }
+        text.push_str(if Right::GRANTABLE.contains(&right) { " yes |\n" } else { " |\n" });
+    }
+    text.push_str(
+        "\n## What routes need\n\nAny one of the rights. A token narrowed to queues is held to them where the last column \
+         says so, and refused\nelsewhere.\n\n| route | needs | narrowed to queues |\n|---|---|---|\n",
+    );
+    for route in ROUTES {
+        let need = match route.need {
+            Need::Nothing => "nothing".to_owned(),
+            Need::Token => "any token".to_owned(),
+            Need::Any(rights) => {
+                let rights: Vec<String> = rights.iter().map(|right| format!("`{right}`")).collect();
+                rights.join(" or ")
+            }
+        };
+        let narrowed = match (route.need, route.reach) {
+            (Need::Nothing | Need::Token, _) => "",
+            (_, Reach::Queues) => "held to them",
+            (_, Reach::Tenant) => "refused",
+        };
+        let _ = writeln!(text, "| `{} {}` | {need} | {narrowed} |", route.method, route.path);
+    }
+    text.push_str("\n## What is in a job\n\nWhoever sees a job without the right to what is in it sees `null` there, and its name in `redacted`.\n\n");
+    for (what, right) in [
+        ("`payload`, and searching payloads by `text`", ReadPayloads),
+        ("`result` and `last_known_outcome`", ReadResults),
+        ("artifacts but the one called `log`", ReadArtifacts),
+        ("the artifact `log`, `error.message` and `diagnostics`", ReadLogs),
+    ] {
+        let _ = writeln!(text, "- {what}: `{right}`, or having made the job with `{ReadOwnJobs}`");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn x7_a_route_that_is_missing_from_the_table_builds_no_router() {
+        let mut document = crate::openapi::undeclared().into_openapi();
+        declare(&mut document);
+        let jobs = document.paths.paths["/api/v1/jobs"].clone();
+        document.paths.paths.insert("/api/v1/unheard-of".into(), jobs);
+        let built = std::panic::catch_unwind(|| {
+            let mut document = document;
+            declare(&mut document);
+        });
+        assert!(built.is_err());
+    }
+
+    #[test]
+    fn x7_the_document_of_rights_is_the_table() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/RIGHTS.md");
+        let written = std::fs::read_to_string(path).unwrap_or_default();
+        let expected = documentation();
+        assert!(written == expected, "docs/RIGHTS.md should be:\n{expected}");
+    }
+
+    #[test]
+    fn x7_only_health_needs_nothing() {
+        let open: Vec<&str> =
+            ROUTES.iter().filter(|route| route.need == Need::Nothing).map(|route| route.path).collect();
+        assert_eq!(open, ["/healthz", "/readyz"]);
+    }
+}

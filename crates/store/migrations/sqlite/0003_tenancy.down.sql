@@ -1,0 +1,3 @@
+drop table database_roles;
+drop table tokens;
+drop table access;

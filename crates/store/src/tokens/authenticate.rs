@@ -1,0 +1,249 @@
+//! Who a token is: one hash and one look into memory for a request.
+//!
+//! A node goes by what it remembers for a quarter of a second at most; then, or a little before if it is being asked, it
+//! looks whether the version of `access` has moved. Whoever revokes a token waits that long before saying so: from then
+//! on no node takes it, whatever became of hints, and no request waits for the database in the usual run of things.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::{Duration, Instant};
+
+use domain::limits::{TOKEN_LOOK_AHEAD_MS, TOKEN_TRUST_MS, TOKENS_CACHED};
+use domain::{Time, TokenId, TokenText};
+use tokio_util::task::TaskTracker;
+
+use crate::error::StoreError;
+use crate::store::Store;
+use crate::tokens::{Hash, Token, hash, read, version};
+use crate::tx::{Column, Operation, Param, Sql, Tx};
+
+pub(crate) const TRUST: Duration = Duration::from_millis(TOKEN_TRUST_MS);
+const LOOK_AHEAD: Duration = Duration::from_millis(TOKEN_LOOK_AHEAD_MS);
+/// How exactly the last use of a token is kept.
+const USED_MS: i64 = 60_000;
+
+/// What the store knows of a caller.
+#[derive(Clone, Debug)]
+pub enum Caller {
+    /// No token was ever made: whoever gets here is trusted.
+    Anyone,
+    Token(Known),
+    /// There are tokens, and the caller has none.
+    Nobody,
+    /// What the caller has is no token, or one that has expired or was revoked.
+    Refused,
+}
+
+/// A token that was good when it was asked about.
+#[derive(Clone, Debug)]
+pub struct Known {
+    pub token: Arc<Token>,
+    hash: Hash,
+}
+
+#[derive(Default)]
+pub(crate) struct TokenCache {
+    remembered: RwLock<Remembered>,
+    /// One look at a time; the others wait for it.
+    looking: tokio::sync::Mutex<()>,
+    looking_ahead: AtomicBool,
+    /// Tokens used since the last look.
+    used: Mutex<Vec<TokenId>>,
+    tracker: TaskTracker,
+}
+
+#[derive(Default)]
+struct Remembered {
+    version: i64,
+    /// When the last look began; none before the first.
+    looked: Option<Instant>,
+    /// What the database's clock is ahead of ours.
+    ahead_ms: i64,
+    tokens: HashMap<Hash, Entry>,
+}
+
+struct Entry {
+    token: Arc<Token>,
+    used_ms: i64,
+}
+
+impl TokenCache {
+    fn age(&self) -> Option<Duration> {
+        self.remembered.read().expect("no reader panics").looked.map(|looked| looked.elapsed())
+    }
+
+    /// The next request looks at the database.
+    pub(crate) fn forget(&self) {
+        let mut remembered = self.remembered.write().expect("no writer panics");
+        remembered.tokens.clear();
+        remembered.looked = None;
+    }
+}
+
+impl Store {
+    /// Who the caller is. `text` is what it calls its token, if it has one.
+    pub async fn authenticate(&self, text: Option<&str>) -> Result<Caller, StoreError> {
+        self.look_at_tokens().await?;
+        let is_open = self.tokens().remembered.read().expect("no reader panics").version == 0;
+        let Some(text) = text else { return Ok(if is_open { Caller::Anyone } else { Caller::Nobody }) };
+        if is_open {
+            return Ok(Caller::Anyone);
+        }
+        match TokenText::parse(text) {
+            Ok(text) => self.find_token(hash(&text)).await,
+            Err(_) => Ok(Caller::Refused),
+        }
+    }
+
+    /// Whether a caller would still be let in; one without a token while there are none. A long-poll asks while it waits.
+    pub async fn is_still_good(&self, known: Option<&Known>) -> Result<bool, StoreError> {
+        self.look_at_tokens().await?;
+        match known {
+            Some(known) => Ok(matches!(self.find_token(known.hash).await?, Caller::Token(_))),
+            None => Ok(self.tokens().remembered.read().expect("no reader panics").version == 0),
+        }
+    }
+
+    /// Whether no token was ever made.
+    pub async fn is_open(&self) -> Result<bool, StoreError> {
+        Ok(self.read(Version).await?.0 == 0)
+    }
+
+    async fn find_token(&self, hash: Hash) -> Result<Caller, StoreError> {
+        if let Some(token) = self.remembered_token(&hash) {
+            let now = self.database_now();
+            return Ok(if token.is_alive(now) { Caller::Token(Known { token, hash }) } else { Caller::Refused });
+        }
+        let (version, found) = self.read(Find { hash }).await?;
+        let Some(token) = found.map(Arc::new) else { return Ok(Caller::Refused) };
+        if !token.is_alive(self.database_now()) {
+            return Ok(Caller::Refused);
+        }
+        let mut remembered = self.tokens().remembered.write().expect("no writer panics");
+        // Read at another version, it may be out of date already: then it is good for this request alone.
+        if remembered.version == version {
+            if remembered.tokens.len() >= TOKENS_CACHED {
+                remembered.tokens.clear();
+            }
+            let used_ms = token.used_at.map_or(0, Time::millis);
+            remembered.tokens.insert(hash, Entry { token: token.clone(), used_ms });
+        }
+        Ok(Caller::Token(Known { token, hash }))
+    }
+
+    fn remembered_token(&self, hash: &Hash) -> Option<Arc<Token>> {
+        let now_ms = self.clock().now().millis();
+        let (token, used_ms) = {
+            let remembered = self.tokens().remembered.read().expect("no reader panics");
+            remembered.tokens.get(hash).map(|entry| (entry.token.clone(), entry.used_ms))?
+        };
+        if now_ms - used_ms >= USED_MS {
+            if let Some(entry) = self.tokens().remembered.write().expect("no writer panics").tokens.get_mut(hash) {
+                entry.used_ms = now_ms;
+            }
+            self.tokens().used.lock().expect("nobody panics with it in hand").push(token.id);
+        }
+        Some(token)
+    }
+
+    /// Our clock, as far from the database's as it was at the last look.
+    fn database_now(&self) -> Time {
+        let ahead_ms = self.tokens().remembered.read().expect("no reader panics").ahead_ms;
+        self.clock().now().plus_ms(ahead_ms)
+    }
+
+    async fn look_at_tokens(&self) -> Result<(), StoreError> {
+        let cache = self.tokens();
+        match cache.age() {
+            Some(age) if age < LOOK_AHEAD => Ok(()),
+            Some(age) if age < TRUST => {
+                if !cache.looking_ahead.swap(true, Ordering::AcqRel) {
+                    let store = self.clone();
+                    cache.tracker.spawn(async move {
+                        // A failure is met again, and told, by whoever asks when the trust is over.
+                        let _ = store.look_now().await;
+                        store.tokens().looking_ahead.store(false, Ordering::Release);
+                    });
+                }
+                Ok(())
+            }
+            _ => self.look_now().await,
+        }
+    }
+
+    async fn look_now(&self) -> Result<(), StoreError> {
+        let cache = self.tokens();
+        let _turn = cache.looking.lock().await;
+        if cache.age().is_some_and(|age| age < LOOK_AHEAD) {
+            return Ok(());
+        }
+        // What is read is at least as new as the moment before the question.
+        let began = Instant::now();
+        let (version, now) = self.read(Version).await?;
+        {
+            let mut remembered = cache.remembered.write().expect("no writer panics");
+            if remembered.version != version {
+                remembered.tokens.clear();
+            }
+            remembered.version = version;
+            remembered.looked = Some(began);
+            remembered.ahead_ms = now.millis() - self.clock().now().millis();
+        }
+        let used = std::mem::take(&mut *cache.used.lock().expect("nobody panics with it in hand"));
+        if !used.is_empty() {
+            let store = self.clone();
+            // When a token was last used is a courtesy: nobody waits for it.
+            cache.tracker.spawn(async move { store.write(Used { tokens: used }).await });
+        }
+        Ok(())
+    }
+}
+
+struct Version;
+
+impl Operation for Version {
+    type Output = (i64, Time);
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<(i64, Time), StoreError> {
+        Ok((version(tx).await?, tx.now()))
+    }
+}
+
+struct Find {
+    hash: Hash,
+}
+
+const FIND: Sql = Sql::both(&["select t.id, t.tenant, n.name, t.name, t.role, t.rights, t.queues, t.serves, t.parent,
+         t.created_by, t.created_at, t.expires_at, t.revoked_at, t.revoked_by, t.used_at
+     from tokens t join tenants n on n.id = t.tenant where t.hash = $1"]);
+
+impl Operation for Find {
+    type Output = (i64, Option<Token>);
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
+        // The version first: a token that changes between the two is then read newer than its version says, never older.
+        let version = version(tx).await?;
+        let row = tx.query_opt(&FIND, &[Param::Blob(&self.hash)]).await?;
+        Ok((version, row.as_ref().map(read).transpose()?))
+    }
+}
+
+struct Used {
+    tokens: Vec<TokenId>,
+}
+
+const USED: Sql = Sql::new(
+    &["update tokens set used_at = $2 where id = $1"],
+    "update tokens set used_at = $2 where id = any($1::uuid[])",
+);
+
+impl Operation for Used {
+    type Output = ();
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
+        let mut tokens: Vec<_> = self.tokens.iter().map(|token| token.uuid()).collect();
+        tokens.sort_unstable();
+        tx.execute_each(&USED, &[Column::uuids(tokens)], &[Param::Time(tx.now())]).await.map(|_| ())
+    }
+}
