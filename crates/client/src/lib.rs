@@ -5,6 +5,7 @@
 mod artifacts;
 mod backend;
 mod client;
+mod deliveries;
 mod error;
 mod jobs;
 mod queues;
@@ -14,6 +15,7 @@ mod workers;
 pub use artifacts::Download;
 pub use backend::{Backend, BackendError};
 pub use client::{Client, ClientBuilder};
+pub use deliveries::DeliveryFilter;
 pub use error::ClientError;
 pub use jobs::JobFilter;
 pub use wire;

@@ -15,6 +15,7 @@ pub enum OfNode {}
 pub enum OfTrigger {}
 pub enum OfEvent {}
 pub enum OfDeadLetter {}
+pub enum OfDelivery {}
 
 pub type JobId = Id<OfJob>;
 /// A fresh id per start of a worker: an identity that came back after a restart would hide orphaned claims.
@@ -26,6 +27,8 @@ pub type TriggerId = Id<OfTrigger>;
 /// Something that happened. What a trigger starts because of it is known by (trigger, event).
 pub type EventId = Id<OfEvent>;
 pub type DeadLetterId = Id<OfDeadLetter>;
+/// Also what its receiver knows it by: the same for every attempt.
+pub type DeliveryId = Id<OfDelivery>;
 
 impl<Of> Id<Of> {
     pub const fn new(uuid: Uuid) -> Self {

@@ -3,6 +3,8 @@
 //! Nothing here reads a clock, draws a random number, talks to a database or knows JSON. Callers bring the time and
 //! the dice; every function answers the same for the same input, which is what the model tests rely on.
 
+pub mod address;
+pub mod circuit;
 pub mod claim;
 pub mod dead_letter;
 pub mod id;
@@ -18,10 +20,10 @@ pub mod why;
 
 pub use claim::{Affinity, LaneHead};
 pub use dead_letter::Resolution;
-pub use id::{ClaimId, DeadLetterId, EventId, JobId, NodeId, TenantId, TriggerId, WorkerId};
+pub use id::{ClaimId, DeadLetterId, DeliveryId, EventId, JobId, NodeId, TenantId, TriggerId, WorkerId};
 pub use job::{Epoch, Job, JobError, JobState, Outcome, Refusal, State};
 pub use name::{Label, Name, NameError};
 pub use origin::Origin;
-pub use queue::{KindSettings, QueueSettings};
+pub use queue::{KindSettings, QueueSettings, Webhook};
 pub use retry::RetryPolicy;
 pub use time::Time;

@@ -81,3 +81,31 @@ pub const OUTAGE_AT_START_MS: i64 = SERVICE_BEAT_MS + 500;
 pub const DEAD_LETTER_RETENTION_S_DEFAULT: i64 = 30 * 24 * 3_600;
 /// Dead letters that one replay by ids or by filter takes.
 pub const REPLAY_LETTERS: usize = 10_000;
+/// One attempt of a delivery, from the first packet to the last, unless its target says otherwise.
+pub const DELIVERY_TIMEOUT_MS: i64 = 10_000;
+pub const DELIVERY_TIMEOUT_S_MAX: i64 = 120;
+pub const DELIVERY_ATTEMPTS: i32 = 12;
+/// A delivery that could not even be tried, because its receiver was down all the while, is given up after this.
+pub const DELIVERY_GIVE_UP_S: i64 = 3 * 24 * 3_600;
+/// How much longer than its time-out a delivery belongs to the node that took it.
+pub const DELIVERY_LEASE_MARGIN_MS: i64 = 20_000;
+pub const DELIVERY_RETENTION_S: i64 = 7 * 24 * 3_600;
+pub const FAILED_DELIVERY_RETENTION_S: i64 = 30 * 24 * 3_600;
+/// Deliveries one node has under way, and those of them to one endpoint.
+pub const DELIVERIES_UNDER_WAY: usize = 64;
+pub const ENDPOINT_CONCURRENCY: usize = 4;
+/// Endpoints with something due that one round looks at.
+pub const ENDPOINTS_PER_ROUND: usize = 1_000;
+/// Failures in a row after which a receiver is left alone, and for how long at first and at most.
+pub const CIRCUIT_FAILURES: u32 = 5;
+pub const CIRCUIT_PAUSE_S: i64 = 10;
+pub const CIRCUIT_PAUSE_MAX_S: i64 = 300;
+/// A result above this goes into a webhook as a link.
+pub const WEBHOOK_RESULT_BYTES: usize = 64 << 10;
+pub const WEBHOOK_SECRETS: usize = 4;
+/// What is kept of a receiver's answer, and read of it at all.
+pub const RESPONSE_EXCERPT_BYTES: usize = 2 << 10;
+/// The longest a receiver's `Retry-After` is obeyed.
+pub const RETRY_AFTER_S_MAX: i64 = 24 * 3_600;
+/// An answer that a script or a trigger reads.
+pub const OUTBOUND_ANSWER_BYTES: usize = 256 << 10;

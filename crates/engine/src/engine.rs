@@ -3,16 +3,19 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use domain::address::Allowed;
 use domain::limits::HISTORY_RETENTION_S_DEFAULT;
 use store::Store;
 use store::artifacts::Blobs;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::outbound::Outbound;
 use crate::task::{Task, TaskStatus, run_until};
 use crate::tasks::beat::Beat;
 use crate::tasks::check_counters::CheckCounters;
 use crate::tasks::collect_garbage::CollectGarbage;
+use crate::tasks::deliver::Deliver;
 use crate::tasks::fold_counters::FoldCounters;
 use crate::tasks::promote_due::PromoteDue;
 use crate::tasks::prune::Prune;
@@ -25,11 +28,18 @@ pub struct EngineOptions {
     pub direct_url: Option<String>,
     /// Where large artifacts are, so that those nobody names any more can be deleted.
     pub blobs: Option<Blobs>,
+    /// What deliveries and other outbound calls may reach.
+    pub allowed: Allowed,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { history_retention_s: HISTORY_RETENTION_S_DEFAULT, direct_url: None, blobs: None }
+        Self {
+            history_retention_s: HISTORY_RETENTION_S_DEFAULT,
+            direct_url: None,
+            blobs: None,
+            allowed: Allowed::default(),
+        }
     }
 }
 
@@ -39,6 +49,7 @@ pub struct Engine {
     statuses: Vec<Arc<Mutex<TaskStatus>>>,
     tracker: TaskTracker,
     stop: CancellationToken,
+    outbound: Outbound,
 }
 
 impl Engine {
@@ -46,14 +57,25 @@ impl Engine {
     pub async fn start(store: Store, options: EngineOptions) -> Result<Self, store::StoreError> {
         // The first beat notices an outage before anything judges a lease.
         store.first_beat().await?;
-        let mut engine =
-            Self { store, statuses: Vec::new(), tracker: TaskTracker::new(), stop: CancellationToken::new() };
+        let mut engine = Self {
+            store,
+            statuses: Vec::new(),
+            tracker: TaskTracker::new(),
+            stop: CancellationToken::new(),
+            outbound: Outbound::new(options.allowed),
+        };
         engine.run(Beat);
         engine.run(SweepLeases);
         engine.run(PromoteDue);
         engine.run(FoldCounters);
         engine.run(CheckCounters);
         engine.run(Prune { history_retention_s: options.history_retention_s });
+        engine.run(Deliver {
+            outbound: engine.outbound.clone(),
+            tracker: engine.tracker.clone(),
+            stop: engine.stop.clone(),
+            under_way: Arc::default(),
+        });
         if let Some(blobs) = options.blobs {
             engine.run(CollectGarbage { blobs });
         }
@@ -74,6 +96,11 @@ impl Engine {
         let status = Arc::new(Mutex::new(status));
         self.statuses.push(status.clone());
         self.tracker.spawn(run_until(task, self.store.clone(), status, self.stop.clone()));
+    }
+
+    /// For calls that a user's URL causes.
+    pub fn outbound(&self) -> &Outbound {
+        &self.outbound
     }
 
     pub fn store(&self) -> &Store {

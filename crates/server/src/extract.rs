@@ -10,7 +10,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName};
 use bytes::Bytes;
 use domain::limits::BODY_BYTES;
-use domain::{JobId, Label, Name, WorkerId};
+use domain::{DeliveryId, JobId, Label, Name, WorkerId};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
@@ -123,6 +123,8 @@ impl<T: DeserializeOwned> FromRequestParts<AppState> for Params<T> {
 pub(crate) struct PathJob(pub(crate) JobId);
 /// A worker's id in the path, likewise.
 pub(crate) struct PathWorker(pub(crate) WorkerId);
+/// A delivery's id in the path, likewise.
+pub(crate) struct PathDelivery(pub(crate) DeliveryId);
 /// A queue's name in the path.
 pub(crate) struct PathQueue(pub(crate) Name);
 pub(crate) struct PathArtifact {
@@ -143,6 +145,14 @@ impl FromRequestParts<AppState> for PathWorker {
 
     async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
         id(parts).await.map(|id| Self(WorkerId::new(id))).ok_or_else(|| ApiError::not_found("worker"))
+    }
+}
+
+impl FromRequestParts<AppState> for PathDelivery {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
+        id(parts).await.map(|id| Self(DeliveryId::new(id))).ok_or_else(|| ApiError::not_found("delivery"))
     }
 }
 

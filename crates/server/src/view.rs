@@ -183,7 +183,7 @@ fn settings(settings: domain::QueueSettings) -> wire::QueueSettings {
         timeout_s: settings.timeout_s,
         retention_s: settings.retention_s,
         phases: (!phases.is_empty()).then_some(phases),
-        webhook: None,
+        webhook: settings.webhook.map(|webhook| WebhookSettings { url: webhook.url, ..WebhookSettings::default() }),
         kinds: (!kinds.is_empty()).then_some(kinds),
     }
 }

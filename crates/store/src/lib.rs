@@ -9,6 +9,7 @@ pub mod clock;
 mod codec;
 pub mod counters;
 pub mod dead_letters;
+pub mod deliveries;
 mod effects;
 mod error;
 pub mod hints;

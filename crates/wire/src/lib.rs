@@ -3,6 +3,7 @@
 //! Requests refuse unknown fields; answers may grow. Times are RFC 3339, names `snake_case`, units come last.
 
 pub mod artifact;
+pub mod delivery;
 pub mod job;
 pub mod page;
 pub mod problem;
@@ -12,6 +13,7 @@ pub mod task;
 pub mod worker;
 
 pub use artifact::ArtifactView;
+pub use delivery::{DeliveryAttemptView, DeliveryDetails, DeliveryView};
 pub use job::{
     BatchAccepted, BatchRequest, CancelByKey, CancelView, HistoryItem, JobAccepted, JobError, JobRequest, JobView,
     RetryRequest, RetrySettings, WebhookSettings, WhyView,

@@ -3,24 +3,17 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use axum::http::Uri;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use domain::limits::{
     BATCH_JOBS, DEFAULT_MAX_ATTEMPTS, MAX_ATTEMPTS, PRIORITY_MAX, PRIORITY_MIN, TAGS, TIMEOUT_S_MAX, WAIT_S_MAX,
 };
 use domain::{Label, Name, Time};
 use sha2::{Digest, Sha256};
 use store::jobs::enqueue::{Extras, NewJob, Unique};
-use wire::{BatchRequest, JobRequest, RawValue, Timestamp, WebhookSettings};
+use wire::{BatchRequest, JobRequest, RawValue, Timestamp};
 
-use super::Place;
+use super::{Place, webhook};
 use crate::error::ApiError;
 use crate::json;
-
-/// A URL that a browser and a proxy still take.
-const URL_BYTES: usize = 2_048;
-const SECRET_BYTES: usize = 256;
 
 /// What is the same for every job of a request.
 pub(crate) struct Maker {
@@ -76,7 +69,7 @@ impl Maker {
     }
 
     fn extras(&self, place: Place, request: &JobRequest) -> Result<Option<Box<Extras>>, ApiError> {
-        let JobRequest { subject, process, run, concurrency_key, retry, timeout_s, tags, webhook, .. } = request;
+        let JobRequest { subject, process, run, concurrency_key, retry, timeout_s, tags, webhook: hook, .. } = request;
         let unique = self.unique(place, request)?;
         let texts = [subject, process, run, concurrency_key];
         let plain = texts.iter().all(|text| text.is_none())
@@ -84,7 +77,7 @@ impl Maker {
             && retry.is_none()
             && timeout_s.is_none()
             && tags.as_ref().is_none_or(Vec::is_empty)
-            && webhook.is_none();
+            && hook.is_none();
         if plain {
             return Ok(None);
         }
@@ -97,7 +90,7 @@ impl Maker {
             retry: retry.map(|retry| place.retry("retry", retry)).transpose()?,
             timeout_s: timeout_s.map(|seconds| place.between("timeout_s", seconds, 1, TIMEOUT_S_MAX)).transpose()?,
             tags: labels(place, tags.as_deref().unwrap_or_default())?,
-            webhook: webhook.as_ref().map(|webhook| stored_webhook(place, webhook)).transpose()?,
+            webhook: hook.as_ref().map(|hook| webhook::stored(place, hook)).transpose()?,
             ..Extras::default()
         })))
     }
@@ -155,23 +148,6 @@ fn key_of(place: Place, members: &[String], request: &JobRequest) -> Result<Stri
     let mut key = String::from("sha256:");
     digest.finalize().iter().for_each(|byte| write!(key, "{byte:02x}").expect("a string takes everything"));
     Ok(key)
-}
-
-fn stored_webhook(place: Place, webhook: &WebhookSettings) -> Result<String, ApiError> {
-    let uri: Option<Uri> = webhook.url.parse().ok();
-    let web =
-        |uri: &Uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|h| !h.is_empty());
-    if webhook.url.len() > URL_BYTES || !uri.as_ref().is_some_and(web) {
-        let detail = format_args!("must be an http or https URL of at most {URL_BYTES} bytes");
-        return Err(place.refuse("webhook.url", detail));
-    }
-    if let Some(secret) = &webhook.secret {
-        let key = secret.strip_prefix("whsec_").filter(|key| !key.is_empty());
-        if secret.len() > SECRET_BYTES || key.is_none_or(|key| STANDARD.decode(key).is_err()) {
-            return Err(place.refuse("webhook.secret", "must be whsec_ followed by base64"));
-        }
-    }
-    Ok(serde_json::to_string(webhook).expect("plain data has a JSON form"))
 }
 
 /// A unique key in a queue, to cancel by.

@@ -5,6 +5,7 @@
 mod api;
 mod artifacts;
 mod bad_input;
+mod deliveries;
 mod frame;
 mod jobs;
 mod queues;

@@ -12,9 +12,10 @@ use uuid::Uuid;
 use crate::clock::new_uuid;
 use crate::codec::{settings_from_json, to_json};
 use crate::counters::Changes;
+use crate::deliveries::notices::{self, Notice, QUEUES_OWN};
 use crate::error::StoreError;
+use crate::hints::Topic;
 use crate::jobs::holds::{self, Holder, Want};
-use crate::jobs::transition::{Notice, write_outbox};
 use crate::lanes::{Lane, lane_at};
 use crate::store::Store;
 use crate::tx::{Column, Operation, Param, Row, Sql, Tx};
@@ -66,7 +67,11 @@ impl Store {
         max: usize,
         affinity: Affinity,
     ) -> Result<Claimed, StoreError> {
-        self.write(Claim { tenant, worker, max, affinity }).await
+        let (claimed, told) = self.write(Claim { tenant, worker, max, affinity }).await?;
+        if told {
+            self.hints().wake(&Topic::Deliveries);
+        }
+        Ok(claimed)
     }
 }
 
@@ -103,7 +108,8 @@ const HEADS: Sql = Sql::new(
 // The claimed columns, in the order `claimed` reads them.
 const TAKE: Sql = Sql::new(
     &["update jobs set state = 'working', worker = $3, claim = $4, epoch = epoch + 1, attempt = attempt + 1,
-           started_at = $5, deadline_at = $5 + coalesce(timeout_s, $6) * 1000000, version = version + 1, updated_at = $5
+           started_at = $5, deadline_at = $5 + coalesce(timeout_s, $6) * 1000000, version = version + 1, updated_at = $5,
+           webhook = coalesce(webhook, $7)
        where id in (select id from jobs where lane = $1 and due_at is null and parked is null and worker is null
            order by run_at, id limit $2)
        returning id, epoch, lane, payload, subject, process, run, attempt, max_attempts, coalesce(timeout_s, $6),
@@ -113,7 +119,7 @@ const TAKE: Sql = Sql::new(
          order by run_at, id limit $2 for update skip locked)
      update jobs j set state = 'working', worker = $3, claim = $4, epoch = epoch + 1, attempt = attempt + 1,
          started_at = $5::timestamptz, deadline_at = $5::timestamptz + coalesce(timeout_s, $6::bigint) * interval '1 second',
-         version = version + 1, updated_at = $5::timestamptz
+         version = version + 1, updated_at = $5::timestamptz, webhook = coalesce(webhook, $7::json)
      from due where j.id = due.id
      returning j.id, j.epoch, j.lane, j.payload, j.subject, j.process, j.run, j.attempt, j.max_attempts,
          coalesce(j.timeout_s, $6::bigint), j.created_at, j.run_at, j.webhook",
@@ -127,14 +133,15 @@ const PEEK: Sql = Sql::new(
          order by run_at, id limit $2 for update skip locked) j",
 );
 const TAKE_CHOSEN: Sql = Sql::new(
-    &["update jobs set state = 'working', worker = $4, claim = $5, epoch = epoch + 1, attempt = attempt + 1,
-           started_at = $6, deadline_at = $6 + $2 * 1000000, held = $3, version = version + 1, updated_at = $6
+    &["update jobs set state = 'working', worker = $5, claim = $6, epoch = epoch + 1, attempt = attempt + 1,
+           started_at = $7, deadline_at = $7 + $2 * 1000000, held = $3, version = version + 1, updated_at = $7,
+           webhook = coalesce(webhook, $4)
        where id = $1
        returning id, epoch, lane, payload, subject, process, run, attempt, max_attempts, $2, created_at, run_at, webhook"],
-    "update jobs j set state = 'working', worker = $4, claim = $5, epoch = epoch + 1, attempt = attempt + 1,
-         started_at = $6::timestamptz, deadline_at = $6::timestamptz + n.timeout_s * interval '1 second',
-         held = n.held <> 0, version = version + 1, updated_at = $6::timestamptz
-     from unnest($1::uuid[], $2::bigint[], $3::bigint[]) as n(id, timeout_s, held) where j.id = n.id
+    "update jobs j set state = 'working', worker = $5, claim = $6, epoch = epoch + 1, attempt = attempt + 1,
+         started_at = $7::timestamptz, deadline_at = $7::timestamptz + n.timeout_s * interval '1 second',
+         held = n.held <> 0, version = version + 1, updated_at = $7::timestamptz, webhook = coalesce(j.webhook, n.webhook)
+     from unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::json[]) as n(id, timeout_s, held, webhook) where j.id = n.id
      returning j.id, j.epoch, j.lane, j.payload, j.subject, j.process, j.run, j.attempt, j.max_attempts, n.timeout_s,
          j.created_at, j.run_at, j.webhook",
 );
@@ -146,19 +153,20 @@ const INSERT_CLAIM: Sql = Sql::both(&["insert into claims (claim, tenant, worker
      values ($1, $2, $3, $4, $5, $6)"]);
 
 impl Operation for Claim {
-    type Output = Claimed;
+    /// What was claimed, and whether someone is to hear of it.
+    type Output = (Claimed, bool);
 
-    async fn run(&self, tx: &mut Tx<'_>) -> Result<Claimed, StoreError> {
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<(Claimed, bool), StoreError> {
         let now = tx.now();
         let worker = workers::load(tx, &[self.worker]).await?.pop().filter(|worker| worker.tenant == self.tenant);
-        let Some(worker) = worker else { return Ok(Claimed::NotFound) };
+        let Some(worker) = worker else { return Ok((Claimed::NotFound, false)) };
         if !worker.is_alive(now) {
-            return Ok(Claimed::Gone);
+            return Ok((Claimed::Gone, false));
         }
         let queues = worker.queues.clone();
         if worker.draining {
             worker.touch(tx).await?;
-            return Ok(Claimed::Jobs { jobs: Vec::new(), queues, draining: true });
+            return Ok((Claimed::Jobs { jobs: Vec::new(), queues, draining: true }, false));
         }
         let mut taking = Taking {
             claim: new_uuid(now),
@@ -179,7 +187,8 @@ impl Operation for Claim {
         } else {
             worker.renew(tx, &affinity, Some(now)).await?;
         }
-        Ok(Claimed::Jobs { jobs: taking.record(tx).await?, queues, draining: false })
+        let told = !taking.notices.is_empty();
+        Ok((Claimed::Jobs { jobs: taking.record(tx).await?, queues, draining: false }, told))
     }
 }
 
@@ -278,6 +287,7 @@ impl Taking {
             Param::Uuid(self.claim),
             Param::Time(tx.now()),
             Param::int(head.settings.timeout_s_for(&head.lane.kind)),
+            Param::json(head.settings.webhook.as_ref().map(|_| QUEUES_OWN)),
         ];
         let rows = tx.query(&TAKE, &params).await?;
         self.add(&rows, &HashMap::from([(head.head.lane, &head.lane)]))?;
@@ -332,6 +342,7 @@ impl Taking {
             Column::jobs(taken.iter().map(|candidate| candidate.id)),
             Column::Int(taken.iter().map(|candidate| candidate.timeout_s).collect()),
             Column::ints(taken.iter().map(|candidate| i64::from(candidate.holds().next().is_some()))),
+            Column::Json(taken.iter().map(|candidate| candidate.queue_webhook.then_some(QUEUES_OWN)).collect()),
         ];
         let params = [Param::from(self.worker), Param::Uuid(self.claim), Param::Time(tx.now())];
         let rows = tx.query_each(&TAKE_CHOSEN, &columns, &params).await?;
@@ -404,7 +415,7 @@ impl Taking {
         tx.execute(&INSERT_CLAIM, &params).await?;
         self.changes.write(tx).await?;
         spend_tokens(tx, self.tenant, &self.jobs, &self.room).await?;
-        write_outbox(tx, self.notices, tx.now()).await?;
+        notices::write(tx, &self.notices).await?;
         Ok(self.jobs)
     }
 }
@@ -422,6 +433,8 @@ struct Candidate {
     run_at: Time,
     timeout_s: Option<i64>,
     wants: Vec<Want>,
+    /// Its queue hears of its changes, unless somebody else does.
+    queue_webhook: bool,
     /// The place in its queue that it takes, where places are counted.
     place: Option<String>,
 }
@@ -440,6 +453,7 @@ impl Candidate {
             run_at: row.time(2)?,
             timeout_s: row.opt_int(6)?.or_else(|| head.settings.timeout_s_for(kind)),
             wants: holds::wants(queue, kind, subject.as_ref(), row.opt_text(4)?.as_deref(), key.as_ref(), per_key),
+            queue_webhook: head.settings.webhook.is_some(),
             place: head.settings.concurrency.map(|_| holds::queue_scope(queue)),
         })
     }

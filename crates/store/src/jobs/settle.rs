@@ -11,10 +11,11 @@ use domain::{Epoch, JobError, JobId, JobState, Refusal, Resolution, TenantId, Wo
 use crate::batch::Batch;
 use crate::clock::dice;
 use crate::counters::Changes;
+use crate::deliveries::notices::{self, Notice};
 use crate::effects::Effects;
 use crate::error::StoreError;
 use crate::jobs::holds::Holder;
-use crate::jobs::transition::{self, Ending, LiveJob, Notice, Step};
+use crate::jobs::transition::{self, Ending, LiveJob, Step};
 use crate::lanes::LaneCache;
 use crate::queues;
 use crate::store::Store;
@@ -237,7 +238,7 @@ impl SettleBatch {
             to: JobState::Succeeded,
             attempt: gone.attempt,
         });
-        transition::write_outbox(tx, notices.collect(), tx.now()).await?;
+        effects.deliveries |= notices::write(tx, &notices.collect::<Vec<_>>()).await? > 0;
         let done: HashSet<JobId> = gone.iter().map(|gone| gone.id).collect();
         let (applied, refused): (Vec<_>, Vec<_>) =
             finishes.into_iter().partition(|open| done.contains(&open.outcome.job));

@@ -1,6 +1,7 @@
 //! Everything under `/api/v1`, one file per noun.
 
 mod artifacts;
+mod deliveries;
 mod jobs;
 mod queues;
 mod signals;
@@ -16,6 +17,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(jobs::routes())
         .merge(signals::routes())
         .merge(artifacts::routes())
+        .merge(deliveries::routes())
         .merge(queues::routes())
         .merge(workers::routes())
         .merge(tasks::routes())
