@@ -23,6 +23,7 @@ pgbouncer       pgbouncer         command -v pgbouncer
 promtool        prometheus        command -v promtool
 sqlite3         sqlite3           command -v sqlite3
 libfaketime     libfaketime       ls /usr/lib/*/faketime/libfaketime.so.1
+swaks           swaks             command -v swaks
 python3         python3           command -v python3
 python3-venv    python3-venv      python3 -c 'import ensurepip, venv'
 node            nodejs            command -v node
