@@ -4,6 +4,7 @@
 
 mod artifacts;
 mod backend;
+mod calls;
 mod client;
 mod deliveries;
 mod error;

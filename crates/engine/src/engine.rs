@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use domain::JobId;
 use domain::address::Allowed;
-use domain::limits::HISTORY_RETENTION_S_DEFAULT;
+use domain::limits::{ABANDONED_RETENTION_S_DEFAULT, HISTORY_RETENTION_S_DEFAULT};
 use store::Store;
 use store::artifacts::Blobs;
 use tokio_util::sync::CancellationToken;
@@ -19,6 +20,7 @@ use crate::tasks::deliver::Deliver;
 use crate::tasks::fold_counters::FoldCounters;
 use crate::tasks::promote_due::PromoteDue;
 use crate::tasks::prune::Prune;
+use crate::tasks::sweep_calls::SweepCalls;
 use crate::tasks::sweep_leases::SweepLeases;
 
 #[derive(Clone)]
@@ -30,6 +32,8 @@ pub struct EngineOptions {
     pub blobs: Option<Blobs>,
     /// What deliveries and other outbound calls may reach.
     pub allowed: Allowed,
+    /// How long answers to calls are kept whose caller was gone.
+    pub abandoned_retention_s: i64,
 }
 
 impl Default for EngineOptions {
@@ -39,6 +43,7 @@ impl Default for EngineOptions {
             direct_url: None,
             blobs: None,
             allowed: Allowed::default(),
+            abandoned_retention_s: ABANDONED_RETENTION_S_DEFAULT,
         }
     }
 }
@@ -70,6 +75,7 @@ impl Engine {
         engine.run(FoldCounters);
         engine.run(CheckCounters);
         engine.run(Prune { history_retention_s: options.history_retention_s });
+        engine.run(SweepCalls { retention_s: options.abandoned_retention_s });
         engine.run(Deliver {
             outbound: engine.outbound.clone(),
             tracker: engine.tracker.clone(),
@@ -96,6 +102,17 @@ impl Engine {
         let status = Arc::new(Mutex::new(status));
         self.statuses.push(status.clone());
         self.tracker.spawn(run_until(task, self.store.clone(), status, self.stop.clone()));
+    }
+
+    /// A caller went away before its answer came. Says so in the background: whoever drops a request cannot wait.
+    pub fn abandon_call(&self, job: JobId) {
+        let store = self.store.clone();
+        self.tracker.spawn(async move {
+            if let Err(error) = store.abandon_call(job).await {
+                // The note that somebody waits runs out by itself.
+                tracing::warn!(%job, %error, "an abandoned call could not be noted");
+            }
+        });
     }
 
     /// For calls that a user's URL causes.

@@ -38,6 +38,14 @@ pub(crate) fn queue(cursor: Option<&str>) -> Result<Option<Name>, ApiError> {
     cursor.map(name).transpose()
 }
 
+pub(crate) fn after_abandoned(job: JobId) -> String {
+    encode(b'a', job.uuid().as_bytes())
+}
+
+pub(crate) fn abandoned(cursor: Option<&str>) -> Result<Option<JobId>, ApiError> {
+    cursor.map(|cursor| id(b'a', cursor).map(JobId::new)).transpose()
+}
+
 /// Deliveries are listed by their number.
 pub(crate) fn after_delivery(seq: i64) -> String {
     encode(b'd', &seq.to_be_bytes())

@@ -82,7 +82,7 @@ pub(crate) fn job(job: StoredJob) -> Result<JobView, StoreError> {
     })
 }
 
-fn error(error: JobError) -> wire::JobError {
+pub(crate) fn error(error: JobError) -> wire::JobError {
     wire::JobError { code: error.code, message: error.message, retryable: error.retryable }
 }
 

@@ -5,6 +5,7 @@
 
 pub mod artifacts;
 mod batch;
+pub mod calls;
 pub mod clock;
 mod codec;
 pub mod counters;

@@ -3,6 +3,7 @@
 //! Requests refuse unknown fields; answers may grow. Times are RFC 3339, names `snake_case`, units come last.
 
 pub mod artifact;
+pub mod call;
 pub mod delivery;
 pub mod job;
 pub mod page;
@@ -13,6 +14,7 @@ pub mod task;
 pub mod worker;
 
 pub use artifact::ArtifactView;
+pub use call::{AbandonedView, CallView};
 pub use delivery::{DeliveryAttemptView, DeliveryDetails, DeliveryView};
 pub use job::{
     BatchAccepted, BatchRequest, CancelByKey, CancelView, HistoryItem, JobAccepted, JobError, JobRequest, JobView,

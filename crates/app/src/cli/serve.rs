@@ -62,6 +62,9 @@ pub(crate) struct ServeArgs {
     /// Days for which history is kept after the jobs it tells of are gone.
     #[arg(long, env = "WINDLASS_HISTORY_RETENTION_DAYS", default_value_t = 90)]
     pub(crate) history_retention_days: i64,
+    /// Days for which answers to calls are kept whose caller was gone.
+    #[arg(long, env = "WINDLASS_ABANDONED_EXECUTIONS_RETENTION_DAYS", default_value_t = 7)]
+    pub(crate) abandoned_executions_retention_days: i64,
     /// What to log: error, warn, info, debug, or a filter.
     #[arg(long, env = "WINDLASS_LOG", default_value = "warn")]
     pub(crate) log: String,
@@ -95,6 +98,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         history_retention_s: args.history_retention_days.saturating_mul(86_400),
         direct_url: store.is_postgres().then(|| args.database_direct.clone().unwrap_or(database.clone())),
         blobs: None,
+        abandoned_retention_s: args.abandoned_executions_retention_days.saturating_mul(86_400),
         allowed: Allowed {
             private: if args.allow_private { Private::Allowed } else { Private::Refused },
             networks: args.allow_network.clone(),

@@ -7,4 +7,5 @@ pub(crate) mod deliver;
 pub(crate) mod fold_counters;
 pub(crate) mod promote_due;
 pub(crate) mod prune;
+pub(crate) mod sweep_calls;
 pub(crate) mod sweep_leases;

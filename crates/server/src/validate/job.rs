@@ -4,9 +4,10 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use domain::limits::{
-    BATCH_JOBS, DEFAULT_MAX_ATTEMPTS, MAX_ATTEMPTS, PRIORITY_MAX, PRIORITY_MIN, TAGS, TIMEOUT_S_MAX, WAIT_S_MAX,
+    BATCH_JOBS, CALL_TIMEOUT_S_DEFAULT, CALL_TIMEOUT_S_MAX, DEFAULT_MAX_ATTEMPTS, MAX_ATTEMPTS, PRIORITY_MAX,
+    PRIORITY_MIN, TAGS, TIMEOUT_S_MAX, WAIT_S_MAX,
 };
-use domain::{Label, Name, Time};
+use domain::{Label, Name, Origin, Time};
 use sha2::{Digest, Sha256};
 use store::jobs::enqueue::{Extras, NewJob, Unique};
 use wire::{BatchRequest, JobRequest, RawValue, Timestamp};
@@ -34,6 +35,28 @@ impl Maker {
         Place::Body.at_most("jobs", request.jobs.len(), BATCH_JOBS, "jobs")?;
         let jobs = request.jobs.into_iter().enumerate();
         jobs.map(|(number, job)| self.job(Place::Item { of: "jobs", number }, job)).collect()
+    }
+
+    /// The job of a call, and how many seconds its caller waits. It runs at once, or not at all, and only once.
+    pub(crate) fn call(&self, request: JobRequest) -> Result<(NewJob, i64), ApiError> {
+        let place = Place::Body;
+        let never = [
+            ("run_at", request.run_at.is_some()),
+            ("max_attempts", request.max_attempts.is_some_and(|attempts| attempts != 1)),
+            ("retry", request.retry.is_some()),
+            ("unique_key", request.unique_key.is_some()),
+            ("unique_by", request.unique_by.is_some()),
+            ("unique_for_s", request.unique_for_s.is_some()),
+        ];
+        if let Some((member, _)) = never.iter().find(|(_, given)| *given) {
+            return Err(place.refuse(member, "cannot be given with a call, which runs at once and only once"));
+        }
+        let wait_s = request.timeout_s.unwrap_or(CALL_TIMEOUT_S_DEFAULT);
+        let wait_s = place.between("timeout_s", wait_s, 1, CALL_TIMEOUT_S_MAX)?;
+        let request = JobRequest { max_attempts: Some(1), timeout_s: Some(wait_s), ..request };
+        let mut job = self.job(place, request)?;
+        job.extras.get_or_insert_default().triggered_by = Origin::Call.stored();
+        Ok((job, wait_s))
     }
 
     /// JSON that a job carries, as it came.

@@ -5,8 +5,10 @@
 mod api;
 mod artifacts;
 mod bad_input;
+mod calls;
 mod deliveries;
 mod frame;
 mod jobs;
 mod queues;
+mod smtp;
 mod workers;

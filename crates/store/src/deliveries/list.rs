@@ -96,7 +96,9 @@ const OF_JOB: Sql = Sql::both(&["select d.id, d.seq, d.state, d.leased_at, d.sou
          d.event_id, d.url, d.method, d.attempt, d.max_attempts, d.status, d.error, d.created_at, d.due_at, d.ended_at,
          e.open_until
      from deliveries d left join endpoints e on e.id = d.endpoint
-     where d.tenant = $1 and d.job = $4 and d.seq < $2 order by d.seq desc limit $3"]);
+     where d.tenant = $1 and d.job = $6 and d.seq < $2 and ($4 = '' or d.state = $4)
+         and ($5 = 0 or (d.leased_at is not null) = ($5 = 2))
+     order by d.seq desc limit $3"]);
 const ONE: Sql = Sql::both(&["select d.id, d.seq, d.state, d.leased_at, d.source, d.op, d.job, d.trigger_id, d.event_id,
          d.url, d.method, d.attempt, d.max_attempts, d.status, d.error, d.created_at, d.due_at, d.ended_at, e.open_until,
          d.body
@@ -111,23 +113,20 @@ impl Operation for List {
         let before = self.before.unwrap_or(i64::MAX);
         let page = [Param::Int(self.tenant.0), Param::Int(before), Param::Int(self.limit as i64)];
         let [tenant, before, limit] = page;
+        // A delivery under way is stored as pending, with its lease.
+        let (stored, leased) = match self.filter.state {
+            None => ("", 0),
+            Some(DeliveryState::Pending) => ("pending", 1),
+            Some(DeliveryState::Delivering) => ("pending", 2),
+            Some(ended) => (ended.as_str(), 0),
+        };
+        let (stored, leased) = (Param::Text(stored), Param::Int(leased));
         let rows = match (self.filter.job, self.filter.state) {
-            (Some(job), _) => tx.query(&OF_JOB, &[tenant, before, limit, Param::from(job)]).await?,
-            (None, Some(state)) => {
-                // A delivery under way is stored as pending, with its lease.
-                let (stored, leased) = match state {
-                    DeliveryState::Pending => ("pending", 1),
-                    DeliveryState::Delivering => ("pending", 2),
-                    ended => (ended.as_str(), 0),
-                };
-                tx.query(&OF_STATE, &[tenant, before, limit, Param::Text(stored), Param::Int(leased)]).await?
-            }
+            (Some(job), _) => tx.query(&OF_JOB, &[tenant, before, limit, stored, leased, Param::from(job)]).await?,
+            (None, Some(_)) => tx.query(&OF_STATE, &[tenant, before, limit, stored, leased]).await?,
             (None, None) => tx.query(&ALL, &page).await?,
         };
-        let found = rows.iter().map(read).collect::<Result<Vec<_>, _>>()?;
-        // A job has few deliveries: both filters together need no index of their own.
-        let wanted = |delivery: &Delivery| self.filter.state.is_none_or(|state| state == delivery.state);
-        Ok(found.into_iter().filter(wanted).collect())
+        rows.iter().map(read).collect()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Everything under `/api/v1`, one file per noun.
 
 mod artifacts;
+mod calls;
 mod deliveries;
 mod jobs;
 mod queues;
@@ -17,6 +18,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(jobs::routes())
         .merge(signals::routes())
         .merge(artifacts::routes())
+        .merge(calls::routes())
         .merge(deliveries::routes())
         .merge(queues::routes())
         .merge(workers::routes())
