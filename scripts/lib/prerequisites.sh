@@ -7,6 +7,8 @@
 # Versions are named so that every machine builds the same tool; one that is already on PATH is used as it is.
 readonly NEXTEST_VERSION=0.9.143
 readonly DENY_VERSION=0.20.2
+readonly PYPI_STANDARDWEBHOOKS=1.1.0
+readonly NPM_STANDARDWEBHOOKS=1.1.1
 
 # Each line is a name, the package that brings it, and the probe that tells whether it is there.
 # Debian 12 carries a current Rust only in the `-web` packages, which its browsers are built with.
@@ -21,7 +23,11 @@ pgbouncer       pgbouncer         command -v pgbouncer
 promtool        prometheus        command -v promtool
 sqlite3         sqlite3           command -v sqlite3
 libfaketime     libfaketime       ls /usr/lib/*/faketime/libfaketime.so.1
+swaks           swaks             command -v swaks
 python3         python3           command -v python3
+python3-venv    python3-venv      python3 -c 'import ensurepip, venv'
+node            nodejs            command -v node
+npm             npm               command -v npm
 cargo           cargo-web         cargo --version
 rustdoc         rustc-web         rustdoc --version
 rustfmt         rustfmt-web       cargo fmt --version
@@ -108,6 +114,25 @@ install_cargo_tool() {
     cargo "$subcommand" --version >/dev/null 2>&1
 }
 
+# Clients that others wrote, in folders of their own.
+install_python_client() {
+    local package=$1 module=$2 venv=${target:?}/clients/venv
+    if ! "$venv/bin/python" -c "import $module" 2>/dev/null; then
+        echo "fetching $package into $venv"
+        { [[ -x $venv/bin/python ]] || python3 -m venv "$venv"; } && "$venv/bin/python" -m pip install --quiet "$package" || true
+    fi
+    "$venv/bin/python" -c "import $module" 2>/dev/null
+}
+
+install_npm_client() {
+    local package=$1 node=${target:?}/clients/node
+    if [[ ! -d $node/node_modules/${package%@*} ]]; then
+        echo "fetching $package into $node"
+        mkdir -p "$node" && npm install --silent --no-audit --no-fund --prefix "$node" "$package" || true
+    fi
+    [[ -d $node/node_modules/${package%@*} ]]
+}
+
 rust_version_wanted() {
     sed -n 's/^rust-version = "\(.*\)"/\1/p' "${root:?}/Cargo.toml"
 }
@@ -130,6 +155,10 @@ prerequisites_install() {
     for part in "$@"; do
         case $part in
         deny) install_cargo_tool deny cargo-deny "$DENY_VERSION" >&2 || echo cargo-deny ;;
+        clients)
+            install_python_client "standardwebhooks==$PYPI_STANDARDWEBHOOKS" standardwebhooks >&2 || echo pypi:standardwebhooks
+            install_npm_client "standardwebhooks@$NPM_STANDARDWEBHOOKS" >&2 || echo npm:standardwebhooks
+            ;;
         tests) install_cargo_tool nextest cargo-nextest "$NEXTEST_VERSION" >&2 || echo cargo-nextest ;;
         esac
     done

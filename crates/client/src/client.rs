@@ -104,7 +104,7 @@ impl Client {
             status: status.as_u16(),
             detail: format!("The answer was {status}, without a problem document: is this the address of a server?"),
             code: if status.is_server_error() { wire::code::OUTCOME_UNKNOWN } else { wire::code::NO_SUCH_ROUTE }.into(),
-            field: None,
+            ..Problem::default()
         });
         Err(ClientError::Problem(Box::new(problem)))
     }

@@ -4,7 +4,9 @@
 
 mod artifacts;
 mod backend;
+mod calls;
 mod client;
+mod deliveries;
 mod error;
 mod jobs;
 mod queues;
@@ -15,6 +17,7 @@ mod workers;
 pub use artifacts::Download;
 pub use backend::{Backend, BackendError};
 pub use client::{Client, ClientBuilder};
+pub use deliveries::DeliveryFilter;
 pub use error::ClientError;
 pub use jobs::JobFilter;
 pub use wire;

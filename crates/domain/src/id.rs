@@ -16,6 +16,7 @@ pub enum OfTrigger {}
 pub enum OfEvent {}
 pub enum OfDeadLetter {}
 pub enum OfToken {}
+pub enum OfDelivery {}
 
 pub type JobId = Id<OfJob>;
 /// A fresh id per start of a worker: an identity that came back after a restart would hide orphaned claims.
@@ -28,6 +29,8 @@ pub type TriggerId = Id<OfTrigger>;
 pub type EventId = Id<OfEvent>;
 pub type DeadLetterId = Id<OfDeadLetter>;
 pub type TokenId = Id<OfToken>;
+/// Also what its receiver knows it by: the same for every attempt.
+pub type DeliveryId = Id<OfDelivery>;
 
 impl<Of> Id<Of> {
     pub const fn new(uuid: Uuid) -> Self {

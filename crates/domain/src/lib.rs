@@ -4,6 +4,9 @@
 //! the dice; every function answers the same for the same input, which is what the model tests rely on.
 
 pub mod access;
+pub mod address;
+pub mod call;
+pub mod circuit;
 pub mod claim;
 pub mod dead_letter;
 pub mod id;
@@ -21,11 +24,13 @@ pub mod why;
 pub use access::{Access, AccessError, Right, Rights, Role};
 pub use claim::{Affinity, LaneHead};
 pub use dead_letter::Resolution;
-pub use id::{ClaimId, DeadLetterId, EventId, JobId, NodeId, TenantId, TokenId, TriggerId, WorkerId};
+pub use id::{
+    ClaimId, DeadLetterId, DeliveryId, EventId, JobId, NodeId, TenantId, TokenId, TriggerId, WorkerId,
+};
 pub use job::{Epoch, Job, JobError, JobState, Outcome, Refusal, State};
 pub use name::{Label, Name, NameError};
 pub use origin::Origin;
-pub use queue::{KindSettings, QueueSettings};
+pub use queue::{KindSettings, QueueSettings, Webhook};
 pub use retry::RetryPolicy;
 pub use time::Time;
 pub use token::TokenText;

@@ -95,3 +95,63 @@ pub const TOKENS_CACHED: usize = 10_000;
 pub const TOKEN_TRUST_MS: u64 = 250;
 /// Before that is over, a node that is being asked looks ahead.
 pub const TOKEN_LOOK_AHEAD_MS: u64 = 100;
+/// One attempt of a delivery, from the first packet to the last, unless its target says otherwise.
+pub const DELIVERY_TIMEOUT_MS: i64 = 10_000;
+pub const DELIVERY_TIMEOUT_S_MAX: i64 = 120;
+pub const DELIVERY_ATTEMPTS: i32 = 12;
+/// A delivery that could not even be tried, because its receiver was down all the while, is given up after this.
+pub const DELIVERY_GIVE_UP_S: i64 = 3 * 24 * 3_600;
+/// How much longer than its time-out a delivery belongs to the node that took it.
+pub const DELIVERY_LEASE_MARGIN_MS: i64 = 10_000;
+pub const DELIVERY_RETENTION_S: i64 = 7 * 24 * 3_600;
+pub const FAILED_DELIVERY_RETENTION_S: i64 = 30 * 24 * 3_600;
+/// Deliveries one node has under way, and those of them to one endpoint.
+pub const DELIVERIES_UNDER_WAY: usize = 64;
+pub const ENDPOINT_CONCURRENCY: usize = 4;
+/// Endpoints with something due that one round looks at.
+pub const ENDPOINTS_PER_ROUND: usize = 1_000;
+/// Failures in a row after which a receiver is left alone, and for how long at first and at most.
+pub const CIRCUIT_FAILURES: u32 = 5;
+pub const CIRCUIT_PAUSE_S: i64 = 10;
+pub const CIRCUIT_PAUSE_MAX_S: i64 = 300;
+/// How long a synchronous call waits, unless it says so, and at most.
+pub const CALL_TIMEOUT_S_DEFAULT: i64 = 30;
+pub const CALL_TIMEOUT_S_MAX: i64 = 300;
+/// How long after its time a call is taken for abandoned: its node may be about to say otherwise.
+pub const CALL_GRACE_MS: i64 = 5_000;
+pub const ABANDONED_RETENTION_S_DEFAULT: i64 = 7 * 24 * 3_600;
+/// One run of a script: its source, its operations, how deep it may nest, what it may hold, say and give.
+pub const SCRIPT_BYTES: usize = 64 << 10;
+pub const SCRIPT_OPERATIONS: u64 = 1_000_000;
+pub const SCRIPT_DEPTH: usize = 32;
+pub const SCRIPT_VARIABLES: usize = 128;
+pub const SCRIPT_STRING_BYTES: usize = 256 << 10;
+pub const SCRIPT_ITEMS: usize = 10_000;
+pub const SCRIPT_TIME_MS: u64 = 10_000;
+/// Calls of a script to the world outside: jobs, keys, events, requests.
+pub const SCRIPT_CALLS: usize = 100;
+pub const SCRIPT_LOG_LINES: usize = 1_000;
+pub const SCRIPT_LOG_BYTES: usize = 64 << 10;
+pub const SCRIPT_OUTPUT_BYTES: usize = 64 << 10;
+/// Inbound mail: one message, one line that is a command, one conversation.
+pub const SMTP_MESSAGE_BYTES: usize = 1 << 20;
+pub const SMTP_LINE_BYTES: usize = 2 << 10;
+pub const SMTP_RECIPIENTS: usize = 50;
+pub const SMTP_MISTAKES: usize = 10;
+pub const SMTP_SILENCE_S: u64 = 60;
+pub const SMTP_SESSION_S: u64 = 600;
+/// Conversations at once, those of one peer among them, and messages of one peer in a minute.
+pub const SMTP_SESSIONS: usize = 64;
+pub const SMTP_SESSIONS_PER_PEER: usize = 8;
+pub const SMTP_MESSAGES_PER_MINUTE: usize = 60;
+/// Peers whose figures are kept.
+pub const SMTP_PEERS: usize = 10_000;
+/// A result above this goes into a webhook as a link.
+pub const WEBHOOK_RESULT_BYTES: usize = 64 << 10;
+pub const WEBHOOK_SECRETS: usize = 4;
+/// What is kept of a receiver's answer, and read of it at all.
+pub const RESPONSE_EXCERPT_BYTES: usize = 2 << 10;
+/// The longest a receiver's `Retry-After` is obeyed.
+pub const RETRY_AFTER_S_MAX: i64 = 24 * 3_600;
+/// An answer that a script or a trigger reads.
+pub const OUTBOUND_ANSWER_BYTES: usize = 256 << 10;

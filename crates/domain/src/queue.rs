@@ -20,6 +20,16 @@ pub struct QueueSettings {
     /// Names of phases that workers of this queue may report beside the built-in ones.
     pub phases: Vec<Name>,
     pub kinds: BTreeMap<Name, KindSettings>,
+    /// Where changes of state go of jobs that name no webhook of their own.
+    pub webhook: Option<Webhook>,
+}
+
+/// Where to send changes of state, and what to sign them with (Q10).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Webhook {
+    pub url: String,
+    /// Each signs: a receiver that knows any of them accepts, which is how a secret is changed without a gap.
+    pub secrets: Vec<String>,
 }
 
 /// What one kind of job in a queue does differently.

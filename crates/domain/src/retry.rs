@@ -37,6 +37,10 @@ impl RetryPolicy {
     pub const QUEUE_DEFAULT: RetryPolicy =
         RetryPolicy { initial_s: 5, maximum_s: 3_600, exponent_millionths: 2 * ONE, jitter_millionths: ONE / 10 };
 
+    /// Between attempts of a delivery: 5 s, three times as long each time, at most two hours, a fifth of jitter.
+    pub const DELIVERY: RetryPolicy =
+        RetryPolicy { initial_s: 5, maximum_s: 7_200, exponent_millionths: 3 * ONE, jitter_millionths: ONE / 5 };
+
     /// Missing members: 1 s, exponent 1, no jitter, at most 24 hours (or `initial_s`, if that is longer).
     pub fn new(
         initial_s: Option<u64>,

@@ -230,5 +230,6 @@ fn problem(status: u16, code: &str, detail: String, field: Option<&str>) -> Back
         detail,
         code: code.into(),
         field: field.map(str::to_owned),
+        ..Problem::default()
     }))
 }

@@ -3,19 +3,24 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use domain::limits::HISTORY_RETENTION_S_DEFAULT;
+use domain::JobId;
+use domain::address::Allowed;
+use domain::limits::{ABANDONED_RETENTION_S_DEFAULT, HISTORY_RETENTION_S_DEFAULT};
 use store::Store;
 use store::artifacts::Blobs;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::outbound::Outbound;
 use crate::task::{Task, TaskStatus, run_until};
 use crate::tasks::beat::Beat;
 use crate::tasks::check_counters::CheckCounters;
 use crate::tasks::collect_garbage::CollectGarbage;
+use crate::tasks::deliver::Deliver;
 use crate::tasks::fold_counters::FoldCounters;
 use crate::tasks::promote_due::PromoteDue;
 use crate::tasks::prune::Prune;
+use crate::tasks::sweep_calls::SweepCalls;
 use crate::tasks::sweep_leases::SweepLeases;
 
 #[derive(Clone)]
@@ -25,11 +30,21 @@ pub struct EngineOptions {
     pub direct_url: Option<String>,
     /// Where large artifacts are, so that those nobody names any more can be deleted.
     pub blobs: Option<Blobs>,
+    /// What deliveries and other outbound calls may reach.
+    pub allowed: Allowed,
+    /// How long answers to calls are kept whose caller was gone.
+    pub abandoned_retention_s: i64,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { history_retention_s: HISTORY_RETENTION_S_DEFAULT, direct_url: None, blobs: None }
+        Self {
+            history_retention_s: HISTORY_RETENTION_S_DEFAULT,
+            direct_url: None,
+            blobs: None,
+            allowed: Allowed::default(),
+            abandoned_retention_s: ABANDONED_RETENTION_S_DEFAULT,
+        }
     }
 }
 
@@ -39,6 +54,7 @@ pub struct Engine {
     statuses: Vec<Arc<Mutex<TaskStatus>>>,
     tracker: TaskTracker,
     stop: CancellationToken,
+    outbound: Outbound,
 }
 
 impl Engine {
@@ -46,14 +62,26 @@ impl Engine {
     pub async fn start(store: Store, options: EngineOptions) -> Result<Self, store::StoreError> {
         // The first beat notices an outage before anything judges a lease.
         store.first_beat().await?;
-        let mut engine =
-            Self { store, statuses: Vec::new(), tracker: TaskTracker::new(), stop: CancellationToken::new() };
+        let mut engine = Self {
+            store,
+            statuses: Vec::new(),
+            tracker: TaskTracker::new(),
+            stop: CancellationToken::new(),
+            outbound: Outbound::new(options.allowed),
+        };
         engine.run(Beat);
         engine.run(SweepLeases);
         engine.run(PromoteDue);
         engine.run(FoldCounters);
         engine.run(CheckCounters);
         engine.run(Prune { history_retention_s: options.history_retention_s });
+        engine.run(SweepCalls { retention_s: options.abandoned_retention_s });
+        engine.run(Deliver {
+            outbound: engine.outbound.clone(),
+            tracker: engine.tracker.clone(),
+            stop: engine.stop.clone(),
+            under_way: Arc::default(),
+        });
         if let Some(blobs) = options.blobs {
             engine.run(CollectGarbage { blobs });
         }
@@ -74,6 +102,22 @@ impl Engine {
         let status = Arc::new(Mutex::new(status));
         self.statuses.push(status.clone());
         self.tracker.spawn(run_until(task, self.store.clone(), status, self.stop.clone()));
+    }
+
+    /// A caller went away before its answer came. Says so in the background: whoever drops a request cannot wait.
+    pub fn abandon_call(&self, job: JobId) {
+        let store = self.store.clone();
+        self.tracker.spawn(async move {
+            if let Err(error) = store.abandon_call(job).await {
+                // The note that somebody waits runs out by itself.
+                tracing::warn!(%job, %error, "an abandoned call could not be noted");
+            }
+        });
+    }
+
+    /// For calls that a user's URL causes.
+    pub fn outbound(&self) -> &Outbound {
+        &self.outbound
     }
 
     pub fn store(&self) -> &Store {

@@ -1,6 +1,7 @@
 //! What runs by itself: the tasks that sweep, promote, fold and prune, and the waiting that long-polls share.
 
 mod engine;
+pub mod outbound;
 mod task;
 mod tasks;
 pub mod waiting;

@@ -50,6 +50,27 @@ pub(crate) fn tenant(cursor: Option<&str>) -> Result<Option<Name>, ApiError> {
     cursor.map(|cursor| name(b'n', cursor)).transpose()
 }
 
+pub(crate) fn after_abandoned(job: JobId) -> String {
+    encode(b'a', job.uuid().as_bytes())
+}
+
+pub(crate) fn abandoned(cursor: Option<&str>) -> Result<Option<JobId>, ApiError> {
+    cursor.map(|cursor| id(b'a', cursor).map(JobId::new)).transpose()
+}
+
+/// Deliveries are listed by their number.
+pub(crate) fn after_delivery(seq: i64) -> String {
+    encode(b'd', &seq.to_be_bytes())
+}
+
+pub(crate) fn delivery(cursor: Option<&str>) -> Result<Option<i64>, ApiError> {
+    let seq = |cursor| {
+        let place: Option<[u8; 8]> = decode(b'd', cursor)?.try_into().ok();
+        place.map(i64::from_be_bytes).ok_or_else(ApiError::invalid_cursor)
+    };
+    cursor.map(seq).transpose()
+}
+
 fn encode(listing: u8, place: &[u8]) -> String {
     URL_SAFE_NO_PAD.encode([&[VERSION, listing], place].concat())
 }

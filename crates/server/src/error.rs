@@ -7,7 +7,8 @@ use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use domain::Refusal;
+use domain::call::CallFailure;
+use domain::{JobId, Refusal};
 use store::StoreError;
 use wire::{Problem, code};
 
@@ -20,11 +21,13 @@ pub(crate) struct ApiError {
     code: &'static str,
     detail: String,
     field: Option<String>,
+    /// Of a call that failed: its job, and how that failed.
+    call: Option<Box<(JobId, Option<wire::JobError>)>>,
 }
 
 impl ApiError {
     fn new(status: StatusCode, code: &'static str, detail: impl Display) -> Self {
-        Self { status, code, detail: detail.to_string(), field: None }
+        Self { status, code, detail: detail.to_string(), field: None, call: None }
     }
 
     fn at(self, field: impl Into<String>) -> Self {
@@ -140,6 +143,19 @@ impl ApiError {
         Self::new(StatusCode::FORBIDDEN, code::FORBIDDEN, detail)
     }
 
+    /// What a caller hears of a job that gave no result (Q5).
+    pub(crate) fn call_failed(job: JobId, failure: CallFailure, detail: &str, error: Option<wire::JobError>) -> Self {
+        let (status, code) = match failure {
+            CallFailure::Refused => (StatusCode::UNPROCESSABLE_ENTITY, code::CALL_REFUSED),
+            CallFailure::Failed => (StatusCode::BAD_GATEWAY, code::CALL_FAILED),
+            CallFailure::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, code::CALL_UNAVAILABLE),
+            CallFailure::TimedOut => (StatusCode::GATEWAY_TIMEOUT, code::CALL_TIMED_OUT),
+            CallFailure::OutOfResources => (StatusCode::INSUFFICIENT_STORAGE, code::CALL_OUT_OF_RESOURCES),
+            CallFailure::Broken => (StatusCode::INTERNAL_SERVER_ERROR, code::CALL_BROKEN),
+        };
+        Self { call: Some(Box::new((job, error))), ..Self::new(status, code, detail) }
+    }
+
     pub(crate) fn panicked() -> Self {
         Self::internal()
     }
@@ -176,6 +192,8 @@ impl ApiError {
             detail: self.detail.clone(),
             code: self.code.into(),
             field: self.field.clone(),
+            job_id: self.call.as_ref().map(|call| call.0.uuid()),
+            error: self.call.as_ref().and_then(|call| call.1.clone()),
         }
     }
 

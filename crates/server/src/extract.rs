@@ -10,7 +10,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName};
 use bytes::Bytes;
 use domain::limits::BODY_BYTES;
-use domain::{JobId, Label, Name, TokenId, WorkerId};
+use domain::{DeliveryId, JobId, Label, Name, TokenId, WorkerId};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
@@ -125,6 +125,8 @@ pub(crate) struct PathJob(pub(crate) JobId);
 pub(crate) struct PathWorker(pub(crate) WorkerId);
 /// A token's id in the path, likewise.
 pub(crate) struct PathToken(pub(crate) TokenId);
+/// A delivery's id in the path, likewise.
+pub(crate) struct PathDelivery(pub(crate) DeliveryId);
 /// A queue's name in the path.
 pub(crate) struct PathQueue(pub(crate) Name);
 pub(crate) struct PathArtifact {
@@ -153,6 +155,14 @@ impl FromRequestParts<AppState> for PathToken {
 
     async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
         id(parts).await.map(|id| Self(TokenId::new(id))).ok_or_else(|| ApiError::not_found("token"))
+    }
+}
+
+impl FromRequestParts<AppState> for PathDelivery {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
+        id(parts).await.map(|id| Self(DeliveryId::new(id))).ok_or_else(|| ApiError::not_found("delivery"))
     }
 }
 

@@ -14,6 +14,7 @@ pub mod machine;
 mod openapi;
 mod rights;
 mod serve;
+pub mod smtp;
 mod state;
 mod validate;
 mod view;

@@ -98,7 +98,7 @@ fn without_message(error: wire::JobError) -> wire::JobError {
     wire::JobError { message: String::new(), ..error }
 }
 
-fn error(error: JobError) -> wire::JobError {
+pub(crate) fn error(error: JobError) -> wire::JobError {
     wire::JobError { code: error.code, message: error.message, retryable: error.retryable }
 }
 
@@ -227,7 +227,7 @@ fn settings(settings: domain::QueueSettings) -> wire::QueueSettings {
         timeout_s: settings.timeout_s,
         retention_s: settings.retention_s,
         phases: (!phases.is_empty()).then_some(phases),
-        webhook: None,
+        webhook: settings.webhook.map(|webhook| WebhookSettings { url: webhook.url, ..WebhookSettings::default() }),
         kinds: (!kinds.is_empty()).then_some(kinds),
     }
 }

@@ -1,6 +1,6 @@
 //! Small values that are stored as JSON: retry policies, errors, lists of names.
 
-use domain::{JobError, Name, QueueSettings, RetryPolicy, queue::KindSettings};
+use domain::{JobError, KindSettings, Name, QueueSettings, RetryPolicy, Webhook};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -70,6 +70,14 @@ struct StoredSettings {
     phases: Vec<String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     kinds: BTreeMap<String, StoredKind>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    webhook: Option<StoredWebhook>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredWebhook {
+    url: String,
+    secrets: Vec<String>,
 }
 
 #[derive(Default, Serialize, Deserialize)]
@@ -92,6 +100,7 @@ pub(crate) fn settings_to_json(settings: &QueueSettings) -> String {
         retention_s: settings.retention_s,
         phases: settings.phases.iter().map(Name::to_string).collect(),
         kinds: kinds.collect(),
+        webhook: settings.webhook.clone().map(|Webhook { url, secrets }| StoredWebhook { url, secrets }),
     })
 }
 
@@ -110,6 +119,7 @@ pub(crate) fn settings_from_json(text: Option<&str>) -> Result<QueueSettings, St
         retention_s: stored.retention_s,
         phases: stored.phases.iter().map(|name| Name::stored(name)).collect(),
         kinds,
+        webhook: stored.webhook.map(|StoredWebhook { url, secrets }| Webhook { url, secrets }),
         ..QueueSettings::default()
     })
 }

@@ -14,6 +14,8 @@ pub(crate) struct Effects {
     pub(crate) workers: BTreeSet<WorkerId>,
     /// A job was scheduled, perhaps earlier than any other.
     pub(crate) due: bool,
+    /// Something is to be sent.
+    pub(crate) deliveries: bool,
 }
 
 impl Store {
@@ -27,6 +29,9 @@ impl Store {
         effects.workers.iter().for_each(|worker| hints.tell(Topic::Worker(*worker)));
         if effects.due {
             hints.wake(&Topic::Due);
+        }
+        if effects.deliveries {
+            hints.wake(&Topic::Deliveries);
         }
     }
 }

@@ -18,6 +18,8 @@ pub enum Topic {
     Worker(WorkerId),
     /// A job is due at another time than the promoter knows of.
     Due,
+    /// Something is to be sent. Any node may send it, so none but this one hears.
+    Deliveries,
 }
 
 #[derive(Clone, Default)]
@@ -54,6 +56,11 @@ impl Hints {
                 self.shared.sender.notify_one();
             }
         }
+    }
+
+    /// Another delivery may have its turn.
+    pub fn deliveries_changed(&self) {
+        self.wake(&Topic::Deliveries);
     }
 
     /// Tells this node only.

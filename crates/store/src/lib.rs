@@ -6,10 +6,12 @@
 
 pub mod artifacts;
 mod batch;
+pub mod calls;
 pub mod clock;
 mod codec;
 pub mod counters;
 pub mod dead_letters;
+pub mod deliveries;
 mod effects;
 mod error;
 mod floors;

@@ -59,6 +59,30 @@ pub const MIGRATIONS: &[Migration] = &[
             down: include_str!("../migrations/postgres/0003_tenancy.down.sql"),
         },
     },
+    Migration {
+        version: 3,
+        name: "deliveries",
+        sqlite: Script {
+            up: include_str!("../migrations/sqlite/0003_deliveries.up.sql"),
+            down: include_str!("../migrations/sqlite/0003_deliveries.down.sql"),
+        },
+        postgres: Script {
+            up: include_str!("../migrations/postgres/0003_deliveries.up.sql"),
+            down: include_str!("../migrations/postgres/0003_deliveries.down.sql"),
+        },
+    },
+    Migration {
+        version: 4,
+        name: "calls",
+        sqlite: Script {
+            up: include_str!("../migrations/sqlite/0004_calls.up.sql"),
+            down: include_str!("../migrations/sqlite/0004_calls.down.sql"),
+        },
+        postgres: Script {
+            up: include_str!("../migrations/postgres/0004_calls.up.sql"),
+            down: include_str!("../migrations/postgres/0004_calls.down.sql"),
+        },
+    },
 ];
 
 const MAKE_TABLE_SQLITE: &str = "create table if not exists schema_migrations (

@@ -155,6 +155,16 @@ const LANES_AND_TENANTS: Sql = Sql::new(
     "select j.id::text from (select id, lane, tenant from jobs union all select id, lane, tenant from ended) j
      left join lanes l on l.lane = j.lane where l.lane is null or l.tenant <> j.tenant limit $1",
 );
+const DELIVERIES_STAND: Sql = Sql::new(
+    &["select hex(d.id) || ' is ' || d.state from deliveries d left join endpoints e on e.id = d.endpoint
+       where e.id is null or e.tenant <> d.tenant or (d.state = 'pending') <> (d.due_at is not null)
+           or (d.state = 'pending') <> (d.ended_at is null) or (d.leased_at is not null and d.due_at is null)
+           or d.tries_left < 0 limit $1"],
+    "select d.id::text || ' is ' || d.state from deliveries d left join endpoints e on e.id = d.endpoint
+     where e.id is null or e.tenant <> d.tenant or (d.state = 'pending') <> (d.due_at is not null)
+         or (d.state = 'pending') <> (d.ended_at is null) or (d.leased_at is not null and d.due_at is null)
+         or d.tries_left < 0 limit $1",
+);
 
 const LETTERS_ARE_RESOLVED_WHOLE: Sql = Sql::new(
     &["select hex(id) from dead_letters where (resolved_at is null) <> (resolution is null)
@@ -190,4 +200,8 @@ const CHECKS: &[Check] = &[
     Check { promise: "a job and its lane have one tenant (X6)", sql: LANES_AND_TENANTS },
     Check { promise: "a dead letter is resolved whole: how, by whom and when (T7)", sql: LETTERS_ARE_RESOLVED_WHOLE },
     Check { promise: "a dead letter tells every attempt of its job (T6)", sql: LETTERS_TELL_EVERY_ATTEMPT },
+    Check {
+        promise: "a delivery waits, is under way or has ended, at an endpoint of its tenant (Q10)",
+        sql: DELIVERIES_STAND,
+    },
 ];

@@ -37,7 +37,7 @@ pub struct Model {
     /// Claims the server ended under a worker's hands and that it has not answered for.
     pub revocations: BTreeSet<(usize, usize, Epoch)>,
     /// (job, state, previous state), as a webhook hears them.
-    pub outbox: Vec<(usize, JobState, JobState)>,
+    pub deliveries: Vec<(usize, JobState, JobState)>,
     claims: usize,
 }
 

@@ -49,7 +49,7 @@ pub struct JobRequest {
     pub timeout_s: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tags: Option<Vec<String>>,
-    /// Where to send each change of state. It is kept, but nothing is delivered yet.
+    /// Where to send each change of state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook: Option<WebhookSettings>,
 }
@@ -72,8 +72,12 @@ pub struct RetrySettings {
 #[serde(deny_unknown_fields)]
 pub struct WebhookSettings {
     pub url: String,
+    /// `whsec_` and base64; what is sent is signed with it as Standard Webhooks. It is never shown again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
+    /// Further secrets; each signs. Give the new and the old one while receivers change over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secrets: Option<Vec<String>>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]

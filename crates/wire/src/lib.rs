@@ -3,6 +3,8 @@
 //! Requests refuse unknown fields; answers may grow. Times are RFC 3339, names `snake_case`, units come last.
 
 pub mod artifact;
+pub mod call;
+pub mod delivery;
 pub mod job;
 pub mod page;
 pub mod problem;
@@ -13,6 +15,8 @@ pub mod token;
 pub mod worker;
 
 pub use artifact::ArtifactView;
+pub use call::{AbandonedView, CallView};
+pub use delivery::{DeliveryAttemptView, DeliveryDetails, DeliveryView};
 pub use job::{
     BatchAccepted, BatchRequest, CancelByKey, CancelView, HistoryItem, JobAccepted, JobError, JobRequest, JobView,
     RetryRequest, RetrySettings, WebhookSettings, WhyView,

@@ -2,8 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+use uuid::Uuid;
 
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+use crate::job::JobError;
+
+#[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     #[serde(rename = "type")]
     pub kind: String,
@@ -15,6 +18,12 @@ pub struct Problem {
     /// The field of the request that is to blame.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
+    /// The job that a call made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_id: Option<Uuid>,
+    /// How that job failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<JobError>,
 }
 
 /// The codes a program may rely on.
@@ -44,6 +53,13 @@ pub mod code {
     pub const INVALID_TOKEN: &str = "invalid_token";
     /// The token is good, and not for this.
     pub const FORBIDDEN: &str = "forbidden";
+    /// A call's handler will not do this, or tried and failed, or broke, or ran out of something.
+    pub const CALL_REFUSED: &str = "call_refused";
+    pub const CALL_FAILED: &str = "call_failed";
+    pub const CALL_UNAVAILABLE: &str = "call_unavailable";
+    pub const CALL_TIMED_OUT: &str = "call_timed_out";
+    pub const CALL_OUT_OF_RESOURCES: &str = "call_out_of_resources";
+    pub const CALL_BROKEN: &str = "call_broken";
     pub const LIMIT_REACHED: &str = "limit_reached";
     /// Nothing was done; the same request may succeed later.
     pub const UNAVAILABLE: &str = "unavailable";

@@ -34,7 +34,8 @@ pub struct QueueSettings {
     /// Names of phases beside the built-in ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phases: Option<Vec<String>>,
-    /// Where to send each change of state of jobs that name no webhook of their own.
+    /// Where to send each change of state of jobs that name no webhook of their own. The same URL without a secret keeps
+    /// the secrets it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook: Option<WebhookSettings>,
     /// What single kinds do differently.

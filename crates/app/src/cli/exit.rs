@@ -99,7 +99,7 @@ mod tests {
 
     fn problem(status: u16) -> anyhow::Error {
         let (kind, title, detail, code) = ("about:blank".into(), String::new(), "no".into(), "code".into());
-        let problem = wire::Problem { kind, title, status, detail, code, field: None };
+        let problem = wire::Problem { kind, title, status, detail, code, ..wire::Problem::default() };
         anyhow::Error::from(ClientError::Problem(Box::new(problem))).context("cannot do it")
     }
 

@@ -1,6 +1,7 @@
 //! `windlass job`: push, look at, cancel and retry jobs.
 
 mod artifact;
+mod call;
 mod follow;
 mod push;
 mod show;
@@ -38,6 +39,14 @@ pub(crate) enum Verb {
         /// Another payload: JSON, @FILE, or - for stdin.
         #[arg(long, value_name = "JSON")]
         payload: Option<String>,
+    },
+    /// Run a job once and print its result.
+    Call(call::CallArgs),
+    /// List answers to calls whose caller was gone.
+    Abandoned {
+        /// Where the page before ended.
+        #[arg(long)]
+        cursor: Option<String>,
     },
     /// List the artifacts of a job.
     Artifacts { id: Uuid },
@@ -109,6 +118,8 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
             }
             Ok(Exit::Done)
         }
+        Verb::Call(args) => call::run(client, args, format).await,
+        Verb::Abandoned { cursor } => call::abandoned(client, cursor.as_deref(), format).await,
         Verb::Artifacts { id } => artifact::list(client, id, format).await,
         Verb::Artifact(verb) => artifact::run(client, verb, format).await,
     }

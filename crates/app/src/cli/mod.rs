@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 mod completions;
+mod delivery;
 mod doctor;
 pub(crate) mod exit;
 mod job;
@@ -62,6 +63,9 @@ pub(crate) enum Command {
     /// Look at queues, change their settings, pause and resume them.
     #[command(subcommand)]
     Queue(queue::Verb),
+    /// Look at webhooks and other requests that were sent, and send them again.
+    #[command(subcommand)]
+    Delivery(delivery::Verb),
     /// Look at workers.
     #[command(subcommand)]
     Worker(worker::Verb),
@@ -84,6 +88,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Bench(args) => bench::run(args, cli.output).await,
         Command::Job(verb) => job::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Queue(verb) => queue::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Delivery(verb) => delivery::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Worker(verb) => worker::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Work(args) => work::run(cli.connection.client()?, args).await,
         Command::Completions(args) => completions::run(&args),

@@ -56,6 +56,9 @@ pub(crate) struct SetArgs {
     /// Where to send each change of state.
     #[arg(long, value_name = "URL")]
     webhook: Option<String>,
+    /// What to sign with: whsec_ and base64. Give the new and the old one while receivers change over.
+    #[arg(long, env = "WINDLASS_WEBHOOK_SECRET", hide_env_values = true, value_delimiter = ' ', value_name = "SECRET")]
+    webhook_secret: Vec<String>,
     /// Put a setting back to its default.
     #[arg(long, value_enum, value_name = "SETTING")]
     unset: Vec<Setting>,
@@ -209,8 +212,9 @@ async fn set(client: &Client, args: SetArgs) -> anyhow::Result<QueueView> {
     settings.timeout_s = args.timeout_s.or(settings.timeout_s);
     settings.retention_s = args.retention_s.or(settings.retention_s);
     settings.phases = Some(args.phases).filter(|phases| !phases.is_empty()).or(settings.phases);
-    if let Some(url) = args.webhook {
-        settings.webhook = Some(WebhookSettings { url, secret: None });
+    if let Some(url) = args.webhook.or_else(|| settings.webhook.as_ref().map(|webhook| webhook.url.clone())) {
+        let secrets = Some(args.webhook_secret).filter(|secrets| !secrets.is_empty());
+        settings.webhook = Some(WebhookSettings { url, secret: None, secrets });
     }
     Ok(client.set_queue(&args.name, &settings).await?)
 }

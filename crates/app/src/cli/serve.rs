@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use domain::address::{Allowed, Network, Private};
 use engine::{Engine, EngineOptions};
 use server::{AppState, ServerOptions};
 use store::artifacts::Blobs;
@@ -46,9 +47,12 @@ pub(crate) struct ServeArgs {
     /// Serve on a database that could lose acknowledged work.
     #[arg(long = "unsafe", env = "WINDLASS_UNSAFE")]
     pub(crate) unsafe_durability: bool,
-    /// Outbound calls may reach private addresses. No effect yet: nothing calls out.
+    /// Webhooks and HTTP targets may reach private addresses, this machine included.
     #[arg(long, env = "WINDLASS_ALLOW_PRIVATE")]
     pub(crate) allow_private: bool,
+    /// A network that webhooks and HTTP targets may reach whatever it is: 10.1.0.0/16, fd00::/8. May be given again.
+    #[arg(long, env = "WINDLASS_ALLOW_NETWORK", value_name = "CIDR", value_delimiter = ',')]
+    pub(crate) allow_network: Vec<Network>,
     /// The Docker engine that runtimes are started on. No effect yet: there are no runtimes.
     #[arg(long, env = "WINDLASS_DOCKER_HOST")]
     pub(crate) docker_host: Option<String>,
@@ -58,6 +62,9 @@ pub(crate) struct ServeArgs {
     /// Days for which history is kept after the jobs it tells of are gone.
     #[arg(long, env = "WINDLASS_HISTORY_RETENTION_DAYS", default_value_t = 90)]
     pub(crate) history_retention_days: i64,
+    /// Days for which answers to calls are kept whose caller was gone.
+    #[arg(long, env = "WINDLASS_ABANDONED_EXECUTIONS_RETENTION_DAYS", default_value_t = 7)]
+    pub(crate) abandoned_executions_retention_days: i64,
     /// What to log: error, warn, info, debug, or a filter.
     #[arg(long, env = "WINDLASS_LOG", default_value = "warn")]
     pub(crate) log: String,
@@ -91,6 +98,11 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         history_retention_s: args.history_retention_days.saturating_mul(86_400),
         direct_url: store.is_postgres().then(|| args.database_direct.clone().unwrap_or(database.clone())),
         blobs: None,
+        abandoned_retention_s: args.abandoned_executions_retention_days.saturating_mul(86_400),
+        allowed: Allowed {
+            private: if args.allow_private { Private::Allowed } else { Private::Refused },
+            networks: args.allow_network.clone(),
+        },
     };
     let state = build(store, engine_options, &data_dir, args.artifacts.as_deref(), args.payload_bytes).await?;
     let stop = CancellationToken::new();

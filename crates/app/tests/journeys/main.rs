@@ -5,9 +5,11 @@
 
 mod support;
 
+mod calls;
 mod clock;
 mod command_line;
 mod crash;
+mod deliveries;
 mod embedded;
 mod lease;
 mod nodes;

@@ -3,7 +3,9 @@
 pub(crate) mod beat;
 pub(crate) mod check_counters;
 pub(crate) mod collect_garbage;
+pub(crate) mod deliver;
 pub(crate) mod fold_counters;
 pub(crate) mod promote_due;
 pub(crate) mod prune;
+pub(crate) mod sweep_calls;
 pub(crate) mod sweep_leases;

@@ -17,16 +17,20 @@ impl Task for Prune {
 
     async fn run(&self, store: &Store) -> Result<Done, StoreError> {
         let pruned = store.prune(self.history_retention_s).await?;
+        let deliveries = store.prune_deliveries().await?;
+        metrics::counter!("windlass_pruned_total", "kind" => "deliveries").increment(deliveries);
         metrics::counter!("windlass_pruned_total", "kind" => "jobs").increment(pruned.jobs);
         metrics::counter!("windlass_pruned_total", "kind" => "history").increment(pruned.history);
-        if pruned == Default::default() {
+        if pruned == Default::default() && deliveries == 0 {
             return Ok(Done::nothing());
         }
         let work = format!(
-            "{} jobs, {} rows of history, {} idempotency keys, {} dead workers",
+            "{} jobs, {deliveries} deliveries, {} rows of history, {} idempotency keys, {} dead workers",
             pruned.jobs, pruned.history, pruned.idempotency, pruned.workers
         );
-        let again = pruned.jobs as usize >= MAINTENANCE_ROWS || pruned.history as usize >= MAINTENANCE_ROWS;
+        let again = pruned.jobs as usize >= MAINTENANCE_ROWS
+            || pruned.history as usize >= MAINTENANCE_ROWS
+            || deliveries as usize >= MAINTENANCE_ROWS;
         Ok(Done { work: Some(work), again_in: again.then_some(Duration::from_millis(50)) })
     }
 }

@@ -59,6 +59,12 @@ fn describe() {
     describe_counter!("windlass_claims_expired_total", "Claims ended because their worker's lease passed.");
     describe_counter!("windlass_attempts_timed_out_total", "Attempts ended because they ran past their time-out.");
     describe_counter!("windlass_pruned_total", "Records forgotten after their retention, by kind.");
+    describe_counter!("windlass_calls_total", "Synchronous calls that this node took in.");
+    describe_counter!("windlass_calls_abandoned_total", "Answers to calls that came when their caller was gone.");
+    describe_counter!("windlass_delivery_attempts_total", "Requests sent for deliveries, by what became of them.");
+    describe_histogram!("windlass_delivery_seconds", "Time from a delivery's first packet to the end of its answer.");
+    describe_gauge!("windlass_deliveries_oldest_due_seconds", "How long the oldest delivery that could go has waited.");
+    describe_gauge!("windlass_circuits_open", "Receivers with something due that are left alone for now.");
     describe_counter!("windlass_task_errors_total", "Runs of background tasks that failed, by task.");
     describe_gauge!("windlass_figure_faults", "Queues whose kept figures differ from their jobs; 0 is right.");
 }

@@ -3,24 +3,18 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use axum::http::Uri;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use domain::limits::{
-    BATCH_JOBS, DEFAULT_MAX_ATTEMPTS, MAX_ATTEMPTS, PRIORITY_MAX, PRIORITY_MIN, TAGS, TIMEOUT_S_MAX, WAIT_S_MAX,
+    BATCH_JOBS, CALL_TIMEOUT_S_DEFAULT, CALL_TIMEOUT_S_MAX, DEFAULT_MAX_ATTEMPTS, MAX_ATTEMPTS, PRIORITY_MAX,
+    PRIORITY_MIN, TAGS, TIMEOUT_S_MAX, WAIT_S_MAX,
 };
-use domain::{Label, Name, Time};
+use domain::{Label, Name, Origin, Time};
 use sha2::{Digest, Sha256};
 use store::jobs::enqueue::{Extras, NewJob, Unique};
-use wire::{BatchRequest, JobRequest, RawValue, Timestamp, WebhookSettings};
+use wire::{BatchRequest, JobRequest, RawValue, Timestamp};
 
-use super::Place;
+use super::{Place, webhook};
 use crate::error::ApiError;
 use crate::json;
-
-/// A URL that a browser and a proxy still take.
-const URL_BYTES: usize = 2_048;
-const SECRET_BYTES: usize = 256;
 
 /// What is the same for every job of a request.
 pub(crate) struct Maker {
@@ -41,6 +35,28 @@ impl Maker {
         Place::Body.at_most("jobs", request.jobs.len(), BATCH_JOBS, "jobs")?;
         let jobs = request.jobs.into_iter().enumerate();
         jobs.map(|(number, job)| self.job(Place::Item { of: "jobs", number }, job)).collect()
+    }
+
+    /// The job of a call, and how many seconds its caller waits. It runs at once, or not at all, and only once.
+    pub(crate) fn call(&self, request: JobRequest) -> Result<(NewJob, i64), ApiError> {
+        let place = Place::Body;
+        let never = [
+            ("run_at", request.run_at.is_some()),
+            ("max_attempts", request.max_attempts.is_some_and(|attempts| attempts != 1)),
+            ("retry", request.retry.is_some()),
+            ("unique_key", request.unique_key.is_some()),
+            ("unique_by", request.unique_by.is_some()),
+            ("unique_for_s", request.unique_for_s.is_some()),
+        ];
+        if let Some((member, _)) = never.iter().find(|(_, given)| *given) {
+            return Err(place.refuse(member, "cannot be given with a call, which runs at once and only once"));
+        }
+        let wait_s = request.timeout_s.unwrap_or(CALL_TIMEOUT_S_DEFAULT);
+        let wait_s = place.between("timeout_s", wait_s, 1, CALL_TIMEOUT_S_MAX)?;
+        let request = JobRequest { max_attempts: Some(1), timeout_s: Some(wait_s), ..request };
+        let mut job = self.job(place, request)?;
+        job.extras.get_or_insert_default().triggered_by = Origin::Call.stored();
+        Ok((job, wait_s))
     }
 
     /// JSON that a job carries, as it came.
@@ -76,7 +92,7 @@ impl Maker {
     }
 
     fn extras(&self, place: Place, request: &JobRequest) -> Result<Option<Box<Extras>>, ApiError> {
-        let JobRequest { subject, process, run, concurrency_key, retry, timeout_s, tags, webhook, .. } = request;
+        let JobRequest { subject, process, run, concurrency_key, retry, timeout_s, tags, webhook: hook, .. } = request;
         let unique = self.unique(place, request)?;
         let texts = [subject, process, run, concurrency_key];
         let plain = texts.iter().all(|text| text.is_none())
@@ -84,7 +100,7 @@ impl Maker {
             && retry.is_none()
             && timeout_s.is_none()
             && tags.as_ref().is_none_or(Vec::is_empty)
-            && webhook.is_none();
+            && hook.is_none();
         if plain {
             return Ok(None);
         }
@@ -97,7 +113,7 @@ impl Maker {
             retry: retry.map(|retry| place.retry("retry", retry)).transpose()?,
             timeout_s: timeout_s.map(|seconds| place.between("timeout_s", seconds, 1, TIMEOUT_S_MAX)).transpose()?,
             tags: labels(place, tags.as_deref().unwrap_or_default())?,
-            webhook: webhook.as_ref().map(|webhook| stored_webhook(place, webhook)).transpose()?,
+            webhook: hook.as_ref().map(|hook| webhook::stored(place, hook)).transpose()?,
             ..Extras::default()
         })))
     }
@@ -155,23 +171,6 @@ fn key_of(place: Place, members: &[String], request: &JobRequest) -> Result<Stri
     let mut key = String::from("sha256:");
     digest.finalize().iter().for_each(|byte| write!(key, "{byte:02x}").expect("a string takes everything"));
     Ok(key)
-}
-
-fn stored_webhook(place: Place, webhook: &WebhookSettings) -> Result<String, ApiError> {
-    let uri: Option<Uri> = webhook.url.parse().ok();
-    let web =
-        |uri: &Uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|h| !h.is_empty());
-    if webhook.url.len() > URL_BYTES || !uri.as_ref().is_some_and(web) {
-        let detail = format_args!("must be an http or https URL of at most {URL_BYTES} bytes");
-        return Err(place.refuse("webhook.url", detail));
-    }
-    if let Some(secret) = &webhook.secret {
-        let key = secret.strip_prefix("whsec_").filter(|key| !key.is_empty());
-        if secret.len() > SECRET_BYTES || key.is_none_or(|key| STANDARD.decode(key).is_err()) {
-            return Err(place.refuse("webhook.secret", "must be whsec_ followed by base64"));
-        }
-    }
-    Ok(serde_json::to_string(webhook).expect("plain data has a JSON form"))
 }
 
 /// A unique key in a queue, to cancel by.

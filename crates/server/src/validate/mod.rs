@@ -9,6 +9,7 @@ pub(crate) mod query;
 pub(crate) mod queue;
 pub(crate) mod signal;
 pub(crate) mod token;
+pub(crate) mod webhook;
 pub(crate) mod worker;
 
 use std::fmt::Display;

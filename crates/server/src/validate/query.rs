@@ -34,6 +34,22 @@ pub(crate) struct WaitQuery {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
+pub(crate) struct DeliveryQuery {
+    /// `pending`, `delivering`, `delivered` or `failed`.
+    pub(crate) state: Option<String>,
+    /// Only what tells of this job.
+    #[param(value_type = Option<String>, format = Uuid)]
+    pub(crate) job: Option<String>,
+    /// Items on a page: 1 to 500, 50 unless set.
+    #[param(value_type = Option<u32>)]
+    pub(crate) limit: Option<String>,
+    /// `next_cursor` of the page before.
+    pub(crate) cursor: Option<String>,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(crate) struct JobQuery {
     state: Option<String>,
     queue: Option<String>,

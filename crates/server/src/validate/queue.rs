@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use domain::limits::{CONCURRENCY_MAX, REASON_BYTES, TAGS, TIMEOUT_S_MAX, WAIT_S_MAX, WORKER_KINDS};
 use domain::{KindSettings, Name, QueueSettings};
 
-use super::Place;
+use super::{Place, webhook};
 use crate::error::ApiError;
 
 /// Jobs that may start in a second, at most: beyond it a limit is no limit.
@@ -15,9 +15,6 @@ const RATE_MIN: f64 = 0.000_000_1;
 
 pub(crate) fn settings(request: wire::QueueSettings) -> Result<QueueSettings, ApiError> {
     let place = Place::Body;
-    if request.webhook.is_some() {
-        return Err(place.refuse("webhook", "cannot be set on a queue yet; set it on each job"));
-    }
     let places = |member: &str, value: Option<i64>| {
         value.map(|limit| place.between(member, limit, 1, CONCURRENCY_MAX).map(|limit| limit as u32)).transpose()
     };
@@ -38,6 +35,7 @@ pub(crate) fn settings(request: wire::QueueSettings) -> Result<QueueSettings, Ap
         retention_s: seconds("retention_s", request.retention_s, 0, WAIT_S_MAX)?,
         phases: phases.iter().enumerate().map(phase).collect::<Result<_, _>>()?,
         kinds: kinds(request.kinds.unwrap_or_default())?,
+        webhook: request.webhook.map(|hook| webhook::webhook(place, &hook)).transpose()?,
     })
 }
 

@@ -35,8 +35,16 @@ impl Api {
     }
 
     pub(crate) async fn with(db: Database, options: ServerOptions) -> Self {
+        Self::build(db, options, EngineOptions::default()).await
+    }
+
+    pub(crate) async fn with_engine(db: Database, engine: EngineOptions) -> Self {
+        Self::build(db, ServerOptions::default(), engine).await
+    }
+
+    async fn build(db: Database, options: ServerOptions, engine: EngineOptions) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let engine = Engine::start(db.store.clone(), EngineOptions::default()).await.unwrap();
+        let engine = Engine::start(db.store.clone(), engine).await.unwrap();
         let blobs = Blobs::folder(folder.path()).unwrap();
         let state = AppState::new(Arc::new(engine), Arc::new(blobs), options);
         Self { db, router: router(state.clone()), state, blobs: folder }

@@ -212,7 +212,8 @@ async fn x10_queues_and_workers_are_checked() {
             (json!({"phases": ["a b"]}), "phases[0]"),
             (json!({"kinds": {"a b": {}}}), "kinds.a b"),
             (json!({"kinds": {"k": {"timeout_s": 0}}}), "kinds.k.timeout_s"),
-            (json!({"webhook": {"url": "https://example.com"}}), "webhook"),
+            (json!({"webhook": {"url": "https://user:pass@example.com"}}), "webhook.url"),
+            (json!({"webhook": {"url": "https://example.com", "secrets": ["whsec_YQ==", "no"]}}), "webhook.secrets[1]"),
             (json!({"limit": 1}), "limit"),
         ] {
             api.put("/api/v1/queues/q", settings).await.problem(422, "invalid_field", Some(field));

@@ -17,6 +17,11 @@ use crate::api::{Api, json_request, request};
 /// Every route the design names so far, with its methods.
 const ROUTES: &[(&str, &[&str])] = &[
     ("/", &["get"]),
+    ("/api/v1/abandoned", &["get"]),
+    ("/api/v1/calls", &["post"]),
+    ("/api/v1/deliveries", &["get"]),
+    ("/api/v1/deliveries/{id}", &["get"]),
+    ("/api/v1/deliveries/{id}/redeliver", &["post"]),
     ("/api/v1/jobs", &["get", "post"]),
     ("/api/v1/jobs/batch", &["post"]),
     ("/api/v1/jobs/cancel", &["post"]),

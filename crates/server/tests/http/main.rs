@@ -5,10 +5,13 @@
 mod api;
 mod artifacts;
 mod bad_input;
+mod calls;
+mod deliveries;
 mod frame;
 mod jobs;
 mod matrix;
 mod mirror;
 mod queues;
 mod tokens;
+mod smtp;
 mod workers;

@@ -2,13 +2,14 @@
 
 use domain::limits::REPLAY_LETTERS;
 use domain::origin::Cause;
-use domain::{DeadLetterId, JobId, Origin, Resolution, TenantId};
+use domain::{DeadLetterId, DeliveryId, JobId, Origin, Resolution, TenantId};
 use uuid::Uuid;
 
 use crate::dead_letters::get::lock;
 use crate::dead_letters::list::{DeadLetterFilter, ids};
 use crate::dead_letters::resolve::set;
 use crate::dead_letters::{DeadLetter, work};
+use crate::deliveries::letters;
 use crate::effects::Effects;
 use crate::error::StoreError;
 use crate::jobs::enqueue::{EnqueueBatch, EnqueueReply, EnqueueRequest};
@@ -18,6 +19,8 @@ use crate::tx::{Operation, Param, Sql, Tx};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replayed {
     Job(JobId),
+    /// A request that is sent once more.
+    Delivery(DeliveryId),
     /// It was replayed before, as this.
     Before(Uuid),
     /// It was dealt with otherwise.
@@ -38,6 +41,13 @@ impl Store {
     ) -> Result<Replayed, StoreError> {
         let Some(letter) = self.dead_letter(tenant, id).await? else { return Ok(Replayed::NotFound) };
         let Some(stored) = &letter.work else { return Ok(Replayed::NotReplayable) };
+        if let Some(delivery) = letters::delivery_of(stored) {
+            let body = payload.unwrap_or_else(|| letter.payload.clone().into());
+            let replay = ReplayDelivery { tenant, id, by: principal.to_owned(), delivery, body };
+            let replayed = self.write(replay).await?;
+            self.hints().deliveries_changed();
+            return Ok(replayed);
+        }
         let cause = Cause { event: letter.event, source: letter.source.clone(), op: letter.op.clone() };
         let origin = Origin::Replay { letter: id, cause };
         let payload = payload.unwrap_or_else(|| letter.payload.clone().into());
@@ -106,6 +116,46 @@ impl Operation for Replay {
         }
         Ok(Replayed::Job(made.id))
     }
+}
+
+struct ReplayDelivery {
+    tenant: TenantId,
+    id: DeadLetterId,
+    by: String,
+    delivery: Uuid,
+    body: Box<str>,
+}
+
+impl Operation for ReplayDelivery {
+    type Output = Replayed;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Replayed, StoreError> {
+        let Some(letter) = lock(tx, self.tenant, self.id).await? else { return Ok(Replayed::NotFound) };
+        if let Some(answer) = dealt_with(&letter) {
+            return Ok(answer);
+        }
+        let made = letters::again(tx, self.tenant, self.delivery, &self.body).await?;
+        let Some(made) = made else { return Ok(Replayed::NotReplayable) };
+        set(tx, self.tenant, self.id, Resolution::Replayed, &self.by, None).await?;
+        tx.execute(&LINK, &[Param::Uuid(self.id.uuid()), Param::Uuid(made)]).await?;
+        Ok(Replayed::Delivery(DeliveryId::new(made)))
+    }
+}
+
+/// What the letter is about was done again elsewhere, as this.
+pub(crate) async fn replayed_as(
+    tx: &mut Tx<'_>,
+    tenant: TenantId,
+    id: DeadLetterId,
+    again: Uuid,
+    by: &str,
+) -> Result<(), StoreError> {
+    let Some(letter) = lock(tx, tenant, id).await? else { return Ok(()) };
+    if dealt_with(&letter).is_none() {
+        set(tx, tenant, id, Resolution::Replayed, by, None).await?;
+        tx.execute(&LINK, &[Param::Uuid(id.uuid()), Param::Uuid(again)]).await?;
+    }
+    Ok(())
 }
 
 fn dealt_with(letter: &DeadLetter) -> Option<Replayed> {

@@ -16,9 +16,10 @@ use uuid::Uuid;
 use crate::clock::new_uuid;
 use crate::codec::{settings_from_json, to_json};
 use crate::counters::Changes;
+use crate::deliveries::notices::{self, Notice, QUEUES_OWN};
 use crate::error::StoreError;
 use crate::floors::{Floor, Floors, Place};
-use crate::jobs::transition::{Notice, write_outbox};
+use crate::hints::Topic;
 use crate::lanes::{Lane, lane_at};
 use crate::store::Store;
 use crate::tx::{Column, Operation, Param, Row, Sql, Tx};
@@ -69,9 +70,12 @@ impl Store {
         affinity: Affinity,
     ) -> Result<Claimed, StoreError> {
         let floors = self.floors().clone();
-        let (claimed, raised) = self.write(Claim { tenant, worker, max, affinity, floors }).await?;
+        let (claimed, raised, told) = self.write(Claim { tenant, worker, max, affinity, floors }).await?;
         for (queue, floor) in raised {
             self.floors().set(tenant, queue, floor);
+        }
+        if told {
+            self.hints().wake(&Topic::Deliveries);
         }
         Ok(claimed)
     }
@@ -118,7 +122,8 @@ const HEADS: Sql = Sql::new(
 // The claimed columns, in the order `claimed` reads them.
 const TAKE: Sql = Sql::new(
     &["update jobs set state = 'working', worker = $3, claim = $4, epoch = epoch + 1, attempt = attempt + 1,
-           started_at = $5, deadline_at = $5 + coalesce(timeout_s, $6) * 1000000, version = version + 1, updated_at = $5
+           started_at = $5, deadline_at = $5 + coalesce(timeout_s, $6) * 1000000, version = version + 1, updated_at = $5,
+           webhook = coalesce(webhook, $9)
        where id in (select id from jobs where lane = $1 and due_at is null and parked is null and worker is null
            order by run_at, id limit $2)
        returning id, epoch, lane, payload, subject, process, run, attempt, max_attempts, coalesce(timeout_s, $6),
@@ -129,7 +134,7 @@ const TAKE: Sql = Sql::new(
          order by run_at, id limit $2 for update skip locked)
      update jobs j set state = 'working', worker = $3, claim = $4, epoch = epoch + 1, attempt = attempt + 1,
          started_at = $5::timestamptz, deadline_at = $5::timestamptz + coalesce(timeout_s, $6::bigint) * interval '1 second',
-         version = version + 1, updated_at = $5::timestamptz
+         version = version + 1, updated_at = $5::timestamptz, webhook = coalesce(webhook, $9::json)
      from due where j.id = due.id
      returning j.id, j.epoch, j.lane, j.payload, j.subject, j.process, j.run, j.attempt, j.max_attempts,
          coalesce(j.timeout_s, $6::bigint), j.created_at, j.run_at, j.webhook",
@@ -138,7 +143,8 @@ const INSERT_CLAIM: Sql = Sql::both(&["insert into claims (claim, tenant, worker
      values ($1, $2, $3, $4, $5, $6)"]);
 
 impl Operation for Claim {
-    type Output = (Claimed, Vec<(Name, Floor)>);
+    /// What was claimed, how far the heads of lanes have moved, and whether someone is to hear of it.
+    type Output = (Claimed, Vec<(Name, Floor)>, bool);
 
     fn reads_first(&self) -> Option<(Sql, Column<'_>)> {
         Some(workers::load_first(&[self.worker]))
@@ -147,14 +153,14 @@ impl Operation for Claim {
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
         let now = tx.now();
         let worker = workers::load(tx, &[self.worker]).await?.pop().filter(|worker| worker.tenant == self.tenant);
-        let Some(worker) = worker else { return Ok((Claimed::NotFound, Vec::new())) };
+        let Some(worker) = worker else { return Ok((Claimed::NotFound, Vec::new(), false)) };
         if !worker.is_alive(now) {
-            return Ok((Claimed::Gone, Vec::new()));
+            return Ok((Claimed::Gone, Vec::new(), false));
         }
         let queues = worker.queues.clone();
         if worker.draining {
             worker.touch(tx).await?;
-            return Ok((Claimed::Jobs { jobs: Vec::new(), queues, draining: true }, Vec::new()));
+            return Ok((Claimed::Jobs { jobs: Vec::new(), queues, draining: true }, Vec::new(), false));
         }
         let mut taking = Taking {
             claim: new_uuid(now),
@@ -178,7 +184,8 @@ impl Operation for Claim {
             worker.renew(tx, &affinity, Some(now)).await?;
         }
         let raised = seen.raised(&taking.reached, now);
-        Ok((Claimed::Jobs { jobs: taking.record(tx).await?, queues, draining: false }, raised))
+        let told = !taking.notices.is_empty();
+        Ok((Claimed::Jobs { jobs: taking.record(tx).await?, queues, draining: false }, raised, told))
     }
 }
 
@@ -328,6 +335,7 @@ impl Taking {
             Param::int(head.settings.timeout_s_for(&head.lane.kind)),
             Param::Time(head.floor.run_at),
             Param::Uuid(head.floor.id),
+            Param::json(head.settings.webhook.as_ref().map(|_| QUEUES_OWN)),
         ];
         let before = self.jobs.len();
         let rows = tx.query(&TAKE, &params).await?;
@@ -377,7 +385,7 @@ impl Taking {
         tx.execute_later(&INSERT_CLAIM, &[], &params).await?;
         self.changes.write(tx).await?;
         room::spend_tokens(tx, self.tenant, &self.jobs, &self.room).await?;
-        write_outbox(tx, self.notices, tx.now()).await?;
+        notices::write(tx, &self.notices).await?;
         Ok(self.jobs)
     }
 }

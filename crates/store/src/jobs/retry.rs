@@ -3,6 +3,7 @@
 use domain::{JobId, JobState, Label, Name, TenantId};
 
 use crate::dead_letters;
+use crate::deliveries::notices::QUEUES_OWN;
 use crate::effects::Effects;
 use crate::error::StoreError;
 use crate::jobs::enqueue::{Accepted, EnqueueBatch, EnqueueReply, EnqueueRequest, Extras, NewJob};
@@ -60,7 +61,7 @@ fn again(old: &StoredJob, payload: Option<Box<str>>, principal: &str) -> NewJob 
             retry: old.retry,
             timeout_s: old.timeout_s,
             tags: old.tags.iter().map(|tag| Label::stored(tag)).collect(),
-            webhook: old.webhook.clone(),
+            webhook: old.webhook.clone().filter(|webhook| webhook != QUEUES_OWN),
             parent: Some(old.id),
             depth: old.depth,
             ..Extras::default()

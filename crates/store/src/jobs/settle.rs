@@ -11,11 +11,12 @@ use domain::{Epoch, JobError, JobId, JobState, Refusal, Resolution, TenantId, Wo
 use crate::batch::{Batch, Batcher};
 use crate::clock::dice;
 use crate::counters::Changes;
+use crate::deliveries::notices::{self, Notice};
 use crate::effects::Effects;
 use crate::error::StoreError;
 use crate::jobs::end::{self, Ending, Gone};
 use crate::jobs::holds::Holder;
-use crate::jobs::transition::{self, LiveJob, Notice, Step};
+use crate::jobs::transition::{self, LiveJob, Step};
 use crate::lanes::LaneCache;
 use crate::queues;
 use crate::store::Store;
@@ -238,7 +239,7 @@ impl SettleBatch {
             to: JobState::Succeeded,
             attempt: gone.attempt,
         });
-        transition::write_outbox(tx, notices.collect(), tx.now()).await?;
+        effects.deliveries |= notices::write(tx, &notices.collect::<Vec<_>>()).await? > 0;
         let done: HashSet<JobId> = gone.iter().map(|gone| gone.id).collect();
         let (applied, refused): (Vec<_>, Vec<_>) =
             finishes.into_iter().partition(|open| done.contains(&open.outcome.job));

@@ -3,8 +3,10 @@
 use domain::job::{Event, Held};
 use domain::{Epoch, JobId, JobState, Refusal, State, TenantId, Time};
 
+use crate::deliveries::notices::{self, Notice};
 use crate::error::StoreError;
-use crate::jobs::transition::{self, Notice, write_outbox};
+use crate::hints::Topic;
+use crate::jobs::transition;
 use crate::lanes::LaneCache;
 use crate::store::Store;
 use crate::tx::{Operation, Param, Sql, Tx};
@@ -46,7 +48,12 @@ pub struct StoredSignal {
 
 impl Store {
     pub async fn signal(&self, tenant: TenantId, job: JobId, change: SignalChange) -> Result<Signaled, StoreError> {
-        self.write(Signal { tenant, job, change, lanes: self.lanes().clone() }).await
+        let moves = change.state.is_some();
+        let signaled = self.write(Signal { tenant, job, change, lanes: self.lanes().clone() }).await?;
+        if moves {
+            self.hints().wake(&Topic::Deliveries);
+        }
+        Ok(signaled)
     }
 
     pub async fn stored_signal(&self, tenant: TenantId, job: JobId) -> Result<Option<StoredSignal>, StoreError> {
@@ -119,7 +126,7 @@ impl Operation for Signal {
         if before.webhook.is_some() && after.job_state() != before.state {
             let (from, to) = (before.state, after.job_state());
             let notice = Notice { tenant: self.tenant, job: self.job, from, to, attempt: before.attempt };
-            write_outbox(tx, vec![notice], tx.now()).await?;
+            notices::write(tx, &[notice]).await?;
         }
         Ok(Signaled::Applied)
     }

@@ -1,9 +1,10 @@
 //! The one place that writes a job's transitions: settle, cancel, sweep and time-out all come through here.
 //!
 //! The caller locks the rows (`load`), asks the rules (`domain::Job::apply`), and hands the steps to `apply`, which
-//! writes state, history, holds, keys, claims, outbox and counters in the same transaction.
+//! writes state, history, holds, keys, claims, deliveries and counters in the same transaction.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use domain::job::Claim;
 use domain::{
@@ -12,15 +13,15 @@ use domain::{
 };
 use uuid::Uuid;
 
-use crate::clock::new_uuid;
 use crate::codec::{error_to_json, retry_from_json};
 use crate::counters::Changes;
 use crate::dead_letters::{self, jobs::Failed};
+use crate::deliveries::notices::{self, Notice, queue_webhooks};
 use crate::effects::Effects;
 use crate::error::StoreError;
 use crate::jobs::end::{Ending, Gone, end};
 use crate::jobs::holds::{self, Holder};
-use crate::lanes::LaneCache;
+use crate::lanes::{Lane, LaneCache};
 use crate::tx::{Column, Param, Row, Sql, Tx};
 
 /// A live job's row, as far as transitions need it.
@@ -138,7 +139,6 @@ pub(crate) async fn apply(
     if steps.is_empty() {
         return Ok(());
     }
-    let now = tx.now();
     let ids: Vec<i64> = steps.iter().map(|step| step.before.lane).collect();
     let of_lane = lanes.of(tx, &ids).await?;
     let (ending, returning): (Vec<&Step>, Vec<&Step>) =
@@ -172,14 +172,25 @@ pub(crate) async fn apply(
     free_unique_keys(tx, ended.iter()).await?;
     dead_letters::jobs::bury(tx, steps.iter().filter_map(Step::failed).collect()).await?;
     handlers_ended(tx, &ended, &steps).await?;
-    let outbox = steps.iter().filter(|step| step.before.webhook.is_some()).map(|step| Notice {
+    effects.deliveries |= notify(tx, &steps, &of_lane).await?;
+    Ok(())
+}
+
+/// Tells whoever asked of the changes. A job that was claimed says in its row whether its queue has a webhook; of one
+/// that never was, the queue is asked.
+async fn notify(tx: &mut Tx<'_>, steps: &[Step], of_lane: &HashMap<i64, Arc<Lane>>) -> Result<bool, StoreError> {
+    let queue = |step: &Step| (step.before.tenant, of_lane[&step.before.lane].queue.clone());
+    let unasked = |step: &&Step| step.before.webhook.is_none() && step.before.worker.is_none();
+    let asked = queue_webhooks(tx, &steps.iter().filter(unasked).map(queue).collect()).await?;
+    let wanted = |step: &&Step| step.before.webhook.is_some() || (unasked(step) && asked.contains_key(&queue(step)));
+    let notices = steps.iter().filter(wanted).map(|step| Notice {
         tenant: step.before.tenant,
         job: step.before.id,
         from: step.before.state,
         to: step.after.job_state(),
         attempt: step.before.attempt,
     });
-    write_outbox(tx, outbox.collect(), now).await
+    Ok(notices::write(tx, &notices.collect::<Vec<_>>()).await? > 0)
 }
 
 impl Step {
@@ -355,41 +366,4 @@ pub(crate) async fn free_unique_keys<'g>(
         Column::ints(keyed.iter().map(|(gone, _)| gone.lane)),
     ];
     tx.execute_each(&FREE_UNIQUE, &columns, &[]).await.map(|_| ())
-}
-
-/// A change of state that someone asked to hear of.
-pub(crate) struct Notice {
-    pub(crate) tenant: TenantId,
-    pub(crate) job: JobId,
-    pub(crate) from: JobState,
-    pub(crate) to: JobState,
-    pub(crate) attempt: i32,
-}
-
-const OUTBOX: Sql = Sql::new(
-    &["insert into outbox (id, tenant, source, op, job, body, created_at, due_at)
-       values ($1, $2, 'job', $3, $4, $5, $6, $6)"],
-    "insert into outbox (id, tenant, source, op, job, body, created_at, due_at)
-     select n.id, n.tenant, 'job', n.op, n.job, n.body, $6, $6
-     from unnest($1::uuid[], $2::bigint[], $3::text[], $4::uuid[], $5::json[]) as n(id, tenant, op, job, body)",
-);
-
-pub(crate) async fn write_outbox(tx: &mut Tx<'_>, notices: Vec<Notice>, now: Time) -> Result<(), StoreError> {
-    let bodies: Vec<String> = notices
-        .iter()
-        .map(|notice| {
-            format!(
-                r#"{{"job_id":"{}","state":"{}","previous_state":"{}","attempt":{}}}"#,
-                notice.job, notice.to, notice.from, notice.attempt
-            )
-        })
-        .collect();
-    let columns = [
-        Column::uuids(notices.iter().map(|_| new_uuid(now))),
-        Column::ints(notices.iter().map(|notice| notice.tenant.0)),
-        Column::texts(notices.iter().map(|notice| notice.to.as_str())),
-        Column::jobs(notices.iter().map(|notice| notice.job)),
-        Column::Json(bodies.iter().map(|body| Some(body.as_str())).collect()),
-    ];
-    tx.execute_each(&OUTBOX, &columns, &[Param::Time(now)]).await.map(|_| ())
 }

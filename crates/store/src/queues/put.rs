@@ -9,6 +9,7 @@ use crate::codec::{from_json, settings_to_json};
 use crate::effects::Effects;
 use crate::error::StoreError;
 use crate::jobs::holds;
+use crate::queues;
 use crate::store::Store;
 use crate::tx::{Column, Operation, Param, Row, Sql, Tx};
 
@@ -47,7 +48,7 @@ impl Operation for Put {
     type Output = Effects;
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Effects, StoreError> {
-        let settings = settings_to_json(&self.settings);
+        let settings = settings_to_json(&self.with_kept_secrets(tx).await?);
         let scope = holds::queue_scope(&self.name);
         // Claims of this queue wait until the new limit holds.
         holds::lock_and_count(tx, self.tenant, &BTreeSet::from([scope.as_str()])).await?;
@@ -78,6 +79,16 @@ impl Operation for Put {
 }
 
 impl Put {
+    /// Secrets are not shown, so whoever sends back what was read has none: the same webhook keeps them.
+    async fn with_kept_secrets(&self, tx: &mut Tx<'_>) -> Result<QueueSettings, StoreError> {
+        let mut settings = self.settings.clone();
+        if let Some(webhook) = settings.webhook.as_mut().filter(|webhook| webhook.secrets.is_empty()) {
+            let before = queues::settings(tx, self.tenant, &self.name).await?.webhook;
+            webhook.secrets = before.filter(|before| before.url == webhook.url).map_or(Vec::new(), |w| w.secrets);
+        }
+        Ok(settings)
+    }
+
     /// Jobs that run already count towards the limit.
     async fn count_running(&self, tx: &mut Tx<'_>, scope: &str) -> Result<(), StoreError> {
         let mut claimed: Vec<JobId> = Vec::new();

@@ -336,7 +336,7 @@ impl<'a> Run<'a> {
             assert_eq!(rows[part], BTreeSet::new(), "{part} left behind\n{}", self.told());
         }
         self.store.fold_counters().await.expect("folds");
-        run_sql(self.store, "delete from outbox").await.expect("empties");
+        run_sql(self.store, "delete from deliveries").await.expect("empties");
     }
 }
 
@@ -370,9 +370,12 @@ fn dump_model(model: &Model) -> Dump {
         ("claims", counted(claims.iter().map(|(worker, jobs)| format!("{worker} {jobs}")))),
         ("unique keys", model.unique.iter().map(|((q, key), (job, _))| format!("{job} {q} {key}")).collect()),
         (
-            "outbox",
+            "deliveries",
             counted(
-                model.outbox.iter().map(|(job, to, from): &(usize, JobState, JobState)| format!("{job} {to} {from}")),
+                model
+                    .deliveries
+                    .iter()
+                    .map(|(job, to, from): &(usize, JobState, JobState)| format!("{job} {to} {from}")),
             ),
         ),
         ("counts", ["q", "r"].iter().map(|queue| format!("{queue} {:?}", model.counts(&name(queue)))).collect()),
@@ -407,7 +410,7 @@ const HOLDS: Sql = Sql::both(&["select job, epoch, scope from holds where tenant
 const REVOCATIONS: Sql = Sql::both(&["select worker, job, epoch from revocations where tenant = $1"]);
 const CLAIMS: Sql = Sql::both(&["select worker, remaining from claims where tenant = $1"]);
 const UNIQUE: Sql = Sql::both(&["select job, queue, key from unique_keys where tenant = $1"]);
-const OUTBOX: Sql = Sql::both(&["select job, op, body from outbox where tenant = $1"]);
+const DELIVERIES: Sql = Sql::both(&["select job, op, body from deliveries where tenant = $1"]);
 const WORKERS: Sql = Sql::both(&["select id, coalesce(affinity, '-'), case when dead_at is null then 0 else 1 end
      from workers where tenant = $1"]);
 
@@ -442,13 +445,13 @@ impl Operation for Rows {
             unique.insert(format!("job:{} {} {}", row.job(0)?, row.text(1)?, row.text(2)?));
         }
         dump.insert("unique keys", unique);
-        let mut outbox = Vec::new();
-        for row in tx.query(&OUTBOX, &of).await? {
+        let mut deliveries = Vec::new();
+        for row in tx.query(&DELIVERIES, &of).await? {
             let body = row.text(2)?;
             let from = body.split(r#""previous_state":""#).nth(1).and_then(|rest| rest.split('"').next());
-            outbox.push(format!("job:{} {} {}", row.job(0)?, row.text(1)?, from.unwrap_or("?")));
+            deliveries.push(format!("job:{} {} {}", row.job(0)?, row.text(1)?, from.unwrap_or("?")));
         }
-        dump.insert("outbox", counted(outbox.into_iter()));
+        dump.insert("deliveries", counted(deliveries.into_iter()));
         let mut workers = BTreeSet::new();
         for row in tx.query(&WORKERS, &of).await? {
             workers.insert(format!("worker:{} {} dead {}", row.uuid(0)?, row.text(1)?, row.int(2)?));

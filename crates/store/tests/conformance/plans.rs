@@ -27,11 +27,11 @@ fn hot() -> Vec<Hot> {
         array[null::json], array[null::json], array[null::text], array[null::text], now()";
     vec![
         hot("jobs/claim.rs::HEADS", "array['q'], array[now()], IDS, 2", "jobs_ready", "jobs_ready"),
-        hot("jobs/claim.rs::TAKE", "1, 10, null, null, now(), null, now(), null", "jobs_ready", "jobs_ready"),
+        hot("jobs/claim.rs::TAKE", "1, 10, null, null, now(), null, now(), null, null", "jobs_ready", "jobs_ready"),
         hot("jobs/claim/guarded.rs::PEEK", "array[1::bigint], 10", "jobs_ready", "jobs_ready"),
         hot(
             "jobs/claim/guarded.rs::TAKE_CHOSEN",
-            "IDS, array[null::bigint], array[0::bigint], null, null, now()",
+            "IDS, array[null::bigint], array[0::bigint], array[null::json], null, null, now()",
             "jobs_pkey",
             "PRIMARY KEY",
         ),
@@ -53,6 +53,14 @@ fn hot() -> Vec<Hot> {
         hot("jobs/get.rs::ENDED", "'01890a5d-ac96-774b-bcce-b302099a8057', 2", "ended_pkey", "PRIMARY KEY"),
         hot("jobs/settle.rs::ENDED", "IDS", "ended_pkey", "PRIMARY KEY"),
         hot("jobs/history.rs::ROWS", "'01890a5d-ac96-774b-bcce-b302099a8057', 2", "history_pkey", "PRIMARY KEY"),
+        hot(
+            "deliveries/claim.rs::PEEK",
+            "array[1::bigint], array[4::bigint], now()",
+            "deliveries_due",
+            "deliveries_due",
+        ),
+        hot("deliveries/claim.rs::TAKE", "IDS, now(), 20000", "deliveries_id_key", "sqlite_autoindex_deliveries_1"),
+        hot("deliveries/claim.rs::ENDPOINTS", "now(), 1000", "deliveries_due", "deliveries_due"),
         hot("jobs/prune.rs::OLD", "1, '01890a5d-ac96-774b-bcce-b302099a8057', now(), 1000", "ended_lane", "ended_lane"),
     ]
 }

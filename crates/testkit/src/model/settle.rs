@@ -79,7 +79,7 @@ impl Model {
     pub(super) fn notify(&mut self, number: usize, from: JobState, to: JobState) {
         let webhook = self.jobs[number].new.extras.as_ref().is_some_and(|extras| extras.webhook.is_some());
         if webhook && from != to {
-            self.outbox.push((number, to, from));
+            self.deliveries.push((number, to, from));
         }
     }
 
@@ -134,6 +134,7 @@ impl Model {
         for number in 0..self.jobs.len() {
             if let Ok(after) = self.jobs[number].job.apply(Event::Due, self.now) {
                 self.set(number, after);
+                self.notify(number, JobState::Scheduled, JobState::Queued);
                 promoted += 1;
             }
         }

@@ -67,6 +67,9 @@ pub(crate) struct PushArgs {
     /// Where to send each change of state.
     #[arg(long, value_name = "URL")]
     webhook: Option<String>,
+    /// What to sign with: whsec_ and base64. It is meant to come from the environment, where no process list shows it.
+    #[arg(long, env = "WINDLASS_WEBHOOK_SECRET", hide_env_values = true, requires = "webhook", value_name = "SECRET")]
+    webhook_secret: Option<String>,
     /// The same key and job give the same job for a day, however often they are pushed.
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
@@ -130,7 +133,7 @@ pub(super) async fn run(client: &Client, args: PushArgs, format: Output) -> anyh
         retry: args.retry.over(None),
         timeout_s: args.timeout_s,
         tags: Some(args.tags).filter(|tags| !tags.is_empty()),
-        webhook: args.webhook.map(|url| WebhookSettings { url, secret: None }),
+        webhook: args.webhook.map(|url| WebhookSettings { url, secret: args.webhook_secret, secrets: None }),
     };
     let job = match &args.idempotency_key {
         Some(key) => client.enqueue_once(key, &request).await?,

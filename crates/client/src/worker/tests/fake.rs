@@ -216,7 +216,7 @@ fn problem(status: u16, code: &str) -> Box<Problem> {
         status,
         detail: format!("refused as {code}"),
         code: code.into(),
-        field: None,
+        ..Problem::default()
     })
 }
 

@@ -1,6 +1,8 @@
 //! Everything under `/api/v1`, one file per noun.
 
 mod artifacts;
+mod calls;
+mod deliveries;
 mod jobs;
 mod queues;
 mod signals;
@@ -17,6 +19,8 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(jobs::routes())
         .merge(signals::routes())
         .merge(artifacts::routes())
+        .merge(calls::routes())
+        .merge(deliveries::routes())
         .merge(queues::routes())
         .merge(workers::routes())
         .merge(tokens::routes())

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use domain::{Epoch, JobId, Label, Name, Time};
 
 use super::{Head, Taking};
+use crate::deliveries::notices::QUEUES_OWN;
 use crate::error::StoreError;
 use crate::jobs::holds::{self, Holder, Want};
 use crate::lanes::Lane;
@@ -22,14 +23,15 @@ const PEEK: Sql = Sql::new(
          order by run_at, id limit $2 for update skip locked) j",
 );
 const TAKE_CHOSEN: Sql = Sql::new(
-    &["update jobs set state = 'working', worker = $4, claim = $5, epoch = epoch + 1, attempt = attempt + 1,
-           started_at = $6, deadline_at = $6 + $2 * 1000000, held = $3, version = version + 1, updated_at = $6
+    &["update jobs set state = 'working', worker = $5, claim = $6, epoch = epoch + 1, attempt = attempt + 1,
+           started_at = $7, deadline_at = $7 + $2 * 1000000, held = $3, version = version + 1, updated_at = $7,
+           webhook = coalesce(webhook, $4)
        where id = $1
        returning id, epoch, lane, payload, subject, process, run, attempt, max_attempts, $2, created_at, run_at, webhook"],
-    "update jobs j set state = 'working', worker = $4, claim = $5, epoch = epoch + 1, attempt = attempt + 1,
-         started_at = $6::timestamptz, deadline_at = $6::timestamptz + n.timeout_s * interval '1 second',
-         held = n.held <> 0, version = version + 1, updated_at = $6::timestamptz
-     from unnest($1::uuid[], $2::bigint[], $3::bigint[]) as n(id, timeout_s, held) where j.id = n.id
+    "update jobs j set state = 'working', worker = $5, claim = $6, epoch = epoch + 1, attempt = attempt + 1,
+         started_at = $7::timestamptz, deadline_at = $7::timestamptz + n.timeout_s * interval '1 second',
+         held = n.held <> 0, version = version + 1, updated_at = $7::timestamptz, webhook = coalesce(j.webhook, n.webhook)
+     from unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::json[]) as n(id, timeout_s, held, webhook) where j.id = n.id
      returning j.id, j.epoch, j.lane, j.payload, j.subject, j.process, j.run, j.attempt, j.max_attempts, n.timeout_s,
          j.created_at, j.run_at, j.webhook",
 );
@@ -92,6 +94,7 @@ impl Taking {
             Column::jobs(taken.iter().map(|candidate| candidate.id)),
             Column::Int(taken.iter().map(|candidate| candidate.timeout_s).collect()),
             Column::ints(taken.iter().map(|candidate| i64::from(candidate.holds().next().is_some()))),
+            Column::Json(taken.iter().map(|candidate| candidate.queue_webhook.then_some(QUEUES_OWN)).collect()),
         ];
         let params = [Param::from(self.worker), Param::Uuid(self.claim), Param::Time(tx.now())];
         let rows = tx.query_each(&TAKE_CHOSEN, &columns, &params).await?;
@@ -110,6 +113,8 @@ struct Candidate {
     run_at: Time,
     timeout_s: Option<i64>,
     wants: Vec<Want>,
+    /// Its queue hears of its changes, unless somebody else does.
+    queue_webhook: bool,
     /// The place in its queue that it takes, where places are counted.
     place: Option<String>,
 }
@@ -128,6 +133,7 @@ impl Candidate {
             run_at: row.time(2)?,
             timeout_s: row.opt_int(6)?.or_else(|| head.settings.timeout_s_for(kind)),
             wants: holds::wants(queue, kind, subject.as_ref(), row.opt_text(4)?.as_deref(), key.as_ref(), per_key),
+            queue_webhook: head.settings.webhook.is_some(),
             place: head.settings.concurrency.map(|_| holds::queue_scope(queue)),
         })
     }

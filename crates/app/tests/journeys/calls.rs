@@ -1,0 +1,47 @@
+//! Synchronous calls through the real program: across nodes, and with a caller that is killed (Q5).
+
+use serde_json::json;
+
+use crate::support::{Server, Work, job, on_both, until, value};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn q5_a_call_on_one_node_is_answered_by_a_worker_on_another() {
+    on_both(async |place| {
+        let here = Server::start(&place).await;
+        let there = if place.is_postgres() { Some(Server::start(&place).await) } else { None };
+        let _work = Work::start(&place, there.as_ref().unwrap_or(&here), "sum", &[], "jq -c '{sum: (.a + .b)}'");
+        for n in 0..5 {
+            let answer = here.client().call(&job("sum", json!({"a": n, "b": 2}))).await.expect("the call is answered");
+            assert_eq!(value(answer.result.as_deref()), json!({"sum": n + 2}));
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn q5_the_answer_of_a_call_whose_node_was_killed_is_kept() {
+    on_both(async |place| {
+        let mut here = Server::start(&place).await;
+        let there = if place.is_postgres() { Some(Server::start(&place).await) } else { None };
+        let worker = there.as_ref().unwrap_or(&here);
+        let _work = Work::start(&place, worker, "slow", &[], "mark began; wait_for go; echo '{\"late\": true}'");
+        let mut request = job("slow", json!(null));
+        request.timeout_s = Some(2);
+        let caller = here.client();
+        let (answer, ()) = tokio::join!(caller.call(&request), async {
+            until("the handler runs", async || place.path("began").exists().then_some(())).await;
+            if there.is_some() {
+                here.program.kill().await;
+            }
+        });
+        assert!(answer.is_err(), "nobody is left to answer, or the time was up");
+        std::fs::write(place.path("go"), "").expect("writes");
+        let client = there.as_ref().unwrap_or(&here).client();
+        let kept = until("the answer is kept", async || {
+            client.abandoned(None).await.expect("the listing is there").items.pop()
+        })
+        .await;
+        assert_eq!((kept.queue.as_str(), kept.kind.as_str()), ("slow", "journey"));
+    })
+    .await;
+}

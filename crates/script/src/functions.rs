@@ -1,0 +1,176 @@
+//! The functions a script can call beside the language's own.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rhai::serde::{from_dynamic, to_dynamic};
+use rhai::{Dynamic, Engine, EvalAltResult, Map, Position};
+use serde_json::Value;
+
+use crate::{Host, HostError, HttpAnswer, HttpRequest, Limits};
+
+type Called<T> = Result<T, Box<EvalAltResult>>;
+
+/// One run of a script: its host, and what it has used up.
+pub(crate) struct Run {
+    host: Arc<dyn Host>,
+    limits: Limits,
+    deadline: Instant,
+    used: Mutex<Used>,
+}
+
+#[derive(Default)]
+struct Used {
+    calls: usize,
+    log: Vec<String>,
+    log_bytes: usize,
+    log_cut: bool,
+}
+
+/// A ceiling that a function met; a script cannot make one.
+#[derive(Clone)]
+struct Ceiling(String);
+
+pub(crate) fn ceiling_of(value: &Dynamic) -> Option<String> {
+    value.clone().try_cast::<Ceiling>().map(|Ceiling(detail)| detail)
+}
+
+impl Run {
+    pub(crate) fn new(host: Arc<dyn Host>, limits: &Limits) -> Self {
+        let deadline = Instant::now() + limits.time;
+        Self { host, limits: limits.clone(), deadline, used: Mutex::default() }
+    }
+
+    pub(crate) fn take_log(&self) -> Vec<String> {
+        std::mem::take(&mut self.used.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).log)
+    }
+
+    /// The log is cut, not the script: what it says too much is lost, and that it was is said.
+    fn log(&self, text: &str) {
+        let mut used = self.used.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if used.log_cut {
+            return;
+        }
+        if used.log.len() >= self.limits.log_lines || used.log_bytes + text.len() > self.limits.log_bytes {
+            used.log_cut = true;
+            used.log.push("… the rest of the log was cut".into());
+            return;
+        }
+        used.log_bytes += text.len();
+        used.log.push(
+            text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c }).collect(),
+        );
+    }
+
+    /// Counts a call of the host and gives the time that is left for it.
+    fn call(&self) -> Called<Duration> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ceiling("out of time"));
+        }
+        let mut used = self.used.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        used.calls += 1;
+        if used.calls > self.limits.calls {
+            return Err(ceiling(&format!("more than {} calls", self.limits.calls)));
+        }
+        Ok(left)
+    }
+}
+
+fn ceiling(detail: &str) -> Box<EvalAltResult> {
+    EvalAltResult::ErrorRuntime(Dynamic::from(Ceiling(detail.into())), Position::NONE).into()
+}
+
+fn failed(error: HostError) -> Box<EvalAltResult> {
+    error.0.into()
+}
+
+fn value(dynamic: &Dynamic) -> Called<Value> {
+    if dynamic.is_unit() { Ok(Value::Null) } else { from_dynamic(dynamic) }
+}
+
+pub(crate) fn register(engine: &mut Engine, run: &Arc<Run>) {
+    let log = run.clone();
+    engine.on_print(move |text| log.log(text));
+    let log = run.clone();
+    engine.on_debug(move |text, _, _| log.log(text));
+    let log = run.clone();
+    engine.register_fn("log", move |text: Dynamic| log.log(&text.to_string()));
+    // The language's own would hold a thread for as long as it likes, uncounted.
+    engine.register_fn("sleep", |_: i64| -> Called<()> { Err("a script cannot sleep".into()) });
+    engine.register_fn("sleep", |_: f64| -> Called<()> { Err("a script cannot sleep".into()) });
+
+    let of = run.clone();
+    engine.register_fn("enqueue", move |job: Map| -> Called<String> {
+        of.call()?;
+        of.host.enqueue(value(&Dynamic::from_map(job))?).map_err(failed)
+    });
+    let of = run.clone();
+    engine.register_fn("kv_get", move |collection: &str, key: &str| -> Called<Dynamic> {
+        of.call()?;
+        match of.host.kv_get(collection, key).map_err(failed)? {
+            Some(found) => to_dynamic(found),
+            None => Ok(Dynamic::UNIT),
+        }
+    });
+    let of = run.clone();
+    engine.register_fn("kv_set", move |collection: &str, key: &str, new: Dynamic| -> Called<()> {
+        of.call()?;
+        of.host.kv_set(collection, key, value(&new)?).map_err(failed)
+    });
+    let of = run.clone();
+    engine.register_fn("kv_delete", move |collection: &str, key: &str| -> Called<bool> {
+        of.call()?;
+        of.host.kv_delete(collection, key).map_err(failed)
+    });
+    let of = run.clone();
+    engine.register_fn("publish", move |topic: &str, data: Dynamic| -> Called<String> {
+        of.call()?;
+        of.host.publish(topic, value(&data)?).map_err(failed)
+    });
+    let of = run.clone();
+    engine.register_fn("http", move |request: Map| -> Called<Map> {
+        let left = of.call()?;
+        let request = http_request(&value(&Dynamic::from_map(request))?)?;
+        let HttpAnswer { status, body } = of.host.http(request, left).map_err(failed)?;
+        Ok(Map::from([("status".into(), i64::from(status).into()), ("body".into(), body.into())]))
+    });
+    let of = run.clone();
+    engine.register_fn("resolve", move |dead_letter: &str| -> Called<()> {
+        of.call()?;
+        of.host.resolve(dead_letter, None).map_err(failed)
+    });
+    let of = run.clone();
+    engine.register_fn("resolve", move |dead_letter: &str, note: &str| -> Called<()> {
+        of.call()?;
+        of.host.resolve(dead_letter, Some(note)).map_err(failed)
+    });
+}
+
+/// `#{url, method, headers, body}`; a body that is no text is sent as JSON.
+fn http_request(request: &Value) -> Called<HttpRequest> {
+    let known = ["url", "method", "headers", "body"];
+    let members = request.as_object().ok_or("http wants a map")?;
+    if let Some(unknown) = members.keys().find(|name| !known.contains(&name.as_str())) {
+        return Err(format!("http does not know `{unknown}`: url, method, headers, body").into());
+    }
+    let text = |name: &str| members.get(name).and_then(Value::as_str);
+    let header = |(name, value): (&String, &Value)| {
+        value
+            .as_str()
+            .map(|value| (name.clone(), value.to_owned()))
+            .ok_or_else(|| format!("the header {name} is no text"))
+    };
+    let headers = match members.get("headers") {
+        None => Vec::new(),
+        Some(Value::Object(headers)) => headers.iter().map(header).collect::<Result<_, _>>()?,
+        Some(_) => return Err("headers is a map of texts".into()),
+    };
+    let body = match members.get("body") {
+        None => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    };
+    let method = text("method").unwrap_or(if members.contains_key("body") { "POST" } else { "GET" }).to_owned();
+    Ok(HttpRequest { method, url: text("url").ok_or("http wants a url")?.to_owned(), headers, body })
+}

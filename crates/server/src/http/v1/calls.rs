@@ -1,0 +1,152 @@
+//! Synchronous calls: a job and its answer in one request, and the answers nobody waited for (Q5).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use domain::call::CallFailure;
+use domain::limits::CALL_GRACE_MS;
+use domain::why::Reason;
+use domain::{JobId, JobState};
+use engine::{Engine, waiting};
+use store::StoreError;
+use store::calls::list::AbandonedExecution;
+use store::jobs::cancel::Canceled;
+use store::jobs::get::StoredJob;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use wire::{AbandonedView, CallView, JobRequest, Page};
+
+use crate::auth::Principal;
+use crate::cursor;
+use crate::error::ApiError;
+use crate::extract::{JsonBody, Params};
+use crate::state::AppState;
+use crate::validate::job::Maker;
+use crate::validate::query::{PageQuery, limit};
+use crate::view;
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(call)).routes(routes!(abandoned))
+}
+
+/// Runs a job once and answers with its result.
+///
+/// A failure is told by its code: 422 the handler refused, 502 it failed or its worker was lost, 503 nobody was there,
+/// 504 it took too long, 507 it ran out of resources, 500 the handler broke. The problem names the job and carries its error.
+#[utoipa::path(post, path = "/calls", tag = "calls", request_body = JobRequest, responses((status = 200, body = CallView)))]
+async fn call(
+    State(state): State<AppState>,
+    principal: Principal,
+    JsonBody(request): JsonBody<JobRequest>,
+) -> Result<Json<CallView>, ApiError> {
+    let payload_bytes = state.options.payload_bytes;
+    let maker = Maker { principal: principal.name.clone(), payload_bytes, now: state.store.clock().now() };
+    let (job, wait_s) = maker.call(request)?;
+    // A caller that is still there when its time is up takes its note back itself; the grace is for that.
+    let made = state.store.make_call(principal.tenant, job, wait_s * 1_000 + CALL_GRACE_MS).await?;
+    metrics::counter!("windlass_calls_total").increment(1);
+    let caller = Caller { engine: state.engine.clone(), job: Some(made.id) };
+    let wait = Duration::from_secs(wait_s as u64);
+    let stop = state.stopping.cancelled();
+    let job = waiting::job(&state.store, principal.tenant, made.id, wait, stop).await?;
+    let job = job.ok_or_else(|| ApiError::not_found("job"))?;
+    if job.state.is_terminal() {
+        caller.has_its_answer(&state).await;
+        return answer(job);
+    }
+    if state.stopping.is_cancelled() {
+        return Err(ApiError::call_failed(made.id, CallFailure::Unavailable, "the server is stopping", None));
+    }
+    if job.worker.is_some() {
+        // It runs: what it answers is kept.
+        return Err(ApiError::call_failed(made.id, CallFailure::TimedOut, "the handler is not done yet", None));
+    }
+    let why = state.store.why(principal.tenant, made.id).await?;
+    match state.store.cancel(principal.tenant, made.id, "its caller's time was up".into()).await? {
+        Canceled::Canceled(_) => {}
+        Canceled::AlreadyEnded(_) | Canceled::NotFound => {
+            let job = state.store.job(principal.tenant, made.id).await?;
+            caller.has_its_answer(&state).await;
+            return answer(job.ok_or_else(|| ApiError::not_found("job"))?);
+        }
+    }
+    caller.has_its_answer(&state).await;
+    let nobody = |reason: Reason| matches!(reason, Reason::NoWorker | Reason::QueuePaused);
+    Err(match why {
+        Some(why) if nobody(why.reason) => ApiError::call_failed(made.id, CallFailure::Unavailable, &why.detail, None),
+        _ => ApiError::call_failed(made.id, CallFailure::TimedOut, "its turn did not come in time", None),
+    })
+}
+
+fn answer(job: StoredJob) -> Result<Json<CallView>, ApiError> {
+    match (job.state, job.error) {
+        (JobState::Succeeded, _) => {
+            Ok(Json(CallView { job_id: job.id.uuid(), result: job.result.map(view::raw).transpose()? }))
+        }
+        (_, Some(error)) if job.state == JobState::Failed => {
+            let failure = CallFailure::of(&error);
+            let detail = if error.message.is_empty() { error.code.clone() } else { error.message.clone() };
+            Err(ApiError::call_failed(job.id, failure, &detail, Some(view::error(error))))
+        }
+        _ => Err(ApiError::call_failed(job.id, CallFailure::Unavailable, "the job was canceled", None)),
+    }
+}
+
+/// Whoever waits. If the connection breaks, this is dropped with the request: the answer is then kept.
+struct Caller {
+    engine: Arc<Engine>,
+    job: Option<JobId>,
+}
+
+impl Caller {
+    async fn has_its_answer(mut self, state: &AppState) {
+        let Some(job) = self.job.take() else { return };
+        if let Err(error) = state.store.end_call(job).await {
+            // The note runs out by itself; the answer is then kept although it was heard.
+            tracing::warn!(%job, %error, "a call's note could not be taken back");
+        }
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        if let Some(job) = self.job {
+            self.engine.abandon_call(job);
+        }
+    }
+}
+
+/// Lists answers to calls whose caller was gone, newest first. They are kept for seven days.
+#[utoipa::path(get, path = "/abandoned", tag = "calls", params(PageQuery),
+    responses((status = 200, body = Page<AbandonedView>)))]
+async fn abandoned(
+    State(state): State<AppState>,
+    principal: Principal,
+    Params(query): Params<PageQuery>,
+) -> Result<Json<Page<AbandonedView>>, ApiError> {
+    let limit = limit(query.limit.as_deref())?;
+    let before = cursor::abandoned(query.cursor.as_deref())?;
+    let mut found = state.store.list_abandoned(principal.tenant, before, limit + 1).await?;
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let next_cursor = found.last().filter(|_| more).map(|last| cursor::after_abandoned(last.job));
+    let items = found.into_iter().map(execution).collect::<Result<_, _>>()?;
+    Ok(Json(Page { items, next_cursor, partial: false }))
+}
+
+fn execution(execution: AbandonedExecution) -> Result<AbandonedView, StoreError> {
+    Ok(AbandonedView {
+        job_id: execution.job.uuid(),
+        queue: execution.queue,
+        kind: execution.kind,
+        state: execution.state,
+        result: execution.result.map(view::raw).transpose()?,
+        error: execution.error.map(view::error),
+        principal: execution.principal,
+        called_at: view::time(execution.called_at),
+        ended_at: execution.ended_at.map(view::time),
+        abandoned_at: view::time(execution.abandoned_at),
+    })
+}

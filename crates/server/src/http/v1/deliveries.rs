@@ -1,0 +1,123 @@
+//! Deliveries: what was sent to whom, with every attempt, and sending it again (Q10).
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use domain::{DeliveryId, JobId};
+use engine::outbound::sign;
+use store::StoreError;
+use store::deliveries::DeliveryState;
+use store::deliveries::list::{Delivery, DeliveryAttempt, DeliveryFilter, WholeDelivery};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use uuid::Uuid;
+use wire::{DeliveryAttemptView, DeliveryDetails, DeliveryView, Page};
+
+use crate::auth::Principal;
+use crate::cursor;
+use crate::error::ApiError;
+use crate::extract::{Params, PathDelivery};
+use crate::state::AppState;
+use crate::validate::query::{DeliveryQuery, limit};
+use crate::view;
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get)).routes(routes!(redeliver))
+}
+
+/// Lists deliveries, newest first.
+#[utoipa::path(get, path = "/deliveries", tag = "deliveries", params(DeliveryQuery),
+    responses((status = 200, body = Page<DeliveryView>)))]
+async fn list(
+    State(state): State<AppState>,
+    principal: Principal,
+    Params(query): Params<DeliveryQuery>,
+) -> Result<Json<Page<DeliveryView>>, ApiError> {
+    let limit = limit(query.limit.as_deref())?;
+    let before = cursor::delivery(query.cursor.as_deref())?;
+    let mut found = state.store.list_deliveries(principal.tenant, filter(&query)?, before, limit + 1).await?;
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let next_cursor = found.last().filter(|_| more).map(|last| cursor::after_delivery(last.seq));
+    Ok(Json(Page { items: found.into_iter().map(delivery).collect(), next_cursor, partial: false }))
+}
+
+fn filter(query: &DeliveryQuery) -> Result<DeliveryFilter, ApiError> {
+    let state = |text: &String| {
+        DeliveryState::parse(text).ok_or_else(|| {
+            let all: Vec<&str> = DeliveryState::ALL.iter().map(|state| state.as_str()).collect();
+            ApiError::invalid_query("state", format_args!("state must be one of {}", all.join(", ")))
+        })
+    };
+    let job = |text: &String| {
+        let id: Option<Uuid> = text.parse().ok();
+        id.map(JobId::new).ok_or_else(|| ApiError::invalid_query("job", "job must be the id of a job"))
+    };
+    Ok(DeliveryFilter {
+        state: query.state.as_ref().map(state).transpose()?,
+        job: query.job.as_ref().map(job).transpose()?,
+    })
+}
+
+/// One delivery with what is sent and every attempt.
+#[utoipa::path(get, path = "/deliveries/{id}", tag = "deliveries", params(("id" = Uuid, Path)),
+    responses((status = 200, body = DeliveryDetails)))]
+async fn get(
+    State(state): State<AppState>,
+    principal: Principal,
+    PathDelivery(id): PathDelivery,
+) -> Result<Json<DeliveryDetails>, ApiError> {
+    let found = state.store.delivery(principal.tenant, id).await?;
+    Ok(Json(details(found.ok_or_else(|| ApiError::not_found("delivery"))?)?))
+}
+
+/// Sends a delivery again, at once, under the same id. One that is under way is left alone.
+#[utoipa::path(post, path = "/deliveries/{id}/redeliver", tag = "deliveries", params(("id" = Uuid, Path)),
+    responses((status = 202, body = DeliveryDetails)))]
+async fn redeliver(
+    State(state): State<AppState>,
+    principal: Principal,
+    PathDelivery(id): PathDelivery,
+) -> Result<(StatusCode, Json<DeliveryDetails>), ApiError> {
+    let found = state.store.redeliver(principal.tenant, id, principal.name.to_string()).await?;
+    Ok((StatusCode::ACCEPTED, Json(details(found.ok_or_else(|| ApiError::not_found("delivery"))?)?)))
+}
+
+fn delivery(delivery: Delivery) -> DeliveryView {
+    DeliveryView {
+        id: delivery.id.uuid(),
+        message_id: sign::message_id(DeliveryId::new(delivery.id.uuid())),
+        state: delivery.state.as_str().into(),
+        source: delivery.source,
+        op: delivery.op,
+        job_id: delivery.job.map(JobId::uuid),
+        trigger_id: delivery.trigger,
+        event_id: delivery.event,
+        url: delivery.url,
+        method: delivery.method,
+        attempt: delivery.attempt.into(),
+        max_attempts: delivery.max_attempts.into(),
+        status: delivery.status,
+        error: delivery.error,
+        created_at: view::time(delivery.created_at),
+        next_attempt_at: delivery.due_at.map(view::time),
+        circuit_open_until: delivery.circuit_open_until.map(view::time),
+        ended_at: delivery.ended_at.map(view::time),
+    }
+}
+
+fn details(whole: WholeDelivery) -> Result<DeliveryDetails, StoreError> {
+    let attempt = |attempt: DeliveryAttempt| DeliveryAttemptView {
+        attempt: attempt.attempt.into(),
+        at: view::time(attempt.at),
+        duration_ms: attempt.duration_ms,
+        status: attempt.status,
+        error: attempt.error,
+        response: attempt.response,
+    };
+    Ok(DeliveryDetails {
+        delivery: delivery(whole.delivery),
+        body: view::raw(whole.body)?,
+        attempts: whole.attempts.into_iter().map(attempt).collect(),
+    })
+}

@@ -1,0 +1,136 @@
+//! Deliveries over HTTP (Q10).
+
+use domain::address::{Allowed, Private};
+use engine::EngineOptions;
+use serde_json::{Value, json};
+use testkit::on_both;
+use testkit::receiver::{Manner, Receiver, wait_until};
+
+use crate::api::{Api, members};
+
+/// A server that may call this machine.
+async fn open(db: testkit::Database) -> Api {
+    let allowed = Allowed { private: Private::Allowed, networks: Vec::new() };
+    Api::with_engine(db, EngineOptions { allowed, ..EngineOptions::default() }).await
+}
+
+async fn finish_a_job(api: &Api, webhook: Value) -> String {
+    let job = json!({"queue": "q", "kind": "k", "webhook": webhook, "max_attempts": 1});
+    let job = api.post("/api/v1/jobs", job).await.json()["id"].as_str().unwrap().to_owned();
+    let worker = api.worker("q").await;
+    let claimed = api.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1})).await.json();
+    let epoch = claimed["jobs"][0]["epoch"].clone();
+    api.settle(&worker, json!({"job_id": job, "epoch": epoch, "outcome": "finish", "result": {"ok": true}})).await;
+    job
+}
+
+#[tokio::test]
+async fn q10_deliveries_are_listed_shown_with_every_attempt_and_sent_again() {
+    on_both(async |db| {
+        let api = open(db).await;
+        let receiver = Receiver::start(Manner::Answer(500)).await;
+        let webhook = json!({"url": receiver.url(), "secret": "whsec_c2VjcmV0"});
+        let job = finish_a_job(&api, webhook).await;
+        let path = format!("/api/v1/deliveries?job={job}");
+        wait_until("both were tried", async || {
+            let page = api.get(&path).await.json();
+            page["items"].as_array().unwrap().iter().filter(|item| item["status"] == 500).count() == 2
+        })
+        .await;
+        let page = api.get(&path).await.json();
+        let newest = &page["items"][0];
+        assert_eq!((&newest["op"], &newest["source"]), (&json!("succeeded"), &json!("job")));
+        assert_eq!((&newest["state"], &newest["job_id"]), (&json!("pending"), &json!(job)));
+        assert!(newest["next_attempt_at"].is_string() && newest["error"] == "the receiver answered 500");
+        let expected = [
+            "attempt",
+            "circuit_open_until",
+            "created_at",
+            "ended_at",
+            "error",
+            "event_id",
+            "id",
+            "job_id",
+            "max_attempts",
+            "message_id",
+            "method",
+            "next_attempt_at",
+            "op",
+            "source",
+            "state",
+            "status",
+            "trigger_id",
+            "url",
+        ];
+        assert_eq!(members(newest), expected);
+
+        let id = newest["id"].as_str().unwrap();
+        let shown = api.get(&format!("/api/v1/deliveries/{id}")).await.json();
+        assert_eq!(shown["attempts"][0]["status"], 500);
+        assert_eq!(shown["attempts"][0]["response"], "thanks");
+        assert_eq!(
+            (&shown["body"]["type"], &shown["body"]["data"]["result"]),
+            (&json!("job.succeeded"), &json!({"ok": true}))
+        );
+        assert!(!shown.to_string().contains("whsec_"), "a secret is never shown");
+
+        receiver.behave(Manner::Answer(200));
+        let again = api.call("POST", &format!("/api/v1/deliveries/{id}/redeliver")).await;
+        assert_eq!((again.status.as_u16(), again.json()["state"].clone()), (202, json!("pending")));
+        wait_until("it is delivered", async || {
+            api.get(&format!("/api/v1/deliveries/{id}")).await.json()["state"] == "delivered"
+        })
+        .await;
+        let delivered = api.get("/api/v1/deliveries?state=delivered").await.json();
+        assert_eq!((delivered["items"].as_array().unwrap().len(), &delivered["items"][0]["id"]), (1, &json!(id)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q10_pages_of_deliveries_have_no_gaps_and_bad_questions_are_refused() {
+    on_both(async |db| {
+        let api = open(db).await;
+        let receiver = Receiver::start(Manner::Answer(200)).await;
+        for _ in 0..3 {
+            finish_a_job(&api, json!({"url": receiver.url()})).await;
+        }
+        let (mut seen, mut path) = (Vec::new(), "/api/v1/deliveries?limit=4".to_owned());
+        loop {
+            let page = api.get(&path).await.json();
+            seen.extend(page["items"].as_array().unwrap().iter().map(|item| item["id"].clone()));
+            let Some(cursor) = page["next_cursor"].as_str() else { break };
+            path = format!("/api/v1/deliveries?limit=4&cursor={cursor}");
+        }
+        let distinct: std::collections::BTreeSet<String> = seen.iter().map(Value::to_string).collect();
+        assert_eq!((seen.len(), distinct.len()), (6, 6));
+        api.get("/api/v1/deliveries?state=lost").await.problem(400, "invalid_query", Some("state"));
+        api.get("/api/v1/deliveries?job=7").await.problem(400, "invalid_query", Some("job"));
+        api.get("/api/v1/deliveries?cursor=AWoA").await.problem(400, "invalid_cursor", Some("cursor"));
+        api.get("/api/v1/deliveries/7").await.problem(404, "not_found", None);
+        api.call("POST", "/api/v1/deliveries/01890a5d-ac96-774b-bcce-b302099a8057/redeliver").await.problem(
+            404,
+            "not_found",
+            None,
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q10_a_queues_webhook_keeps_its_secret_when_its_settings_are_sent_back() {
+    on_both(async |db| {
+        let api = open(db).await;
+        let receiver = Receiver::start(Manner::Answer(200)).await;
+        let webhook = json!({"url": receiver.url(), "secrets": ["whsec_bmV3", "whsec_b2xk"]});
+        let set = api.put("/api/v1/queues/q", json!({"webhook": webhook})).await.json();
+        assert_eq!(set["settings"]["webhook"], json!({"url": receiver.url()}), "secrets are not shown");
+        assert_eq!(api.put("/api/v1/queues/q", set["settings"].clone()).await.status, 200);
+        let job = finish_a_job(&api, Value::Null).await;
+        let seen = receiver.saw(2).await;
+        assert_eq!(seen[1].header("webhook-signature").map(|text| text.split(' ').count()), Some(2));
+        let job = api.get(&format!("/api/v1/jobs/{job}")).await.json();
+        assert_eq!(job["webhook_url"], Value::Null, "it is the queue's");
+    })
+    .await;
+}

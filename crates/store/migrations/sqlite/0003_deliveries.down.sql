@@ -1,0 +1,3 @@
+drop table delivery_attempts;
+drop table deliveries;
+drop table endpoints;

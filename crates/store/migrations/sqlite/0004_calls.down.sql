@@ -1,0 +1,2 @@
+drop table abandoned_executions;
+drop table calls;

@@ -1,0 +1,236 @@
+//! Takes deliveries that are due, a few per endpoint, so that no receiver stands in another's way (Q10).
+//!
+//! A delivery that was taken comes back by itself when its lease has passed: the node that took it is gone.
+
+use std::collections::HashMap;
+
+use domain::circuit::Circuit;
+use domain::limits::{DELIVERY_LEASE_MARGIN_MS, ENDPOINTS_PER_ROUND, MAINTENANCE_ROWS};
+use domain::{DeliveryId, Time};
+use uuid::Uuid;
+
+use crate::codec::from_json;
+use crate::deliveries::settle::{self, Close};
+use crate::error::StoreError;
+use crate::store::Store;
+use crate::tx::{Column, Operation, Param, Row, Sql, Tx};
+
+/// What history says of an attempt whose node went away.
+const INTERRUPTED: &str = "interrupted: the node that made this attempt went away";
+const GIVEN_UP: &str = "given up: the receiver could not be reached in all the time there was";
+
+/// A delivery in a node's hands.
+#[derive(Clone, Debug)]
+pub struct ClaimedDelivery {
+    pub id: DeliveryId,
+    /// Of this attempt; what is said of an older one is not heard.
+    pub attempt: i32,
+    pub endpoint: i64,
+    pub url: String,
+    pub method: String,
+    pub headers: Vec<(String, String)>,
+    pub secrets: Vec<String>,
+    pub body: String,
+    pub timeout_ms: i64,
+    pub depth: i32,
+    pub created_at: Time,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct ClaimedDeliveries {
+    pub deliveries: Vec<ClaimedDelivery>,
+    /// Since when the oldest delivery that could be sent has been waiting.
+    pub oldest_due_at: Option<Time>,
+    pub open_circuits: usize,
+}
+
+impl Store {
+    /// Up to `max` deliveries. `under_way` are this node's own, by endpoint.
+    pub async fn claim_deliveries(
+        &self,
+        max: usize,
+        under_way: HashMap<i64, usize>,
+    ) -> Result<ClaimedDeliveries, StoreError> {
+        // The look costs no transaction that writes: most of the time nothing is due.
+        let look = self.read(Look).await?;
+        let mut claimed = ClaimedDeliveries {
+            oldest_due_at: look.endpoints.first().map(|endpoint| endpoint.oldest),
+            open_circuits: look.open,
+            ..ClaimedDeliveries::default()
+        };
+        let mut left = max;
+        let mut wants = Vec::new();
+        for endpoint in look.endpoints {
+            let busy = under_way.get(&endpoint.id).copied().unwrap_or(0);
+            let room = endpoint.circuit.concurrency().saturating_sub(busy).min(left);
+            if room > 0 {
+                left -= room;
+                wants.push((endpoint.id, room));
+            }
+        }
+        if !wants.is_empty() || look.overdue {
+            claimed.deliveries = self.write(Claim { wants }).await?;
+        }
+        Ok(claimed)
+    }
+}
+
+struct Look;
+
+struct Looked {
+    /// Oldest first.
+    endpoints: Vec<DueEndpoint>,
+    open: usize,
+    /// Something is past the time at which it is given up.
+    overdue: bool,
+}
+
+struct DueEndpoint {
+    id: i64,
+    circuit: Circuit,
+    oldest: Time,
+}
+
+const ENDPOINTS: Sql = Sql::both(&["select id, failures, open_until, oldest from (
+         select e.id, e.failures, e.open_until,
+             (select d.due_at from deliveries d where d.endpoint = e.id and d.due_at is not null
+              order by d.due_at, d.seq limit 1) as oldest
+         from endpoints e) heads
+     where oldest <= $1 order by oldest limit $2"]);
+const OVERDUE: Sql = Sql::both(&["select seq from deliveries where due_at is not null and give_up_at <= $1 limit 1"]);
+
+impl Operation for Look {
+    type Output = Looked;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Looked, StoreError> {
+        let now = tx.now();
+        let rows = tx.query(&ENDPOINTS, &[Param::Time(now), Param::Int(ENDPOINTS_PER_ROUND as i64)]).await?;
+        let mut looked = Looked { endpoints: Vec::new(), open: 0, overdue: false };
+        for row in &rows {
+            let circuit = Circuit { failures: row.int(1)? as u32, open_until: row.opt_time(2)? };
+            if circuit.is_open(now) {
+                looked.open += 1;
+            } else {
+                looked.endpoints.push(DueEndpoint { id: row.int(0)?, circuit, oldest: row.time(3)? });
+            }
+        }
+        looked.overdue = tx.query_opt(&OVERDUE, &[Param::Time(now)]).await?.is_some();
+        Ok(looked)
+    }
+}
+
+struct Claim {
+    /// How many to take of each endpoint.
+    wants: Vec<(i64, usize)>,
+}
+
+// The changes of one job arrive in order as long as none fails: what has not been tried once holds up what follows it.
+const PEEK: Sql = Sql::new(
+    &["select d.id, d.attempt, d.leased_at, d.tries_left from deliveries d
+       where d.endpoint = $1 and d.due_at <= $3 and not exists (
+           select 1 from deliveries e where e.job = d.job and e.seq < d.seq and e.due_at is not null and e.failures = 0)
+       order by d.due_at, d.seq limit $2"],
+    "select d.id, d.attempt, d.leased_at, d.tries_left
+     from unnest($1::bigint[], $2::bigint[]) as n(endpoint, room) cross join lateral (
+         select p.id, p.attempt, p.leased_at, p.tries_left from deliveries p
+         where p.endpoint = n.endpoint and p.due_at <= $3 and not exists (
+             select 1 from deliveries e where e.job = p.job and e.seq < p.seq and e.due_at is not null and e.failures = 0)
+         order by p.due_at, p.seq limit n.room for update skip locked) d",
+);
+const TAKE: Sql = Sql::new(
+    &["update deliveries set attempt = attempt + 1, tries_left = tries_left - 1, leased_at = $2,
+           due_at = $2 + (timeout_ms + $3) * 1000
+       where id = $1
+       returning id, attempt, endpoint, url, method, headers, secrets, body, timeout_ms, depth, created_at, seq"],
+    "update deliveries d set attempt = attempt + 1, tries_left = tries_left - 1, leased_at = $2::timestamptz,
+         due_at = $2::timestamptz + (timeout_ms + $3::bigint) * interval '1 millisecond'
+     from unnest($1::uuid[]) as n(id) where d.id = n.id
+     returning d.id, d.attempt, d.endpoint, d.url, d.method, d.headers, d.secrets, d.body, d.timeout_ms, d.depth,
+         d.created_at, d.seq",
+);
+const PAST: Sql = Sql::new(
+    &[
+        "select id, attempt from deliveries where due_at is not null and give_up_at <= $1 and leased_at is null limit $2",
+    ],
+    "select id, attempt from deliveries where due_at is not null and give_up_at <= $1 and leased_at is null limit $2
+     for update skip locked",
+);
+
+impl Operation for Claim {
+    type Output = Vec<ClaimedDelivery>;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<ClaimedDelivery>, StoreError> {
+        let now = tx.now();
+        give_up(tx).await?;
+        let wants = [
+            Column::ints(self.wants.iter().map(|(endpoint, _)| *endpoint)),
+            Column::ints(self.wants.iter().map(|(_, room)| *room as i64)),
+        ];
+        let rows = tx.query_each(&PEEK, &wants, &[Param::Time(now)]).await?;
+        let (mut taken, mut lost, mut spent): (Vec<Uuid>, Vec<Lost>, Vec<Close>) = Default::default();
+        for row in &rows {
+            let (id, attempt) = (row.uuid(0)?, row.int(1)?);
+            if let Some(at) = row.opt_time(2)? {
+                lost.push(Lost { id, attempt, at });
+            }
+            if row.int(3)? > 0 {
+                taken.push(id);
+            } else {
+                spent.push(Close { id, error: INTERRUPTED.into() });
+            }
+        }
+        tell_lost(tx, &lost).await?;
+        settle::close_failed(tx, &spent).await?;
+        let params = [Param::Time(now), Param::Int(DELIVERY_LEASE_MARGIN_MS)];
+        let mut rows = tx.query_each(&TAKE, &[Column::uuids(taken)], &params).await?;
+        rows.sort_by_key(|row| row.int(11).unwrap_or_default());
+        rows.iter().map(read).collect()
+    }
+}
+
+/// What nobody could deliver in all the time it had is over, without another try.
+async fn give_up(tx: &mut Tx<'_>) -> Result<(), StoreError> {
+    let rows = tx.query(&PAST, &[Param::Time(tx.now()), Param::Int(MAINTENANCE_ROWS as i64)]).await?;
+    let past = rows.iter().map(|row| Ok(Close { id: row.uuid(0)?, error: GIVEN_UP.into() }));
+    settle::close_failed(tx, &past.collect::<Result<Vec<_>, StoreError>>()?).await
+}
+
+/// An attempt that nobody told the end of.
+struct Lost {
+    id: Uuid,
+    attempt: i64,
+    at: Time,
+}
+
+const LOST: Sql = Sql::new(
+    &["insert into delivery_attempts (delivery, attempt, at, duration_ms, error) values ($1, $2, $3, 0, $4)
+       on conflict do nothing"],
+    "insert into delivery_attempts (delivery, attempt, at, duration_ms, error)
+     select n.id, n.attempt, n.at, 0, $4 from unnest($1::uuid[], $2::bigint[], $3::timestamptz[]) as n(id, attempt, at)
+     on conflict do nothing",
+);
+
+async fn tell_lost(tx: &mut Tx<'_>, lost: &[Lost]) -> Result<(), StoreError> {
+    let columns = [
+        Column::uuids(lost.iter().map(|lost| lost.id)),
+        Column::ints(lost.iter().map(|lost| lost.attempt)),
+        Column::Time(lost.iter().map(|lost| Some(lost.at)).collect()),
+    ];
+    tx.execute_each(&LOST, &columns, &[Param::Text(INTERRUPTED)]).await.map(|_| ())
+}
+
+fn read(row: &Row) -> Result<ClaimedDelivery, StoreError> {
+    Ok(ClaimedDelivery {
+        id: DeliveryId::new(row.uuid(0)?),
+        attempt: row.int(1)? as i32,
+        endpoint: row.int(2)?,
+        url: row.text(3)?,
+        method: row.text(4)?,
+        headers: from_json(&row.text(5)?)?,
+        secrets: from_json(&row.text(6)?)?,
+        body: row.text(7)?,
+        timeout_ms: row.int(8)?,
+        depth: row.int(9)? as i32,
+        created_at: row.time(10)?,
+    })
+}
