@@ -89,6 +89,12 @@ const ROUTES: &[Route] = &[
     queues("GET", "/api/v1/jobs/{id}/signal", SEE_JOBS),
     queues("PUT", "/api/v1/jobs/{id}/signal", &[Work]),
 
+    queues("POST", "/api/v1/calls", &[Enqueue]),
+    tenant("GET", "/api/v1/abandoned", &[ReadResults]),
+    tenant("GET", "/api/v1/deliveries", &[Read]),
+    tenant("GET", "/api/v1/deliveries/{id}", &[Read]),
+    tenant("POST", "/api/v1/deliveries/{id}/redeliver", &[Operate]),
+
     queues("GET", "/api/v1/queues", &[Read]),
     queues("GET", "/api/v1/queues/{name}", &[Read]),
     queues("PUT", "/api/v1/queues/{name}", &[Operate]),
