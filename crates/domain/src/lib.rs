@@ -3,6 +3,7 @@
 //! Nothing here reads a clock, draws a random number, talks to a database or knows JSON. Callers bring the time and
 //! the dice; every function answers the same for the same input, which is what the model tests rely on.
 
+pub mod backoff;
 pub mod claim;
 pub mod dead_letter;
 pub mod id;
@@ -11,17 +12,22 @@ pub mod lease;
 pub mod limits;
 pub mod name;
 pub mod origin;
+pub mod process;
 pub mod queue;
 pub mod retry;
+pub mod selector;
 pub mod time;
 pub mod why;
 
+pub use backoff::Backoff;
 pub use claim::{Affinity, LaneHead};
 pub use dead_letter::Resolution;
 pub use id::{ClaimId, DeadLetterId, EventId, JobId, NodeId, TenantId, TriggerId, WorkerId};
 pub use job::{Epoch, Job, JobError, JobState, Outcome, Refusal, State};
 pub use name::{Label, Name, NameError};
 pub use origin::Origin;
+pub use process::ProcessSettings;
 pub use queue::{KindSettings, QueueSettings};
 pub use retry::RetryPolicy;
+pub use selector::{Condition, Fact, FactValue, Facts, Selector, Test};
 pub use time::Time;

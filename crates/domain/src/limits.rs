@@ -81,3 +81,22 @@ pub const OUTAGE_AT_START_MS: i64 = SERVICE_BEAT_MS + 500;
 pub const DEAD_LETTER_RETENTION_S_DEFAULT: i64 = 30 * 24 * 3_600;
 /// Dead letters that one replay by ids or by filter takes.
 pub const REPLAY_LETTERS: usize = 10_000;
+/// Facts one subject may have.
+pub const SUBJECT_FACTS: usize = 256;
+/// One fact's value, in bytes of JSON.
+pub const FACT_BYTES: usize = 16 << 10;
+/// A fact's new value as the timeline shows it; what is longer is left out there.
+pub const TIMELINE_FACT_BYTES: usize = 1 << 10;
+/// Conditions of one selector.
+pub const SELECTOR_CONDITIONS: usize = 64;
+/// Processes of one tenant: every change of a fact is held against each of their selectors.
+pub const PROCESSES: usize = 500;
+pub const PROCESS_EXCLUDES: usize = 50;
+/// How soon a process looks again at a subject that its job left eligible, unless it says otherwise.
+pub const PROCESS_EVERY_S_DEFAULT: i64 = 60;
+/// Jobs one step of the scan makes, subjects it judges.
+pub const SCAN_ROWS_AT_ONCE: usize = 500;
+/// Figures of a process are counted up to this.
+pub const FIGURE_ROWS: usize = 100_000;
+/// Jobs that wait for one subject and are let look again when it is free: those that exclude each other wait together.
+pub const SUBJECT_UNPARKED: i64 = 100;
