@@ -3,25 +3,25 @@
 //! The heads of the lanes are read, the rules choose lanes, jobs are taken from them. A lane without guards is taken
 //! from by one statement; the others go through holds.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+mod guarded;
+mod room;
+
+use std::collections::{BTreeMap, HashMap};
 
 use domain::claim::next_lanes;
-use domain::{Affinity, Epoch, JobId, JobState, Label, LaneHead, Name, QueueSettings, TenantId, Time, WorkerId};
+use domain::{Affinity, Epoch, JobId, JobState, LaneHead, Name, QueueSettings, TenantId, Time, WorkerId};
 use uuid::Uuid;
 
 use crate::clock::new_uuid;
 use crate::codec::{settings_from_json, to_json};
 use crate::counters::Changes;
 use crate::error::StoreError;
-use crate::jobs::holds::{self, Holder, Want};
 use crate::jobs::transition::{Notice, write_outbox};
 use crate::lanes::{Lane, lane_at};
 use crate::store::Store;
 use crate::tx::{Column, Operation, Param, Row, Sql, Tx};
 use crate::workers::{self, Worker};
 
-/// Guarded jobs one claim looks at: each may need locks of its own.
-const GUARDED_JOBS: usize = 100;
 /// Choices of lanes one claim makes: each either fills it or leaves fewer jobs in the way.
 const ROUNDS: usize = 64;
 
@@ -117,30 +117,6 @@ const TAKE: Sql = Sql::new(
      from due where j.id = due.id
      returning j.id, j.epoch, j.lane, j.payload, j.subject, j.process, j.run, j.attempt, j.max_attempts,
          coalesce(j.timeout_s, $6::bigint), j.created_at, j.run_at, j.webhook",
-);
-const PEEK: Sql = Sql::new(
-    &["select id, lane, run_at, subject, process, concurrency_key, timeout_s, epoch from jobs
-       where lane = $1 and due_at is null and parked is null and worker is null order by run_at, id limit $2"],
-    "select j.id, j.lane, j.run_at, j.subject, j.process, j.concurrency_key, j.timeout_s, j.epoch
-     from unnest($1::bigint[]) as n(lane) cross join lateral (
-         select * from jobs where jobs.lane = n.lane and due_at is null and parked is null and worker is null
-         order by run_at, id limit $2 for update skip locked) j",
-);
-const TAKE_CHOSEN: Sql = Sql::new(
-    &["update jobs set state = 'working', worker = $4, claim = $5, epoch = epoch + 1, attempt = attempt + 1,
-           started_at = $6, deadline_at = $6 + $2 * 1000000, held = $3, version = version + 1, updated_at = $6
-       where id = $1
-       returning id, epoch, lane, payload, subject, process, run, attempt, max_attempts, $2, created_at, run_at, webhook"],
-    "update jobs j set state = 'working', worker = $4, claim = $5, epoch = epoch + 1, attempt = attempt + 1,
-         started_at = $6::timestamptz, deadline_at = $6::timestamptz + n.timeout_s * interval '1 second',
-         held = n.held <> 0, version = version + 1, updated_at = $6::timestamptz
-     from unnest($1::uuid[], $2::bigint[], $3::bigint[]) as n(id, timeout_s, held) where j.id = n.id
-     returning j.id, j.epoch, j.lane, j.payload, j.subject, j.process, j.run, j.attempt, j.max_attempts, n.timeout_s,
-         j.created_at, j.run_at, j.webhook",
-);
-const PARK: Sql = Sql::new(
-    &["update jobs set parked = $2 where id = $1"],
-    "update jobs j set parked = n.scope from unnest($1::uuid[], $2::text[]) as n(id, scope) where j.id = n.id",
 );
 const INSERT_CLAIM: Sql = Sql::both(&["insert into claims (claim, tenant, worker, jobs, remaining, at)
      values ($1, $2, $3, $4, $5, $6)"]);
@@ -248,7 +224,7 @@ impl Taking {
                 heads.into_iter().partition(|head| choice.lanes.contains(&head.head.lane));
             let before = self.jobs.len();
             let more = match chosen.as_slice() {
-                [only] if !only.lane.guarded && !is_limited(&only.settings) => {
+                [only] if !only.lane.guarded && !room::is_limited(&only.settings) => {
                     self.take_plain(tx, only, max - before).await?
                 }
                 _ => self.take_guarded(tx, &chosen, max - before).await?,
@@ -284,62 +260,6 @@ impl Taking {
         Ok(false)
     }
 
-    /// Takes from several lanes, oldest first, those jobs that get what they must hold. The others are parked. Gives
-    /// whether there may be more.
-    async fn take_guarded(&mut self, tx: &mut Tx<'_>, chosen: &[Head], want: usize) -> Result<bool, StoreError> {
-        let guarded = chosen.iter().any(|head| head.lane.guarded);
-        // Some of those in front may have to wait for what others hold: look at more than are wanted.
-        let look = if guarded { GUARDED_JOBS } else { want };
-        let want = want.min(look);
-        let lanes = [Column::ints(chosen.iter().map(|head| head.head.lane))];
-        let rows = tx.query_each(&PEEK, &lanes, &[Param::Int(look as i64)]).await?;
-        let by_lane: HashMap<i64, &Head> = chosen.iter().map(|head| (head.head.lane, head)).collect();
-        let mut candidates =
-            rows.iter().map(|row| Candidate::read(row, &by_lane)).collect::<Result<Vec<_>, StoreError>>()?;
-        candidates.sort_by_key(|candidate| (candidate.run_at, candidate.id));
-        candidates.truncate(look);
-        let scopes: BTreeSet<&str> =
-            candidates.iter().flat_map(|candidate| candidate.wants.iter().map(|want| want.scope.as_str())).collect();
-        let mut holders = holds::lock_and_count(tx, self.tenant, &scopes).await?;
-        let mut taken: Vec<&Candidate> = Vec::new();
-        let mut parked: Vec<(&Candidate, &str)> = Vec::new();
-        for candidate in &candidates {
-            if taken.len() == want {
-                break;
-            }
-            if self.room.get(&candidate.queue).is_some_and(|room| *room == 0) {
-                continue;
-            }
-            let full = |want: &&Want| holders.get(&want.scope).copied().unwrap_or(0) >= want.limit;
-            if let Some(blocked) = candidate.wants.iter().find(full) {
-                parked.push((candidate, &blocked.scope));
-                continue;
-            }
-            for want in &candidate.wants {
-                *holders.entry(want.scope.clone()).or_default() += 1;
-            }
-            if let Some(room) = self.room.get_mut(&candidate.queue) {
-                *room -= 1;
-            }
-            taken.push(candidate);
-        }
-        let park =
-            [Column::jobs(parked.iter().map(|(job, _)| job.id)), Column::texts(parked.iter().map(|(_, scope)| *scope))];
-        tx.execute_each(&PARK, &park, &[]).await?;
-        let held: Vec<(String, Holder)> = taken.iter().flat_map(|candidate| candidate.holds()).collect();
-        holds::take(tx, self.tenant, &held).await?;
-        let columns = [
-            Column::jobs(taken.iter().map(|candidate| candidate.id)),
-            Column::Int(taken.iter().map(|candidate| candidate.timeout_s).collect()),
-            Column::ints(taken.iter().map(|candidate| i64::from(candidate.holds().next().is_some()))),
-        ];
-        let params = [Param::from(self.worker), Param::Uuid(self.claim), Param::Time(tx.now())];
-        let rows = tx.query_each(&TAKE_CHOSEN, &columns, &params).await?;
-        self.add(&rows, &by_lane.iter().map(|(id, head)| (*id, &head.lane)).collect())?;
-        // Parked jobs, and those of a queue that is full now, stood before others that were not looked at.
-        Ok(!parked.is_empty() || candidates.len() == look)
-    }
-
     fn add(&mut self, rows: &[Row], lanes: &HashMap<i64, &Lane>) -> Result<(), StoreError> {
         let mut jobs = Vec::with_capacity(rows.len());
         for row in rows {
@@ -362,31 +282,6 @@ impl Taking {
         Ok(())
     }
 
-    /// How much room the queues with a limit or a rate have. Their scopes stay locked until the commit.
-    async fn find_room(&mut self, tx: &mut Tx<'_>, heads: &[Head]) -> Result<(), StoreError> {
-        let limited: BTreeMap<&Name, &QueueSettings> = heads
-            .iter()
-            .filter(|head| is_limited(&head.settings))
-            .map(|head| (&head.lane.queue, &head.settings))
-            .collect();
-        if limited.is_empty() {
-            return Ok(());
-        }
-        let scopes: BTreeMap<String, &Name> = limited.keys().map(|queue| (holds::queue_scope(queue), *queue)).collect();
-        let holders = holds::lock_and_count(tx, self.tenant, &scopes.keys().map(String::as_str).collect()).await?;
-        for (scope, queue) in scopes {
-            let settings = limited[queue];
-            let running = holders.get(&scope).copied().unwrap_or(0);
-            let places = settings.concurrency.map_or(usize::MAX, |limit| limit.saturating_sub(running) as usize);
-            let tokens = match settings.rate_per_s {
-                Some(rate) => tokens(tx, self.tenant, queue, rate).await?,
-                None => usize::MAX,
-            };
-            self.room.insert(queue.clone(), places.min(tokens));
-        }
-        Ok(())
-    }
-
     /// Writes the claim itself once it is known what it holds.
     async fn record(self, tx: &mut Tx<'_>) -> Result<Vec<ClaimedJob>, StoreError> {
         if self.jobs.is_empty() {
@@ -403,50 +298,9 @@ impl Taking {
         ];
         tx.execute(&INSERT_CLAIM, &params).await?;
         self.changes.write(tx).await?;
-        spend_tokens(tx, self.tenant, &self.jobs, &self.room).await?;
+        room::spend_tokens(tx, self.tenant, &self.jobs, &self.room).await?;
         write_outbox(tx, self.notices, tx.now()).await?;
         Ok(self.jobs)
-    }
-}
-
-fn is_limited(settings: &QueueSettings) -> bool {
-    settings.concurrency.is_some() || settings.rate_per_s.is_some()
-}
-
-/// A job that could be taken if it gets what it must hold.
-struct Candidate {
-    id: JobId,
-    /// Of the claim that is being made.
-    epoch: Epoch,
-    queue: Name,
-    run_at: Time,
-    timeout_s: Option<i64>,
-    wants: Vec<Want>,
-    /// The place in its queue that it takes, where places are counted.
-    place: Option<String>,
-}
-
-impl Candidate {
-    fn read(row: &Row, lanes: &HashMap<i64, &Head>) -> Result<Self, StoreError> {
-        let head = lanes.get(&row.int(1)?).ok_or_else(|| StoreError::unexpected("a job from another lane"))?;
-        let Lane { queue, kind, .. } = &head.lane;
-        let subject = row.opt_text(3)?.map(|text| Label::stored(&text));
-        let key = row.opt_text(5)?.map(|text| Label::stored(&text));
-        let per_key = head.settings.per_key_limit();
-        Ok(Self {
-            id: row.job(0)?,
-            epoch: Epoch(row.int(7)?).next(),
-            queue: queue.clone(),
-            run_at: row.time(2)?,
-            timeout_s: row.opt_int(6)?.or_else(|| head.settings.timeout_s_for(kind)),
-            wants: holds::wants(queue, kind, subject.as_ref(), row.opt_text(4)?.as_deref(), key.as_ref(), per_key),
-            place: head.settings.concurrency.map(|_| holds::queue_scope(queue)),
-        })
-    }
-
-    fn holds(&self) -> impl Iterator<Item = (String, Holder)> + '_ {
-        let scopes = self.wants.iter().map(|want| want.scope.clone()).chain(self.place.clone());
-        scopes.map(|scope| (scope, (self.id, self.epoch)))
     }
 }
 
@@ -468,40 +322,4 @@ fn claimed(row: &Row, lane: &Lane) -> Result<ClaimedJob, StoreError> {
         created_at: row.time(10)?,
         run_at: row.time(11)?,
     })
-}
-
-const RATE: Sql = Sql::both(&["select tokens, at from rates where tenant = $1 and queue = $2"]);
-const SET_RATE: Sql = Sql::both(&["insert into rates (tenant, queue, tokens, at) values ($1, $2, $3, $4)
-     on conflict (tenant, queue) do update set tokens = excluded.tokens, at = excluded.at"]);
-const SPEND: Sql = Sql::both(&["update rates set tokens = tokens - $3 where tenant = $1 and queue = $2"]);
-
-/// Whole tokens in a queue's bucket now: it fills at `rate` and holds one second's worth, at least one.
-async fn tokens(tx: &mut Tx<'_>, tenant: TenantId, queue: &Name, rate: f64) -> Result<usize, StoreError> {
-    let now = tx.now();
-    let key = [Param::Int(tenant.0), Param::Text(queue.as_str())];
-    let full = rate.max(1.0);
-    let tokens = match tx.query_opt(&RATE, &key).await? {
-        None => full,
-        Some(row) => {
-            let elapsed_s = now.ms_since(row.time(1)?).max(0) as f64 / 1_000.0;
-            (row.opt_real(0)?.unwrap_or(full) + elapsed_s * rate).min(full)
-        }
-    };
-    tx.execute(&SET_RATE, &[key[0], key[1], Param::Real(tokens), Param::Time(now)]).await?;
-    Ok(tokens.floor().max(0.0) as usize)
-}
-
-async fn spend_tokens(
-    tx: &mut Tx<'_>,
-    tenant: TenantId,
-    jobs: &[ClaimedJob],
-    room: &BTreeMap<Name, usize>,
-) -> Result<(), StoreError> {
-    for queue in room.keys() {
-        let spent = jobs.iter().filter(|job| job.queue == *queue).count() as f64;
-        if spent > 0.0 {
-            tx.execute(&SPEND, &[Param::Int(tenant.0), Param::Text(queue.as_str()), Param::Real(spent)]).await?;
-        }
-    }
-    Ok(())
 }

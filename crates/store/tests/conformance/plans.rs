@@ -28,9 +28,9 @@ fn hot() -> Vec<Hot> {
     vec![
         hot("jobs/claim.rs::HEADS", "array['q'], 2", "jobs_ready", "jobs_ready"),
         hot("jobs/claim.rs::TAKE", "1, 10, null, null, now(), null", "jobs_ready", "jobs_ready"),
-        hot("jobs/claim.rs::PEEK", "array[1::bigint], 10", "jobs_ready", "jobs_ready"),
+        hot("jobs/claim/guarded.rs::PEEK", "array[1::bigint], 10", "jobs_ready", "jobs_ready"),
         hot(
-            "jobs/claim.rs::TAKE_CHOSEN",
+            "jobs/claim/guarded.rs::TAKE_CHOSEN",
             "IDS, array[null::bigint], array[0::bigint], null, null, now()",
             "jobs_pkey",
             "PRIMARY KEY",

@@ -1,0 +1,139 @@
+//! Taking jobs that must hold something while they run: a subject, a concurrency key, a place in a queue with a limit.
+
+use std::collections::{BTreeSet, HashMap};
+
+use domain::{Epoch, JobId, Label, Name, Time};
+
+use super::{Head, Taking};
+use crate::error::StoreError;
+use crate::jobs::holds::{self, Holder, Want};
+use crate::lanes::Lane;
+use crate::tx::{Column, Param, Row, Sql, Tx};
+
+/// Guarded jobs one claim looks at: each may need locks of its own.
+const GUARDED_JOBS: usize = 100;
+
+const PEEK: Sql = Sql::new(
+    &["select id, lane, run_at, subject, process, concurrency_key, timeout_s, epoch from jobs
+       where lane = $1 and due_at is null and parked is null and worker is null order by run_at, id limit $2"],
+    "select j.id, j.lane, j.run_at, j.subject, j.process, j.concurrency_key, j.timeout_s, j.epoch
+     from unnest($1::bigint[]) as n(lane) cross join lateral (
+         select * from jobs where jobs.lane = n.lane and due_at is null and parked is null and worker is null
+         order by run_at, id limit $2 for update skip locked) j",
+);
+const TAKE_CHOSEN: Sql = Sql::new(
+    &["update jobs set state = 'working', worker = $4, claim = $5, epoch = epoch + 1, attempt = attempt + 1,
+           started_at = $6, deadline_at = $6 + $2 * 1000000, held = $3, version = version + 1, updated_at = $6
+       where id = $1
+       returning id, epoch, lane, payload, subject, process, run, attempt, max_attempts, $2, created_at, run_at, webhook"],
+    "update jobs j set state = 'working', worker = $4, claim = $5, epoch = epoch + 1, attempt = attempt + 1,
+         started_at = $6::timestamptz, deadline_at = $6::timestamptz + n.timeout_s * interval '1 second',
+         held = n.held <> 0, version = version + 1, updated_at = $6::timestamptz
+     from unnest($1::uuid[], $2::bigint[], $3::bigint[]) as n(id, timeout_s, held) where j.id = n.id
+     returning j.id, j.epoch, j.lane, j.payload, j.subject, j.process, j.run, j.attempt, j.max_attempts, n.timeout_s,
+         j.created_at, j.run_at, j.webhook",
+);
+const PARK: Sql = Sql::new(
+    &["update jobs set parked = $2 where id = $1"],
+    "update jobs j set parked = n.scope from unnest($1::uuid[], $2::text[]) as n(id, scope) where j.id = n.id",
+);
+
+impl Taking {
+    /// Takes from several lanes, oldest first, those jobs that get what they must hold. The others are parked. Gives
+    /// whether there may be more.
+    pub(super) async fn take_guarded(
+        &mut self,
+        tx: &mut Tx<'_>,
+        chosen: &[Head],
+        want: usize,
+    ) -> Result<bool, StoreError> {
+        let guarded = chosen.iter().any(|head| head.lane.guarded);
+        // Some of those in front may have to wait for what others hold: look at more than are wanted.
+        let look = if guarded { GUARDED_JOBS } else { want };
+        let want = want.min(look);
+        let lanes = [Column::ints(chosen.iter().map(|head| head.head.lane))];
+        let rows = tx.query_each(&PEEK, &lanes, &[Param::Int(look as i64)]).await?;
+        let by_lane: HashMap<i64, &Head> = chosen.iter().map(|head| (head.head.lane, head)).collect();
+        let mut candidates =
+            rows.iter().map(|row| Candidate::read(row, &by_lane)).collect::<Result<Vec<_>, StoreError>>()?;
+        candidates.sort_by_key(|candidate| (candidate.run_at, candidate.id));
+        candidates.truncate(look);
+        let scopes: BTreeSet<&str> =
+            candidates.iter().flat_map(|candidate| candidate.wants.iter().map(|want| want.scope.as_str())).collect();
+        let mut holders = holds::lock_and_count(tx, self.tenant, &scopes).await?;
+        let mut taken: Vec<&Candidate> = Vec::new();
+        let mut parked: Vec<(&Candidate, &str)> = Vec::new();
+        for candidate in &candidates {
+            if taken.len() == want {
+                break;
+            }
+            if self.room.get(&candidate.queue).is_some_and(|room| *room == 0) {
+                continue;
+            }
+            let full = |want: &&Want| holders.get(&want.scope).copied().unwrap_or(0) >= want.limit;
+            if let Some(blocked) = candidate.wants.iter().find(full) {
+                parked.push((candidate, &blocked.scope));
+                continue;
+            }
+            for want in &candidate.wants {
+                *holders.entry(want.scope.clone()).or_default() += 1;
+            }
+            if let Some(room) = self.room.get_mut(&candidate.queue) {
+                *room -= 1;
+            }
+            taken.push(candidate);
+        }
+        let park =
+            [Column::jobs(parked.iter().map(|(job, _)| job.id)), Column::texts(parked.iter().map(|(_, scope)| *scope))];
+        tx.execute_each(&PARK, &park, &[]).await?;
+        let held: Vec<(String, Holder)> = taken.iter().flat_map(|candidate| candidate.holds()).collect();
+        holds::take(tx, self.tenant, &held).await?;
+        let columns = [
+            Column::jobs(taken.iter().map(|candidate| candidate.id)),
+            Column::Int(taken.iter().map(|candidate| candidate.timeout_s).collect()),
+            Column::ints(taken.iter().map(|candidate| i64::from(candidate.holds().next().is_some()))),
+        ];
+        let params = [Param::from(self.worker), Param::Uuid(self.claim), Param::Time(tx.now())];
+        let rows = tx.query_each(&TAKE_CHOSEN, &columns, &params).await?;
+        self.add(&rows, &by_lane.iter().map(|(id, head)| (*id, &head.lane)).collect())?;
+        // Parked jobs, and those of a queue that is full now, stood before others that were not looked at.
+        Ok(!parked.is_empty() || candidates.len() == look)
+    }
+}
+
+/// A job that could be taken if it gets what it must hold.
+struct Candidate {
+    id: JobId,
+    /// Of the claim that is being made.
+    epoch: Epoch,
+    queue: Name,
+    run_at: Time,
+    timeout_s: Option<i64>,
+    wants: Vec<Want>,
+    /// The place in its queue that it takes, where places are counted.
+    place: Option<String>,
+}
+
+impl Candidate {
+    fn read(row: &Row, lanes: &HashMap<i64, &Head>) -> Result<Self, StoreError> {
+        let head = lanes.get(&row.int(1)?).ok_or_else(|| StoreError::unexpected("a job from another lane"))?;
+        let Lane { queue, kind, .. } = &head.lane;
+        let subject = row.opt_text(3)?.map(|text| Label::stored(&text));
+        let key = row.opt_text(5)?.map(|text| Label::stored(&text));
+        let per_key = head.settings.per_key_limit();
+        Ok(Self {
+            id: row.job(0)?,
+            epoch: Epoch(row.int(7)?).next(),
+            queue: queue.clone(),
+            run_at: row.time(2)?,
+            timeout_s: row.opt_int(6)?.or_else(|| head.settings.timeout_s_for(kind)),
+            wants: holds::wants(queue, kind, subject.as_ref(), row.opt_text(4)?.as_deref(), key.as_ref(), per_key),
+            place: head.settings.concurrency.map(|_| holds::queue_scope(queue)),
+        })
+    }
+
+    fn holds(&self) -> impl Iterator<Item = (String, Holder)> + '_ {
+        let scopes = self.wants.iter().map(|want| want.scope.clone()).chain(self.place.clone());
+        scopes.map(|scope| (scope, (self.id, self.epoch)))
+    }
+}

@@ -1,0 +1,77 @@
+//! How many more jobs a queue with a limit or a rate may hand out.
+
+use std::collections::BTreeMap;
+
+use domain::{Name, QueueSettings, TenantId};
+
+use super::{ClaimedJob, Head, Taking};
+use crate::error::StoreError;
+use crate::jobs::holds;
+use crate::tx::{Param, Sql, Tx};
+
+pub(super) fn is_limited(settings: &QueueSettings) -> bool {
+    settings.concurrency.is_some() || settings.rate_per_s.is_some()
+}
+
+impl Taking {
+    /// How much room the queues with a limit or a rate have. Their scopes stay locked until the commit.
+    pub(super) async fn find_room(&mut self, tx: &mut Tx<'_>, heads: &[Head]) -> Result<(), StoreError> {
+        let limited: BTreeMap<&Name, &QueueSettings> = heads
+            .iter()
+            .filter(|head| is_limited(&head.settings))
+            .map(|head| (&head.lane.queue, &head.settings))
+            .collect();
+        if limited.is_empty() {
+            return Ok(());
+        }
+        let scopes: BTreeMap<String, &Name> = limited.keys().map(|queue| (holds::queue_scope(queue), *queue)).collect();
+        let holders = holds::lock_and_count(tx, self.tenant, &scopes.keys().map(String::as_str).collect()).await?;
+        for (scope, queue) in scopes {
+            let settings = limited[queue];
+            let running = holders.get(&scope).copied().unwrap_or(0);
+            let places = settings.concurrency.map_or(usize::MAX, |limit| limit.saturating_sub(running) as usize);
+            let tokens = match settings.rate_per_s {
+                Some(rate) => tokens(tx, self.tenant, queue, rate).await?,
+                None => usize::MAX,
+            };
+            self.room.insert(queue.clone(), places.min(tokens));
+        }
+        Ok(())
+    }
+}
+
+const RATE: Sql = Sql::both(&["select tokens, at from rates where tenant = $1 and queue = $2"]);
+const SET_RATE: Sql = Sql::both(&["insert into rates (tenant, queue, tokens, at) values ($1, $2, $3, $4)
+     on conflict (tenant, queue) do update set tokens = excluded.tokens, at = excluded.at"]);
+const SPEND: Sql = Sql::both(&["update rates set tokens = tokens - $3 where tenant = $1 and queue = $2"]);
+
+/// Whole tokens in a queue's bucket now: it fills at `rate` and holds one second's worth, at least one.
+async fn tokens(tx: &mut Tx<'_>, tenant: TenantId, queue: &Name, rate: f64) -> Result<usize, StoreError> {
+    let now = tx.now();
+    let key = [Param::Int(tenant.0), Param::Text(queue.as_str())];
+    let full = rate.max(1.0);
+    let tokens = match tx.query_opt(&RATE, &key).await? {
+        None => full,
+        Some(row) => {
+            let elapsed_s = now.ms_since(row.time(1)?).max(0) as f64 / 1_000.0;
+            (row.opt_real(0)?.unwrap_or(full) + elapsed_s * rate).min(full)
+        }
+    };
+    tx.execute(&SET_RATE, &[key[0], key[1], Param::Real(tokens), Param::Time(now)]).await?;
+    Ok(tokens.floor().max(0.0) as usize)
+}
+
+pub(super) async fn spend_tokens(
+    tx: &mut Tx<'_>,
+    tenant: TenantId,
+    jobs: &[ClaimedJob],
+    room: &BTreeMap<Name, usize>,
+) -> Result<(), StoreError> {
+    for queue in room.keys() {
+        let spent = jobs.iter().filter(|job| job.queue == *queue).count() as f64;
+        if spent > 0.0 {
+            tx.execute(&SPEND, &[Param::Int(tenant.0), Param::Text(queue.as_str()), Param::Real(spent)]).await?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! Idempotency keys and unique keys: a request whose key is taken gets the job that has it (Q3).
+
+use std::collections::HashMap;
+
+use domain::limits::IDEMPOTENCY_KEEP_S;
+use domain::{JobId, JobState, Name, TenantId, Time};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{Accepted, EnqueueReply, EnqueueRequest, Entry, Idempotency, Unique};
+use crate::codec::{from_json, to_json};
+use crate::error::StoreError;
+use crate::tx::{Param, Row, Sql, Tx};
+
+/// What is kept of an answer, to give it again.
+#[derive(Serialize, Deserialize)]
+struct Remembered {
+    id: Uuid,
+    state: String,
+    queue: String,
+    kind: String,
+    run_at: i64,
+    created_at: i64,
+}
+
+impl Remembered {
+    fn of(job: &Accepted) -> Self {
+        Self {
+            id: job.id.uuid(),
+            state: job.state.to_string(),
+            queue: job.queue.to_string(),
+            kind: job.kind.to_string(),
+            run_at: job.run_at.micros(),
+            created_at: job.created_at.micros(),
+        }
+    }
+
+    fn again(self, tenant: TenantId) -> Accepted {
+        Accepted {
+            id: JobId::new(self.id),
+            tenant,
+            state: JobState::parse(&self.state).unwrap_or(JobState::Queued),
+            queue: Name::stored(&self.queue),
+            kind: Name::stored(&self.kind),
+            run_at: Time::from_micros(self.run_at),
+            created_at: Time::from_micros(self.created_at),
+            existing: true,
+        }
+    }
+}
+
+// A key older than a day is free again. PostgreSQL waits here for a transaction that uses the same key now.
+const TAKE_KEY: Sql = Sql::new(
+    &["insert into idempotency (tenant, key, body_hash, jobs, created_at) values ($1, $2, $3, $4, $5)
+       on conflict (tenant, key) do update
+           set body_hash = excluded.body_hash, jobs = excluded.jobs, created_at = excluded.created_at
+           where idempotency.created_at <= $6
+       returning key"],
+    "insert into idempotency (tenant, key, body_hash, jobs, created_at) values ($1, $2, $3, $4, $5)
+     on conflict (tenant, key) do update
+         set body_hash = excluded.body_hash, jobs = excluded.jobs, created_at = excluded.created_at
+         where idempotency.created_at <= $6
+     returning key",
+);
+const USED_KEY: Sql = Sql::both(&["select body_hash, jobs from idempotency where tenant = $1 and key = $2"]);
+const REMEMBER: Sql = Sql::both(&["update idempotency set jobs = $3 where tenant = $1 and key = $2"]);
+
+/// Answers for requests whose idempotency key was used before, here or in this very batch.
+pub(super) async fn answer_used(
+    tx: &mut Tx<'_>,
+    requests: &[EnqueueRequest],
+    entries: &[Entry<'_>],
+) -> Result<Vec<Option<EnqueueReply>>, StoreError> {
+    let mut replies: Vec<Option<EnqueueReply>> = requests.iter().map(|_| None).collect();
+    // In key order, so that two nodes that use the same keys never wait for each other in a circle.
+    let mut keyed: Vec<(usize, TenantId, &Idempotency)> = requests
+        .iter()
+        .enumerate()
+        .filter_map(|(number, request)| request.idempotency.as_ref().map(|key| (number, request.tenant, key)))
+        .collect();
+    keyed.sort_by(|a, b| (a.1, &a.2.key, a.0).cmp(&(b.1, &b.2.key, b.0)));
+    let now = tx.now();
+    for (number, tenant, idempotency) in keyed {
+        let jobs: Vec<Remembered> = entries
+            .iter()
+            .filter(|entry| entry.request == number)
+            .map(|entry| Remembered::of(&entry.accepted(now)))
+            .collect();
+        let jobs = to_json(&jobs);
+        let params = [
+            Param::Int(tenant.0),
+            Param::Text(&idempotency.key),
+            Param::Blob(&idempotency.body_hash),
+            Param::Json(&jobs),
+            Param::Time(now),
+            Param::Time(now.plus_s(-IDEMPOTENCY_KEEP_S)),
+        ];
+        if tx.query_opt(&TAKE_KEY, &params).await?.is_some() {
+            continue;
+        }
+        let row = tx.query_opt(&USED_KEY, &params[..2]).await?;
+        let row = row.ok_or_else(|| StoreError::unavailable("an idempotency key was pruned in between"))?;
+        let same = row.opt_blob(0)?.as_deref() == Some(&idempotency.body_hash[..]);
+        replies[number] = Some(if same {
+            let jobs: Vec<Remembered> = from_json(&row.text(1)?)?;
+            EnqueueReply::Accepted(jobs.into_iter().map(|job| job.again(tenant)).collect())
+        } else {
+            EnqueueReply::KeyReused
+        });
+    }
+    Ok(replies)
+}
+
+/// A keyed request that met a unique key remembers the job it was given.
+pub(super) async fn remember_taken(
+    tx: &mut Tx<'_>,
+    requests: &[EnqueueRequest],
+    accepted: &HashMap<usize, Vec<Accepted>>,
+) -> Result<(), StoreError> {
+    for (number, jobs) in accepted {
+        let request = &requests[*number];
+        let Some(idempotency) = &request.idempotency else { continue };
+        if jobs.iter().any(|job| job.existing) {
+            let jobs = to_json(&jobs.iter().map(Remembered::of).collect::<Vec<_>>());
+            let params = [Param::Int(request.tenant.0), Param::Text(&idempotency.key), Param::Json(&jobs)];
+            tx.execute(&REMEMBER, &params).await?;
+        }
+    }
+    Ok(())
+}
+
+const TAKE_UNIQUE: Sql = Sql::both(&["insert into unique_keys (tenant, queue, key, job, until)
+     values ($1, $2, $3, $4, $5)
+     on conflict (tenant, queue, key) do update set job = excluded.job, until = excluded.until
+         where unique_keys.until <= $6
+     returning job"]);
+const UNIQUE_JOB: Sql =
+    Sql::both(&["select u.job, coalesce(j.state, e.state), coalesce(j.run_at, e.run_at, u.until, $4),
+         coalesce(j.created_at, e.created_at, u.until, $4), l.kind
+     from unique_keys u left join jobs j on j.id = u.job left join ended e on e.id = u.job
+         left join lanes l on l.lane = coalesce(j.lane, e.lane)
+     where u.tenant = $1 and u.queue = $2 and u.key = $3"]);
+
+/// Jobs whose unique key another job has, with that job.
+pub(super) async fn take_unique(
+    tx: &mut Tx<'_>,
+    entries: &[Entry<'_>],
+) -> Result<HashMap<JobId, Accepted>, StoreError> {
+    let mut keyed: Vec<(&Entry<'_>, &Unique)> =
+        entries.iter().filter_map(|entry| entry.job.unique().map(|unique| (entry, unique))).collect();
+    keyed.sort_by(|(a, x), (b, y)| (a.tenant, &a.job.queue, &x.key, a.id).cmp(&(b.tenant, &b.job.queue, &y.key, b.id)));
+    let now = tx.now();
+    let mut taken = HashMap::new();
+    let mut made_here: HashMap<JobId, Accepted> = HashMap::new();
+    for (entry, unique) in keyed {
+        let params = [
+            Param::Int(entry.tenant.0),
+            Param::Text(entry.job.queue.as_str()),
+            Param::Text(&unique.key),
+            Param::from(entry.id),
+            Param::time(unique.for_s.map(|seconds| now.plus_s(seconds))),
+            Param::Time(now),
+        ];
+        if tx.query_opt(&TAKE_UNIQUE, &params).await?.is_some() {
+            made_here.insert(entry.id, entry.accepted(now));
+            continue;
+        }
+        let find = [params[0], params[1], params[2], Param::Time(now)];
+        let row = tx.query_opt(&UNIQUE_JOB, &find).await?;
+        let row = row.ok_or_else(|| StoreError::unavailable("a unique key was freed in between"))?;
+        let owner = made_here.get(&row.job(0)?).cloned();
+        let owner = match owner {
+            Some(owner) => owner,
+            None => existing(&row, entry)?,
+        };
+        taken.insert(entry.id, Accepted { existing: true, ..owner });
+    }
+    Ok(taken)
+}
+
+fn existing(row: &Row, entry: &Entry<'_>) -> Result<Accepted, StoreError> {
+    let state = row.opt_text(1)?.and_then(|state| JobState::parse(&state));
+    Ok(Accepted {
+        id: row.job(0)?,
+        tenant: entry.tenant,
+        // A key may outlive the pruned job that took it.
+        state: state.unwrap_or(JobState::Succeeded),
+        queue: entry.job.queue.clone(),
+        kind: row.opt_text(4)?.map_or_else(|| entry.job.kind.clone(), |kind| Name::stored(&kind)),
+        run_at: row.time(2)?,
+        created_at: row.time(3)?,
+        existing: true,
+    })
+}
