@@ -61,6 +61,8 @@ pub const CONCURRENCY_MAX: i64 = 100_000;
 /// Ended jobs are kept this long unless their queue says otherwise.
 pub const RETENTION_S_DEFAULT: i64 = 7 * 24 * 3_600;
 pub const HISTORY_RETENTION_S_DEFAULT: i64 = 90 * 24 * 3_600;
+/// The timelines of subjects and runtimes.
+pub const TIMELINE_RETENTION_S: i64 = 366 * 24 * 3_600;
 /// Rows one maintenance step touches in one transaction.
 pub const MAINTENANCE_ROWS: usize = 1_000;
 /// Callers that share one commit.

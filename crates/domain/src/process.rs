@@ -27,15 +27,3 @@ impl ProcessSettings {
         self.every_s.unwrap_or(PROCESS_EVERY_S_DEFAULT)
     }
 }
-
-/// What jobs that a process made carry as `triggered_by`. They have one attempt and never become dead letters: the
-/// backoff and the next look at the subject take the place of both.
-pub fn trigger_of(process: &Name) -> String {
-    format!("{TRIGGER}{process}")
-}
-
-const TRIGGER: &str = "process:";
-
-pub fn made_by_a_process(triggered_by: Option<&str>) -> bool {
-    triggered_by.is_some_and(|trigger| trigger.starts_with(TRIGGER))
-}

@@ -14,6 +14,8 @@ pub(crate) struct Effects {
     pub(crate) workers: BTreeSet<WorkerId>,
     /// A job was scheduled, perhaps earlier than any other.
     pub(crate) due: bool,
+    /// The scan may have work, or a moment to look again, that it does not know of.
+    pub(crate) scan: bool,
 }
 
 impl Store {
@@ -26,6 +28,9 @@ impl Store {
         effects.workers.iter().for_each(|worker| hints.tell(Topic::Worker(*worker)));
         if effects.due {
             hints.wake(&Topic::Due);
+        }
+        if effects.scan {
+            hints.wake(&Topic::Scan);
         }
     }
 }

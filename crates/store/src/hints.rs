@@ -18,6 +18,8 @@ pub enum Topic {
     Worker(WorkerId),
     /// A job is due at another time than the promoter knows of.
     Due,
+    /// A subject may be eligible, or will be at another time than the scan knows of.
+    Scan,
 }
 
 #[derive(Clone, Default)]

@@ -6,4 +6,5 @@ pub(crate) mod collect_garbage;
 pub(crate) mod fold_counters;
 pub(crate) mod promote_due;
 pub(crate) mod prune;
+pub(crate) mod scan_subjects;
 pub(crate) mod sweep_leases;

@@ -19,7 +19,10 @@ use crate::dead_letters::{self, jobs::Failed};
 use crate::effects::Effects;
 use crate::error::StoreError;
 use crate::jobs::holds::{self, Holder};
+use crate::jobs::revocations;
 use crate::lanes::LaneCache;
+use crate::subjects::facts::FactChanges;
+use crate::subjects::steps::steps_on_subjects;
 use crate::tx::{Column, Param, Row, Sql, Tx};
 
 /// A live job's row, as far as transitions need it.
@@ -44,14 +47,15 @@ pub(crate) struct LiveJob {
     pub(crate) process: Option<String>,
     pub(crate) webhook: Option<String>,
     pub(crate) created_at: Time,
+    pub(crate) triggered_by: Option<String>,
 }
 
 const LOAD: Sql = Sql::new(
     &["select id, tenant, lane, state, run_at, worker, claim, held, epoch, attempt, max_attempts, started_at, begun_at,
-           wait_s, retry, subject, process, webhook, created_at
+           wait_s, retry, subject, process, webhook, created_at, triggered_by
        from jobs where id = $1"],
     "select id, tenant, lane, state, run_at, worker, claim, held, epoch, attempt, max_attempts, started_at, begun_at,
-         wait_s, retry, subject, process, webhook, created_at
+         wait_s, retry, subject, process, webhook, created_at, triggered_by
      from jobs where id = any($1::uuid[]) order by id for update",
 );
 
@@ -84,6 +88,7 @@ impl LiveJob {
             process: row.opt_text(16)?,
             webhook: row.opt_text(17)?,
             created_at: row.time(18)?,
+            triggered_by: row.opt_text(19)?,
         })
     }
 
@@ -122,8 +127,23 @@ pub(crate) struct Step {
     pub(crate) actor: Option<String>,
     pub(crate) error: Option<JobError>,
     pub(crate) result: Option<String>,
+    /// Facts that the worker hands over for the job's subject.
+    pub(crate) facts: Option<FactChanges>,
     /// The worker has not let go yet: what the job holds stays held until it answers or its lease passes.
     pub(crate) revoke: bool,
+}
+
+impl Step {
+    /// A step of the job's own worker, or of its death.
+    pub(crate) fn new(
+        before: LiveJob,
+        after: Job,
+        event: &'static str,
+        error: Option<JobError>,
+        result: Option<String>,
+    ) -> Self {
+        Self { before, after, event, actor: None, error, result, facts: None, revoke: false }
+    }
 }
 
 /// Writes the steps and all that follows from them.
@@ -149,7 +169,7 @@ pub(crate) async fn apply(
     }
     send_back(tx, &returning).await?;
     write_history(tx, &returning).await?;
-    revoke(tx, &steps).await?;
+    revocations::write(tx, &steps).await?;
     let mut let_go: Vec<Holder> = Vec::new();
     for step in &steps {
         let lane = &of_lane[&step.before.lane];
@@ -171,6 +191,7 @@ pub(crate) async fn apply(
     free_unique_keys(tx, ended.iter()).await?;
     dead_letters::jobs::bury(tx, steps.iter().filter_map(Step::failed).collect()).await?;
     handlers_ended(tx, &ended, &steps).await?;
+    steps_on_subjects(tx, lanes, &steps, &of_lane, effects).await?;
     let outbox = steps.iter().filter(|step| step.before.webhook.is_some()).map(|step| Notice {
         tenant: step.before.tenant,
         job: step.before.id,
@@ -244,6 +265,8 @@ pub(crate) struct Gone {
     pub(crate) epoch: Epoch,
     pub(crate) attempt: i32,
     pub(crate) webhook: bool,
+    pub(crate) subject: Option<String>,
+    pub(crate) process: Option<String>,
     unique_key: Option<String>,
     triggered_by: Option<String>,
 }
@@ -270,7 +293,7 @@ const END: Sql = Sql::new(
          from jobs where id = $1 and tenant = $2 and epoch = $3 and worker is $4",
         "delete from jobs where id = $1 and tenant = $2 and epoch = $3 and worker is $4
          returning id, tenant, lane, state, claim, held, attempt, webhook,
-             case when unique_until is null then unique_key end, epoch, triggered_by",
+             case when unique_until is null then unique_key end, epoch, triggered_by, subject, process",
     ],
     "with o as (
          select * from unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::uuid[], $5::bigint[], $6::text[], $7::json[],
@@ -292,7 +315,7 @@ const END: Sql = Sql::new(
              parent, triggered_by
          from gone)
      select id, tenant, lane, state, claim, held, attempt, webhook, case when unique_until is null then unique_key end,
-         epoch, triggered_by
+         epoch, triggered_by, subject, process
      from gone",
 );
 
@@ -327,6 +350,8 @@ pub(crate) async fn end(tx: &mut Tx<'_>, endings: &[Ending]) -> Result<Vec<Gone>
             webhook: row.opt_text(7)?.is_some(),
             unique_key: row.opt_text(8)?,
             triggered_by: row.opt_text(10)?,
+            subject: row.opt_text(11)?,
+            process: row.opt_text(12)?,
         })
     };
     rows.iter().map(read).collect()
@@ -405,30 +430,6 @@ async fn write_history(tx: &mut Tx<'_>, steps: &[&Step]) -> Result<(), StoreErro
     ];
     let now = Param::Time(tx.now());
     tx.execute_each(&HISTORY, &columns, &[now]).await.map(|_| ())
-}
-
-const REVOKE: Sql = Sql::new(
-    &["insert into revocations (worker, job, tenant, epoch, at) values ($1, $2, $3, $4, $5)
-       on conflict do nothing"],
-    "insert into revocations (worker, job, tenant, epoch, at)
-     select n.*, $5 from unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::bigint[]) n
-     on conflict do nothing",
-);
-
-async fn revoke(tx: &mut Tx<'_>, steps: &[Step]) -> Result<(), StoreError> {
-    let revoked: Vec<(&LiveJob, WorkerId)> = steps
-        .iter()
-        .filter(|step| step.revoke)
-        .filter_map(|step| step.before.worker.map(|worker| (&step.before, worker)))
-        .collect();
-    let columns = [
-        Column::uuids(revoked.iter().map(|(_, worker)| worker.uuid())),
-        Column::jobs(revoked.iter().map(|(job, _)| job.id)),
-        Column::ints(revoked.iter().map(|(job, _)| job.tenant.0)),
-        Column::ints(revoked.iter().map(|(job, _)| job.epoch.0)),
-    ];
-    let now = Param::Time(tx.now());
-    tx.execute_each(&REVOKE, &columns, &[now]).await.map(|_| ())
 }
 
 const CLOSE_CLAIMS: Sql = Sql::new(

@@ -21,6 +21,8 @@ mod settle;
 mod signal;
 mod sql_function;
 mod statements;
+mod subjects;
+mod subjects_at_work;
 mod twin;
 mod url;
 mod why;
