@@ -8,6 +8,7 @@ mod client;
 mod error;
 mod jobs;
 mod queues;
+mod subjects;
 mod worker;
 mod workers;
 

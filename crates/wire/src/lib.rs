@@ -6,8 +6,10 @@ pub mod artifact;
 pub mod job;
 pub mod page;
 pub mod problem;
+pub mod process;
 pub mod queue;
 pub mod signal;
+pub mod subject;
 pub mod task;
 pub mod worker;
 
@@ -18,8 +20,13 @@ pub use job::{
 };
 pub use page::Page;
 pub use problem::{Problem, code};
+pub use process::{Condition, EligibleView, ProcessRequest, ProcessView, Selector};
 pub use queue::{KindSettings, PauseRequest, QueueCounts, QueueSettings, QueueView};
 pub use signal::{EtaRange, NextAction, SignalUpdate, SignalView};
+pub use subject::{
+    BackoffRequest, BackoffView, FactView, FactsReport, StandingView, SubjectCredential, SubjectRequest, SubjectView,
+    TimelineItem, WorkView,
+};
 pub use task::{HealthView, PruningView, TaskView, TasksView};
 pub use worker::{
     ClaimRequest, ClaimView, ClaimedJob, HeartbeatRequest, HeartbeatView, OutcomeKind, OutcomeRequest, OutcomeStatus,

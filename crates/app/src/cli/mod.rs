@@ -7,8 +7,10 @@ pub(crate) mod exit;
 mod job;
 mod migrate;
 pub(crate) mod output;
+mod process;
 mod queue;
 pub(crate) mod serve;
+mod subject;
 mod verify;
 mod work;
 mod worker;
@@ -54,6 +56,12 @@ pub(crate) enum Command {
     /// Look at queues, change their settings, pause and resume them.
     #[command(subcommand)]
     Queue(queue::Verb),
+    /// Look at subjects and their timelines, set facts, lock out and release.
+    #[command(subcommand)]
+    Subject(subject::Verb),
+    /// Declare what is to be done to which subjects, and see how it goes.
+    #[command(subcommand)]
+    Process(process::Verb),
     /// Look at workers.
     #[command(subcommand)]
     Worker(worker::Verb),
@@ -74,6 +82,8 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Bench(args) => bench::run(args, cli.output).await,
         Command::Job(verb) => job::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Queue(verb) => queue::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Subject(verb) => subject::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Process(verb) => process::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Worker(verb) => worker::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Work(args) => work::run(cli.connection.client()?, args).await,
         Command::Completions(args) => completions::run(&args),

@@ -13,5 +13,6 @@ mod lease;
 mod nodes;
 mod outage;
 mod serve;
+mod subjects;
 mod traces;
 mod work;

@@ -8,6 +8,7 @@ pub(crate) mod outcome;
 pub(crate) mod query;
 pub(crate) mod queue;
 pub(crate) mod signal;
+pub(crate) mod subject;
 pub(crate) mod worker;
 
 use std::fmt::Display;

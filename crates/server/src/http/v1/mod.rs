@@ -2,8 +2,10 @@
 
 mod artifacts;
 mod jobs;
+mod processes;
 mod queues;
 mod signals;
+mod subjects;
 mod tasks;
 mod workers;
 
@@ -18,5 +20,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(artifacts::routes())
         .merge(queues::routes())
         .merge(workers::routes())
+        .merge(subjects::routes())
+        .merge(processes::routes())
         .merge(tasks::routes())
 }
