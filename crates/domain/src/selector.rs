@@ -141,7 +141,7 @@ mod tests {
             ..Selector::default()
         };
         let state = ("state", fact("\"provided\"", 0));
-        check(&selector, &facts(&[state.clone()]), 1, false, None);
+        check(&selector, &facts(std::slice::from_ref(&state)), 1, false, None);
         check(&selector, &facts(&[state.clone(), ("mac", fact("1", 0))]), 1, true, None);
         check(&selector, &facts(&[state, ("mac", fact("1", 0)), ("broken", fact("true", 0))]), 1, false, None);
         check(&selector, &facts(&[("state", fact("\"ready\"", 0)), ("ip", fact("1", 0))]), 1, false, None);

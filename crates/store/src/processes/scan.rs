@@ -35,9 +35,8 @@ pub struct Scanned {
 
 impl Store {
     pub async fn scan(&self) -> Result<Scanned, StoreError> {
-        let mut scanned = Scanned::default();
-        scanned.unparked = backoffs::unpark_past(self).await?;
-        scanned.more |= scanned.unparked >= SCAN_ROWS_AT_ONCE;
+        let unparked = backoffs::unpark_past(self).await?;
+        let mut scanned = Scanned { unparked, more: unparked >= SCAN_ROWS_AT_ONCE, ..Scanned::default() };
         for (tenant, subjects) in self.read(DueChecks).await? {
             scanned.more |= subjects.len() >= SCAN_ROWS_AT_ONCE;
             scanned.judged += self.write(Check { tenant, subjects }).await?;
