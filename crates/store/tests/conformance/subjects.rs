@@ -265,6 +265,7 @@ async fn w3_finish_sets_facts_and_clears_the_backoff_in_one_commit() {
         assert_eq!(card(&db.store, "m-1").await.subject.backoffs.len(), 1);
         assert_eq!((scan(&db.store).await, figures(&db.store, "install").await), (0, (0, 0, 1)));
         db.pass_ms(61_000).await;
+        let worker = register(&db.store, &["q"]).await;
         assert_eq!(scan(&db.store).await, 1);
         let job = finish_with(&db.store, worker, &[("state", "2"), ("disk", "\"sda\"")]).await;
         let after = card(&db.store, "m-1").await;
@@ -293,9 +294,9 @@ async fn w5_backoff_grows_by_the_vectors_and_what_cannot_be_repaired_locks_out()
     on_both(async |db| {
         declare(&db.store, "install", process()).await;
         set(&db.store, "m-1", &[("state", "1")]).await;
-        let worker = register(&db.store, &["q"]).await;
         for wait_s in [60, 120, 240] {
             assert_eq!(scan(&db.store).await, 1);
+            let worker = register(&db.store, &["q"]).await;
             fail(&db.store, worker, boom()).await;
             let stored = card(&db.store, "m-1").await.subject.backoffs.remove(0);
             let wait_ms = stored.backoff.until.expect("it passes").ms_since(stored.backoff.at);
@@ -306,6 +307,7 @@ async fn w5_backoff_grows_by_the_vectors_and_what_cannot_be_repaired_locks_out()
             assert!(card(&db.store, "m-1").await.subject.backoffs.is_empty(), "ignored once past");
         }
         assert_eq!(scan(&db.store).await, 1);
+        let worker = register(&db.store, &["q"]).await;
         fail(&db.store, worker, JobError { retryable: false, ..boom() }).await;
         assert_eq!(card(&db.store, "m-1").await.subject.backoffs[0].backoff.until, None);
         db.pass_ms(100 * 86_400_000).await;
