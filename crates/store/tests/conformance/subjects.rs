@@ -233,6 +233,7 @@ async fn w1_no_more_jobs_than_max_active_and_the_next_comes_when_one_ends() {
 async fn w7_eligible_is_listed_and_counted_by_the_query_that_makes_jobs() {
     on_both(async |db| {
         declare(&db.store, "install", ProcessSettings { max_active: Some(1), ..process() }).await;
+        scan(&db.store).await;
         for subject in ["c", "a", "b"] {
             set(&db.store, subject, &[("state", "1")]).await;
             db.pass_ms(10).await;
