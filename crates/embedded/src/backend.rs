@@ -208,14 +208,15 @@ fn outcome(request: &OutcomeRequest) -> Result<Outcome, BackendError> {
 }
 
 fn checked_facts(facts: &BTreeMap<String, Box<RawValue>>) -> Result<FactChanges, BackendError> {
-    let fact = |(name, value): (&String, &Box<RawValue>)| {
+    let mut checked = FactChanges::new();
+    for (name, value) in facts {
         let name = Name::new(name).map_err(|error| refused("facts", &error))?;
         if canonical(value.get()).is_none() {
             return Err(problem(422, code::INVALID_FIELD, "a fact holds too large a number".into(), Some("facts")));
         }
-        Ok((name, Some(value.get().into()).filter(|_| value.get() != "null")))
-    };
-    facts.iter().map(fact).collect()
+        checked.push((name, Some(value.get().into()).filter(|_| value.get() != "null")));
+    }
+    Ok(checked)
 }
 
 fn label(text: Option<String>) -> Result<Option<Label>, BackendError> {
