@@ -39,7 +39,7 @@ pub(super) fn list(page: &Page<SubjectView>, format: Output) -> anyhow::Result<E
 /// `install until 12:00 (in 5 m): boom`.
 fn held_off(backoff: &BackoffView) -> String {
     let who = if backoff.process == "*" { "every process" } else { &backoff.process };
-    let until = backoff.until.map_or("without end".into(), |until| relative(until));
+    let until = backoff.until.map_or("without end".into(), relative);
     format!("{who} {until}: {}", backoff.cause)
 }
 
