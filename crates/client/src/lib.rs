@@ -11,6 +11,7 @@ mod error;
 mod jobs;
 mod queues;
 mod tokens;
+mod subjects;
 mod worker;
 mod workers;
 

@@ -7,6 +7,7 @@ pub mod access;
 pub mod address;
 pub mod call;
 pub mod circuit;
+pub mod backoff;
 pub mod claim;
 pub mod dead_letter;
 pub mod id;
@@ -15,13 +16,16 @@ pub mod lease;
 pub mod limits;
 pub mod name;
 pub mod origin;
+pub mod process;
 pub mod queue;
 pub mod retry;
+pub mod selector;
 pub mod time;
 pub mod token;
 pub mod why;
 
 pub use access::{Access, AccessError, Right, Rights, Role};
+pub use backoff::Backoff;
 pub use claim::{Affinity, LaneHead};
 pub use dead_letter::Resolution;
 pub use id::{
@@ -30,7 +34,9 @@ pub use id::{
 pub use job::{Epoch, Job, JobError, JobState, Outcome, Refusal, State};
 pub use name::{Label, Name, NameError};
 pub use origin::Origin;
+pub use process::ProcessSettings;
 pub use queue::{KindSettings, QueueSettings, Webhook};
 pub use retry::RetryPolicy;
+pub use selector::{Condition, Fact, FactValue, Facts, Selector, Test};
 pub use time::Time;
 pub use token::TokenText;

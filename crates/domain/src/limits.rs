@@ -61,6 +61,8 @@ pub const CONCURRENCY_MAX: i64 = 100_000;
 /// Ended jobs are kept this long unless their queue says otherwise.
 pub const RETENTION_S_DEFAULT: i64 = 7 * 24 * 3_600;
 pub const HISTORY_RETENTION_S_DEFAULT: i64 = 90 * 24 * 3_600;
+/// The timelines of subjects and runtimes.
+pub const TIMELINE_RETENTION_S: i64 = 366 * 24 * 3_600;
 /// Rows one maintenance step touches in one transaction.
 pub const MAINTENANCE_ROWS: usize = 1_000;
 /// Callers that share one commit.
@@ -155,3 +157,22 @@ pub const RESPONSE_EXCERPT_BYTES: usize = 2 << 10;
 pub const RETRY_AFTER_S_MAX: i64 = 24 * 3_600;
 /// An answer that a script or a trigger reads.
 pub const OUTBOUND_ANSWER_BYTES: usize = 256 << 10;
+/// Facts one subject may have.
+pub const SUBJECT_FACTS: usize = 256;
+/// One fact's value, in bytes of JSON.
+pub const FACT_BYTES: usize = 16 << 10;
+/// A fact's new value as the timeline shows it; what is longer is left out there.
+pub const TIMELINE_FACT_BYTES: usize = 1 << 10;
+/// Conditions of one selector.
+pub const SELECTOR_CONDITIONS: usize = 64;
+/// Processes of one tenant: every change of a fact is held against each of their selectors.
+pub const PROCESSES: usize = 500;
+pub const PROCESS_EXCLUDES: usize = 50;
+/// How soon a process looks again at a subject that its job left eligible, unless it says otherwise.
+pub const PROCESS_EVERY_S_DEFAULT: i64 = 60;
+/// Jobs one step of the scan makes, subjects it judges.
+pub const SCAN_ROWS_AT_ONCE: usize = 500;
+/// Figures of a process are counted up to this.
+pub const FIGURE_ROWS: usize = 100_000;
+/// Jobs that wait for one subject and are let look again when it is free: those that exclude each other wait together.
+pub const SUBJECT_UNPARKED: i64 = 100;

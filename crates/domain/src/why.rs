@@ -1,5 +1,6 @@
 //! Why a job is not running: the one reason, the first that stands in its way (Q15).
 
+use crate::backoff::Backoff;
 use crate::job::JobState;
 use crate::time::Time;
 
@@ -14,6 +15,8 @@ pub struct Circumstances {
     /// Which limit holds it back, in words.
     pub limit: Option<String>,
     pub subject_busy: Option<String>,
+    /// What keeps this process, or every process, off the job's subject.
+    pub backoff: Option<Backoff>,
     /// Live workers that serve its queue and kind.
     pub workers: u64,
     /// Jobs ahead of it, at most as many as were looked at.
@@ -83,6 +86,10 @@ impl Circumstances {
         if let Some(reason) = &self.queue_paused {
             return say(Reason::QueuePaused, format!("the queue is paused: {reason}"));
         }
+        if let Some(Backoff { until, cause, by, .. }) = &self.backoff {
+            let ending = if until.is_some() { "" } else { ", without end" };
+            return Why { until: *until, ..say(Reason::Backoff, format!("held off{ending}: {cause} (by {by})")) };
+        }
         if let Some(subject) = &self.subject_busy {
             return say(Reason::SubjectBusy, format!("other work on {subject} is under way"));
         }
@@ -120,6 +127,9 @@ mod tests {
         check(Circumstances { queue_paused: Some("deploy".into()), workers: 0, ..queued() }, Reason::QueuePaused);
         check(Circumstances { limit: Some("2 of 2".into()), ..queued() }, Reason::LimitReached);
         check(Circumstances { subject_busy: Some("m-7".into()), ..queued() }, Reason::SubjectBusy);
+        let backoff =
+            Backoff { until: None, cause: "bad disk".into(), by: "eve".into(), wait_s: None, at: Time::default() };
+        check(Circumstances { backoff: Some(backoff), workers: 0, ..queued() }, Reason::Backoff);
         let scheduled = Circumstances { state: Some(JobState::Scheduled), ..Default::default() };
         check(scheduled.clone(), Reason::NotDue);
         check(Circumstances { last_error_code: Some("boom".into()), ..scheduled }, Reason::Backoff);

@@ -1,5 +1,6 @@
 //! What a worker asks of a server, asked of the engine in this process.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use store::artifacts::put::{ArtifactPut, NewArtifact};
 use store::jobs::claim::{Claimed, ClaimedJob};
 use store::jobs::settle::{End, Outcome, Settled, Status};
 use store::jobs::signal::{SignalChange, Signaled};
+use store::subjects::facts::{FactChanges, canonical};
 use store::workers::heartbeat::Heartbeat;
 use store::workers::register::NewWorker;
 use uuid::Uuid;
@@ -185,7 +187,13 @@ fn view(job: ClaimedJob) -> Result<wire::ClaimedJob, BackendError> {
 
 fn outcome(request: &OutcomeRequest) -> Result<Outcome, BackendError> {
     let end = match request.outcome {
-        OutcomeKind::Finish => End::Finish(request.result.as_ref().map(|result| result.get().into())),
+        OutcomeKind::Finish => {
+            let result = request.result.as_ref().map(|result| result.get().into());
+            match &request.facts {
+                Some(facts) => End::FinishWith { result, facts: checked_facts(facts)? },
+                None => End::Finish(result),
+            }
+        }
         OutcomeKind::Fail => {
             let error = request.error.clone();
             let missing = || problem(422, code::INVALID_FIELD, "a failure has an error".into(), Some("error"));
@@ -197,6 +205,18 @@ fn outcome(request: &OutcomeRequest) -> Result<Outcome, BackendError> {
         OutcomeKind::Release => End::Release,
     };
     Ok(Outcome { job: JobId::new(request.job_id), epoch: Epoch(request.epoch), end })
+}
+
+fn checked_facts(facts: &BTreeMap<String, Box<RawValue>>) -> Result<FactChanges, BackendError> {
+    let mut checked = FactChanges::new();
+    for (name, value) in facts {
+        let name = Name::new(name).map_err(|error| refused("facts", &error))?;
+        if canonical(value.get()).is_none() {
+            return Err(problem(422, code::INVALID_FIELD, "a fact holds too large a number".into(), Some("facts")));
+        }
+        checked.push((name, Some(value.get().into()).filter(|_| value.get() != "null")));
+    }
+    Ok(checked)
 }
 
 fn label(text: Option<String>) -> Result<Option<Label>, BackendError> {

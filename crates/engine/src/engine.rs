@@ -21,6 +21,7 @@ use crate::tasks::fold_counters::FoldCounters;
 use crate::tasks::promote_due::PromoteDue;
 use crate::tasks::prune::Prune;
 use crate::tasks::sweep_calls::SweepCalls;
+use crate::tasks::scan_subjects::ScanSubjects;
 use crate::tasks::sweep_leases::SweepLeases;
 
 #[derive(Clone)]
@@ -72,6 +73,7 @@ impl Engine {
         engine.run(Beat);
         engine.run(SweepLeases);
         engine.run(PromoteDue);
+        engine.run(ScanSubjects);
         engine.run(FoldCounters);
         engine.run(CheckCounters);
         engine.run(Prune { history_retention_s: options.history_retention_s });

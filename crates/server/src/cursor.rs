@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use domain::{JobId, Name, TokenId, WorkerId};
+use domain::{JobId, Label, Name, Time, TokenId, WorkerId};
 use uuid::Uuid;
 
 use crate::error::ApiError;
@@ -69,6 +69,64 @@ pub(crate) fn delivery(cursor: Option<&str>) -> Result<Option<i64>, ApiError> {
         place.map(i64::from_be_bytes).ok_or_else(ApiError::invalid_cursor)
     };
     cursor.map(seq).transpose()
+}
+
+pub(crate) fn after_process(process: &Name) -> String {
+    encode(b'p', process.as_str().as_bytes())
+}
+
+pub(crate) fn process(cursor: Option<&str>) -> Result<Option<Name>, ApiError> {
+    let name = |cursor| Name::new(&text(b'p', cursor)?).map_err(|_| ApiError::invalid_cursor());
+    cursor.map(name).transpose()
+}
+
+pub(crate) fn after_subject(subject: &str) -> String {
+    encode(b's', subject.as_bytes())
+}
+
+pub(crate) fn subject(cursor: Option<&str>) -> Result<Option<String>, ApiError> {
+    cursor.map(|cursor| label(&text(b's', cursor)?)).transpose()
+}
+
+pub(crate) fn after_timeline(place: i64) -> String {
+    encode(b't', &place.to_be_bytes())
+}
+
+pub(crate) fn timeline(cursor: Option<&str>) -> Result<Option<i64>, ApiError> {
+    let place = |cursor| {
+        let bytes: Result<[u8; 8], _> = decode(b't', cursor)?.try_into();
+        bytes.map(i64::from_be_bytes).map_err(|_| ApiError::invalid_cursor())
+    };
+    cursor.map(place).transpose()
+}
+
+pub(crate) fn after_eligible(ready_at: Time, subject: &str) -> String {
+    encode(b'e', &[&ready_at.micros().to_be_bytes(), subject.as_bytes()].concat())
+}
+
+pub(crate) fn eligible(cursor: Option<&str>) -> Result<Option<(Time, String)>, ApiError> {
+    let place = |cursor| {
+        let bytes = decode(b'e', cursor)?;
+        let (micros, subject) = bytes.split_first_chunk::<8>().ok_or_else(ApiError::invalid_cursor)?;
+        let micros = i64::from_be_bytes(*micros);
+        if !(0..=MICROS_MAX).contains(&micros) {
+            return Err(ApiError::invalid_cursor());
+        }
+        let subject = String::from_utf8(subject.to_vec()).map_err(|_| ApiError::invalid_cursor())?;
+        Ok((Time::from_micros(micros), label(&subject)?))
+    };
+    cursor.map(place).transpose()
+}
+
+/// The end of the year 9999: what no database could store was never given out.
+const MICROS_MAX: i64 = 253_402_300_799_000_000;
+
+fn label(text: &str) -> Result<String, ApiError> {
+    Label::new(text).map(|label| label.to_string()).map_err(|_| ApiError::invalid_cursor())
+}
+
+fn text(listing: u8, cursor: &str) -> Result<String, ApiError> {
+    String::from_utf8(decode(listing, cursor)?).map_err(|_| ApiError::invalid_cursor())
 }
 
 fn encode(listing: u8, place: &[u8]) -> String {

@@ -101,6 +101,15 @@ impl ApiError {
         Self::new(StatusCode::CONFLICT, code::NOT_ENDED, detail)
     }
 
+    pub(crate) fn subject_busy(detail: impl Display) -> Self {
+        Self::new(StatusCode::CONFLICT, code::SUBJECT_BUSY, detail)
+    }
+
+    pub(crate) fn no_credential() -> Self {
+        let detail = "this route takes the credential of the subject's own agent as bearer token";
+        Self::new(StatusCode::UNAUTHORIZED, code::UNAUTHORIZED, detail)
+    }
+
     pub(crate) fn worker_gone() -> Self {
         let detail = "the worker's lease has passed and its jobs went to others; register again";
         Self::new(StatusCode::GONE, code::WORKER_GONE, detail)

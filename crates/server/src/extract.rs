@@ -18,6 +18,7 @@ use uuid::Uuid;
 use crate::error::ApiError;
 use crate::json;
 use crate::state::AppState;
+use crate::validate;
 
 /// How long a body that is refused is read on, so that its sender comes to hear why it is refused.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -129,6 +130,15 @@ pub(crate) struct PathToken(pub(crate) TokenId);
 pub(crate) struct PathDelivery(pub(crate) DeliveryId);
 /// A queue's name in the path.
 pub(crate) struct PathQueue(pub(crate) Name);
+/// A process's name in the path.
+pub(crate) struct PathProcess(pub(crate) Name);
+/// A subject's id in the path.
+pub(crate) struct PathSubject(pub(crate) Label);
+/// A subject's id and a process's name, or `*`.
+pub(crate) struct PathBackoff {
+    pub(crate) subject: Label,
+    pub(crate) process: String,
+}
 pub(crate) struct PathArtifact {
     pub(crate) job: JobId,
     pub(crate) name: Label,
@@ -190,6 +200,46 @@ impl FromRequestParts<AppState> for PathQueue {
     async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
         let name = name(parts).await.ok_or_else(|| ApiError::invalid_field("name", "must be UTF-8"))?;
         Name::new(&name).map(Self).map_err(|error| ApiError::invalid_field("name", error))
+    }
+}
+
+impl FromRequestParts<AppState> for PathProcess {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+        PathQueue::from_request_parts(parts, state).await.map(|PathQueue(name)| Self(name))
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct SubjectInPath {
+    id: String,
+}
+
+impl FromRequestParts<AppState> for PathSubject {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
+        let path = parts.extract::<Path<SubjectInPath>>().await;
+        let Path(path) = path.map_err(|_| ApiError::invalid_field("id", "must be UTF-8"))?;
+        validate::subject::subject(&path.id).map(Self)
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct BackoffInPath {
+    id: String,
+    process: String,
+}
+
+impl FromRequestParts<AppState> for PathBackoff {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
+        let path = parts.extract::<Path<BackoffInPath>>().await;
+        let Path(path) = path.map_err(|_| ApiError::invalid_field("id", "must be UTF-8"))?;
+        let subject = validate::subject::subject(&path.id)?;
+        Ok(Self { subject, process: validate::subject::process(&path.process)? })
     }
 }
 

@@ -3,6 +3,7 @@
 //! `http/v1/<noun>.rs` holds the handlers. They check what came in (`extract`, `validate`), call one operation of the
 //! store or one long-poll of the engine, and shape the answer (`view`). `error` alone maps to statuses.
 
+mod agent;
 mod auth;
 mod cursor;
 mod error;

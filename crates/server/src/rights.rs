@@ -109,6 +109,23 @@ const ROUTES: &[Route] = &[
     queues("POST", "/api/v1/workers/{id}/settle", &[Work]),
     queues("POST", "/api/v1/workers/{id}/drain", &[Operate]),
 
+    tenant("GET", "/api/v1/subjects", &[Read]),
+    tenant("GET", "/api/v1/subjects/{id}", &[Read]),
+    tenant("PUT", "/api/v1/subjects/{id}", &[Operate]),
+    tenant("DELETE", "/api/v1/subjects/{id}", &[Operate]),
+    tenant("GET", "/api/v1/subjects/{id}/history", &[Read]),
+    tenant("PUT", "/api/v1/subjects/{id}/backoffs/{process}", &[Operate]),
+    tenant("DELETE", "/api/v1/subjects/{id}/backoffs/{process}", &[Operate]),
+    // The subject's own credential is asked for by the handler.
+    public("PUT", "/api/v1/subjects/{id}/facts"),
+    tenant("POST", "/api/v1/subjects/{id}/credential", &[Operate]),
+    tenant("DELETE", "/api/v1/subjects/{id}/credential", &[Operate]),
+    tenant("GET", "/api/v1/processes", &[Read]),
+    tenant("GET", "/api/v1/processes/{name}", &[Read]),
+    tenant("PUT", "/api/v1/processes/{name}", &[Operate]),
+    tenant("DELETE", "/api/v1/processes/{name}", &[Operate]),
+    tenant("GET", "/api/v1/processes/{name}/eligible", &[Read]),
+
     tenant("GET", "/api/v1/tokens", &[ManageTokens]),
     tenant("POST", "/api/v1/tokens", &[ManageTokens]),
     tenant("DELETE", "/api/v1/tokens/{id}", &[ManageTokens]),
@@ -246,9 +263,9 @@ mod tests {
     }
 
     #[test]
-    fn x7_only_health_needs_nothing() {
+    fn x7_only_health_and_what_has_a_secret_of_its_own_need_no_token() {
         let open: Vec<&str> =
             ROUTES.iter().filter(|route| route.need == Need::Nothing).map(|route| route.path).collect();
-        assert_eq!(open, ["/healthz", "/readyz"]);
+        assert_eq!(open, ["/healthz", "/readyz", "/api/v1/subjects/{id}/facts"]);
     }
 }

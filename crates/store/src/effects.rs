@@ -16,6 +16,8 @@ pub(crate) struct Effects {
     pub(crate) due: bool,
     /// Something is to be sent.
     pub(crate) deliveries: bool,
+    /// The scan may have work, or a moment to look again, that it does not know of.
+    pub(crate) scan: bool,
 }
 
 impl Store {
@@ -32,6 +34,9 @@ impl Store {
         }
         if effects.deliveries {
             hints.wake(&Topic::Deliveries);
+        }
+        if effects.scan {
+            hints.wake(&Topic::Scan);
         }
     }
 }

@@ -20,6 +20,8 @@ pub enum Topic {
     Due,
     /// Something is to be sent. Any node may send it, so none but this one hears.
     Deliveries,
+    /// A subject may be eligible, or will be at another time than the scan knows of.
+    Scan,
 }
 
 #[derive(Clone, Default)]

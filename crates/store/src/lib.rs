@@ -1,10 +1,11 @@
 //! All SQL of Windlass. One operation is one transaction is one file.
 //!
-//! `Store` opens either database; its methods, spread over the files of `jobs`, `workers`, `queues`, `artifacts`,
-//! `dead_letters`, `tokens`, `tenants` and `maintenance`, are the operations. They are written once, over `tx::Tx`; only the
-//! text of a statement may differ.
+//! `Store` opens either database; its methods, spread over the files of `jobs`, `workers`, `queues`, `subjects`,
+//! `processes`, `backoffs`, `timeline`, `artifacts`, `dead_letters`, `tokens`, `tenants` and `maintenance`, are the
+//! operations. They are written once, over `tx::Tx`; only the text of a statement may differ.
 
 pub mod artifacts;
+pub mod backoffs;
 mod batch;
 pub mod calls;
 pub mod clock;
@@ -20,10 +21,13 @@ pub mod jobs;
 mod lanes;
 pub mod maintenance;
 pub mod migrate;
+pub mod processes;
 pub mod queues;
 mod store;
 pub mod tenants;
 pub mod tokens;
+pub mod subjects;
+pub mod timeline;
 pub mod tx;
 pub mod verify;
 pub mod workers;

@@ -83,6 +83,18 @@ pub const MIGRATIONS: &[Migration] = &[
             down: include_str!("../migrations/postgres/0004_calls.down.sql"),
         },
     },
+    Migration {
+        version: 3,
+        name: "subjects",
+        sqlite: Script {
+            up: include_str!("../migrations/sqlite/0003_subjects.up.sql"),
+            down: include_str!("../migrations/sqlite/0003_subjects.down.sql"),
+        },
+        postgres: Script {
+            up: include_str!("../migrations/postgres/0003_subjects.up.sql"),
+            down: include_str!("../migrations/postgres/0003_subjects.down.sql"),
+        },
+    },
 ];
 
 const MAKE_TABLE_SQLITE: &str = "create table if not exists schema_migrations (

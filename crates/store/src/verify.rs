@@ -133,9 +133,13 @@ const HOLDS_HAVE_HOLDERS: Sql = Sql::new(
 );
 const PARKED_FOR_A_REASON: Sql = Sql::new(
     &["select hex(j.id) || ' waits for ' || j.parked from jobs j where j.parked is not null
-       and not exists (select 1 from holds h where h.tenant = j.tenant and h.scope = j.parked) limit $1"],
+       and not exists (select 1 from holds h where h.tenant = j.tenant and h.scope = j.parked)
+       and not exists (select 1 from backoffs b where b.tenant = j.tenant and b.subject = j.subject
+           and j.parked = 'backoff ' || b.process || ' ' || b.subject and b.waiting) limit $1"],
     "select j.id::text || ' waits for ' || j.parked from jobs j where j.parked is not null
-     and not exists (select 1 from holds h where h.tenant = j.tenant and h.scope = j.parked) limit $1",
+     and not exists (select 1 from holds h where h.tenant = j.tenant and h.scope = j.parked)
+     and not exists (select 1 from backoffs b where b.tenant = j.tenant and b.subject = j.subject
+         and j.parked = 'backoff ' || b.process || ' ' || b.subject and b.waiting) limit $1",
 );
 const KEYS_HAVE_JOBS: Sql = Sql::new(
     &["select u.queue || ' ' || u.key from unique_keys u left join jobs j on j.id = u.job
@@ -184,6 +188,14 @@ const LETTERS_TELL_EVERY_ATTEMPT: Sql = Sql::new(
      where d.attempt_count <> json_array_length(d.attempts) or d.attempt_count < 1
          or e.state <> 'failed' or e.attempt <> d.attempt_count limit $1",
 );
+const STANDINGS_HAVE_SUBJECTS: Sql = Sql::both(&["select s.process || ' of ' || s.subject from standings s
+     left join subjects o on o.tenant = s.tenant and o.id = s.subject where o.id is null limit $1"]);
+const ACTIVE_IS_UNFINISHED: Sql = Sql::both(&["select s.process || ' of ' || s.subject from standings s
+     left join jobs j on j.id = s.job and j.tenant = s.tenant and j.subject = s.subject and j.process = s.process
+     where s.job is not null and j.id is null limit $1"]);
+// Two claims on one (subject, process): a job that the server ended counts until its worker has let go.
+const ONE_CLAIM_PER_SUBJECT: Sql = Sql::both(&["select scope from holds where scope like 'subject %'
+     group by tenant, scope having count(*) > 1 limit $1"]);
 
 const CHECKS: &[Check] = &[
     Check { promise: "a job is live or ended, never both", sql: TWO_PLACES },
@@ -194,7 +206,10 @@ const CHECKS: &[Check] = &[
     Check { promise: "a claim knows how many jobs it has left", sql: CLAIMS_COUNT },
     Check { promise: "a claimed job belongs to a claim of its worker (X3)", sql: CLAIMED_HAVE_CLAIMS },
     Check { promise: "every hold has a holder (X4)", sql: HOLDS_HAVE_HOLDERS },
-    Check { promise: "a parked job waits for something that is held", sql: PARKED_FOR_A_REASON },
+    Check { promise: "a parked job waits for something that is held, or a backoff", sql: PARKED_FOR_A_REASON },
+    Check { promise: "one live claim per subject and process (W2)", sql: ONE_CLAIM_PER_SUBJECT },
+    Check { promise: "a standing belongs to a subject", sql: STANDINGS_HAVE_SUBJECTS },
+    Check { promise: "an active subject has its unfinished job (W7)", sql: ACTIVE_IS_UNFINISHED },
     Check { promise: "a unique key belongs to a live job (Q3)", sql: KEYS_HAVE_JOBS },
     Check { promise: "an artifact belongs to a job (Q14)", sql: ARTIFACTS_HAVE_JOBS },
     Check { promise: "a job and its lane have one tenant (X6)", sql: LANES_AND_TENANTS },

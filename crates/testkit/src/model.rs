@@ -4,6 +4,7 @@
 //! with other ids can be compared. Transitions are `domain::Job::apply`, the claim order is `domain::claim::next_lanes`;
 //! what is said here is what surrounds them: keys, holds, parking, leases, counters, history.
 
+mod backoff;
 mod claim;
 mod settle;
 mod step;
@@ -12,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use domain::lease::Lease;
 use domain::limits::IDEMPOTENCY_KEEP_S;
-use domain::{Affinity, Epoch, Job, JobState, Label, Name, QueueSettings, State, Time, WorkerId};
+use domain::{Affinity, Backoff, Epoch, Job, JobState, Label, Name, QueueSettings, State, Time, WorkerId};
 use store::counters::Counts;
 use store::jobs::enqueue::{Idempotency, NewJob};
 use uuid::Uuid;
@@ -36,6 +37,8 @@ pub struct Model {
     pub holds: BTreeSet<(String, usize, Epoch)>,
     /// Claims the server ended under a worker's hands and that it has not answered for.
     pub revocations: BTreeSet<(usize, usize, Epoch)>,
+    /// (subject, process) to what holds the process off, past or not.
+    pub backoffs: BTreeMap<(String, String), Backoff>,
     /// (job, state, previous state), as a webhook hears them.
     pub deliveries: Vec<(usize, JobState, JobState)>,
     claims: usize,
@@ -298,7 +301,8 @@ impl Model {
         let mut unparked = 0;
         for job in &mut self.jobs {
             let live = !job.job.job_state().is_terminal();
-            let forgotten = |scope: &String| !self.holds.iter().any(|(held, _, _)| held == scope);
+            let forgotten =
+                |scope: &String| !scope.starts_with("backoff ") && !self.holds.iter().any(|(held, _, _)| held == scope);
             if live && job.parked.as_ref().is_some_and(forgotten) {
                 job.parked = None;
                 unparked += 1;
@@ -307,7 +311,7 @@ impl Model {
         unparked
     }
 
-    /// Gives back what a claim held; as many of those that waited for it may run.
+    /// Gives back what a claim held; as many of those that waited for it may run, and for a subject all of them.
     fn free(&mut self, number: usize, epoch: Epoch) {
         let held: Vec<String> = self
             .holds
@@ -317,6 +321,10 @@ impl Model {
             .collect();
         for scope in held {
             self.holds.remove(&(scope.clone(), number, epoch));
+            if scope.starts_with("subject ") {
+                self.unpark(&scope);
+                continue;
+            }
             let waiting = self.jobs.iter().enumerate().filter(|(_, job)| job.parked.as_ref() == Some(&scope));
             let next = waiting.min_by_key(|(number, job)| (-job.new.priority, job.waiting_since(), *number));
             if let Some((next, _)) = next {

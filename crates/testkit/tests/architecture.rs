@@ -16,6 +16,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("embedded", &["client", "domain", "engine", "store", "wire"]),
     ("app", &["client", "domain", "embedded", "engine", "server", "store", "wire"]),
     ("testkit", &["domain", "store"]),
+    // Under examples/: what a user may write.
+    ("fleet", &["client"]),
 ];
 
 fn workspace() -> PathBuf {

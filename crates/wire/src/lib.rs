@@ -8,8 +8,10 @@ pub mod delivery;
 pub mod job;
 pub mod page;
 pub mod problem;
+pub mod process;
 pub mod queue;
 pub mod signal;
+pub mod subject;
 pub mod task;
 pub mod token;
 pub mod worker;
@@ -23,8 +25,13 @@ pub use job::{
 };
 pub use page::Page;
 pub use problem::{Problem, code};
+pub use process::{Condition, EligibleView, ProcessRequest, ProcessView, Selector};
 pub use queue::{KindSettings, PauseRequest, QueueCounts, QueueSettings, QueueView};
 pub use signal::{EtaRange, NextAction, SignalUpdate, SignalView};
+pub use subject::{
+    BackoffRequest, BackoffView, FactView, FactsReport, StandingView, SubjectCredential, SubjectRequest, SubjectView,
+    TimelineItem, WorkView,
+};
 pub use task::{HealthView, PruningView, TaskView, TasksView};
 pub use token::{Serves, TenantView, TokenCreated, TokenRequest, TokenView};
 pub use worker::{

@@ -40,6 +40,10 @@ pub mod code {
     pub const METHOD_NOT_ALLOWED: &str = "method_not_allowed";
     pub const ALREADY_ENDED: &str = "already_ended";
     pub const NOT_ENDED: &str = "not_ended";
+    /// Work is under way; `detail` names it.
+    pub const SUBJECT_BUSY: &str = "subject_busy";
+    /// The credential is missing, unknown or ended.
+    pub const UNAUTHORIZED: &str = "unauthorized";
     pub const CLAIM_LOST: &str = "claim_lost";
     pub const ILLEGAL_TRANSITION: &str = "illegal_transition";
     pub const WORKER_GONE: &str = "worker_gone";

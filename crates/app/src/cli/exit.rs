@@ -17,7 +17,7 @@ Exit codes:
   1    The job failed or was canceled, or something else went wrong.
   2    The command line was not understood.
   3    The server refused the request.
-  4    There is no such job, queue or worker.
+  4    There is no such job, queue, worker, subject or process.
   5    The server cannot be reached or cannot answer now.
   6    The time to wait was up before the job ended.
   130  Interrupted.";

@@ -8,10 +8,12 @@ pub(crate) mod exit;
 mod job;
 mod migrate;
 pub(crate) mod output;
+mod process;
 mod queue;
 pub(crate) mod serve;
 mod tenant;
 mod token;
+mod subject;
 mod verify;
 mod work;
 mod worker;
@@ -66,6 +68,12 @@ pub(crate) enum Command {
     /// Look at webhooks and other requests that were sent, and send them again.
     #[command(subcommand)]
     Delivery(delivery::Verb),
+    /// Look at subjects and their timelines, set facts, lock out and release.
+    #[command(subcommand)]
+    Subject(subject::Verb),
+    /// Declare what is to be done to which subjects, and see how it goes.
+    #[command(subcommand)]
+    Process(process::Verb),
     /// Look at workers.
     #[command(subcommand)]
     Worker(worker::Verb),
@@ -89,6 +97,8 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Job(verb) => job::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Queue(verb) => queue::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Delivery(verb) => delivery::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Subject(verb) => subject::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Process(verb) => process::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Worker(verb) => worker::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Work(args) => work::run(cli.connection.client()?, args).await,
         Command::Completions(args) => completions::run(&args),

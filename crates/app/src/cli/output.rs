@@ -134,6 +134,17 @@ pub(crate) fn state(state: &str) -> Cell {
     cell(state).fg(color)
 }
 
+/// An event of a history, coloured by whether it is good news.
+pub(crate) fn state_of_event(event: &str) -> Cell {
+    let color = match event {
+        "finished" | "let_in" => Color::Green,
+        "failed" | "expired" => Color::Red,
+        "locked_out" | "backed_off" => Color::Yellow,
+        _ => Color::Reset,
+    };
+    cell(event).fg(color)
+}
+
 /// `3 s ago`, `in 5 m`, as of now.
 pub(crate) fn relative(at: Timestamp) -> String {
     relative_to(Timestamp::now(), at)

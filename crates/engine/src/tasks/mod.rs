@@ -8,4 +8,5 @@ pub(crate) mod fold_counters;
 pub(crate) mod promote_due;
 pub(crate) mod prune;
 pub(crate) mod sweep_calls;
+pub(crate) mod scan_subjects;
 pub(crate) mod sweep_leases;

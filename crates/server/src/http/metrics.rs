@@ -9,8 +9,10 @@ use axum::http::header::CONTENT_TYPE;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use domain::limits::PAGE_ITEMS;
+use domain::{TenantId, Time};
 use metrics::{describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use store::processes::get::Process;
 use store::queues::get::Queue;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -66,6 +68,11 @@ fn describe() {
     describe_gauge!("windlass_deliveries_oldest_due_seconds", "How long the oldest delivery that could go has waited.");
     describe_gauge!("windlass_circuits_open", "Receivers with something due that are left alone for now.");
     describe_counter!("windlass_task_errors_total", "Runs of background tasks that failed, by task.");
+    describe_counter!("windlass_process_jobs_made_total", "Jobs that this node made for processes.");
+    describe_counter!(
+        "windlass_subjects_judged_total",
+        "Subjects that this node held against selectors because of age or a new one."
+    );
     describe_gauge!("windlass_figure_faults", "Queues whose kept figures differ from their jobs; 0 is right.");
 }
 
@@ -83,6 +90,9 @@ async fn scrape(State(state): State<AppState>, principal: Principal) -> Response
     let _ = writeln!(text, "windlass_database_up {}", u8::from(queues.is_ok()));
     if let Ok(queues) = queues {
         jobs(&mut text, &queues);
+    }
+    if let Ok(found) = state.store.list_processes(TenantId::DEFAULT, None, PAGE_ITEMS).await {
+        processes(&mut text, &found, state.store.clock().now());
     }
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
@@ -104,6 +114,31 @@ fn jobs(text: &mut String, queues: &[Queue]) {
         for (state, count) in states {
             let _ = writeln!(text, "windlass_jobs{{queue=\"{}\",state=\"{state}\"}} {count}", queue.name);
         }
+    }
+}
+
+/// W7: by the queries that make the jobs.
+fn processes(text: &mut String, processes: &[Process], now: Time) {
+    let oldest_s = |process: &Process| process.figures.oldest.map_or(0, |oldest| now.ms_since(oldest).max(0) / 1_000);
+    type Figure = (&'static str, &'static str, fn(&Process) -> i64);
+    let figures: [Figure; 3] = [
+        ("eligible", "Subjects for which a job may be made now, by process.", |process| process.figures.eligible),
+        ("active", "Subjects with an unfinished job, by process.", |process| process.figures.active),
+        ("in_backoff", "Subjects held off by a backoff, by process.", |process| process.figures.in_backoff),
+    ];
+    for (name, help, figure) in figures {
+        let _ = writeln!(text, "# HELP windlass_process_{name} {help}\n# TYPE windlass_process_{name} gauge");
+        for process in processes {
+            let _ = writeln!(text, "windlass_process_{name}{{process=\"{}\"}} {}", process.name, figure(process));
+        }
+    }
+    text.push_str(
+        "# HELP windlass_process_oldest_seconds How long the first eligible subject has waited, by process.\n",
+    );
+    text.push_str("# TYPE windlass_process_oldest_seconds gauge\n");
+    for process in processes {
+        let age = oldest_s(process);
+        let _ = writeln!(text, "windlass_process_oldest_seconds{{process=\"{}\"}} {age}", process.name);
     }
 }
 

@@ -10,6 +10,7 @@ pub(crate) mod queue;
 pub(crate) mod signal;
 pub(crate) mod token;
 pub(crate) mod webhook;
+pub(crate) mod subject;
 pub(crate) mod worker;
 
 use std::fmt::Display;

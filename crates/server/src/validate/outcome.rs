@@ -16,13 +16,11 @@ pub(crate) fn outcomes(request: SettleRequest) -> Result<Vec<Outcome>, ApiError>
 
 fn outcome(place: Place, request: OutcomeRequest) -> Result<Outcome, ApiError> {
     let OutcomeRequest { job_id, epoch, outcome, result, facts, error, delay_s } = request;
-    if facts.is_some() {
-        return Err(place.refuse("facts", "cannot be set yet; leave it out"));
-    }
     let (wants_result, wants_error, wants_delay) =
         (outcome == OutcomeKind::Finish, outcome == OutcomeKind::Fail, outcome == OutcomeKind::Snooze);
     let given = [
         ("result", result.is_some() && !wants_result, "finish"),
+        ("facts", facts.is_some() && !wants_result, "finish"),
         ("error", error.is_some() && !wants_error, "fail"),
         ("delay_s", delay_s.is_some() && !wants_delay, "snooze"),
     ];
@@ -30,7 +28,13 @@ fn outcome(place: Place, request: OutcomeRequest) -> Result<Outcome, ApiError> {
         return Err(place.refuse(member, format_args!("goes with the outcome {takes} only")));
     }
     let end = match outcome {
-        OutcomeKind::Finish => End::Finish(result.map(|result| checked_result(place, result)).transpose()?),
+        OutcomeKind::Finish => {
+            let result = result.map(|result| checked_result(place, result)).transpose()?;
+            match facts.map(|facts| super::subject::facts(place, facts)).transpose()? {
+                Some(facts) => End::FinishWith { result, facts },
+                None => End::Finish(result),
+            }
+        }
         OutcomeKind::Fail => End::Fail(job_error(place, error)?),
         OutcomeKind::Cancel => End::Cancel,
         OutcomeKind::Snooze => {

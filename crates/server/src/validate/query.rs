@@ -6,6 +6,7 @@ use domain::limits::{LABEL_BYTES, LONG_POLL_S, PAGE_ITEMS, PAGE_ITEMS_DEFAULT};
 use domain::{JobState, Label, Name, Time};
 use serde::Deserialize;
 use store::jobs::list::JobFilter;
+use store::subjects::list::SubjectFilter;
 use utoipa::IntoParams;
 use wire::Timestamp;
 
@@ -45,6 +46,27 @@ pub(crate) struct DeliveryQuery {
     pub(crate) limit: Option<String>,
     /// `next_cursor` of the page before.
     pub(crate) cursor: Option<String>,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct SubjectQuery {
+    kind: Option<String>,
+    /// The beginning of the id.
+    prefix: Option<String>,
+    /// Items on a page: 1 to 500, 50 unless set.
+    #[param(value_type = Option<u32>)]
+    pub(crate) limit: Option<String>,
+    /// `next_cursor` of the page before.
+    pub(crate) cursor: Option<String>,
+}
+
+impl SubjectQuery {
+    pub(crate) fn filter(&self) -> Result<SubjectFilter, ApiError> {
+        let kind = name("kind", &self.kind)?.map(|kind| Name::stored(&kind));
+        Ok(SubjectFilter { kind, prefix: text("prefix", &self.prefix)? })
+    }
 }
 
 #[derive(Deserialize, IntoParams)]

@@ -92,7 +92,7 @@ impl Operation for Cancel {
             job.apply(Event::Cancel, tx.now()).map_err(|refusal| StoreError::unexpected(refusal.to_string()))?;
         let revoke = before.state.is_claimed();
         let actor = Some(self.actor.clone());
-        let step = Step { before, after, event: "canceled", actor, error: None, result: None, revoke };
+        let step = Step { actor, revoke, ..Step::new(before, after, "canceled", None, None) };
         let mut changes = Changes::default();
         transition::apply(tx, &self.lanes, vec![step], &mut changes, &mut effects).await?;
         changes.write(tx).await?;

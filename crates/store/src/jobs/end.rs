@@ -73,6 +73,8 @@ pub(crate) struct Gone {
     pub(crate) epoch: Epoch,
     pub(crate) attempt: i32,
     pub(crate) webhook: bool,
+    pub(crate) subject: Option<String>,
+    pub(crate) process: Option<String>,
     pub(crate) unique_key: Option<String>,
     pub(crate) triggered_by: Option<String>,
 }
@@ -99,6 +101,8 @@ impl Gone {
             webhook: row.opt_text(7)?.is_some(),
             unique_key: row.opt_text(8)?,
             triggered_by: row.opt_text(10)?,
+            subject: row.opt_text(11)?,
+            process: row.opt_text(12)?,
         })
     }
 }
@@ -116,7 +120,7 @@ const END: Sql = Sql::new(
          from jobs where id = $1 and tenant = $2 and epoch = $3 and worker is $4",
         "delete from jobs where id = $1 and tenant = $2 and epoch = $3 and worker is $4
          returning id, tenant, lane, state, claim, held, attempt, webhook,
-             case when unique_until is null then unique_key end, epoch, triggered_by",
+             case when unique_until is null then unique_key end, epoch, triggered_by, subject, process",
     ],
     "with o as (
          select * from unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::uuid[], $5::bigint[], $6::text[], $7::json[],
@@ -138,7 +142,7 @@ const END: Sql = Sql::new(
              parent, triggered_by
          from gone)
      select id, tenant, lane, state, claim, held, attempt, webhook, case when unique_until is null then unique_key end,
-         epoch, triggered_by
+         epoch, triggered_by, subject, process
      from gone",
 );
 
@@ -176,7 +180,7 @@ const FINISH: Sql = Sql::new(
          where j.id = n.value and j.tenant = $2 and j.epoch = $3 and j.worker = $4",
         "delete from jobs where id in (select value from rarray($1)) and tenant = $2 and epoch = $3 and worker = $4
          returning id, tenant, lane, state, claim, held, attempt, webhook,
-             case when unique_until is null then unique_key end, epoch, triggered_by",
+             case when unique_until is null then unique_key end, epoch, triggered_by, subject, process",
     ],
     "with gone as (
          delete from jobs where id = any($1::uuid[]) and tenant = $2 and epoch = $3 and worker = $4 returning *),
@@ -189,7 +193,7 @@ const FINISH: Sql = Sql::new(
              process, run, unique_key, concurrency_key, tags, phase, webhook, parent, triggered_by
          from gone)
      select id, tenant, lane, state, claim, held, attempt, webhook, case when unique_until is null then unique_key end,
-         epoch, triggered_by
+         epoch, triggered_by, subject, process
      from gone",
 );
 

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use domain::limits::SUBJECT_UNPARKED;
 use domain::{Epoch, JobId, Label, Name, TenantId};
 
 use crate::error::StoreError;
@@ -29,9 +30,12 @@ pub(crate) fn key_scope(queue: &Name, key: &str) -> String {
     format!("key {queue} {key}")
 }
 
+/// What the scope of a subject begins with.
+pub(crate) const SUBJECT: &str = "subject ";
+
 /// A job with a subject and no process holds its kind.
 pub(crate) fn subject_scope(subject: &str, process: Option<&str>, kind: &Name) -> String {
-    format!("subject {} {subject}", process.unwrap_or(kind.as_str()))
+    format!("{SUBJECT}{} {subject}", process.unwrap_or(kind.as_str()))
 }
 
 pub(crate) fn wants(
@@ -133,6 +137,8 @@ pub(crate) async fn give_back(
             queues.push((TenantId(tenant), Name::stored(queue)));
             continue;
         }
+        // Several processes may wait for one subject and not exclude each other: all of them look again.
+        let count = if scope.starts_with(SUBJECT) { SUBJECT_UNPARKED } else { count };
         let rows = tx.query(&UNPARK, &[Param::Int(tenant), Param::Text(&scope), Param::Int(count)]).await?;
         for row in rows {
             lanes.push(row.int(0)?);

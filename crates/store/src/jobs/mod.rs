@@ -10,6 +10,7 @@ pub(crate) mod holds;
 pub mod list;
 pub mod prune;
 pub mod retry;
+pub(crate) mod revocations;
 pub mod settle;
 pub mod signal;
 pub(crate) mod transition;

@@ -1,6 +1,6 @@
 //! Forgets ended jobs after their queue's retention, with their artifacts, together (Q14). History keeps the last word.
 
-use domain::limits::{IDEMPOTENCY_KEEP_S, MAINTENANCE_ROWS, RETENTION_S_DEFAULT};
+use domain::limits::{IDEMPOTENCY_KEEP_S, MAINTENANCE_ROWS, RETENTION_S_DEFAULT, TIMELINE_RETENTION_S};
 use domain::{JobId, Name, TenantId, Time};
 use uuid::Uuid;
 
@@ -209,6 +209,8 @@ const OLD_UNIQUE: Sql = Sql::both(&["delete from unique_keys where (tenant, queu
          select tenant, queue, key from unique_keys where until <= $1 order by until limit $2)"]);
 // The dead are kept for a day, so that a late word of theirs is told apart from a stranger's.
 const OLD_WORKERS: Sql = Sql::both(&["delete from workers where dead_at < $1"]);
+const OLD_TIMELINE: Sql = Sql::both(&["delete from timeline where id in (
+         select id from timeline where at < $1 order by at, id limit $2)"]);
 const OLD_LOG: Sql = Sql::both(&["delete from prunings where at < $1"]);
 
 impl Operation for PruneRest {
@@ -222,9 +224,12 @@ impl Operation for PruneRest {
         tx.execute(&OLD_UNIQUE, &[Param::Time(now), rows]).await?;
         let workers = tx.execute(&OLD_WORKERS, &[Param::Time(now.plus_s(-86_400))]).await?;
         tx.execute(&OLD_LOG, &[Param::Time(now.plus_s(-RETENTION_S_DEFAULT))]).await?;
-        for (kind, count, kept_s) in
-            [("history", history, self.history_retention_s), ("idempotency", keys, IDEMPOTENCY_KEEP_S)]
-        {
+        let timeline = tx.execute(&OLD_TIMELINE, &[Param::Time(now.plus_s(-TIMELINE_RETENTION_S)), rows]).await?;
+        for (kind, count, kept_s) in [
+            ("history", history, self.history_retention_s),
+            ("timeline", timeline, TIMELINE_RETENTION_S),
+            ("idempotency", keys, IDEMPOTENCY_KEEP_S),
+        ] {
             if count > 0 {
                 let why = format!("{kind} is kept {kept_s} s");
                 let params = [Param::Time(now), Param::Text(kind), Param::Int(count as i64), Param::Text(&why)];

@@ -4,6 +4,7 @@
 //! guard refused, is looked at row by row and decided by the rules.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 use domain::job::{Event, Held};
 use domain::{Epoch, JobError, JobId, JobState, Refusal, Resolution, TenantId, WorkerId};
@@ -17,9 +18,11 @@ use crate::error::StoreError;
 use crate::jobs::end::{self, Ending, Gone};
 use crate::jobs::holds::Holder;
 use crate::jobs::transition::{self, LiveJob, Step};
-use crate::lanes::LaneCache;
+use crate::lanes::{Lane, LaneCache};
 use crate::queues;
 use crate::store::Store;
+use crate::subjects::facts::FactChanges;
+use crate::subjects::work::{self, Left, LeftWith, Work};
 use crate::tx::{Column, Operation, Sql, Tx};
 use crate::workers;
 
@@ -35,12 +38,33 @@ pub struct Outcome {
 pub enum End {
     /// With a result, as JSON.
     Finish(Option<Box<str>>),
+    /// With facts for the job's subject; a job without one has no use for them.
+    FinishWith {
+        result: Option<Box<str>>,
+        facts: FactChanges,
+    },
     Fail(JobError),
     Cancel,
     Snooze {
         delay_ms: i64,
     },
     Release,
+}
+
+impl End {
+    fn result(&self) -> Option<&str> {
+        match self {
+            Self::Finish(result) | Self::FinishWith { result, .. } => result.as_deref(),
+            _ => None,
+        }
+    }
+
+    fn facts(&self) -> Option<&FactChanges> {
+        match self {
+            Self::FinishWith { facts, .. } => Some(facts),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,7 +226,7 @@ impl SettleBatch {
                 let open = Open { place: (number, position), tenant: request.tenant, worker: request.worker, outcome };
                 let first = seen.insert(outcome.job);
                 match outcome.end {
-                    End::Finish(_) if first => finishes.push(open),
+                    End::Finish(_) | End::FinishWith { .. } if first => finishes.push(open),
                     _ => others.push(open),
                 }
             }
@@ -240,6 +264,7 @@ impl SettleBatch {
             attempt: gone.attempt,
         });
         effects.deliveries |= notices::write(tx, &notices.collect::<Vec<_>>()).await? > 0;
+        self.tell_subjects(tx, &gone, &finishes, &lanes, effects).await?;
         let done: HashSet<JobId> = gone.iter().map(|gone| gone.id).collect();
         let (applied, refused): (Vec<_>, Vec<_>) =
             finishes.into_iter().partition(|open| done.contains(&open.outcome.job));
@@ -247,6 +272,34 @@ impl SettleBatch {
             statuses[open.place.0][open.place.1] = Status::Applied;
         }
         Ok(refused)
+    }
+
+    /// What the successes mean for the subjects they were on, if they were on any.
+    async fn tell_subjects(
+        &self,
+        tx: &mut Tx<'_>,
+        gone: &[Gone],
+        finishes: &[Open<'_>],
+        lanes: &HashMap<i64, Arc<Lane>>,
+        effects: &mut Effects,
+    ) -> Result<(), StoreError> {
+        let left = gone.iter().filter_map(|gone| {
+            let subject = gone.subject.as_deref()?;
+            let outcome = finishes.iter().find(|open| open.outcome.job == gone.id);
+            let work = Work {
+                tenant: gone.tenant,
+                subject,
+                process: gone.process.as_deref(),
+                queue: &lanes[&gone.lane].queue,
+                kind: &lanes[&gone.lane].kind,
+                job: gone.id,
+                attempt: gone.attempt,
+                worker: outcome.map(|open| open.worker),
+            };
+            let facts = outcome.and_then(|open| open.outcome.end.facts());
+            Some(Left { work, event: "finished", actor: None, outcome: LeftWith::Success { facts }, over: true })
+        });
+        work::left(tx, &self.lanes, &left.collect::<Vec<_>>(), effects).await
     }
 
     async fn decide(
@@ -345,18 +398,16 @@ impl SettleBatch {
         let job = before.job(&lane.kind, &settings)?;
         let by = Held { worker: open.worker, epoch: open.outcome.epoch };
         let (event, name, error) = match &open.outcome.end {
-            End::Finish(_) => (Event::Finish { by }, "finished", None),
+            End::Finish(_) | End::FinishWith { .. } => (Event::Finish { by }, "finished", None),
             End::Fail(error) => (Event::Fail { by, error: error.clone(), dice: dice() }, "failed", Some(error.clone())),
             End::Cancel => (Event::CancelClaimed { by }, "canceled", None),
             End::Snooze { delay_ms } => (Event::Snooze { by, delay_ms: *delay_ms }, "snoozed", None),
             End::Release => (Event::Release { by }, "released", None),
         };
-        let result = match &open.outcome.end {
-            End::Finish(result) => result.as_deref().map(str::to_owned),
-            _ => None,
-        };
+        let result = open.outcome.end.result().map(str::to_owned);
+        let facts = open.outcome.end.facts().cloned();
         Ok(match job.apply(event, tx.now()) {
-            Ok(after) => Ok(Step { before, after, event: name, actor: None, error, result, revoke: false }),
+            Ok(after) => Ok(Step { facts, ..Step::new(before, after, name, error, result) }),
             Err(refusal) => Err((refusal, before)),
         })
     }
@@ -375,14 +426,10 @@ async fn finish_all(tx: &mut Tx<'_>, finishes: &[Open<'_>]) -> Result<Vec<Gone>,
                 let of = (open.tenant, open.worker, open.outcome.epoch);
                 alike.entry(of).or_default().push(open.outcome.job);
             }
-            End::Finish(Some(result)) => {
-                singly.push(Ending::succeeded(
-                    (open.tenant, open.worker, open.outcome.epoch),
-                    open.outcome.job,
-                    Some(result),
-                ));
+            end => {
+                let of = (open.tenant, open.worker, open.outcome.epoch);
+                singly.push(Ending::succeeded(of, open.outcome.job, end.result()));
             }
-            _ => {}
         }
     }
     let mut gone = Vec::with_capacity(finishes.len());

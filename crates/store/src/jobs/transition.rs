@@ -21,7 +21,10 @@ use crate::effects::Effects;
 use crate::error::StoreError;
 use crate::jobs::end::{Ending, Gone, end};
 use crate::jobs::holds::{self, Holder};
+use crate::jobs::revocations;
 use crate::lanes::{Lane, LaneCache};
+use crate::subjects::facts::FactChanges;
+use crate::subjects::steps::steps_on_subjects;
 use crate::tx::{Column, Param, Row, Sql, Tx};
 
 /// A live job's row, as far as transitions need it.
@@ -46,14 +49,15 @@ pub(crate) struct LiveJob {
     pub(crate) process: Option<String>,
     pub(crate) webhook: Option<String>,
     pub(crate) created_at: Time,
+    pub(crate) triggered_by: Option<String>,
 }
 
 const LOAD: Sql = Sql::new(
     &["select id, tenant, lane, state, run_at, worker, claim, held, epoch, attempt, max_attempts, started_at, begun_at,
-           wait_s, retry, subject, process, webhook, created_at
+           wait_s, retry, subject, process, webhook, created_at, triggered_by
        from jobs where id = $1"],
     "select id, tenant, lane, state, run_at, worker, claim, held, epoch, attempt, max_attempts, started_at, begun_at,
-         wait_s, retry, subject, process, webhook, created_at
+         wait_s, retry, subject, process, webhook, created_at, triggered_by
      from jobs where id = any($1::uuid[]) order by id for update",
 );
 
@@ -86,6 +90,7 @@ impl LiveJob {
             process: row.opt_text(16)?,
             webhook: row.opt_text(17)?,
             created_at: row.time(18)?,
+            triggered_by: row.opt_text(19)?,
         })
     }
 
@@ -124,8 +129,23 @@ pub(crate) struct Step {
     pub(crate) actor: Option<String>,
     pub(crate) error: Option<JobError>,
     pub(crate) result: Option<String>,
+    /// Facts that the worker hands over for the job's subject.
+    pub(crate) facts: Option<FactChanges>,
     /// The worker has not let go yet: what the job holds stays held until it answers or its lease passes.
     pub(crate) revoke: bool,
+}
+
+impl Step {
+    /// A step of the job's own worker, or of its death.
+    pub(crate) fn new(
+        before: LiveJob,
+        after: Job,
+        event: &'static str,
+        error: Option<JobError>,
+        result: Option<String>,
+    ) -> Self {
+        Self { before, after, event, actor: None, error, result, facts: None, revoke: false }
+    }
 }
 
 /// Writes the steps and all that follows from them.
@@ -150,7 +170,7 @@ pub(crate) async fn apply(
     }
     send_back(tx, &returning).await?;
     write_history(tx, &returning).await?;
-    revoke(tx, &steps).await?;
+    revocations::write(tx, &steps).await?;
     let mut let_go: Vec<Holder> = Vec::new();
     for step in &steps {
         let lane = &of_lane[&step.before.lane];
@@ -172,6 +192,7 @@ pub(crate) async fn apply(
     free_unique_keys(tx, ended.iter()).await?;
     dead_letters::jobs::bury(tx, steps.iter().filter_map(Step::failed).collect()).await?;
     handlers_ended(tx, &ended, &steps).await?;
+    steps_on_subjects(tx, lanes, &steps, &of_lane, effects).await?;
     effects.deliveries |= notify(tx, &steps, &of_lane).await?;
     Ok(())
 }
@@ -283,30 +304,6 @@ async fn write_history(tx: &mut Tx<'_>, steps: &[&Step]) -> Result<(), StoreErro
     ];
     let now = Param::Time(tx.now());
     tx.execute_each(&HISTORY, &columns, &[now]).await.map(|_| ())
-}
-
-const REVOKE: Sql = Sql::new(
-    &["insert into revocations (worker, job, tenant, epoch, at) values ($1, $2, $3, $4, $5)
-       on conflict do nothing"],
-    "insert into revocations (worker, job, tenant, epoch, at)
-     select n.*, $5 from unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::bigint[]) n
-     on conflict do nothing",
-);
-
-async fn revoke(tx: &mut Tx<'_>, steps: &[Step]) -> Result<(), StoreError> {
-    let revoked: Vec<(&LiveJob, WorkerId)> = steps
-        .iter()
-        .filter(|step| step.revoke)
-        .filter_map(|step| step.before.worker.map(|worker| (&step.before, worker)))
-        .collect();
-    let columns = [
-        Column::uuids(revoked.iter().map(|(_, worker)| worker.uuid())),
-        Column::jobs(revoked.iter().map(|(job, _)| job.id)),
-        Column::ints(revoked.iter().map(|(job, _)| job.tenant.0)),
-        Column::ints(revoked.iter().map(|(job, _)| job.epoch.0)),
-    ];
-    let now = Param::Time(tx.now());
-    tx.execute_each(&REVOKE, &columns, &[now]).await.map(|_| ())
 }
 
 const CLOSE_CLAIMS: Sql = Sql::new(

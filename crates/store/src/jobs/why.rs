@@ -3,10 +3,11 @@
 use domain::why::{Circumstances, Why};
 use domain::{JobId, JobState, TenantId};
 
+use crate::backoffs;
 use crate::codec::from_json;
 use crate::error::StoreError;
 use crate::jobs::get::{StoredJob, find};
-use crate::jobs::holds::queue_scope;
+use crate::jobs::holds::{SUBJECT, queue_scope};
 use crate::queues;
 use crate::store::Store;
 use crate::tx::{Operation, Param, Sql, Tx};
@@ -70,7 +71,13 @@ impl AskWhy {
             known.queue_paused = Some(row.text(0)?);
         }
         match &job.parked {
-            Some(scope) if scope.starts_with("subject ") => known.subject_busy = job.subject.clone(),
+            Some(scope) if scope.starts_with(SUBJECT) => known.subject_busy = job.subject.clone(),
+            Some(scope) if scope.starts_with(backoffs::SCOPE) => {
+                let subject = job.subject.as_deref().unwrap_or_default();
+                let all = backoffs::of_subject(tx, self.tenant, subject).await?;
+                let by = all.into_iter().find(|stored| backoffs::scope(&stored.process, subject) == *scope);
+                known.backoff = by.map(|stored| stored.backoff);
+            }
             Some(scope) => known.limit = Some(format!("all places are taken for {scope}")),
             None => known.limit = self.queue_limit(tx, job).await?,
         }

@@ -21,6 +21,8 @@ struct Unpark;
 const FORGOTTEN: Sql = Sql::both(&["update jobs set parked = null where id in (
          select j.id from jobs j where j.parked is not null
              and not exists (select 1 from holds h where h.tenant = j.tenant and h.scope = j.parked)
+             and not exists (select 1 from backoffs b where b.tenant = j.tenant and b.subject = j.subject
+                 and j.parked = 'backoff ' || b.process || ' ' || b.subject)
          limit 1000)"]);
 
 impl Operation for Unpark {

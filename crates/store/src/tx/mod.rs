@@ -187,6 +187,18 @@ impl Tx<'_> {
         }
     }
 
+    /// Holds a name together with others that hold it so: whoever asks for it with `lock` waits for all of them.
+    pub async fn lock_shared(&mut self, name: &str) -> Result<(), StoreError> {
+        match &mut self.driver {
+            Driver::Sqlite(_) => Ok(()),
+            Driver::Postgres(tx) => {
+                let sql = "select count(pg_advisory_xact_lock_shared(hashtextextended(name, 0))) \
+                           from unnest($1::text[]) name";
+                tx.query(sql, &[Column::texts([name])], &[]).await.map(|_| ())
+            }
+        }
+    }
+
     /// Holds names until the end of the transaction: whoever asks for one of them waits.
     ///
     /// SQLite has one writer, which holds everything already.

@@ -255,7 +255,7 @@ async fn take_from(
             Fate::Expired => (Event::Expire { by }, "expired", Some(JobError::expired())),
         };
         let after = job.apply(event, now).map_err(|refusal| StoreError::unexpected(refusal.to_string()))?;
-        steps.push(Step { before, after, event: name, actor: None, error, result: None, revoke: false });
+        steps.push(Step::new(before, after, name, error, None));
     }
     let taken = steps.len();
     transition::apply(tx, lanes, steps, changes, effects).await?;
@@ -307,7 +307,7 @@ impl Operation for TimeOut {
         let after = before.job(&lane.kind, &settings)?.apply(event, now);
         let after = after.map_err(|refusal| StoreError::unexpected(refusal.to_string()))?;
         let error = Some(JobError::timeout(timeout_s));
-        let step = Step { before, after, event: "failed", actor: None, error, result: None, revoke: true };
+        let step = Step { revoke: true, ..Step::new(before, after, "failed", error, None) };
         let mut changes = Changes::default();
         transition::apply(tx, &self.lanes, vec![step], &mut changes, &mut effects).await?;
         changes.write(tx).await?;

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use domain::{JobId, JobState, TenantId, WorkerId};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use store::backoffs::by_hand::{Lockout, Until};
 use store::jobs::cancel::Canceled;
 use store::jobs::claim::Claimed;
 use store::jobs::enqueue::{EnqueueReply, NewJob};
@@ -224,6 +225,10 @@ impl<'a> Run<'a> {
             Step::Promote => Answer::Promoted(store.promote_due().await?.jobs),
             Step::Sweep => Answer::Swept(store.sweep().await?),
             Step::Unpark => Answer::Unparked(store.unpark_forgotten().await?),
+            Step::LetIn { subject, process } => {
+                Answer::Found(store.let_in(tenant, subject, process, "me".into()).await?)
+            }
+            Step::Scan => Answer::Scanned(store.scan().await?.unparked),
             Step::Remove { worker } => Answer::Found(store.remove_worker(tenant, self.workers[worker]).await?),
             Step::Drain { worker } => Answer::Found(store.drain_worker(tenant, self.workers[worker]).await?),
             other => {
@@ -232,6 +237,11 @@ impl<'a> Run<'a> {
                     Step::Pause { queue } => store.pause_queue(tenant, queue, "me".into(), None).await?,
                     Step::Resume { queue } => store.resume_queue(tenant, queue).await?,
                     Step::Put { queue, settings } => store.put_queue(tenant, queue, settings).await?,
+                    Step::LockOut { subject, process, for_s } => {
+                        let until = for_s.map_or(Until::Forever, Until::Seconds);
+                        let (cause, actor) = ("hands off".into(), "me".into());
+                        store.lock_out(tenant, Lockout { subject, process, until, cause, actor }).await?;
+                    }
                     Step::Pass { seconds } => {
                         self.clock.advance_ms(seconds * 1_000);
                         self.serve().await;
@@ -368,6 +378,17 @@ fn dump_model(model: &Model) -> Dump {
         ("holds", model.holds.iter().map(|(scope, job, epoch)| format!("{job} {} {scope}", epoch.0)).collect()),
         ("revocations", model.revocations.iter().map(|(w, job, epoch)| format!("{w} {job} {}", epoch.0)).collect()),
         ("claims", counted(claims.iter().map(|(worker, jobs)| format!("{worker} {jobs}")))),
+        (
+            "backoffs",
+            model
+                .backoffs
+                .iter()
+                .map(|((subject, process), backoff)| {
+                    let (wait, ends) = (backoff.wait_s.unwrap_or(0), i32::from(backoff.until.is_some()));
+                    format!("{process} off {subject} for {} waits {wait} ends {ends}", backoff.cause.replace(' ', "_"))
+                })
+                .collect(),
+        ),
         ("unique keys", model.unique.iter().map(|((q, key), (job, _))| format!("{job} {q} {key}")).collect()),
         (
             "deliveries",
@@ -409,6 +430,8 @@ const LIVE: Sql = Sql::both(&["select id, coalesce(wait_s, 0) from jobs where te
 const HOLDS: Sql = Sql::both(&["select job, epoch, scope from holds where tenant = $1"]);
 const REVOCATIONS: Sql = Sql::both(&["select worker, job, epoch from revocations where tenant = $1"]);
 const CLAIMS: Sql = Sql::both(&["select worker, remaining from claims where tenant = $1"]);
+const BACKOFFS: Sql = Sql::both(&["select process, subject, cause, coalesce(wait_s, 0),
+     case when until is null then 0 else 1 end from backoffs where tenant = $1"]);
 const UNIQUE: Sql = Sql::both(&["select job, queue, key from unique_keys where tenant = $1"]);
 const DELIVERIES: Sql = Sql::both(&["select job, op, body from deliveries where tenant = $1"]);
 const WORKERS: Sql = Sql::both(&["select id, coalesce(affinity, '-'), case when dead_at is null then 0 else 1 end
@@ -440,6 +463,12 @@ impl Operation for Rows {
             claims.push(format!("worker:{} {}", row.uuid(0)?, row.int(1)?));
         }
         dump.insert("claims", counted(claims.into_iter()));
+        let mut backoffs = BTreeSet::new();
+        for row in tx.query(&BACKOFFS, &of).await? {
+            let (process, subject, cause) = (row.text(0)?, row.text(1)?, row.text(2)?.replace(' ', "_"));
+            backoffs.insert(format!("{process} off {subject} for {cause} waits {} ends {}", row.int(3)?, row.int(4)?));
+        }
+        dump.insert("backoffs", backoffs);
         let mut unique = BTreeSet::new();
         for row in tx.query(&UNIQUE, &of).await? {
             unique.insert(format!("job:{} {} {}", row.job(0)?, row.text(1)?, row.text(2)?));

@@ -22,6 +22,8 @@ mod signal;
 mod sql_function;
 mod statements;
 mod tokens;
+mod subjects;
+mod subjects_at_work;
 mod twin;
 mod url;
 mod why;

@@ -145,6 +145,11 @@ impl Model {
             if room.get(&queue) == Some(&0) {
                 continue;
             }
+            if let Some(scope) = self.held_off(number) {
+                self.jobs[number].parked = Some(scope);
+                more = true;
+                continue;
+            }
             let mut scopes = self.wants(number);
             let full = |(scope, limit): &&(String, usize)| self.holders(scope) >= *limit;
             if let Some((scope, _)) = scopes.iter().find(full) {

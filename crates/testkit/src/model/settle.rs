@@ -28,7 +28,7 @@ impl Model {
         }
         let by = Held { worker: worker_id(worker), epoch };
         let (event, name, cause) = match end {
-            End::Finish(_) => (Event::Finish { by }, "finished", None),
+            End::Finish(_) | End::FinishWith { .. } => (Event::Finish { by }, "finished", None),
             End::Fail(error) => {
                 (Event::Fail { by, error: error.clone(), dice: 0.0 }, "failed", Some(error.code.as_str()))
             }
@@ -59,6 +59,7 @@ impl Model {
         };
         self.jobs[number].tell(name, worker, cause);
         self.set(number, after);
+        self.back_off(number, cause);
         let job = &mut self.jobs[number];
         job.claim = None;
         job.deadline = None;

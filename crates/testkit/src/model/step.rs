@@ -78,6 +78,17 @@ pub enum Step {
         queue: Name,
         settings: QueueSettings,
     },
+    /// Without end, unless for so long.
+    LockOut {
+        subject: Label,
+        process: String,
+        for_s: Option<i64>,
+    },
+    LetIn {
+        subject: Label,
+        process: String,
+    },
+    Scan,
     Pass {
         seconds: i64,
     },
@@ -105,6 +116,7 @@ pub enum Answer {
     Promoted(usize),
     Swept(Swept),
     Unparked(u64),
+    Scanned(usize),
     Found(bool),
     Done,
 }
@@ -151,11 +163,14 @@ impl Model {
             Step::Sweep => Answer::Swept(self.sweep()),
             Step::Unpark => Answer::Unparked(self.unpark_forgotten()),
             Step::Remove { worker } => Answer::Found(self.remove(worker)),
+            Step::LetIn { subject, process } => Answer::Found(self.let_in(subject.as_str(), &process)),
+            Step::Scan => Answer::Scanned(self.unpark_past()),
             Step::Drain { worker } => Answer::Found(self.drain(worker)),
             other => {
                 match other {
                     Step::Pause { queue } => self.pause(&queue),
                     Step::Resume { queue } => self.resume(&queue),
+                    Step::LockOut { subject, process, for_s } => self.lock_out(subject.as_str(), &process, for_s),
                     Step::Put { queue, settings } => self.put_queue(&queue, settings),
                     Step::Pass { seconds } => self.pass_ms(seconds * 1_000),
                     Step::Outage { seconds } => self.outage(seconds * 1_000),
@@ -200,8 +215,10 @@ pub fn generate(rng: &mut StdRng, model: &Model) -> Step {
         17..42 => Step::Claim { worker, max: rng.random_range(1..5), affinity: affinity(rng, 8) },
         42..58 => settle(rng, model, worker),
         58..66 => Step::Pass { seconds: 10 * rng.random_range(1..4) },
-        66..71 => Step::Promote,
-        71..76 => Step::Sweep,
+        66..70 => Step::Promote,
+        70..74 => Step::Sweep,
+        74 => lock_out(rng),
+        75 => Step::Scan,
         76..80 => Step::Heartbeat { worker, affinity: affinity(rng, 4) },
         80..84 => Step::Cancel { job },
         84..87 => {
@@ -216,8 +233,9 @@ pub fn generate(rng: &mut StdRng, model: &Model) -> Step {
         95 => Step::Drain { worker },
         96 => Step::CancelByKey { queue: queue(rng), key: unique(rng) },
         97 => Step::Outage { seconds: 60 },
-        98 => Step::Unpark,
-        _ => Step::Fold,
+        98 if rng.random_ratio(1, 2) => Step::Unpark,
+        98 => Step::Fold,
+        _ => Step::LetIn { subject: subject(rng), process: process(rng) },
     }
 }
 
@@ -269,11 +287,11 @@ fn delay(rng: &mut StdRng) -> Option<i64> {
 
 fn new_job(rng: &mut StdRng) -> NewJob {
     let mut often = |of: u32| rng.random_ratio(1, of);
-    let (subject, process, key, keyed, timed, retried, hooked, other_kind, urgent) =
+    let (on_subject, process, key, keyed, timed, retried, hooked, other_kind, urgent) =
         (often(4), often(3), often(3), often(8), often(3), often(3), often(6), often(4), often(5));
     let unique = keyed.then(|| Unique { key: unique(rng), for_s: rng.random_ratio(1, 2).then_some(35) });
     let extras = Extras {
-        subject: subject.then(|| label(["m", "n"][rng.random_range(0..2)])),
+        subject: on_subject.then(|| subject(rng)),
         process: process.then(|| name("p")),
         concurrency_key: key.then(|| label("c")),
         unique,
@@ -323,6 +341,20 @@ fn end(rng: &mut StdRng) -> End {
         8 => End::Snooze { delay_ms: [5_000, 15_000][rng.random_range(0..2)] },
         _ => End::Release,
     }
+}
+
+fn subject(rng: &mut StdRng) -> Label {
+    label(["m", "n"][rng.random_range(0..2)])
+}
+
+/// `k` stands for jobs of that kind that have no process.
+fn process(rng: &mut StdRng) -> String {
+    ["p", "*", "k"][rng.random_range(0..3)].into()
+}
+
+fn lock_out(rng: &mut StdRng) -> Step {
+    let for_s = rng.random_ratio(2, 3).then(|| [15, 35][rng.random_range(0..2)]);
+    Step::LockOut { subject: subject(rng), process: process(rng), for_s }
 }
 
 fn put(rng: &mut StdRng) -> Step {

@@ -4,8 +4,10 @@ mod artifacts;
 mod calls;
 mod deliveries;
 mod jobs;
+mod processes;
 mod queues;
 mod signals;
+mod subjects;
 mod tasks;
 pub(crate) mod tokens;
 mod workers;
@@ -24,5 +26,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(queues::routes())
         .merge(workers::routes())
         .merge(tokens::routes())
+        .merge(subjects::routes())
+        .merge(processes::routes())
         .merge(tasks::routes())
 }

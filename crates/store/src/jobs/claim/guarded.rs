@@ -9,6 +9,8 @@ use crate::deliveries::notices::QUEUES_OWN;
 use crate::error::StoreError;
 use crate::jobs::holds::{self, Holder, Want};
 use crate::lanes::Lane;
+use crate::subjects::guard::{Exclusions, HeldOff, OnSubject};
+use crate::subjects::work::{self, Work};
 use crate::tx::{Column, Param, Row, Sql, Tx};
 
 /// Guarded jobs one claim looks at: each may need locks of its own.
@@ -60,11 +62,14 @@ impl Taking {
             rows.iter().map(|row| Candidate::read(row, &by_lane)).collect::<Result<Vec<_>, StoreError>>()?;
         candidates.sort_by_key(|candidate| (candidate.run_at, candidate.id));
         candidates.truncate(look);
-        let scopes: BTreeSet<&str> =
-            candidates.iter().flat_map(|candidate| candidate.wants.iter().map(|want| want.scope.as_str())).collect();
+        let on_subjects = candidates.iter().filter_map(|candidate| candidate.on.as_ref());
+        let exclusions = Exclusions::load(tx, self.tenant, on_subjects).await?;
+        candidates.iter_mut().for_each(|candidate| candidate.excludes = exclusions.scopes(candidate.on.as_ref()));
+        let scopes: BTreeSet<&str> = candidates.iter().flat_map(Candidate::scopes).collect();
         let mut holders = holds::lock_and_count(tx, self.tenant, &scopes).await?;
+        let held_off = HeldOff::load(tx, self.tenant, candidates.iter().filter_map(|c| c.on.as_ref())).await?;
         let mut taken: Vec<&Candidate> = Vec::new();
-        let mut parked: Vec<(&Candidate, &str)> = Vec::new();
+        let mut parked: Vec<(&Candidate, String)> = Vec::new();
         for candidate in &candidates {
             if taken.len() == want {
                 break;
@@ -72,9 +77,14 @@ impl Taking {
             if self.room.get(&candidate.queue).is_some_and(|room| *room == 0) {
                 continue;
             }
-            let full = |want: &&Want| holders.get(&want.scope).copied().unwrap_or(0) >= want.limit;
-            if let Some(blocked) = candidate.wants.iter().find(full) {
-                parked.push((candidate, &blocked.scope));
+            if let Some(scope) = held_off.scope(candidate.on.as_ref()) {
+                parked.push((candidate, scope));
+                continue;
+            }
+            let held = |scope: &str| holders.get(scope).copied().unwrap_or(0);
+            let full = candidate.wants.iter().find(|want| held(&want.scope) >= want.limit).map(|want| &want.scope);
+            if let Some(scope) = full.or_else(|| candidate.excludes.iter().find(|scope| held(scope) > 0)) {
+                parked.push((candidate, scope.clone()));
                 continue;
             }
             for want in &candidate.wants {
@@ -86,7 +96,7 @@ impl Taking {
             taken.push(candidate);
         }
         let park =
-            [Column::jobs(parked.iter().map(|(job, _)| job.id)), Column::texts(parked.iter().map(|(_, scope)| *scope))];
+            [Column::jobs(parked.iter().map(|(job, _)| job.id)), Column::texts(parked.iter().map(|(_, s)| s.as_str()))];
         tx.execute_each(&PARK, &park, &[]).await?;
         let held: Vec<(String, Holder)> = taken.iter().flat_map(|candidate| candidate.holds()).collect();
         holds::take(tx, self.tenant, &held).await?;
@@ -98,9 +108,27 @@ impl Taking {
         ];
         let params = [Param::from(self.worker), Param::Uuid(self.claim), Param::Time(tx.now())];
         let rows = tx.query_each(&TAKE_CHOSEN, &columns, &params).await?;
+        let before = self.jobs.len();
         self.add(&rows, &by_lane.iter().map(|(id, head)| (*id, &head.lane)).collect())?;
+        self.tell_subjects(tx, before).await?;
         // Parked jobs, and those of a queue that is full now, stood before others that were not looked at.
         Ok(!parked.is_empty() || candidates.len() == look)
+    }
+
+    /// The timelines of the subjects hear of the jobs that were taken since there were `before`.
+    async fn tell_subjects(&self, tx: &mut Tx<'_>, before: usize) -> Result<(), StoreError> {
+        let on_subjects = self.jobs[before..].iter().filter_map(|job| Some((job, job.subject.as_deref()?)));
+        let started = on_subjects.map(|(job, subject)| Work {
+            tenant: self.tenant,
+            subject,
+            process: job.process.as_deref(),
+            queue: &job.queue,
+            kind: &job.kind,
+            job: job.id,
+            attempt: job.attempt,
+            worker: Some(self.worker),
+        });
+        work::started(tx, &started.collect::<Vec<_>>()).await
     }
 }
 
@@ -112,9 +140,12 @@ struct Candidate {
     queue: Name,
     run_at: Time,
     timeout_s: Option<i64>,
+    on: Option<OnSubject>,
     wants: Vec<Want>,
     /// Its queue hears of its changes, unless somebody else does.
     queue_webhook: bool,
+    /// What must be free although the job does not hold it: the subject, for processes that exclude this one.
+    excludes: Vec<String>,
     /// The place in its queue that it takes, where places are counted.
     place: Option<String>,
 }
@@ -124,6 +155,11 @@ impl Candidate {
         let head = lanes.get(&row.int(1)?).ok_or_else(|| StoreError::unexpected("a job from another lane"))?;
         let Lane { queue, kind, .. } = &head.lane;
         let subject = row.opt_text(3)?.map(|text| Label::stored(&text));
+        let process = row.opt_text(4)?;
+        let on = subject.as_ref().map(|subject| OnSubject {
+            subject: subject.to_string(),
+            process: process.clone().unwrap_or_else(|| kind.to_string()),
+        });
         let key = row.opt_text(5)?.map(|text| Label::stored(&text));
         let per_key = head.settings.per_key_limit();
         Ok(Self {
@@ -132,10 +168,17 @@ impl Candidate {
             queue: queue.clone(),
             run_at: row.time(2)?,
             timeout_s: row.opt_int(6)?.or_else(|| head.settings.timeout_s_for(kind)),
-            wants: holds::wants(queue, kind, subject.as_ref(), row.opt_text(4)?.as_deref(), key.as_ref(), per_key),
+            on,
+            wants: holds::wants(queue, kind, subject.as_ref(), process.as_deref(), key.as_ref(), per_key),
+            excludes: Vec::new(),
             queue_webhook: head.settings.webhook.is_some(),
             place: head.settings.concurrency.map(|_| holds::queue_scope(queue)),
         })
+    }
+
+    /// Everything that must be looked at, and locked while it is, before the job may be taken.
+    fn scopes(&self) -> impl Iterator<Item = &str> {
+        self.wants.iter().map(|want| want.scope.as_str()).chain(self.excludes.iter().map(String::as_str))
     }
 
     fn holds(&self) -> impl Iterator<Item = (String, Holder)> + '_ {

@@ -1,5 +1,7 @@
 //! From what the store gives to what goes over the wire.
 
+pub(crate) mod subject;
+
 use domain::{JobError, RetryPolicy, Right, Time};
 use store::StoreError;
 use store::jobs::claim::ClaimedJob;

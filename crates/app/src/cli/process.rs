@@ -1,0 +1,230 @@
+//! `windlass process`: what is to be done to which subjects (W1, W7).
+
+use clap::{Args, Subcommand};
+use client::Client;
+use wire::{Condition, ProcessRequest, ProcessView, RetrySettings, Selector};
+
+use super::exit::{Exit, UsageError};
+use super::job::payload;
+use super::output::{self, Details, Listing, Output, cell, moment, relative, relative_maybe};
+use super::queue::retry;
+
+#[derive(Subcommand)]
+pub(crate) enum Verb {
+    /// List processes with their figures.
+    List,
+    /// Show one process.
+    Show { name: String },
+    /// Declare a process, or change what is named of one.
+    Set(Box<SetArgs>),
+    /// List the subjects for which a job may be made now, first come first.
+    Eligible {
+        name: String,
+        /// Where the page before ended.
+        #[arg(long)]
+        cursor: Option<String>,
+    },
+    /// Take a process back; its jobs go on, and no more are made.
+    Delete { name: String },
+}
+
+#[derive(Args)]
+pub(crate) struct SetArgs {
+    name: String,
+    /// Which subjects, as JSON: {"all": [{"fact": "state", "equals": "provided"}]}; @FILE, or - for stdin.
+    #[arg(long, value_name = "JSON")]
+    selector: Option<String>,
+    /// The queue its jobs go to.
+    #[arg(long)]
+    queue: Option<String>,
+    /// The kind of its jobs.
+    #[arg(long)]
+    kind: Option<String>,
+    /// What each job carries, as JSON; the subject's id and facts, unless set.
+    #[arg(long, value_name = "JSON")]
+    payload: Option<String>,
+    /// Unfinished jobs at once.
+    #[arg(long, value_name = "N")]
+    max_active: Option<i64>,
+    /// How soon a subject that is still eligible after its job is looked at again.
+    #[arg(long, value_name = "SECONDS")]
+    every_s: Option<i64>,
+    /// A process that may not run on a subject while this one does; all that it shall exclude.
+    #[arg(long, value_name = "PROCESS")]
+    excludes: Vec<String>,
+    /// How long a subject is left alone after a failure.
+    #[arg(long, value_name = "SECONDS")]
+    backoff_initial_s: Option<u64>,
+    /// The longest it is left alone.
+    #[arg(long, value_name = "SECONDS")]
+    backoff_maximum_s: Option<u64>,
+    /// By what the wait grows from failure to failure.
+    #[arg(long, value_name = "N")]
+    backoff_exponent: Option<f64>,
+    /// The share of the wait that chance may add, from 0 to 1.
+    #[arg(long, value_name = "N")]
+    backoff_jitter: Option<f64>,
+}
+
+impl SetArgs {
+    /// The backoff with what was named here changed; `None` when there is nothing in either.
+    fn backoff(&self, settings: Option<RetrySettings>) -> Option<RetrySettings> {
+        let before = settings.unwrap_or_default();
+        let after = RetrySettings {
+            initial_s: self.backoff_initial_s.or(before.initial_s),
+            maximum_s: self.backoff_maximum_s.or(before.maximum_s),
+            exponent: self.backoff_exponent.or(before.exponent),
+            jitter: self.backoff_jitter.or(before.jitter),
+        };
+        if after == RetrySettings::default() { settings } else { Some(after) }
+    }
+}
+
+pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::Result<Exit> {
+    let process = match verb {
+        Verb::List => return list(client, format).await,
+        Verb::Eligible { name, cursor } => return eligible(client, &name, cursor.as_deref(), format).await,
+        Verb::Delete { name } => {
+            client.delete_process(&name).await?;
+            output::note(&format!("Process {name} was taken back."));
+            return Ok(Exit::Done);
+        }
+        Verb::Show { name } => client.process(&name).await?,
+        Verb::Set(args) => set(client, *args).await?,
+    };
+    match format {
+        Output::Json => output::json(&process)?,
+        Output::Table => show(&process)?,
+    }
+    Ok(Exit::Done)
+}
+
+async fn list(client: &Client, format: Output) -> anyhow::Result<Exit> {
+    let mut page = client.processes(None).await?;
+    while let Some(cursor) = page.next_cursor.take() {
+        let next = client.processes(Some(&cursor)).await?;
+        page.items.extend(next.items);
+        page.next_cursor = next.next_cursor;
+    }
+    if format == Output::Json {
+        output::json(&page)?;
+        return Ok(Exit::Done);
+    }
+    if page.items.is_empty() {
+        output::note("There are no processes.");
+        return Ok(Exit::Done);
+    }
+    let mut listing = Listing::new(&["NAME", "QUEUE", "KIND", "ELIGIBLE", "ACTIVE", "IN BACKOFF", "OLDEST"]);
+    for process in &page.items {
+        let active = match process.max_active {
+            Some(most) => format!("{}/{most}", process.active),
+            None => process.active.to_string(),
+        };
+        listing.row([
+            cell(&process.name),
+            cell(&process.queue),
+            cell(&process.kind),
+            cell(process.eligible),
+            cell(active),
+            cell(process.in_backoff),
+            cell(relative_maybe(process.oldest)),
+        ]);
+    }
+    listing.print()?;
+    Ok(Exit::Done)
+}
+
+fn show(process: &ProcessView) -> anyhow::Result<()> {
+    let conditions = |conditions: &Option<Vec<Condition>>| {
+        let all: Vec<String> = conditions.iter().flatten().map(condition).collect();
+        (!all.is_empty()).then(|| all.join("\n"))
+    };
+    let mut details = Details::new();
+    details
+        .text("process", &process.name)
+        .text("eligible", process.eligible)
+        .text("active", process.active)
+        .text("in backoff", process.in_backoff)
+        .maybe("oldest", process.oldest.map(moment))
+        .maybe("subjects of", process.selector.kind.as_ref())
+        .maybe("all of", conditions(&process.selector.all))
+        .maybe("any of", conditions(&process.selector.any))
+        .maybe("none of", conditions(&process.selector.not))
+        .text("makes", format!("{} in queue {}", process.kind, process.queue))
+        .maybe("payload", process.payload.as_ref().map(|payload| payload.get()))
+        .maybe("at once", process.max_active)
+        .text("again after", format!("{} s", process.every_s))
+        .maybe("excludes", (!process.excludes.is_empty()).then(|| process.excludes.join(", ")))
+        .text("backoff", process.backoff.map_or("as the queue retries".into(), retry))
+        .text("declared by", format!("{}, {}", process.principal, relative(process.updated_at)));
+    details.print()
+}
+
+fn condition(condition: &Condition) -> String {
+    let fact = &condition.fact;
+    match (condition.exists, &condition.equals, condition.older_than_s) {
+        (Some(true), _, _) => format!("{fact} is there"),
+        (Some(false), _, _) => format!("{fact} is not there"),
+        (_, Some(value), _) => format!("{fact} is {}", value.get()),
+        (_, _, Some(seconds)) => format!("{fact} is older than {seconds} s"),
+        _ => fact.clone(),
+    }
+}
+
+async fn eligible(client: &Client, name: &str, cursor: Option<&str>, format: Output) -> anyhow::Result<Exit> {
+    let page = client.eligible_subjects(name, cursor).await?;
+    if format == Output::Json {
+        output::json(&page)?;
+        return Ok(Exit::Done);
+    }
+    if page.items.is_empty() {
+        output::note("No subject is eligible now.");
+        return Ok(Exit::Done);
+    }
+    let mut listing = Listing::new(&["SUBJECT", "ELIGIBLE SINCE"]);
+    for subject in &page.items {
+        listing.row([cell(&subject.subject), cell(relative(subject.since))]);
+    }
+    listing.print()?;
+    if let Some(cursor) = &page.next_cursor {
+        output::note(&format!("There are more: --cursor {cursor}"));
+    }
+    Ok(Exit::Done)
+}
+
+/// The route replaces everything, and a person means what is named: so the present settings are read first.
+async fn set(client: &Client, args: SetArgs) -> anyhow::Result<ProcessView> {
+    let before = match client.process(&args.name).await {
+        Ok(process) => Some(process),
+        Err(error) if error.status() == Some(404) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let selector: Option<Selector> = match &args.selector {
+        Some(text) => {
+            let text = payload(text)?;
+            let usage = |error: serde_json::Error| UsageError(format!("--selector: {error}"));
+            Some(serde_json::from_str(text.get()).map_err(usage)?)
+        }
+        None => before.as_ref().map(|process| process.selector.clone()),
+    };
+    let backoff = args.backoff(before.as_ref().and_then(|process| process.backoff));
+    let needed = |name: &str| UsageError(format!("a new process needs --{name}"));
+    let of = |value: Option<String>, before: Option<&String>| value.or_else(|| before.cloned());
+    let mut settings = ProcessRequest {
+        selector: selector.ok_or_else(|| needed("selector"))?,
+        queue: of(args.queue, before.as_ref().map(|process| &process.queue)).ok_or_else(|| needed("queue"))?,
+        kind: of(args.kind, before.as_ref().map(|process| &process.kind)).ok_or_else(|| needed("kind"))?,
+        payload: args.payload.map(|text| payload(&text)).transpose()?,
+        max_active: args.max_active,
+        every_s: args.every_s,
+        excludes: Some(args.excludes).filter(|excludes| !excludes.is_empty()),
+        backoff,
+    };
+    if let Some(before) = before {
+        settings.payload = settings.payload.or(before.payload);
+        settings.max_active = settings.max_active.or(before.max_active);
+        settings.every_s = settings.every_s.or(Some(before.every_s));
+        settings.excludes = settings.excludes.or(Some(before.excludes));
+    }
+    Ok(client.set_process(&args.name, &settings).await?)
+}

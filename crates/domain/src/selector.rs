@@ -1,0 +1,205 @@
+//! Which subjects a process works on: a predicate over facts and their ages (W1).
+//!
+//! A verdict carries the moment at which age alone will change it, so that nobody has to look before then.
+
+use std::collections::BTreeMap;
+
+use crate::name::Name;
+use crate::time::Time;
+
+/// Eligible is a subject of this kind for which every condition of `all`, at least one of `any` (if there are any) and
+/// none of `not` holds. A selector that says nothing selects every subject.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selector {
+    pub kind: Option<Name>,
+    pub all: Vec<Condition>,
+    pub any: Vec<Condition>,
+    pub not: Vec<Condition>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    pub fact: Name,
+    pub test: Test,
+}
+
+/// What is asked of a fact. Only `Exists(false)` holds of a fact that is not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Test {
+    Exists(bool),
+    Equals(FactValue),
+    /// It was set at least this long ago.
+    OlderThan {
+        seconds: i64,
+    },
+}
+
+/// A fact's value in a form in which equal values are equal text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FactValue(pub String);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fact {
+    pub value: FactValue,
+    pub at: Time,
+}
+
+pub type Facts = BTreeMap<Name, Fact>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    pub eligible: bool,
+    /// When the answer becomes the other one if no fact changes; `None`: never.
+    pub changes_at: Option<Time>,
+}
+
+impl Selector {
+    pub fn judge(&self, kind: Option<&str>, facts: &Facts, now: Time) -> Verdict {
+        if self.kind.as_ref().is_some_and(|wanted| Some(wanted.as_str()) != kind) {
+            return Verdict { eligible: false, changes_at: None };
+        }
+        let eligible = self.holds(facts, now);
+        let changes_at = self.moments(facts, now).into_iter().find(|moment| self.holds(facts, *moment) != eligible);
+        Verdict { eligible, changes_at }
+    }
+
+    fn holds(&self, facts: &Facts, now: Time) -> bool {
+        let holds = |condition: &Condition| condition.holds(facts, now);
+        self.all.iter().all(holds) && (self.any.is_empty() || self.any.iter().any(holds)) && !self.not.iter().any(holds)
+    }
+
+    /// The moments after `now` at which a condition becomes true by age, earliest first.
+    fn moments(&self, facts: &Facts, now: Time) -> Vec<Time> {
+        let conditions = self.all.iter().chain(&self.any).chain(&self.not);
+        let mut moments: Vec<Time> =
+            conditions.filter_map(|condition| condition.ripens_at(facts)).filter(|moment| *moment > now).collect();
+        moments.sort_unstable();
+        moments.dedup();
+        moments
+    }
+
+    pub fn conditions(&self) -> usize {
+        self.all.len() + self.any.len() + self.not.len()
+    }
+}
+
+impl Condition {
+    fn holds(&self, facts: &Facts, now: Time) -> bool {
+        let fact = facts.get(&self.fact);
+        match &self.test {
+            Test::Exists(wanted) => fact.is_some() == *wanted,
+            Test::Equals(value) => fact.is_some_and(|fact| fact.value == *value),
+            Test::OlderThan { .. } => self.ripens_at(facts).is_some_and(|moment| moment <= now),
+        }
+    }
+
+    fn ripens_at(&self, facts: &Facts) -> Option<Time> {
+        match self.test {
+            Test::OlderThan { seconds } => facts.get(&self.fact).map(|fact| fact.at.plus_s(seconds)),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn at(seconds: i64) -> Time {
+        Time::from_seconds(seconds)
+    }
+
+    fn fact(value: &str, set_at: i64) -> Fact {
+        Fact { value: FactValue(value.into()), at: at(set_at) }
+    }
+
+    fn facts(facts: &[(&str, Fact)]) -> Facts {
+        facts.iter().map(|(name, fact)| (Name::stored(name), fact.clone())).collect()
+    }
+
+    fn is(name: &str, test: Test) -> Condition {
+        Condition { fact: Name::stored(name), test }
+    }
+
+    fn older(name: &str, seconds: i64) -> Condition {
+        is(name, Test::OlderThan { seconds })
+    }
+
+    fn check(selector: &Selector, facts: &Facts, now: i64, eligible: bool, changes_at: Option<i64>) {
+        let verdict = selector.judge(None, facts, at(now));
+        assert_eq!(verdict, Verdict { eligible, changes_at: changes_at.map(at) });
+    }
+
+    #[test]
+    fn w1_all_any_and_not_mean_what_they_say() {
+        let provided = is("state", Test::Equals(FactValue("\"provided\"".into())));
+        let selector = Selector {
+            all: vec![provided],
+            any: vec![is("ip", Test::Exists(true)), is("mac", Test::Exists(true))],
+            not: vec![is("broken", Test::Exists(true))],
+            ..Selector::default()
+        };
+        let state = ("state", fact("\"provided\"", 0));
+        check(&selector, &facts(std::slice::from_ref(&state)), 1, false, None);
+        check(&selector, &facts(&[state.clone(), ("mac", fact("1", 0))]), 1, true, None);
+        check(&selector, &facts(&[state, ("mac", fact("1", 0)), ("broken", fact("true", 0))]), 1, false, None);
+        check(&selector, &facts(&[("state", fact("\"ready\"", 0)), ("ip", fact("1", 0))]), 1, false, None);
+        check(&Selector::default(), &facts(&[]), 1, true, None);
+    }
+
+    #[test]
+    fn w1_an_age_is_noticed_at_its_due_time_and_not_before() {
+        let silent = Selector { all: vec![older("heartbeat", 600)], ..Selector::default() };
+        let beat = facts(&[("heartbeat", fact("true", 1_000))]);
+        check(&silent, &beat, 1_599, false, Some(1_600));
+        check(&silent, &beat, 1_600, true, None);
+        check(&silent, &facts(&[]), 5_000, false, None);
+        let fresh = Selector { not: vec![older("heartbeat", 600)], ..Selector::default() };
+        check(&fresh, &beat, 1_599, true, Some(1_600));
+        check(&fresh, &beat, 1_600, false, None);
+    }
+
+    #[test]
+    fn an_age_that_changes_nothing_is_no_reason_to_look() {
+        let selector =
+            Selector { all: vec![older("heartbeat", 600), is("ip", Test::Exists(true))], ..Selector::default() };
+        check(&selector, &facts(&[("heartbeat", fact("true", 1_000))]), 1_000, false, None);
+    }
+
+    #[test]
+    fn a_kind_selects_its_subjects_only() {
+        let selector = Selector { kind: Some(Name::stored("machine")), ..Selector::default() };
+        assert!(selector.judge(Some("machine"), &Facts::new(), at(0)).eligible);
+        assert!(!selector.judge(Some("game"), &Facts::new(), at(0)).eligible);
+        assert!(!selector.judge(None, &Facts::new(), at(0)).eligible);
+    }
+
+    fn conditions() -> impl Strategy<Value = Vec<Condition>> {
+        let test = prop_oneof![
+            any::<bool>().prop_map(Test::Exists),
+            (0..3u8).prop_map(|value| Test::Equals(FactValue(value.to_string()))),
+            (0..20i64).prop_map(|seconds| Test::OlderThan { seconds }),
+        ];
+        let one = (0..4u8, test).prop_map(|(name, test)| is(&format!("f{name}"), test));
+        proptest::collection::vec(one, 0..4)
+    }
+
+    proptest! {
+        /// The moment named is the first at which the answer differs: nobody needs to look in between.
+        #[test]
+        fn w1_a_verdict_holds_until_the_moment_it_names(
+            all in conditions(), any in conditions(), not in conditions(),
+            set in proptest::collection::btree_map(0..4u8, (0..3u8, 0..20i64), 0..4), now in 0..40i64
+        ) {
+            let selector = Selector { kind: None, all, any, not };
+            let facts: Facts = set.iter()
+                .map(|(name, (value, at))| (Name::stored(&format!("f{name}")), fact(&value.to_string(), *at)))
+                .collect();
+            let verdict = selector.judge(None, &facts, at(now));
+            prop_assert_eq!(verdict.eligible, selector.holds(&facts, at(now)));
+            let first = (now + 1..100).find(|later| selector.holds(&facts, at(*later)) != verdict.eligible);
+            prop_assert_eq!(verdict.changes_at, first.map(at));
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Processes: what is to be done to which subjects (W1, W7).
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use domain::Name;
+use domain::limits::PROCESSES;
+use store::processes::put::ProcessPut;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use wire::{EligibleView, Page, ProcessRequest, ProcessView};
+
+use crate::auth::Principal;
+use crate::cursor;
+use crate::error::ApiError;
+use crate::extract::{JsonBody, Params, PathProcess};
+use crate::state::AppState;
+use crate::validate::query::{PageQuery, limit};
+use crate::validate::subject::settings;
+use crate::view::subject as view;
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, put, delete)).routes(routes!(eligible))
+}
+
+/// Lists processes by name, with their figures.
+#[utoipa::path(get, path = "/processes", tag = "processes", params(PageQuery),
+    responses((status = 200, body = Page<ProcessView>)))]
+async fn list(
+    State(state): State<AppState>,
+    principal: Principal,
+    Params(query): Params<PageQuery>,
+) -> Result<Json<Page<ProcessView>>, ApiError> {
+    let limit = limit(query.limit.as_deref())?;
+    let after = cursor::process(query.cursor.as_deref())?;
+    let mut processes = state.store.list_processes(principal.tenant, after, limit + 1).await?;
+    let more = processes.len() > limit;
+    processes.truncate(limit);
+    let next_cursor = processes.last().filter(|_| more).map(|last| cursor::after_process(&last.name));
+    let items = processes.into_iter().map(view::process).collect::<Result<_, _>>()?;
+    Ok(Json(Page { items, next_cursor, partial: false }))
+}
+
+/// One process with its figures.
+#[utoipa::path(get, path = "/processes/{name}", tag = "processes", params(("name" = String, Path)),
+    responses((status = 200, body = ProcessView)))]
+async fn get(
+    State(state): State<AppState>,
+    principal: Principal,
+    PathProcess(name): PathProcess,
+) -> Result<Json<ProcessView>, ApiError> {
+    answer(&state, &principal, &name).await
+}
+
+/// Declares a process, or changes it. What is left out goes back to its default.
+#[utoipa::path(put, path = "/processes/{name}", tag = "processes", params(("name" = String, Path)),
+    request_body = ProcessRequest, responses((status = 200, body = ProcessView)))]
+async fn put(
+    State(state): State<AppState>,
+    principal: Principal,
+    PathProcess(name): PathProcess,
+    JsonBody(request): JsonBody<ProcessRequest>,
+) -> Result<Json<ProcessView>, ApiError> {
+    let settings = settings(request)?;
+    match state.store.put_process(principal.tenant, name.clone(), settings, principal.name.to_string()).await? {
+        ProcessPut::Done => answer(&state, &principal, &name).await,
+        ProcessPut::TooMany => Err(ApiError::limit_reached(format_args!("there may be at most {PROCESSES} processes"))),
+    }
+}
+
+/// Takes a process back. Its jobs go on, and no more are made.
+#[utoipa::path(delete, path = "/processes/{name}", tag = "processes", params(("name" = String, Path)),
+    responses((status = 204)))]
+async fn delete(
+    State(state): State<AppState>,
+    principal: Principal,
+    PathProcess(name): PathProcess,
+) -> Result<StatusCode, ApiError> {
+    match state.store.delete_process(principal.tenant, name).await? {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => Err(ApiError::not_found("process")),
+    }
+}
+
+/// The subjects for which a job may be made now, first come first.
+#[utoipa::path(get, path = "/processes/{name}/eligible", tag = "processes", params(("name" = String, Path), PageQuery),
+    responses((status = 200, body = Page<EligibleView>)))]
+async fn eligible(
+    State(state): State<AppState>,
+    principal: Principal,
+    PathProcess(name): PathProcess,
+    Params(query): Params<PageQuery>,
+) -> Result<Json<Page<EligibleView>>, ApiError> {
+    let limit = limit(query.limit.as_deref())?;
+    let after = cursor::eligible(query.cursor.as_deref())?;
+    if state.store.process(principal.tenant, &name).await?.is_none() {
+        return Err(ApiError::not_found("process"));
+    }
+    let mut items = state.store.eligible_subjects(principal.tenant, name, after, limit + 1).await?;
+    let more = items.len() > limit;
+    items.truncate(limit);
+    let next_cursor = items.last().filter(|_| more).map(|last| cursor::after_eligible(last.ready_at, &last.subject));
+    Ok(Json(Page { items: items.into_iter().map(view::eligible).collect(), next_cursor, partial: false }))
+}
+
+async fn answer(state: &AppState, principal: &Principal, name: &Name) -> Result<Json<ProcessView>, ApiError> {
+    let process = state.store.process(principal.tenant, name).await?;
+    Ok(Json(view::process(process.ok_or_else(|| ApiError::not_found("process"))?)?))
+}

@@ -1,0 +1,63 @@
+//! The subjects that a process would be given jobs for now, first come first (W7).
+
+use domain::{Name, TenantId, Time};
+
+use crate::error::StoreError;
+use crate::store::Store;
+use crate::tx::{Operation, Param, Sql, Tx};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EligibleSubject {
+    pub subject: String,
+    /// From when a job could be made for it: its place in line.
+    pub ready_at: Time,
+    /// Since when the facts have said so.
+    pub since: Time,
+}
+
+impl Store {
+    /// Those after a place in line.
+    pub async fn eligible_subjects(
+        &self,
+        tenant: TenantId,
+        process: Name,
+        after: Option<(Time, String)>,
+        limit: usize,
+    ) -> Result<Vec<EligibleSubject>, StoreError> {
+        self.read(Eligible { tenant, process, after: after.unwrap_or_default(), limit }).await
+    }
+}
+
+struct Eligible {
+    tenant: TenantId,
+    process: Name,
+    after: (Time, String),
+    limit: usize,
+}
+
+// The condition is that of `scan.rs::CANDIDATES`, word for word.
+const ELIGIBLE: Sql = Sql::both(&["select s.subject, s.ready_at, s.since from processes p
+         join standings s on s.tenant = p.tenant and s.process = p.name and s.job is null and s.ready_at <= $3
+             and (s.check_at is null or s.check_at > $3) and (p.swept_to is null or s.subject <= p.swept_to)
+     where p.tenant = $1 and p.name = $2 and p.dropped_at is null
+         and s.ready_at >= $5 and (s.ready_at > $5 or s.subject > $6)
+     order by s.ready_at, s.subject limit $4"]);
+
+impl Operation for Eligible {
+    type Output = Vec<EligibleSubject>;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<EligibleSubject>, StoreError> {
+        let params = [
+            Param::Int(self.tenant.0),
+            Param::Text(self.process.as_str()),
+            Param::Time(tx.now()),
+            Param::Int(self.limit as i64),
+            Param::Time(self.after.0),
+            Param::Text(&self.after.1),
+        ];
+        let rows = tx.query(&ELIGIBLE, &params).await?;
+        rows.iter()
+            .map(|row| Ok(EligibleSubject { subject: row.text(0)?, ready_at: row.time(1)?, since: row.time(2)? }))
+            .collect()
+    }
+}

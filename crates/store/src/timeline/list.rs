@@ -1,0 +1,95 @@
+//! Reads the timeline, newest first, page by page.
+
+use domain::{JobId, TenantId, Time, WorkerId};
+
+use crate::error::StoreError;
+use crate::store::Store;
+use crate::tx::{Operation, Param, Row, Sql, Tx};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TimelineItem {
+    /// Its place: later items have larger ones.
+    pub id: i64,
+    pub at: Time,
+    pub event: String,
+    pub subject: Option<String>,
+    pub runtime: Option<String>,
+    pub process: Option<String>,
+    pub job: Option<JobId>,
+    pub attempt: Option<i32>,
+    pub worker: Option<WorkerId>,
+    pub actor: Option<String>,
+    pub cause: Option<String>,
+    /// JSON.
+    pub detail: Option<String>,
+}
+
+/// Whose history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TimelineOf {
+    Everything,
+    Subject(String),
+    Runtime(String),
+}
+
+impl Store {
+    /// Items before the place `before`, newest first.
+    pub async fn timeline(
+        &self,
+        tenant: TenantId,
+        of: TimelineOf,
+        before: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<TimelineItem>, StoreError> {
+        self.read(List { tenant, of, before: before.unwrap_or(i64::MAX), limit }).await
+    }
+}
+
+struct List {
+    tenant: TenantId,
+    of: TimelineOf,
+    before: i64,
+    limit: usize,
+}
+
+const OF_ALL: Sql =
+    Sql::both(&["select id, at, event, subject, runtime, process, job, attempt, worker, actor, cause, detail
+     from timeline where tenant = $1 and id < $2 order by id desc limit $3"]);
+const OF_SUBJECT: Sql =
+    Sql::both(&["select id, at, event, subject, runtime, process, job, attempt, worker, actor, cause, detail
+     from timeline where tenant = $1 and id < $2 and subject = $4 order by id desc limit $3"]);
+const OF_RUNTIME: Sql =
+    Sql::both(&["select id, at, event, subject, runtime, process, job, attempt, worker, actor, cause, detail
+     from timeline where tenant = $1 and id < $2 and runtime = $4 order by id desc limit $3"]);
+
+impl Operation for List {
+    type Output = Vec<TimelineItem>;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<TimelineItem>, StoreError> {
+        let params = [Param::Int(self.tenant.0), Param::Int(self.before), Param::Int(self.limit as i64)];
+        let with = |name| [params[0], params[1], params[2], Param::Text(name)];
+        let rows = match &self.of {
+            TimelineOf::Everything => tx.query(&OF_ALL, &params).await?,
+            TimelineOf::Subject(subject) => tx.query(&OF_SUBJECT, &with(subject)).await?,
+            TimelineOf::Runtime(runtime) => tx.query(&OF_RUNTIME, &with(runtime)).await?,
+        };
+        rows.iter().map(item).collect()
+    }
+}
+
+fn item(row: &Row) -> Result<TimelineItem, StoreError> {
+    Ok(TimelineItem {
+        id: row.int(0)?,
+        at: row.time(1)?,
+        event: row.text(2)?,
+        subject: row.opt_text(3)?,
+        runtime: row.opt_text(4)?,
+        process: row.opt_text(5)?,
+        job: row.opt_uuid(6)?.map(JobId::new),
+        attempt: row.opt_int(7)?.map(|attempt| attempt as i32),
+        worker: row.opt_uuid(8)?.map(WorkerId::new),
+        actor: row.opt_text(9)?,
+        cause: row.opt_text(10)?,
+        detail: row.opt_text(11)?,
+    })
+}

@@ -1,0 +1,63 @@
+//! What was done to subjects, runtimes and settings, on one line of time (X5, W6).
+//!
+//! Rows are appended by the transaction in which the thing happened and stay when what they tell of is gone.
+
+pub mod list;
+
+use domain::{JobId, TenantId, WorkerId};
+
+use crate::error::StoreError;
+use crate::tx::{Column, Param, Sql, Tx};
+
+/// One thing that happened, on its way into the table.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Entry<'a> {
+    pub(crate) tenant: i64,
+    pub(crate) event: &'a str,
+    pub(crate) subject: Option<&'a str>,
+    pub(crate) runtime: Option<&'a str>,
+    pub(crate) process: Option<&'a str>,
+    pub(crate) job: Option<JobId>,
+    pub(crate) attempt: Option<i32>,
+    pub(crate) worker: Option<WorkerId>,
+    pub(crate) actor: Option<&'a str>,
+    pub(crate) cause: Option<&'a str>,
+    /// JSON.
+    pub(crate) detail: Option<String>,
+}
+
+impl<'a> Entry<'a> {
+    pub(crate) fn of_subject(tenant: TenantId, subject: &'a str, event: &'a str) -> Self {
+        Self { tenant: tenant.0, event, subject: Some(subject), ..Self::default() }
+    }
+}
+
+const INSERT: Sql = Sql::new(
+    &["insert into timeline (tenant, event, subject, runtime, process, job, attempt, worker, actor, cause, detail, at)
+       values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"],
+    "insert into timeline (tenant, event, subject, runtime, process, job, attempt, worker, actor, cause, detail, at)
+     select t, e, s, r, p, j, a, w, who, c, d, $12
+     from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::uuid[], $7::bigint[], $8::uuid[],
+         $9::text[], $10::text[], $11::json[]) with ordinality as n(t, e, s, r, p, j, a, w, who, c, d, place)
+     order by place",
+);
+
+/// Appends entries in their order, at the transaction's time.
+pub(crate) async fn write(tx: &mut Tx<'_>, entries: &[Entry<'_>]) -> Result<(), StoreError> {
+    let of = || entries.iter();
+    let columns = [
+        Column::ints(of().map(|entry| entry.tenant)),
+        Column::texts(of().map(|entry| entry.event)),
+        Column::Text(of().map(|entry| entry.subject).collect()),
+        Column::Text(of().map(|entry| entry.runtime).collect()),
+        Column::Text(of().map(|entry| entry.process).collect()),
+        Column::Uuid(of().map(|entry| entry.job.map(JobId::uuid)).collect()),
+        Column::Int(of().map(|entry| entry.attempt.map(i64::from)).collect()),
+        Column::Uuid(of().map(|entry| entry.worker.map(WorkerId::uuid)).collect()),
+        Column::Text(of().map(|entry| entry.actor).collect()),
+        Column::Text(of().map(|entry| entry.cause).collect()),
+        Column::Json(of().map(|entry| entry.detail.as_deref()).collect()),
+    ];
+    let now = Param::Time(tx.now());
+    tx.execute_each(&INSERT, &columns, &[now]).await.map(|_| ())
+}

@@ -1,0 +1,579 @@
+//! Subjects, backoffs and processes: W1 to W8 by their effects.
+
+use domain::{
+    Condition, FactValue, JobError, JobId, Label, ProcessSettings, RetryPolicy, Selector, Test, Time, WorkerId,
+};
+use store::Store;
+use store::backoffs::by_hand::{Lockout, Until};
+use store::jobs::enqueue::{Extras, NewJob};
+use store::jobs::settle::{End, Status};
+use store::subjects::delete::SubjectDeleted;
+use store::subjects::get::SubjectCard;
+use store::subjects::put::{SubjectChange, SubjectPut};
+use store::timeline::list::TimelineOf;
+use testkit::{job, label, name, on_both};
+
+use crate::support::*;
+
+pub(crate) fn facts(facts: &[(&str, &str)]) -> Vec<(domain::Name, Option<Box<str>>)> {
+    facts.iter().map(|(fact, value)| (name(fact), Some((*value).into()))).collect()
+}
+
+pub(crate) async fn set(store: &Store, subject: &str, values: &[(&str, &str)]) {
+    let change = SubjectChange { id: label(subject), kind: None, facts: facts(values), actor: "me".into() };
+    assert_eq!(store.put_subject(T, change).await.expect("puts"), SubjectPut::Done);
+}
+
+pub(crate) async fn card(store: &Store, subject: &str) -> SubjectCard {
+    store.subject(T, label(subject)).await.expect("reads").expect("the subject exists")
+}
+
+fn is(fact: &str, value: &str) -> Condition {
+    Condition { fact: name(fact), test: Test::Equals(FactValue(value.into())) }
+}
+
+fn older(fact: &str, seconds: i64) -> Condition {
+    Condition { fact: name(fact), test: Test::OlderThan { seconds } }
+}
+
+/// Runs kind `k` in queue `q` on subjects whose `state` is 1; fails back off 60 s, doubling.
+pub(crate) fn process() -> ProcessSettings {
+    ProcessSettings {
+        selector: Selector { all: vec![is("state", "1")], ..Selector::default() },
+        queue: name("q"),
+        kind: name("k"),
+        payload: None,
+        max_active: None,
+        every_s: Some(300),
+        excludes: Vec::new(),
+        backoff: RetryPolicy::new(Some(60), Some(3600), Some(2.0), None).ok(),
+    }
+}
+
+pub(crate) async fn declare(store: &Store, process: &str, settings: ProcessSettings) {
+    store.put_process(T, name(process), settings, "me".into()).await.expect("puts");
+}
+
+/// Runs the scan until it finds nothing more to do at once; gives how many jobs it made.
+pub(crate) async fn scan(store: &Store) -> usize {
+    let mut jobs = 0;
+    loop {
+        let scanned = store.scan().await.expect("scans");
+        jobs += scanned.jobs;
+        if !scanned.more {
+            return jobs;
+        }
+    }
+}
+
+pub(crate) async fn figures(store: &Store, process: &str) -> (i64, i64, i64) {
+    let process = store.process(T, &name(process)).await.expect("reads").expect("the process exists");
+    (process.figures.eligible, process.figures.active, process.figures.in_backoff)
+}
+
+/// Events of a subject, oldest first, each with its process and cause.
+pub(crate) async fn timeline(store: &Store, subject: &str) -> Vec<String> {
+    let items = store.timeline(T, TimelineOf::Subject(subject.into()), None, 1_000).await.expect("reads");
+    let told = items.iter().rev().map(|item| {
+        let parts = [Some(item.event.clone()), item.process.clone(), item.cause.clone()];
+        parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
+    });
+    told.collect()
+}
+
+async fn fail(store: &Store, worker: WorkerId, error: JobError) -> JobId {
+    let claimed = claim_one(store, worker).await;
+    assert_eq!(settle(store, worker, claimed.id, claimed.epoch, End::Fail(error)).await, Status::Applied);
+    claimed.id
+}
+
+async fn finish_with(store: &Store, worker: WorkerId, values: &[(&str, &str)]) -> JobId {
+    let claimed = claim_one(store, worker).await;
+    let end = End::FinishWith { result: None, facts: facts(values) };
+    assert_eq!(settle(store, worker, claimed.id, claimed.epoch, end).await, Status::Applied);
+    claimed.id
+}
+
+fn on(subject: &str, process: &str) -> NewJob {
+    let extras = Extras { subject: Some(label(subject)), process: Some(name(process)), ..Extras::default() };
+    NewJob { extras: Some(Box::new(extras)), ..job("q") }
+}
+
+async fn lock_out(store: &Store, subject: &str, process: &str, until: Until) {
+    let lockout = Lockout {
+        subject: label(subject),
+        process: process.into(),
+        until,
+        cause: "bad disk".into(),
+        actor: "eve".into(),
+    };
+    store.lock_out(T, lockout).await.expect("locks out");
+}
+
+async fn let_in(store: &Store, subject: &str, process: &str) -> bool {
+    store.let_in(T, label(subject), process.into(), "eve".into()).await.expect("lets in")
+}
+
+async fn all_sound(store: &Store) {
+    sound(store).await;
+    assert_eq!(store.verify().await.expect("verifies").findings, []);
+}
+
+#[tokio::test]
+async fn w1_facts_carry_their_time_and_only_those_named_change() {
+    on_both(async |db| {
+        set(&db.store, "m-1", &[("ip", "\"10.0.0.1\""), ("state", "1")]).await;
+        let before = card(&db.store, "m-1").await.subject;
+        db.pass_ms(5_000).await;
+        set(&db.store, "m-1", &[("state", "2.50")]).await;
+        let after = card(&db.store, "m-1").await.subject;
+        let told = |facts: &[store::subjects::facts::ToldFact]| -> Vec<(String, String)> {
+            facts.iter().map(|fact| (fact.name.clone(), fact.value.clone())).collect()
+        };
+        assert_eq!(told(&after.facts), [("ip", "\"10.0.0.1\""), ("state", "2.50")].map(|(n, v)| (n.into(), v.into())));
+        assert_eq!(after.facts[0].at, before.facts[0].at);
+        assert!(after.facts[1].at.ms_since(before.facts[1].at) >= 5_000);
+        let gone = SubjectChange { id: label("m-1"), kind: None, facts: vec![(name("ip"), None)], actor: "me".into() };
+        db.store.put_subject(T, gone).await.expect("puts");
+        assert_eq!(card(&db.store, "m-1").await.subject.facts.len(), 1);
+        set(&db.store, "m-1", &[("state", "2.5")]).await;
+        let expected = ["created", "facts_changed", "facts_changed", "facts_changed"];
+        assert_eq!(timeline(&db.store, "m-1").await, expected, "saying the same again is no change");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn w1_a_changed_fact_is_noticed_at_once_and_makes_one_job() {
+    on_both(async |db| {
+        declare(&db.store, "install", process()).await;
+        scan(&db.store).await;
+        set(&db.store, "m-1", &[("state", "0")]).await;
+        set(&db.store, "m-2", &[("state", "1"), ("ip", "7")]).await;
+        assert_eq!(figures(&db.store, "install").await, (1, 0, 0));
+        assert_eq!(scan(&db.store).await, 1);
+        assert_eq!(scan(&db.store).await, 0, "at most one unfinished");
+        assert_eq!(figures(&db.store, "install").await, (0, 1, 0));
+        let worker = register(&db.store, &["q"]).await;
+        let claimed = claim_one(&db.store, worker).await;
+        assert_eq!((claimed.subject.as_deref(), claimed.process.as_deref()), (Some("m-2"), Some("install")));
+        assert_eq!(claimed.payload, r#"{"subject":"m-2","facts":{"ip":7,"state":1}}"#);
+        let made = get(&db.store, claimed.id).await;
+        assert_eq!((made.max_attempts, made.triggered_by.as_deref()), (1, Some("process:install")));
+        all_sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn w1_an_age_is_noticed_at_its_due_time_and_a_heartbeat_puts_it_off() {
+    on_both(async |db| {
+        let silent = Selector { all: vec![older("heartbeat", 600)], ..Selector::default() };
+        declare(&db.store, "recover", ProcessSettings { selector: silent, ..process() }).await;
+        scan(&db.store).await;
+        set(&db.store, "m-1", &[("heartbeat", "true")]).await;
+        set(&db.store, "m-2", &[("heartbeat", "true")]).await;
+        db.pass_ms(400_000).await;
+        set(&db.store, "m-2", &[("heartbeat", "true")]).await;
+        assert_eq!((scan(&db.store).await, figures(&db.store, "recover").await), (0, (0, 0, 0)));
+        db.pass_ms(199_000).await;
+        assert_eq!(scan(&db.store).await, 0);
+        db.pass_ms(2_000).await;
+        assert_eq!((scan(&db.store).await, figures(&db.store, "recover").await), (1, (0, 1, 0)), "m-1 alone");
+        db.pass_ms(400_000).await;
+        assert_eq!((scan(&db.store).await, figures(&db.store, "recover").await), (1, (0, 2, 0)));
+        all_sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn w1_a_new_selector_judges_every_subject_there_is() {
+    on_both(async |db| {
+        for number in 0..7 {
+            set(&db.store, &format!("m-{number}"), &[("state", if number < 3 { "1" } else { "2" })]).await;
+        }
+        declare(&db.store, "install", process()).await;
+        assert_eq!(scan(&db.store).await, 3);
+        let other = Selector { all: vec![is("state", "2")], ..Selector::default() };
+        declare(&db.store, "wipe", ProcessSettings { selector: other.clone(), ..process() }).await;
+        assert_eq!(scan(&db.store).await, 4);
+        declare(&db.store, "install", ProcessSettings { selector: other, ..process() }).await;
+        assert_eq!(scan(&db.store).await, 4, "the three from before are not eligible any more");
+        assert_eq!(figures(&db.store, "install").await, (0, 7, 0), "but their jobs are still there");
+        assert!(db.store.delete_process(T, name("install")).await.expect("deletes"));
+        assert!(db.store.process(T, &name("install")).await.expect("reads").is_none());
+        scan(&db.store).await;
+        assert_eq!(number(&db.store, "select count(*) from standings where process = 'install'").await, 0);
+        assert_eq!(number(&db.store, "select count(*) from processes").await, 1);
+        all_sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn w1_no_more_jobs_than_max_active_and_the_next_comes_when_one_ends() {
+    on_both(async |db| {
+        declare(&db.store, "install", ProcessSettings { max_active: Some(2), ..process() }).await;
+        for number in 0..5 {
+            set(&db.store, &format!("m-{number}"), &[("state", "1")]).await;
+        }
+        assert_eq!(scan(&db.store).await, 2);
+        assert_eq!(figures(&db.store, "install").await, (3, 2, 0));
+        let worker = register(&db.store, &["q"]).await;
+        finish_with(&db.store, worker, &[("state", "2")]).await;
+        assert_eq!(scan(&db.store).await, 1);
+        assert_eq!(figures(&db.store, "install").await, (2, 2, 0));
+        all_sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn w7_eligible_is_listed_and_counted_by_the_query_that_makes_jobs() {
+    on_both(async |db| {
+        declare(&db.store, "install", ProcessSettings { max_active: Some(1), ..process() }).await;
+        scan(&db.store).await;
+        for subject in ["c", "a", "b"] {
+            set(&db.store, subject, &[("state", "1")]).await;
+            db.pass_ms(10).await;
+        }
+        let listed = async |after: Option<(Time, String)>| -> Vec<(Time, String)> {
+            let page = db.store.eligible_subjects(T, name("install"), after, 2).await.expect("lists");
+            page.into_iter().map(|eligible| (eligible.ready_at, eligible.subject)).collect()
+        };
+        let first = listed(None).await;
+        let second = listed(first.last().cloned()).await;
+        let names: Vec<&str> = first.iter().chain(&second).map(|(_, subject)| subject.as_str()).collect();
+        assert_eq!(names, ["c", "a", "b"], "first come first");
+        let process = db.store.process(T, &name("install")).await.expect("reads").expect("exists");
+        assert_eq!(process.figures.oldest, Some(first[0].0));
+        scan(&db.store).await;
+        assert_eq!(listed(None).await.first().map(|(_, subject)| subject.as_str()), Some("a"));
+        assert_eq!(figures(&db.store, "install").await, (2, 1, 0));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn w3_finish_sets_facts_and_clears_the_backoff_in_one_commit() {
+    on_both(async |db| {
+        declare(&db.store, "install", process()).await;
+        set(&db.store, "m-1", &[("state", "1")]).await;
+        scan(&db.store).await;
+        let worker = register(&db.store, &["q"]).await;
+        fail(&db.store, worker, boom()).await;
+        assert_eq!(card(&db.store, "m-1").await.subject.backoffs.len(), 1);
+        assert_eq!((scan(&db.store).await, figures(&db.store, "install").await), (0, (0, 0, 1)));
+        db.pass_ms(61_000).await;
+        let worker = register(&db.store, &["q"]).await;
+        assert_eq!(scan(&db.store).await, 1);
+        let job = finish_with(&db.store, worker, &[("state", "2"), ("disk", "\"sda\"")]).await;
+        let after = card(&db.store, "m-1").await;
+        assert_eq!((after.subject.backoffs.len(), after.work.len(), after.standings.len()), (0, 0, 0));
+        assert_eq!((scan(&db.store).await, figures(&db.store, "install").await), (0, (0, 0, 0)));
+        let again = settle(&db.store, worker, job, domain::Epoch(1), End::Fail(boom())).await;
+        assert_eq!(again, Status::AlreadyEnded, "a second outcome is refused");
+        let expected = [
+            "created",
+            "facts_changed",
+            "started install",
+            "failed install boom",
+            "backed_off install boom",
+            "started install",
+            "finished install",
+            "facts_changed install",
+        ];
+        assert_eq!(timeline(&db.store, "m-1").await, expected);
+        all_sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn w5_backoff_grows_by_the_vectors_and_what_cannot_be_repaired_locks_out() {
+    on_both(async |db| {
+        declare(&db.store, "install", process()).await;
+        set(&db.store, "m-1", &[("state", "1")]).await;
+        for wait_s in [60, 120, 240] {
+            assert_eq!(scan(&db.store).await, 1);
+            let worker = register(&db.store, &["q"]).await;
+            fail(&db.store, worker, boom()).await;
+            let stored = card(&db.store, "m-1").await.subject.backoffs.remove(0);
+            let wait_ms = stored.backoff.until.expect("it passes").ms_since(stored.backoff.at);
+            assert_eq!((wait_ms, stored.backoff.cause.as_str()), (wait_s * 1_000, "boom"));
+            db.pass_ms(wait_s * 1_000 - 1_000).await;
+            assert_eq!(scan(&db.store).await, 0, "never early");
+            db.pass_ms(1_100).await;
+            assert!(card(&db.store, "m-1").await.subject.backoffs.is_empty(), "ignored once past");
+        }
+        assert_eq!(scan(&db.store).await, 1);
+        let worker = register(&db.store, &["q"]).await;
+        fail(&db.store, worker, JobError { retryable: false, ..boom() }).await;
+        assert_eq!(card(&db.store, "m-1").await.subject.backoffs[0].backoff.until, None);
+        db.pass_ms(100 * 86_400_000).await;
+        assert_eq!((scan(&db.store).await, figures(&db.store, "install").await), (0, (0, 0, 1)));
+        assert!(let_in(&db.store, "m-1", "install").await);
+        assert_eq!(scan(&db.store).await, 1);
+        all_sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn w5_a_whole_subject_is_locked_out_by_hand_and_let_in_again() {
+    on_both(async |db| {
+        declare(&db.store, "install", process()).await;
+        declare(&db.store, "wipe", process()).await;
+        set(&db.store, "m-1", &[("state", "1")]).await;
+        set(&db.store, "m-2", &[("state", "1")]).await;
+        lock_out(&db.store, "m-1", "*", Until::Forever).await;
+        assert_eq!(scan(&db.store).await, 2, "m-2, twice");
+        assert_eq!(figures(&db.store, "install").await, (0, 1, 1));
+        let stored = card(&db.store, "m-1").await.subject.backoffs.remove(0);
+        let told = (stored.process.as_str(), stored.backoff.until, stored.backoff.by.as_str());
+        assert_eq!((told, stored.backoff.cause.as_str()), (("*", None, "eve"), "bad disk"));
+        // A job that someone pushes for it waits too, and says why.
+        let pushed = push(&db.store, on("m-1", "other")).await;
+        let worker = register(&db.store, &["q"]).await;
+        assert_eq!(claim(&db.store, worker, 10).await.len(), 2);
+        let why = db.store.why(T, pushed).await.expect("asks").expect("exists");
+        assert_eq!(why.reason.as_str(), "backoff");
+        assert!(why.detail.contains("bad disk") && why.detail.contains("eve"), "{}", why.detail);
+        all_sound(&db.store).await;
+        assert!(let_in(&db.store, "m-1", "*").await);
+        assert!(!let_in(&db.store, "m-1", "*").await);
+        assert_eq!(claim(&db.store, worker, 10).await.iter().map(|job| job.id).collect::<Vec<_>>(), [pushed]);
+        assert_eq!(scan(&db.store).await, 2);
+        let told = timeline(&db.store, "m-1").await;
+        assert_eq!(told[2..4], ["locked_out * bad disk", "let_in * bad disk"]);
+        all_sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn w5_a_job_parked_for_a_backoff_goes_on_when_its_time_has_passed() {
+    on_both(async |db| {
+        lock_out(&db.store, "m-1", "scrub", Until::Seconds(30)).await;
+        let pushed = push(&db.store, on("m-1", "scrub")).await;
+        let other = push(&db.store, on("m-1", "other")).await;
+        let worker = register(&db.store, &["q"]).await;
+        assert_eq!(claim(&db.store, worker, 10).await.iter().map(|job| job.id).collect::<Vec<_>>(), [other]);
+        db.pass_ms(20_000).await;
+        scan(&db.store).await;
+        assert!(claim(&db.store, worker, 10).await.is_empty());
+        assert_eq!(db.store.unpark_forgotten().await.expect("sweeps"), 0, "it was not forgotten");
+        let next = db.store.scan().await.expect("scans").next_in_ms.expect("a moment is known");
+        assert!(next <= 10_100, "{next}");
+        db.pass_ms(10_100).await;
+        let keeps = register(&db.store, &["q"]).await;
+        scan(&db.store).await;
+        assert_eq!(claim(&db.store, keeps, 10).await.iter().map(|job| job.id).collect::<Vec<_>>(), [pushed]);
+        all_sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn w5_a_producers_own_job_backs_off_until_it_runs_again() {
+    on_both(async |db| {
+        let retry = RetryPolicy::new(Some(60), None, None, None).ok();
+        let extras = Extras { subject: Some(label("m-1")), process: Some(name("scrub")), retry, ..Extras::default() };
+        let pushed = push(&db.store, NewJob { extras: Some(Box::new(extras)), ..job("q") }).await;
+        let worker = register(&db.store, &["q"]).await;
+        fail(&db.store, worker, boom()).await;
+        let job = get(&db.store, pushed).await;
+        let backoff = card(&db.store, "m-1").await.subject.backoffs.remove(0).backoff;
+        assert_eq!((job.state.to_string().as_str(), backoff.until), ("scheduled", Some(job.run_at)));
+        db.pass_ms(61_000).await;
+        db.store.promote_due().await.expect("promotes");
+        let worker = register(&db.store, &["q"]).await;
+        let again = claim_one(&db.store, worker).await;
+        assert_eq!(finish(&db.store, worker, &again).await, Status::Applied);
+        assert!(card(&db.store, "m-1").await.subject.backoffs.is_empty());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn w4_cancel_twice_is_once_and_leaves_the_backoff_as_it_is() {
+    on_both(async |db| {
+        declare(&db.store, "install", process()).await;
+        set(&db.store, "m-1", &[("state", "1")]).await;
+        scan(&db.store).await;
+        let worker = register(&db.store, &["q"]).await;
+        fail(&db.store, worker, boom()).await;
+        db.pass_ms(61_000).await;
+        let worker = register(&db.store, &["q"]).await;
+        scan(&db.store).await;
+        let claimed = claim_one(&db.store, worker).await;
+        lock_out(&db.store, "m-1", "install", Until::Seconds(500)).await;
+        let before = card(&db.store, "m-1").await.subject.backoffs;
+        for expected in [Status::Applied, Status::AlreadyEnded] {
+            assert_eq!(settle(&db.store, worker, claimed.id, claimed.epoch, End::Cancel).await, expected);
+        }
+        assert_eq!(card(&db.store, "m-1").await.subject.backoffs, before);
+        assert_eq!(timeline(&db.store, "m-1").await.iter().filter(|line| line.starts_with("canceled")).count(), 1);
+        all_sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn w1_a_subject_that_stays_eligible_is_looked_at_again_in_its_time() {
+    on_both(async |db| {
+        declare(&db.store, "inspect", process()).await;
+        set(&db.store, "m-1", &[("state", "1")]).await;
+        scan(&db.store).await;
+        let worker = register(&db.store, &["q"]).await;
+        finish_with(&db.store, worker, &[("seen", "1")]).await;
+        assert_eq!((scan(&db.store).await, figures(&db.store, "inspect").await), (0, (0, 0, 0)));
+        set(&db.store, "m-1", &[("state", "0")]).await;
+        set(&db.store, "m-1", &[("state", "1")]).await;
+        assert_eq!(scan(&db.store).await, 1, "a change is noticed at once");
+        finish_with(&db.store, worker, &[]).await;
+        db.pass_ms(290_000).await;
+        assert_eq!(scan(&db.store).await, 0);
+        db.pass_ms(11_000).await;
+        assert_eq!(scan(&db.store).await, 1, "every_s has passed");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn w2_one_claim_per_subject_and_process_and_processes_that_exclude_each_other_wait() {
+    on_both(async |db| {
+        let exclusive = ProcessSettings { excludes: vec![name("wipe")], ..process() };
+        let never = Selector { all: vec![is("never", "1")], ..Selector::default() };
+        declare(&db.store, "install", ProcessSettings { selector: never, ..exclusive }).await;
+        let jobs = vec![on("m-1", "install"), on("m-1", "wipe"), on("m-1", "ping"), on("m-1", "install")];
+        let ids: Vec<JobId> = push_all(&db.store, jobs).await.iter().map(|job| job.id).collect();
+        let worker = register(&db.store, &["q"]).await;
+        let first = claim(&db.store, worker, 10).await;
+        assert_eq!(first.iter().map(|job| job.id).collect::<Vec<_>>(), [ids[0], ids[2]]);
+        for waiting in [ids[1], ids[3]] {
+            let why = db.store.why(T, waiting).await.expect("asks").expect("exists");
+            assert_eq!(why.reason.as_str(), "subject_busy");
+        }
+        all_sound(&db.store).await;
+        finish(&db.store, worker, &first[0]).await;
+        let second = claim(&db.store, worker, 10).await;
+        assert_eq!(second.iter().map(|job| job.id).collect::<Vec<_>>(), [ids[1]], "the older of the two");
+        finish(&db.store, worker, &second[0]).await;
+        assert_eq!(claim(&db.store, worker, 10).await.iter().map(|job| job.id).collect::<Vec<_>>(), [ids[3]]);
+        all_sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn w6_a_subject_with_live_work_stays_and_history_stays_after_it() {
+    on_both(async |db| {
+        declare(&db.store, "install", process()).await;
+        set(&db.store, "m-1", &[("state", "1")]).await;
+        scan(&db.store).await;
+        let delete = async || db.store.delete_subject(T, label("m-1"), "eve".into()).await.expect("answers");
+        let SubjectDeleted::Busy(work) = delete().await else { panic!("it has live work") };
+        assert_eq!((work[0].process.as_str(), work[0].state.as_str()), ("install", "queued"));
+        let worker = register(&db.store, &["q"]).await;
+        let claimed = claim_one(&db.store, worker).await;
+        db.store.cancel(T, claimed.id, "eve".into()).await.expect("cancels");
+        assert!(matches!(delete().await, SubjectDeleted::Busy(_)), "the worker has not let go");
+        settle(&db.store, worker, claimed.id, claimed.epoch, End::Cancel).await;
+        lock_out(&db.store, "m-1", "*", Until::Forever).await;
+        assert_eq!(delete().await, SubjectDeleted::Deleted);
+        assert_eq!(delete().await, SubjectDeleted::NotFound);
+        assert!(db.store.subject(T, label("m-1")).await.expect("reads").is_none());
+        let expected =
+            ["created", "facts_changed", "started install", "canceled install", "locked_out * bad disk", "deleted"];
+        assert_eq!(timeline(&db.store, "m-1").await, expected);
+        for table in ["backoffs", "standings", "subjects"] {
+            assert_eq!(number(&db.store, &format!("select count(*) from {table}")).await, 0, "{table}");
+        }
+        all_sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn w6_the_timeline_comes_in_pages_without_gaps_or_repeats() {
+    on_both(async |db| {
+        for value in 0..25 {
+            set(&db.store, "m-1", &[("state", &value.to_string())]).await;
+            set(&db.store, "m-2", &[("state", &value.to_string())]).await;
+        }
+        let page =
+            async |before| db.store.timeline(T, TimelineOf::Subject("m-1".into()), before, 10).await.expect("reads");
+        let mut seen = Vec::new();
+        let mut before = None;
+        loop {
+            let items = page(before).await;
+            let Some(last) = items.last() else { break };
+            before = Some(last.id);
+            seen.extend(items);
+        }
+        assert_eq!(seen.len(), 26);
+        assert!(seen.windows(2).all(|pair| pair[0].id > pair[1].id), "newest first");
+        let all = db.store.timeline(T, TimelineOf::Everything, None, 1_000).await.expect("reads");
+        assert_eq!(all.len(), 52);
+        assert!(page(None).await[0].detail.as_deref().is_some_and(|detail| detail.contains("24")));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x4_a_dead_workers_subject_is_free_and_backs_off() {
+    on_both(async |db| {
+        declare(&db.store, "install", process()).await;
+        set(&db.store, "m-1", &[("state", "1")]).await;
+        scan(&db.store).await;
+        let dead = register(&db.store, &["q"]).await;
+        claim_one(&db.store, dead).await;
+        db.pass_ms(31_000).await;
+        db.store.sweep().await.expect("sweeps");
+        assert_eq!(figures(&db.store, "install").await, (0, 0, 1));
+        assert_eq!(number(&db.store, "select count(*) from holds").await, 0);
+        db.pass_ms(61_000).await;
+        assert_eq!(scan(&db.store).await, 1);
+        let told = timeline(&db.store, "m-1").await;
+        assert_eq!(told[2..], ["started install", "expired install expired", "backed_off install expired"]);
+        all_sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_job_that_a_producer_pushed_counts_as_the_processs_own() {
+    on_both(async |db| {
+        let pushed = push(&db.store, on("m-1", "install")).await;
+        declare(&db.store, "install", process()).await;
+        set(&db.store, "m-1", &[("state", "1")]).await;
+        scan(&db.store).await;
+        assert_eq!(figures(&db.store, "install").await, (0, 1, 0));
+        assert_eq!(number(&db.store, "select count(*) from jobs").await, 1);
+        let worker = register(&db.store, &["q"]).await;
+        assert_eq!(finish_with(&db.store, worker, &[("state", "2")]).await, pushed);
+        assert_eq!(figures(&db.store, "install").await, (0, 0, 0));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn w8_a_credential_names_its_subject_and_the_next_one_ends_it() {
+    on_both(async |db| {
+        let credential = async |hash: [u8; 32]| {
+            db.store.put_subject_credential(T, label("m-1"), hash, "me".into()).await.expect("puts")
+        };
+        assert!(!credential([1; 32]).await, "there is no such subject yet");
+        set(&db.store, "m-1", &[]).await;
+        assert!(credential([1; 32]).await);
+        let whose = async |hash| db.store.subject_of_credential(hash).await.expect("reads");
+        assert_eq!(whose([1; 32]).await, Some((T, Label::stored("m-1"))));
+        assert!(credential([2; 32]).await);
+        assert_eq!((whose([1; 32]).await, whose([2; 32]).await.is_some()), (None, true));
+        db.store.remove_subject_credential(T, label("m-1"), "me".into()).await.expect("removes");
+        assert_eq!(whose([2; 32]).await, None);
+    })
+    .await;
+}
