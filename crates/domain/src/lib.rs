@@ -17,6 +17,7 @@ pub mod origin;
 pub mod queue;
 pub mod retry;
 pub mod time;
+pub mod trigger;
 pub mod why;
 
 pub use claim::{Affinity, LaneHead};

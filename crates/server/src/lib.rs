@@ -4,7 +4,9 @@
 //! store or one long-poll of the engine, and shape the answer (`view`). `error` alone maps to statuses.
 
 mod auth;
+mod cloudevent;
 mod cursor;
+mod depth;
 mod error;
 mod extract;
 mod host;
@@ -12,6 +14,7 @@ mod http;
 mod json;
 mod openapi;
 mod serve;
+mod signature;
 pub mod smtp;
 mod state;
 mod validate;
@@ -22,4 +25,4 @@ pub use host::HostCheck;
 pub use http::metrics;
 pub use openapi::document;
 pub use serve::{router, serve};
-pub use state::{AppState, ServerOptions};
+pub use state::{AppState, ServerOptions, TriggerDefaults};

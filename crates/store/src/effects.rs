@@ -16,6 +16,8 @@ pub(crate) struct Effects {
     pub(crate) due: bool,
     /// Something is to be sent.
     pub(crate) deliveries: bool,
+    /// Something is to be started.
+    pub(crate) outbox: bool,
 }
 
 impl Store {
@@ -31,6 +33,9 @@ impl Store {
         }
         if effects.deliveries {
             hints.wake(&Topic::Deliveries);
+        }
+        if effects.outbox {
+            hints.wake(&Topic::Outbox);
         }
     }
 }

@@ -20,6 +20,8 @@ pub enum Topic {
     Due,
     /// Something is to be sent. Any node may send it, so none but this one hears.
     Deliveries,
+    /// Something is to be started.
+    Outbox,
 }
 
 #[derive(Clone, Default)]

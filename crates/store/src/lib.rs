@@ -1,7 +1,7 @@
 //! All SQL of Windlass. One operation is one transaction is one file.
 //!
 //! `Store` opens either database; its methods, spread over the files of `jobs`, `workers`, `queues`, `artifacts`,
-//! `dead_letters` and `maintenance`, are the operations. They are written once, over `tx::Tx`; only the text of a statement may differ.
+//! `triggers`, `events`, `kv`, `outbox`, `dead_letters` and `maintenance`, are the operations. They are written once, over `tx::Tx`; only the text of a statement may differ.
 
 pub mod artifacts;
 mod batch;
@@ -13,13 +13,19 @@ pub mod dead_letters;
 pub mod deliveries;
 mod effects;
 mod error;
+pub mod events;
+pub mod expression;
 pub mod hints;
 pub mod jobs;
+pub mod kv;
 mod lanes;
 pub mod maintenance;
 pub mod migrate;
+pub mod outbox;
 pub mod queues;
+pub mod schedule;
 mod store;
+pub mod triggers;
 pub mod tx;
 pub mod verify;
 pub mod workers;

@@ -71,6 +71,18 @@ pub const MIGRATIONS: &[Migration] = &[
             down: include_str!("../migrations/postgres/0004_calls.down.sql"),
         },
     },
+    Migration {
+        version: 5,
+        name: "triggers",
+        sqlite: Script {
+            up: include_str!("../migrations/sqlite/0005_triggers.up.sql"),
+            down: include_str!("../migrations/sqlite/0005_triggers.down.sql"),
+        },
+        postgres: Script {
+            up: include_str!("../migrations/postgres/0005_triggers.up.sql"),
+            down: include_str!("../migrations/postgres/0005_triggers.down.sql"),
+        },
+    },
 ];
 
 const MAKE_TABLE_SQLITE: &str = "create table if not exists schema_migrations (

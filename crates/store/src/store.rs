@@ -8,6 +8,7 @@ use crate::clock::Clock;
 use crate::error::StoreError;
 use crate::hints::Hints;
 use crate::lanes::LaneCache;
+use crate::triggers::cache::TriggerCache;
 use crate::tx::{Operation, Postgres, Sqlite};
 
 /// Where a database is.
@@ -138,6 +139,10 @@ impl Store {
 
     pub(crate) fn lanes(&self) -> &LaneCache {
         &self.inner.lanes
+    }
+
+    pub(crate) fn triggers_cache(&self) -> &TriggerCache {
+        &self.inner.lanes.triggers
     }
 
     pub(crate) fn batchers(&self) -> &Batchers {

@@ -4,18 +4,26 @@
 
 pub mod artifact;
 pub mod call;
+pub mod dead_letter;
 pub mod delivery;
+pub mod event;
 pub mod job;
 pub mod page;
 pub mod problem;
 pub mod queue;
 pub mod signal;
 pub mod task;
+pub mod trigger;
 pub mod worker;
 
 pub use artifact::ArtifactView;
 pub use call::{AbandonedView, CallView};
+pub use dead_letter::{
+    AttemptView, CountView, DeadLetterFilter, DeadLetterView, ReplayManyRequest, ReplayManyView, ReplayRequest,
+    ReplayView, ResolveRequest,
+};
 pub use delivery::{DeliveryAttemptView, DeliveryDetails, DeliveryView};
+pub use event::{EventAccepted, KvView};
 pub use job::{
     BatchAccepted, BatchRequest, CancelByKey, CancelView, HistoryItem, JobAccepted, JobError, JobRequest, JobView,
     RetryRequest, RetrySettings, WebhookSettings, WhyView,
@@ -25,6 +33,7 @@ pub use problem::{Problem, code};
 pub use queue::{KindSettings, PauseRequest, QueueCounts, QueueSettings, QueueView};
 pub use signal::{EtaRange, NextAction, SignalUpdate, SignalView};
 pub use task::{HealthView, PruningView, TaskView, TasksView};
+pub use trigger::{DryRunView, FireRequest, FireView, TriggerRequest, TriggerRetry, TriggerView};
 pub use worker::{
     ClaimRequest, ClaimView, ClaimedJob, HeartbeatRequest, HeartbeatView, OutcomeKind, OutcomeRequest, OutcomeStatus,
     OutcomeView, SettleRequest, SettleView, WorkerRegistered, WorkerRequest, WorkerView,

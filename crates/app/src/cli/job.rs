@@ -15,7 +15,8 @@ use wire::RetryRequest;
 use super::exit::{self, Exit, UsageError};
 use super::output::{self, Output};
 
-pub(super) use push::{RetryArgs, duration};
+pub(super) use push::{RetryArgs, duration, payload};
+pub(super) use show::pretty;
 
 #[derive(Subcommand)]
 pub(crate) enum Verb {

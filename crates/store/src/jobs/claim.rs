@@ -14,10 +14,12 @@ use crate::codec::{settings_from_json, to_json};
 use crate::counters::Changes;
 use crate::deliveries::notices::{self, Notice, QUEUES_OWN};
 use crate::error::StoreError;
+use crate::events::{self, jobs::JobChange};
 use crate::hints::Topic;
 use crate::jobs::holds::{self, Holder, Want};
 use crate::lanes::{Lane, lane_at};
 use crate::store::Store;
+use crate::triggers::cache::TriggerCache;
 use crate::tx::{Column, Operation, Param, Row, Sql, Tx};
 use crate::workers::{self, Worker};
 
@@ -58,6 +60,20 @@ pub enum Claimed {
     NotFound,
 }
 
+impl ClaimedJob {
+    fn begun(&self, tenant: TenantId) -> JobChange {
+        JobChange {
+            tenant,
+            job: self.id,
+            queue: self.queue.clone(),
+            kind: self.kind.clone(),
+            from: JobState::Queued,
+            to: JobState::Working,
+            attempt: self.attempt,
+        }
+    }
+}
+
 impl Store {
     /// Up to `max` jobs for this worker; none is an answer too. `affinity` is what it holds now, if it says so.
     pub async fn claim(
@@ -67,7 +83,11 @@ impl Store {
         max: usize,
         affinity: Affinity,
     ) -> Result<Claimed, StoreError> {
-        let (claimed, told) = self.write(Claim { tenant, worker, max, affinity }).await?;
+        let claim = Claim { tenant, worker, max, affinity, triggers: self.triggers_cache().clone() };
+        let (claimed, told, heard) = self.write(claim).await?;
+        if heard {
+            self.hints().wake(&Topic::Outbox);
+        }
         if told {
             self.hints().wake(&Topic::Deliveries);
         }
@@ -80,6 +100,7 @@ struct Claim {
     worker: WorkerId,
     max: usize,
     affinity: Affinity,
+    triggers: TriggerCache,
 }
 
 /// A lane with work, and what its queue says about it.
@@ -153,20 +174,21 @@ const INSERT_CLAIM: Sql = Sql::both(&["insert into claims (claim, tenant, worker
      values ($1, $2, $3, $4, $5, $6)"]);
 
 impl Operation for Claim {
-    /// What was claimed, and whether someone is to hear of it.
-    type Output = (Claimed, bool);
+    const WATCHES_TRIGGERS: bool = true;
+    /// What was claimed, whether someone is to hear of it, and whether a trigger did.
+    type Output = (Claimed, bool, bool);
 
-    async fn run(&self, tx: &mut Tx<'_>) -> Result<(Claimed, bool), StoreError> {
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<(Claimed, bool, bool), StoreError> {
         let now = tx.now();
         let worker = workers::load(tx, &[self.worker]).await?.pop().filter(|worker| worker.tenant == self.tenant);
-        let Some(worker) = worker else { return Ok((Claimed::NotFound, false)) };
+        let Some(worker) = worker else { return Ok((Claimed::NotFound, false, false)) };
         if !worker.is_alive(now) {
-            return Ok((Claimed::Gone, false));
+            return Ok((Claimed::Gone, false, false));
         }
         let queues = worker.queues.clone();
         if worker.draining {
             worker.touch(tx).await?;
-            return Ok((Claimed::Jobs { jobs: Vec::new(), queues, draining: true }, false));
+            return Ok((Claimed::Jobs { jobs: Vec::new(), queues, draining: true }, false, false));
         }
         let mut taking = Taking {
             claim: new_uuid(now),
@@ -188,7 +210,9 @@ impl Operation for Claim {
             worker.renew(tx, &affinity, Some(now)).await?;
         }
         let told = !taking.notices.is_empty();
-        Ok((Claimed::Jobs { jobs: taking.record(tx).await?, queues, draining: false }, told))
+        let jobs = taking.record(tx).await?;
+        let heard = events::jobs::changed(tx, &self.triggers, jobs.iter().map(|job| job.begun(self.tenant))).await?;
+        Ok((Claimed::Jobs { jobs, queues, draining: false }, told, heard))
     }
 }
 

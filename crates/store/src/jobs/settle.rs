@@ -14,6 +14,7 @@ use crate::counters::Changes;
 use crate::deliveries::notices::{self, Notice};
 use crate::effects::Effects;
 use crate::error::StoreError;
+use crate::events;
 use crate::jobs::holds::Holder;
 use crate::jobs::transition::{self, Ending, LiveJob, Step};
 use crate::lanes::LaneCache;
@@ -113,6 +114,7 @@ struct Open<'a> {
 }
 
 impl Operation for SettleBatch {
+    const WATCHES_TRIGGERS: bool = true;
     type Output = Vec<SettleReply>;
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<SettleReply>, StoreError> {
@@ -231,6 +233,8 @@ impl SettleBatch {
         for gone in &gone {
             gone.handler_ended(tx, Resolution::HandledByScript).await?;
         }
+        let changed = gone.iter().map(|gone| gone.finished(&lanes[&gone.lane]));
+        effects.outbox |= events::jobs::changed(tx, &self.lanes.triggers, changed).await?;
         let notices = gone.iter().filter(|gone| gone.webhook).map(|gone| Notice {
             tenant: gone.tenant,
             job: gone.id,

@@ -31,6 +31,13 @@ pub const BEGIN: &str = "begin; set local search_path to windlass, pg_temp; set 
                          set local enable_bitmapscan to off; set local jit to off; \
                          select (extract(epoch from now()) * 1000000)::bigint::text";
 
+/// The same, and the clock of the triggers with it: an event costs no round trip where nobody listens.
+const BEGIN_WATCHING: &str = "begin; set local search_path to windlass, pg_temp; set local enable_seqscan to off; \
+                              set local enable_hashjoin to off; set local enable_mergejoin to off; \
+                              set local enable_bitmapscan to off; set local jit to off; \
+                              select (extract(epoch from now()) * 1000000)::bigint::text, version::text \
+                              from trigger_clock where id = 1";
+
 pub(crate) struct Postgres {
     pool: Pool,
     clock: Clock,
@@ -87,12 +94,12 @@ impl Postgres {
 
     async fn attempt<O: Operation>(&self, operation: &O) -> Result<O::Output, Failure> {
         let client = self.pool.get().await.map_err(pool_error)?;
-        let now = begin(&client, &self.clock).await?;
+        let (now, trigger_version) = begin(&client, &self.clock, O::WATCHES_TRIGGERS).await?;
         // A caller that goes away in mid-transaction must not give the connection back with the transaction open.
         let mut guard = Guard { client: Some(client) };
         let client = guard.client.as_ref().expect("held until the end");
         let driver = PostgresTx { client, prepared: self.prepared, failed: None };
-        let mut tx = Tx { driver: Driver::Postgres(driver), now };
+        let mut tx = Tx { driver: Driver::Postgres(driver), now, trigger_version };
         let result = operation.run(&mut tx).await;
         let failed = match tx.driver {
             Driver::Postgres(driver) => driver.failed,
@@ -177,11 +184,17 @@ fn pool_error(error: deadpool_postgres::PoolError) -> Failure {
     Failure { error, again: false }
 }
 
-async fn begin(client: &Object, clock: &Clock) -> Result<Time, Failure> {
-    let rows = client.simple_query(BEGIN).await.map_err(|error| Failure::of(&error, "begin"))?;
-    let micros = first_text(&rows).and_then(|text| text.parse::<i64>().ok());
-    let now = micros.ok_or_else(|| Failure { error: StoreError::unexpected("begin gave no time"), again: false })?;
-    Ok(Time::from_micros(now).plus_ms(clock.shift_ms()))
+/// The database's time and, for who watches triggers, their clock.
+async fn begin(client: &Object, clock: &Clock, watching: bool) -> Result<(Time, Option<i64>), Failure> {
+    let text = if watching { BEGIN_WATCHING } else { BEGIN };
+    let rows = client.simple_query(text).await.map_err(|error| Failure::of(&error, "begin"))?;
+    let row = rows.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    });
+    let number = |column| row.and_then(|row| row.try_get(column).ok().flatten()?.parse::<i64>().ok());
+    let now = number(0).ok_or_else(|| Failure { error: StoreError::unexpected("begin gave no time"), again: false })?;
+    Ok((Time::from_micros(now).plus_ms(clock.shift_ms()), number(1)))
 }
 
 fn first_text(messages: &[SimpleQueryMessage]) -> Option<String> {

@@ -21,6 +21,7 @@ mod settle;
 mod signal;
 mod sql_function;
 mod statements;
+mod triggers;
 mod twin;
 mod url;
 mod why;

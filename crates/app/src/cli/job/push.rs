@@ -150,7 +150,7 @@ pub(super) async fn run(client: &Client, args: PushArgs, format: Output) -> anyh
 }
 
 /// JSON as it is, from a file as `@FILE`, or from stdin as `-`.
-pub(super) fn payload(argument: &str) -> anyhow::Result<Box<RawValue>> {
+pub(in crate::cli) fn payload(argument: &str) -> anyhow::Result<Box<RawValue>> {
     let text = if argument == "-" {
         let mut text = String::new();
         std::io::stdin().read_to_string(&mut text).context("cannot read the payload from stdin")?;

@@ -2,11 +2,15 @@
 
 mod artifacts;
 mod calls;
+mod dead_letters;
 mod deliveries;
+mod events;
 mod jobs;
+mod kv;
 mod queues;
 mod signals;
 mod tasks;
+mod triggers;
 mod workers;
 
 use utoipa_axum::router::OpenApiRouter;
@@ -22,5 +26,9 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(deliveries::routes())
         .merge(queues::routes())
         .merge(workers::routes())
+        .merge(triggers::routes())
+        .merge(events::routes())
+        .merge(kv::routes())
+        .merge(dead_letters::routes())
         .merge(tasks::routes())
 }
