@@ -235,8 +235,9 @@ pub(crate) fn dead_letter(letter: DeadLetter) -> Result<DeadLetterView, StoreErr
 
 pub(crate) fn replay(work: Work) -> ReplayView {
     match work {
-        Work::Job(job) => ReplayView { job_id: Some(job.uuid()), event_id: None },
-        Work::Event(event) => ReplayView { job_id: None, event_id: Some(event.uuid()) },
+        Work::Job(job) => ReplayView { job_id: Some(job.uuid()), event_id: None, delivery_id: None },
+        Work::Event(event) => ReplayView { job_id: None, event_id: Some(event.uuid()), delivery_id: None },
+        Work::Delivery(delivery) => ReplayView { job_id: None, event_id: None, delivery_id: Some(delivery.uuid()) },
     }
 }
 

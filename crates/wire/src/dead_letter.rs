@@ -64,12 +64,14 @@ pub struct ReplayRequest {
     pub payload: Option<Box<RawValue>>,
 }
 
-/// The new work: a job, or a new event where a trigger's run is played again.
+/// The new work: a job, a new event where a trigger's run is played again, or a delivery that is sent once more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReplayView {
     pub job_id: Option<Uuid>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_id: Option<Uuid>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivery_id: Option<Uuid>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]

@@ -193,10 +193,11 @@ async fn replay(client: &Client, args: ReplayArgs, format: Output) -> anyhow::Re
         let replayed = client.replay_dead_letter(*id, &ReplayRequest { payload }).await?;
         match (format, replayed) {
             (Output::Json, replayed) => output::json(&replayed)?,
-            (Output::Table, ReplayView { job_id: Some(id), .. } | ReplayView { event_id: Some(id), .. }) => {
-                output::line(&id.to_string())?;
+            (Output::Table, ReplayView { job_id, event_id, delivery_id }) => {
+                if let Some(id) = job_id.or(event_id).or(delivery_id) {
+                    output::line(&id.to_string())?;
+                }
             }
-            (Output::Table, _) => {}
         }
         return Ok(Exit::Done);
     }
