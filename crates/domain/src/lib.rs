@@ -22,6 +22,7 @@ pub mod retry;
 pub mod selector;
 pub mod time;
 pub mod token;
+pub mod trigger;
 pub mod why;
 
 pub use access::{Access, AccessError, Right, Rights, Role};

@@ -176,3 +176,24 @@ pub const SCAN_ROWS_AT_ONCE: usize = 500;
 pub const FIGURE_ROWS: usize = 100_000;
 /// Jobs that wait for one subject and are let look again when it is free: those that exclude each other wait together.
 pub const SUBJECT_UNPARKED: i64 = 100;
+/// Steps one expression of a trigger may take.
+pub const EXPRESSION_FUEL: u64 = 20_000;
+/// Text of one expression or mapping, in bytes.
+pub const EXPRESSION_BYTES: usize = 16 << 10;
+pub const TRIGGERS_PER_TENANT: usize = 1_000;
+/// How often one thing may lead to another before it is taken for a loop.
+pub const TRIGGER_DEPTH_DEFAULT: i32 = 16;
+/// Outbox rows that a dispatcher takes at a time.
+pub const DISPATCH_ROWS: usize = 500;
+/// How long a dispatcher keeps the rows it took; those of one that died come back after it.
+pub const DISPATCH_LEASE_MS: i64 = 30_000;
+/// Missed slots of one schedule that `catch_up` fires.
+pub const CATCH_UP_SLOTS: usize = 100;
+/// Events in one batch of CloudEvents.
+pub const BATCH_EVENTS: usize = 1_000;
+/// A signed hook may be this old, or this much ahead of our clock.
+pub const HOOK_TOLERANCE_S: i64 = 300;
+/// A slot of a schedule that is found later than this was missed.
+pub const MISSED_AFTER_MS: i64 = 60_000;
+/// Fired slots of schedules are remembered this long.
+pub const SLOTS_KEEP_S: i64 = 7 * 24 * 3_600;

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use domain::JobId;
 use domain::address::Allowed;
-use domain::limits::{ABANDONED_RETENTION_S_DEFAULT, HISTORY_RETENTION_S_DEFAULT};
+use domain::limits::{
+    ABANDONED_RETENTION_S_DEFAULT, DEAD_LETTER_RETENTION_S_DEFAULT, HISTORY_RETENTION_S_DEFAULT, TRIGGER_DEPTH_DEFAULT,
+};
 use store::Store;
 use store::artifacts::Blobs;
 use tokio_util::sync::CancellationToken;
@@ -17,6 +19,8 @@ use crate::tasks::beat::Beat;
 use crate::tasks::check_counters::CheckCounters;
 use crate::tasks::collect_garbage::CollectGarbage;
 use crate::tasks::deliver::Deliver;
+use crate::tasks::dispatch_outbox::DispatchOutbox;
+use crate::tasks::fire_schedules::FireSchedules;
 use crate::tasks::fold_counters::FoldCounters;
 use crate::tasks::promote_due::PromoteDue;
 use crate::tasks::prune::Prune;
@@ -35,6 +39,10 @@ pub struct EngineOptions {
     pub allowed: Allowed,
     /// How long answers to calls are kept whose caller was gone.
     pub abandoned_retention_s: i64,
+    /// How often one thing may lead to another before it is taken for a loop.
+    pub max_trigger_depth: i32,
+    /// How long resolved dead letters are kept.
+    pub dead_letter_retention_s: i64,
 }
 
 impl Default for EngineOptions {
@@ -45,6 +53,8 @@ impl Default for EngineOptions {
             blobs: None,
             allowed: Allowed::default(),
             abandoned_retention_s: ABANDONED_RETENTION_S_DEFAULT,
+            max_trigger_depth: TRIGGER_DEPTH_DEFAULT,
+            dead_letter_retention_s: DEAD_LETTER_RETENTION_S_DEFAULT,
         }
     }
 }
@@ -76,7 +86,12 @@ impl Engine {
         engine.run(ScanSubjects);
         engine.run(FoldCounters);
         engine.run(CheckCounters);
-        engine.run(Prune { history_retention_s: options.history_retention_s });
+        engine.run(DispatchOutbox { max_depth: options.max_trigger_depth });
+        engine.run(FireSchedules);
+        engine.run(Prune {
+            history_retention_s: options.history_retention_s,
+            dead_letter_retention_s: options.dead_letter_retention_s,
+        });
         engine.run(SweepCalls { retention_s: options.abandoned_retention_s });
         engine.run(Deliver {
             outbound: engine.outbound.clone(),

@@ -4,6 +4,7 @@ mod engine;
 pub mod outbound;
 mod task;
 mod tasks;
+pub mod trigger;
 pub mod waiting;
 
 pub use engine::{Engine, EngineOptions};

@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use domain::{JobId, Label, Name, Time, TokenId, WorkerId};
+use domain::{DeadLetterId, JobId, Label, Name, Time, TokenId, TriggerId, WorkerId};
 use uuid::Uuid;
 
 use crate::error::ApiError;
@@ -24,6 +24,34 @@ pub(crate) fn after_worker(worker: WorkerId) -> String {
 
 pub(crate) fn worker(cursor: Option<&str>) -> Result<Option<WorkerId>, ApiError> {
     cursor.map(|cursor| id(b'w', cursor).map(WorkerId::new)).transpose()
+}
+
+pub(crate) fn after_trigger(trigger: TriggerId) -> String {
+    encode(b't', trigger.uuid().as_bytes())
+}
+
+pub(crate) fn trigger(cursor: Option<&str>) -> Result<Option<TriggerId>, ApiError> {
+    cursor.map(|cursor| id(b't', cursor).map(TriggerId::new)).transpose()
+}
+
+pub(crate) fn after_dead_letter(letter: DeadLetterId) -> String {
+    encode(b'd', letter.uuid().as_bytes())
+}
+
+pub(crate) fn dead_letter(cursor: Option<&str>) -> Result<Option<DeadLetterId>, ApiError> {
+    cursor.map(|cursor| id(b'd', cursor).map(DeadLetterId::new)).transpose()
+}
+
+pub(crate) fn after_key(key: &str) -> String {
+    encode(b'k', key.as_bytes())
+}
+
+pub(crate) fn key(cursor: Option<&str>) -> Result<Option<String>, ApiError> {
+    let key = |cursor| {
+        let key = String::from_utf8(decode(b'k', cursor)?).ok();
+        key.filter(|key| Label::new(key).is_ok()).ok_or_else(ApiError::invalid_cursor)
+    };
+    cursor.map(key).transpose()
 }
 
 pub(crate) fn after_queue(queue: &Name) -> String {

@@ -134,6 +134,35 @@ impl ApiError {
         Self::new(StatusCode::CONFLICT, code::LIMIT_REACHED, detail)
     }
 
+    pub(crate) fn already_resolved(resolution: domain::Resolution) -> Self {
+        let detail = format!("the dead letter is resolved as {resolution}");
+        Self::new(StatusCode::CONFLICT, code::ALREADY_RESOLVED, detail)
+    }
+
+    pub(crate) fn not_replayable() -> Self {
+        let detail = "nothing is kept of this dead letter that could be played again, or its trigger is gone";
+        Self::new(StatusCode::CONFLICT, code::NOT_REPLAYABLE, detail)
+    }
+
+    pub(crate) fn name_taken() -> Self {
+        Self::new(StatusCode::CONFLICT, code::NAME_TAKEN, "another trigger has this name; choose another").at("name")
+    }
+
+    pub(crate) fn bad_signature(detail: impl Display) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, code::BAD_SIGNATURE, detail)
+    }
+
+    pub(crate) fn replay_refused() -> Self {
+        let detail = "a message with this webhook-id was taken before";
+        Self::new(StatusCode::CONFLICT, code::REPLAY_REFUSED, detail).at("webhook-id")
+    }
+
+    pub(crate) fn not_a_cloudevent() -> Self {
+        let detail = "send a CloudEvent: its attributes as ce- headers, or the body as application/cloudevents+json or \
+                      application/cloudevents-batch+json";
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, code::UNSUPPORTED_MEDIA_TYPE, detail)
+    }
+
     pub(crate) fn host_not_allowed(detail: &str) -> Self {
         Self::new(StatusCode::FORBIDDEN, code::HOST_NOT_ALLOWED, detail)
     }

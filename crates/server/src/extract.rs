@@ -10,7 +10,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName};
 use bytes::Bytes;
 use domain::limits::BODY_BYTES;
-use domain::{DeliveryId, JobId, Label, Name, TokenId, WorkerId};
+use domain::{DeadLetterId, DeliveryId, JobId, Label, Name, TokenId, TriggerId, WorkerId};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
@@ -68,7 +68,7 @@ impl<T: DeserializeOwned + Default> FromRequest<AppState> for OptionalJson<T> {
     }
 }
 
-fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
+pub(crate) fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(value) = headers.get(CONTENT_TYPE) else { return Err(ApiError::unsupported_media_type(None)) };
     let text = value.to_str().unwrap_or("something unreadable");
     let essence = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -102,6 +102,35 @@ pub(crate) async fn drain(headers: &HeaderMap, mut body: Body) {
         }
     };
     let _ = tokio::time::timeout(DRAIN, reading).await;
+}
+
+/// Any JSON value, as it came.
+pub(crate) struct AnyJson(pub(crate) Box<str>);
+/// A body of any kind.
+pub(crate) struct RawBody(pub(crate) Bytes);
+
+impl FromRequest<AppState> for AnyJson {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
+        let (parts, body) = request.into_parts();
+        check_content_type(&parts.headers)?;
+        let bytes = read(&parts.headers, body).await?;
+        let most = state.options.payload_bytes;
+        if bytes.len() > most {
+            return Err(ApiError::body_too_large(most as u64));
+        }
+        json::any(&bytes).map(Self)
+    }
+}
+
+impl FromRequest<AppState> for RawBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &AppState) -> Result<Self, ApiError> {
+        let (parts, body) = request.into_parts();
+        read(&parts.headers, body).await.map(Self)
+    }
 }
 
 /// Query parameters. One that the route does not know is refused.
@@ -139,6 +168,18 @@ pub(crate) struct PathBackoff {
     pub(crate) subject: Label,
     pub(crate) process: String,
 }
+/// A trigger's id in the path, and a dead letter's.
+pub(crate) struct PathTrigger(pub(crate) TriggerId);
+pub(crate) struct PathDeadLetter(pub(crate) DeadLetterId);
+/// A topic in the path.
+pub(crate) struct PathTopic(pub(crate) Label);
+/// A collection in the path.
+pub(crate) struct PathName(pub(crate) Label);
+/// A collection and a key in the path.
+pub(crate) struct PathEntry {
+    pub(crate) collection: Label,
+    pub(crate) key: Label,
+}
 pub(crate) struct PathArtifact {
     pub(crate) job: JobId,
     pub(crate) name: Label,
@@ -173,6 +214,68 @@ impl FromRequestParts<AppState> for PathDelivery {
 
     async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
         id(parts).await.map(|id| Self(DeliveryId::new(id))).ok_or_else(|| ApiError::not_found("delivery"))
+    }
+}
+
+impl FromRequestParts<AppState> for PathTrigger {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
+        id(parts).await.map(|id| Self(TriggerId::new(id))).ok_or_else(|| ApiError::not_found("trigger"))
+    }
+}
+
+impl FromRequestParts<AppState> for PathDeadLetter {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
+        id(parts).await.map(|id| Self(DeadLetterId::new(id))).ok_or_else(|| ApiError::not_found("dead letter"))
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct TopicInPath {
+    topic: String,
+}
+
+#[derive(serde::Deserialize)]
+struct EntryInPath {
+    collection: String,
+    key: Option<String>,
+}
+
+fn label_in_path(member: &str, text: &str) -> Result<Label, ApiError> {
+    Label::new(text).map_err(|error| ApiError::invalid_field(member, error))
+}
+
+impl FromRequestParts<AppState> for PathTopic {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
+        let path = parts.extract::<Path<TopicInPath>>().await;
+        let Path(path) = path.map_err(|_| ApiError::invalid_field("topic", "must be UTF-8"))?;
+        label_in_path("topic", &path.topic).map(Self)
+    }
+}
+
+impl FromRequestParts<AppState> for PathName {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
+        let path = parts.extract::<Path<EntryInPath>>().await;
+        let Path(path) = path.map_err(|_| ApiError::invalid_field("collection", "must be UTF-8"))?;
+        label_in_path("collection", &path.collection).map(Self)
+    }
+}
+
+impl FromRequestParts<AppState> for PathEntry {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
+        let path = parts.extract::<Path<EntryInPath>>().await;
+        let Path(path) = path.map_err(|_| ApiError::invalid_field("key", "must be UTF-8"))?;
+        let collection = label_in_path("collection", &path.collection)?;
+        Ok(Self { collection, key: label_in_path("key", path.key.as_deref().unwrap_or_default())? })
     }
 }
 

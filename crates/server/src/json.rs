@@ -26,6 +26,30 @@ pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
         .map_err(|error| explain::<T>(text, error))
 }
 
+/// UTF-8 that does not nest too deep.
+pub(crate) fn text(body: &[u8]) -> Result<&str, ApiError> {
+    let text = std::str::from_utf8(body).map_err(|error| {
+        ApiError::invalid_json(format_args!("the body is not UTF-8 from byte {} on", error.valid_up_to()))
+    })?;
+    check_depth(body)?;
+    Ok(text)
+}
+
+/// Any one JSON value, as it came.
+pub(crate) fn any(body: &[u8]) -> Result<Box<str>, ApiError> {
+    let text = text(body)?;
+    serde_json::from_str::<IgnoredAny>(text).map_err(not_json)?;
+    Ok(text.trim_ascii().into())
+}
+
+/// A body that cannot be taken, where no path to the fault is kept.
+pub(crate) fn unreadable(error: serde_json::Error) -> ApiError {
+    match error.classify() {
+        Category::Data => ApiError::invalid_field("", format_args!("the body cannot be taken: {error}")),
+        _ => not_json(error),
+    }
+}
+
 /// The parser skips what it is not asked about without counting its depth, and databases and clients have limits.
 fn check_depth(body: &[u8]) -> Result<(), ApiError> {
     let mut depth = 0usize;

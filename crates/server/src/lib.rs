@@ -5,7 +5,9 @@
 
 mod agent;
 mod auth;
+mod cloudevent;
 mod cursor;
+mod depth;
 mod error;
 mod extract;
 mod host;
@@ -15,6 +17,7 @@ pub mod machine;
 mod openapi;
 mod rights;
 mod serve;
+mod signature;
 pub mod smtp;
 mod state;
 mod validate;
@@ -25,4 +28,4 @@ pub use http::metrics;
 pub use openapi::document;
 pub use rights::documentation;
 pub use serve::{router, serve};
-pub use state::{AppState, ServerOptions};
+pub use state::{AppState, ServerOptions, TriggerDefaults};

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use axum::http::Method;
 use domain::Right::{
-    Enqueue, ManageTokens, Operate, Read, ReadArtifacts, ReadJobs, ReadLogs, ReadOwnJobs, ReadPayloads, ReadResults,
+    Enqueue, ManageDeadLetters, ManageTokens, ManageTriggers, Operate, Read, ReadArtifacts, ReadJobs, ReadLogs, ReadOwnJobs, ReadPayloads, ReadResults,
     Work,
 };
 use domain::{Right, Role};
@@ -125,6 +125,27 @@ const ROUTES: &[Route] = &[
     tenant("PUT", "/api/v1/processes/{name}", &[Operate]),
     tenant("DELETE", "/api/v1/processes/{name}", &[Operate]),
     tenant("GET", "/api/v1/processes/{name}/eligible", &[Read]),
+
+    tenant("POST", "/api/v1/events", &[Enqueue]),
+    tenant("POST", "/api/v1/topics/{topic}", &[Enqueue]),
+    // The id is unguessable, or the body is signed.
+    public("POST", "/api/v1/hooks/{id}"),
+    tenant("GET", "/api/v1/kv/{collection}", &[ReadPayloads]),
+    tenant("GET", "/api/v1/kv/{collection}/{key}", &[ReadPayloads]),
+    tenant("PUT", "/api/v1/kv/{collection}/{key}", &[Enqueue]),
+    tenant("DELETE", "/api/v1/kv/{collection}/{key}", &[Enqueue]),
+    tenant("GET", "/api/v1/triggers", &[Read]),
+    tenant("POST", "/api/v1/triggers", &[ManageTriggers]),
+    tenant("GET", "/api/v1/triggers/{id}", &[Read]),
+    tenant("PUT", "/api/v1/triggers/{id}", &[ManageTriggers]),
+    tenant("DELETE", "/api/v1/triggers/{id}", &[ManageTriggers]),
+    tenant("POST", "/api/v1/triggers/{id}/fire", &[ManageTriggers]),
+    tenant("GET", "/api/v1/dead-letters", &[ReadPayloads]),
+    tenant("GET", "/api/v1/dead-letters/count", &[Read]),
+    tenant("GET", "/api/v1/dead-letters/{id}", &[ReadPayloads]),
+    tenant("POST", "/api/v1/dead-letters/{id}/replay", &[ManageDeadLetters]),
+    tenant("POST", "/api/v1/dead-letters/replay", &[ManageDeadLetters]),
+    tenant("POST", "/api/v1/dead-letters/{id}/resolve", &[ManageDeadLetters]),
 
     tenant("GET", "/api/v1/tokens", &[ManageTokens]),
     tenant("POST", "/api/v1/tokens", &[ManageTokens]),
@@ -266,6 +287,6 @@ mod tests {
     fn x7_only_health_and_what_has_a_secret_of_its_own_need_no_token() {
         let open: Vec<&str> =
             ROUTES.iter().filter(|route| route.need == Need::Nothing).map(|route| route.path).collect();
-        assert_eq!(open, ["/healthz", "/readyz", "/api/v1/subjects/{id}/facts"]);
+        assert_eq!(open, ["/healthz", "/readyz", "/api/v1/subjects/{id}/facts", "/api/v1/hooks/{id}"]);
     }
 }

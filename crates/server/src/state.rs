@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use domain::limits::{ARTIFACT_BYTES, PAYLOAD_BYTES};
+use domain::RetryPolicy;
+use domain::limits::{ARTIFACT_BYTES, DEFAULT_MAX_ATTEMPTS, PAYLOAD_BYTES};
 use engine::Engine;
 use store::Store;
 use store::artifacts::Blobs;
@@ -27,11 +28,31 @@ pub struct ServerOptions {
     /// One artifact, in bytes.
     pub artifact_bytes: u64,
     pub host_check: HostCheck,
+    /// What a new trigger takes where it says nothing.
+    pub trigger_defaults: TriggerDefaults,
+}
+
+/// How runs of triggers are retried unless the trigger says otherwise; copied when it is made.
+#[derive(Clone, Copy, Debug)]
+pub struct TriggerDefaults {
+    pub retry: RetryPolicy,
+    pub max_attempts: i32,
+}
+
+impl Default for TriggerDefaults {
+    fn default() -> Self {
+        Self { retry: RetryPolicy::QUEUE_DEFAULT, max_attempts: DEFAULT_MAX_ATTEMPTS }
+    }
 }
 
 impl Default for ServerOptions {
     fn default() -> Self {
-        Self { payload_bytes: PAYLOAD_BYTES, artifact_bytes: ARTIFACT_BYTES, host_check: HostCheck::Loopback }
+        Self {
+            payload_bytes: PAYLOAD_BYTES,
+            artifact_bytes: ARTIFACT_BYTES,
+            host_check: HostCheck::Loopback,
+            trigger_defaults: TriggerDefaults::default(),
+        }
     }
 }
 

@@ -18,6 +18,8 @@ pub(crate) struct Effects {
     pub(crate) deliveries: bool,
     /// The scan may have work, or a moment to look again, that it does not know of.
     pub(crate) scan: bool,
+    /// Something is to be started.
+    pub(crate) outbox: bool,
 }
 
 impl Store {
@@ -37,6 +39,9 @@ impl Store {
         }
         if effects.scan {
             hints.wake(&Topic::Scan);
+        }
+        if effects.outbox {
+            hints.wake(&Topic::Outbox);
         }
     }
 }

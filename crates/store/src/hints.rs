@@ -22,6 +22,8 @@ pub enum Topic {
     Deliveries,
     /// A subject may be eligible, or will be at another time than the scan knows of.
     Scan,
+    /// Something is to be started.
+    Outbox,
 }
 
 #[derive(Clone, Default)]

@@ -7,6 +7,7 @@ use domain::{Affinity, Label, Name, TenantId};
 
 use crate::error::StoreError;
 use crate::store::Store;
+use crate::triggers::cache::TriggerCache;
 use crate::tx::{Column, Operation, Row, Sql, Tx};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -23,6 +24,8 @@ pub struct Lane {
 #[derive(Clone, Default)]
 pub(crate) struct LaneCache {
     known: Arc<RwLock<Known>>,
+    /// What listens to jobs: whoever moves a job has its lane in hand and asks both.
+    pub(crate) triggers: TriggerCache,
 }
 
 #[derive(Default)]

@@ -1,8 +1,8 @@
 //! All SQL of Windlass. One operation is one transaction is one file.
 //!
 //! `Store` opens either database; its methods, spread over the files of `jobs`, `workers`, `queues`, `subjects`,
-//! `processes`, `backoffs`, `timeline`, `artifacts`, `dead_letters`, `tokens`, `tenants` and `maintenance`, are the
-//! operations. They are written once, over `tx::Tx`; only the text of a statement may differ.
+//! `processes`, `backoffs`, `timeline`, `artifacts`, `triggers`, `events`, `kv`, `outbox`, `dead_letters`, `tokens`, `tenants`
+//! and `maintenance`, are the operations. They are written once, over `tx::Tx`; only the text of a statement may differ.
 
 pub mod artifacts;
 pub mod backoffs;
@@ -16,18 +16,24 @@ pub mod deliveries;
 mod effects;
 mod error;
 mod floors;
+pub mod events;
+pub mod expression;
 pub mod hints;
 pub mod jobs;
+pub mod kv;
 mod lanes;
 pub mod maintenance;
 pub mod migrate;
 pub mod processes;
+pub mod outbox;
 pub mod queues;
+pub mod schedule;
 mod store;
 pub mod tenants;
 pub mod tokens;
 pub mod subjects;
 pub mod timeline;
+pub mod triggers;
 pub mod tx;
 pub mod verify;
 pub mod workers;

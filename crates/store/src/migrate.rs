@@ -60,39 +60,51 @@ pub const MIGRATIONS: &[Migration] = &[
         },
     },
     Migration {
-        version: 3,
+        version: 4,
         name: "deliveries",
         sqlite: Script {
-            up: include_str!("../migrations/sqlite/0003_deliveries.up.sql"),
-            down: include_str!("../migrations/sqlite/0003_deliveries.down.sql"),
+            up: include_str!("../migrations/sqlite/0004_deliveries.up.sql"),
+            down: include_str!("../migrations/sqlite/0004_deliveries.down.sql"),
         },
         postgres: Script {
-            up: include_str!("../migrations/postgres/0003_deliveries.up.sql"),
-            down: include_str!("../migrations/postgres/0003_deliveries.down.sql"),
+            up: include_str!("../migrations/postgres/0004_deliveries.up.sql"),
+            down: include_str!("../migrations/postgres/0004_deliveries.down.sql"),
         },
     },
     Migration {
-        version: 4,
+        version: 5,
         name: "calls",
         sqlite: Script {
-            up: include_str!("../migrations/sqlite/0004_calls.up.sql"),
-            down: include_str!("../migrations/sqlite/0004_calls.down.sql"),
+            up: include_str!("../migrations/sqlite/0005_calls.up.sql"),
+            down: include_str!("../migrations/sqlite/0005_calls.down.sql"),
         },
         postgres: Script {
-            up: include_str!("../migrations/postgres/0004_calls.up.sql"),
-            down: include_str!("../migrations/postgres/0004_calls.down.sql"),
+            up: include_str!("../migrations/postgres/0005_calls.up.sql"),
+            down: include_str!("../migrations/postgres/0005_calls.down.sql"),
         },
     },
     Migration {
-        version: 3,
+        version: 6,
         name: "subjects",
         sqlite: Script {
-            up: include_str!("../migrations/sqlite/0003_subjects.up.sql"),
-            down: include_str!("../migrations/sqlite/0003_subjects.down.sql"),
+            up: include_str!("../migrations/sqlite/0006_subjects.up.sql"),
+            down: include_str!("../migrations/sqlite/0006_subjects.down.sql"),
         },
         postgres: Script {
-            up: include_str!("../migrations/postgres/0003_subjects.up.sql"),
-            down: include_str!("../migrations/postgres/0003_subjects.down.sql"),
+            up: include_str!("../migrations/postgres/0006_subjects.up.sql"),
+            down: include_str!("../migrations/postgres/0006_subjects.down.sql"),
+        },
+    },
+    Migration {
+        version: 7,
+        name: "triggers",
+        sqlite: Script {
+            up: include_str!("../migrations/sqlite/0007_triggers.up.sql"),
+            down: include_str!("../migrations/sqlite/0007_triggers.down.sql"),
+        },
+        postgres: Script {
+            up: include_str!("../migrations/postgres/0007_triggers.up.sql"),
+            down: include_str!("../migrations/postgres/0007_triggers.down.sql"),
         },
     },
 ];

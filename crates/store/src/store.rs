@@ -10,6 +10,7 @@ use crate::floors::Floors;
 use crate::hints::Hints;
 use crate::lanes::LaneCache;
 use crate::tokens::authenticate::TokenCache;
+use crate::triggers::cache::TriggerCache;
 use crate::tx::{Operation, Postgres, Sqlite};
 
 /// Where a database is.
@@ -156,6 +157,10 @@ impl Store {
 
     pub(crate) fn floors(&self) -> &Floors {
         &self.inner.floors
+    }
+
+    pub(crate) fn triggers_cache(&self) -> &TriggerCache {
+        &self.inner.lanes.triggers
     }
 
     pub(crate) fn batchers(&self) -> &Batchers {

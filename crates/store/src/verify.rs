@@ -197,6 +197,18 @@ const ACTIVE_IS_UNFINISHED: Sql = Sql::both(&["select s.process || ' of ' || s.s
 const ONE_CLAIM_PER_SUBJECT: Sql = Sql::both(&["select scope from holds where scope like 'subject %'
      group by tenant, scope having count(*) > 1 limit $1"]);
 
+// The origin of a job names the trigger and the event; replays and retries have origins of their own.
+const ONE_JOB_PER_TRIGGER_AND_EVENT: Sql = Sql::both(&["select triggered_by from (
+         select triggered_by from jobs where triggered_by like 'trigger:%'
+         union all select triggered_by from ended where triggered_by like 'trigger:%') made
+     group by triggered_by having count(*) > 1 limit $1"]);
+const LETTERS_OF_RUNS_ARE_CLOSED: Sql = Sql::new(
+    &["select hex(d.id) from dead_letters d join outbox o on o.trigger_id = d.trigger_id and o.event_id = d.event_id
+       limit $1"],
+    "select d.id::text from dead_letters d join outbox o on o.trigger_id = d.trigger_id and o.event_id = d.event_id
+     limit $1",
+);
+
 const CHECKS: &[Check] = &[
     Check { promise: "a job is live or ended, never both", sql: TWO_PLACES },
     Check { promise: "a live job's columns agree with its state", sql: STATE_AND_COLUMNS },
@@ -219,4 +231,6 @@ const CHECKS: &[Check] = &[
         promise: "a delivery waits, is under way or has ended, at an endpoint of its tenant (Q10)",
         sql: DELIVERIES_STAND,
     },
+    Check { promise: "an event makes at most one job per trigger (T4)", sql: ONE_JOB_PER_TRIGGER_AND_EVENT },
+    Check { promise: "what became a dead letter is not started any more (T6)", sql: LETTERS_OF_RUNS_ARE_CLOSED },
 ];

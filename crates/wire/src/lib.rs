@@ -4,7 +4,9 @@
 
 pub mod artifact;
 pub mod call;
+pub mod dead_letter;
 pub mod delivery;
+pub mod event;
 pub mod job;
 pub mod page;
 pub mod problem;
@@ -14,11 +16,17 @@ pub mod signal;
 pub mod subject;
 pub mod task;
 pub mod token;
+pub mod trigger;
 pub mod worker;
 
 pub use artifact::ArtifactView;
 pub use call::{AbandonedView, CallView};
+pub use dead_letter::{
+    AttemptView, CountView, DeadLetterFilter, DeadLetterView, ReplayManyRequest, ReplayManyView, ReplayRequest,
+    ReplayView, ResolveRequest,
+};
 pub use delivery::{DeliveryAttemptView, DeliveryDetails, DeliveryView};
+pub use event::{EventAccepted, KvView};
 pub use job::{
     BatchAccepted, BatchRequest, CancelByKey, CancelView, HistoryItem, JobAccepted, JobError, JobRequest, JobView,
     RetryRequest, RetrySettings, WebhookSettings, WhyView,
@@ -34,6 +42,7 @@ pub use subject::{
 };
 pub use task::{HealthView, PruningView, TaskView, TasksView};
 pub use token::{Serves, TenantView, TokenCreated, TokenRequest, TokenView};
+pub use trigger::{DryRunView, FireRequest, FireView, TriggerRequest, TriggerRetry, TriggerView};
 pub use worker::{
     ClaimRequest, ClaimView, ClaimedJob, HeartbeatRequest, HeartbeatView, OutcomeKind, OutcomeRequest, OutcomeStatus,
     OutcomeView, SettleRequest, SettleView, WorkerRegistered, WorkerRequest, WorkerView,

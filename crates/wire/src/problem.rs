@@ -50,6 +50,11 @@ pub mod code {
     pub const IDEMPOTENCY_KEY_REUSED: &str = "idempotency_key_reused";
     pub const ARTIFACT_EXISTS: &str = "artifact_exists";
     pub const DIGEST_MISMATCH: &str = "digest_mismatch";
+    pub const ALREADY_RESOLVED: &str = "already_resolved";
+    pub const NOT_REPLAYABLE: &str = "not_replayable";
+    pub const NAME_TAKEN: &str = "name_taken";
+    pub const BAD_SIGNATURE: &str = "bad_signature";
+    pub const REPLAY_REFUSED: &str = "replay_refused";
     pub const HOST_NOT_ALLOWED: &str = "host_not_allowed";
     /// There are tokens, and the request carries none.
     pub const TOKEN_REQUIRED: &str = "token_required";

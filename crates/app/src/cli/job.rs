@@ -16,6 +16,7 @@ use super::exit::{self, Exit, UsageError};
 use super::output::{self, Output};
 
 pub(super) use push::{RetryArgs, duration, payload};
+pub(super) use show::pretty;
 
 #[derive(Subcommand)]
 pub(crate) enum Verb {

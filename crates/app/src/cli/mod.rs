@@ -2,10 +2,12 @@
 
 pub(crate) mod bench;
 mod completions;
+mod dead_letter;
 mod delivery;
 mod doctor;
 pub(crate) mod exit;
 mod job;
+mod kv;
 mod migrate;
 pub(crate) mod output;
 mod process;
@@ -14,6 +16,8 @@ pub(crate) mod serve;
 mod tenant;
 mod token;
 mod subject;
+mod topic;
+mod trigger;
 mod verify;
 mod work;
 mod worker;
@@ -77,6 +81,18 @@ pub(crate) enum Command {
     /// Look at workers.
     #[command(subcommand)]
     Worker(worker::Verb),
+    /// Register, look at, try and fire triggers.
+    #[command(subcommand)]
+    Trigger(trigger::Verb),
+    /// Publish on topics.
+    #[command(subcommand)]
+    Topic(topic::Verb),
+    /// Read and write key-value collections.
+    #[command(subcommand)]
+    Kv(kv::Verb),
+    /// Look at what failed for good, and play it again.
+    #[command(subcommand)]
+    DeadLetter(dead_letter::Verb),
     /// Run a program on each job of some queues.
     Work(work::WorkArgs),
 
@@ -100,6 +116,10 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Subject(verb) => subject::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Process(verb) => process::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Worker(verb) => worker::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Trigger(verb) => trigger::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Topic(verb) => topic::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Kv(verb) => kv::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::DeadLetter(verb) => dead_letter::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Work(args) => work::run(cli.connection.client()?, args).await,
         Command::Completions(args) => completions::run(&args),
     }

@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use domain::RetryPolicy;
 use domain::address::{Allowed, Network, Private};
+use domain::limits::MAX_ATTEMPTS;
 use engine::{Engine, EngineOptions};
-use server::{AppState, ServerOptions};
+use server::{AppState, ServerOptions, TriggerDefaults};
 use store::artifacts::Blobs;
 use store::{DatabaseUrl, Store, StoreOptions};
 use tokio::net::TcpListener;
@@ -17,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::exit::Exit;
+use super::exit::{Exit, UsageError};
 use crate::demo;
 use crate::telemetry::Telemetry;
 
@@ -65,6 +67,27 @@ pub(crate) struct ServeArgs {
     /// Days for which answers to calls are kept whose caller was gone.
     #[arg(long, env = "WINDLASS_ABANDONED_EXECUTIONS_RETENTION_DAYS", default_value_t = 7)]
     pub(crate) abandoned_executions_retention_days: i64,
+    /// How often one thing may lead to another by triggers before it is taken for a loop.
+    #[arg(long, env = "WINDLASS_MAX_TRIGGER_DEPTH", default_value_t = domain::limits::TRIGGER_DEPTH_DEFAULT)]
+    pub(crate) max_trigger_depth: i32,
+    /// Tries that a new trigger's runs have, unless it says otherwise.
+    #[arg(long, env = "WINDLASS_TRIGGER_RETRY_MAX_ATTEMPTS", default_value_t = domain::limits::DEFAULT_MAX_ATTEMPTS)]
+    pub(crate) trigger_retry_max_attempts: i32,
+    /// The first wait between tries of a new trigger's runs.
+    #[arg(long, env = "WINDLASS_TRIGGER_RETRY_INITIAL_S", default_value_t = 5)]
+    pub(crate) trigger_retry_initial_s: u64,
+    /// The longest wait between tries of a new trigger's runs.
+    #[arg(long, env = "WINDLASS_TRIGGER_RETRY_MAXIMUM_S", default_value_t = 3600)]
+    pub(crate) trigger_retry_maximum_s: u64,
+    /// How much longer each wait is than the one before.
+    #[arg(long, env = "WINDLASS_TRIGGER_RETRY_EXPONENT", default_value_t = 2.0)]
+    pub(crate) trigger_retry_exponent: f64,
+    /// How much of a wait may be added to it by chance.
+    #[arg(long, env = "WINDLASS_TRIGGER_RETRY_JITTER", default_value_t = 0.1)]
+    pub(crate) trigger_retry_jitter: f64,
+    /// Days for which dead letters are kept after they are resolved; unresolved ones stay.
+    #[arg(long, env = "WINDLASS_DEAD_LETTER_RETENTION_DAYS", default_value_t = 30)]
+    pub(crate) dead_letter_retention_days: i64,
     /// What to log: error, warn, info, debug, or a filter.
     #[arg(long, env = "WINDLASS_LOG", default_value = "warn")]
     pub(crate) log: String,
@@ -103,8 +126,15 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
             private: if args.allow_private { Private::Allowed } else { Private::Refused },
             networks: args.allow_network.clone(),
         },
+        max_trigger_depth: args.max_trigger_depth,
+        dead_letter_retention_s: args.dead_letter_retention_days.saturating_mul(86_400),
     };
-    let state = build(store, engine_options, &data_dir, args.artifacts.as_deref(), args.payload_bytes).await?;
+    let options = ServerOptions {
+        payload_bytes: args.payload_bytes,
+        trigger_defaults: trigger_defaults(&args)?,
+        ..ServerOptions::default()
+    };
+    let state = build(store, engine_options, &data_dir, args.artifacts.as_deref(), options).await?;
     let stop = CancellationToken::new();
     let tracker = TaskTracker::new();
     // From here on a signal stops gracefully: whoever reads the address below may send one at once.
@@ -127,7 +157,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
 
 /// A server's state on a store that is migrated, for this command and for the benchmark.
 pub(crate) async fn state(store: Store, options: EngineOptions, data_dir: &Path) -> anyhow::Result<AppState> {
-    build(store, options, data_dir, None, domain::limits::PAYLOAD_BYTES).await
+    build(store, options, data_dir, None, ServerOptions::default()).await
 }
 
 async fn build(
@@ -135,15 +165,29 @@ async fn build(
     options: EngineOptions,
     data_dir: &Path,
     bucket: Option<&str>,
-    payload_bytes: usize,
+    server_options: ServerOptions,
 ) -> anyhow::Result<AppState> {
     let blobs = match bucket {
         Some(bucket) => Blobs::open(bucket)?,
         None => Blobs::folder(&data_dir.join("artifacts"))?,
     };
     let engine = Engine::start(store, EngineOptions { blobs: Some(blobs.clone()), ..options }).await?;
-    let options = ServerOptions { payload_bytes, ..ServerOptions::default() };
-    Ok(AppState::new(Arc::new(engine), Arc::new(blobs), options))
+    Ok(AppState::new(Arc::new(engine), Arc::new(blobs), server_options))
+}
+
+fn trigger_defaults(args: &ServeArgs) -> anyhow::Result<TriggerDefaults> {
+    let retry = RetryPolicy::new(
+        Some(args.trigger_retry_initial_s),
+        Some(args.trigger_retry_maximum_s),
+        Some(args.trigger_retry_exponent),
+        Some(args.trigger_retry_jitter),
+    );
+    let retry = retry.map_err(|error| UsageError(format!("the retry settings of triggers: {error}")))?;
+    if !(1..=MAX_ATTEMPTS).contains(&i64::from(args.trigger_retry_max_attempts)) {
+        let error = format!("--trigger-retry-max-attempts must be from 1 to {MAX_ATTEMPTS}");
+        return Err(UsageError(error).into());
+    }
+    Ok(TriggerDefaults { retry, max_attempts: args.trigger_retry_max_attempts })
 }
 
 async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {

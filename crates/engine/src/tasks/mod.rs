@@ -4,6 +4,8 @@ pub(crate) mod beat;
 pub(crate) mod check_counters;
 pub(crate) mod collect_garbage;
 pub(crate) mod deliver;
+pub(crate) mod dispatch_outbox;
+pub(crate) mod fire_schedules;
 pub(crate) mod fold_counters;
 pub(crate) mod promote_due;
 pub(crate) mod prune;

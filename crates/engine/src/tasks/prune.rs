@@ -9,6 +9,7 @@ use crate::task::{Done, Task};
 
 pub(crate) struct Prune {
     pub(crate) history_retention_s: i64,
+    pub(crate) dead_letter_retention_s: i64,
 }
 
 impl Task for Prune {
@@ -21,11 +22,14 @@ impl Task for Prune {
         metrics::counter!("windlass_pruned_total", "kind" => "deliveries").increment(deliveries);
         metrics::counter!("windlass_pruned_total", "kind" => "jobs").increment(pruned.jobs);
         metrics::counter!("windlass_pruned_total", "kind" => "history").increment(pruned.history);
-        if pruned == Default::default() && deliveries == 0 {
+        let letters = store.prune_dead_letters(self.dead_letter_retention_s).await?;
+        store.prune_events().await?;
+        metrics::counter!("windlass_pruned_total", "kind" => "dead_letters").increment(letters);
+        if pruned == Default::default() && deliveries == 0 && letters == 0 {
             return Ok(Done::nothing());
         }
         let work = format!(
-            "{} jobs, {deliveries} deliveries, {} rows of history, {} idempotency keys, {} dead workers",
+            "{} jobs, {deliveries} deliveries, {} rows of history, {} idempotency keys, {} dead workers, {letters} dead letters",
             pruned.jobs, pruned.history, pruned.idempotency, pruned.workers
         );
         let again = pruned.jobs as usize >= MAINTENANCE_ROWS

@@ -398,7 +398,7 @@ async fn q10_a_delivery_exists_exactly_when_its_transaction_committed() {
 #[tokio::test]
 async fn t6_a_delivery_out_of_attempts_leaves_one_letter_that_can_be_played_again() {
     use store::dead_letters::list::DeadLetterFilter;
-    use store::dead_letters::replay::Replayed;
+    use store::dead_letters::replay::{Replayed, Work};
     on_both(async |db| {
         let engine = engine(&db).await;
         let receiver = Receiver::start(Manner::Answer(500)).await;
@@ -423,10 +423,10 @@ async fn t6_a_delivery_out_of_attempts_leaves_one_letter_that_can_be_played_agai
         receiver.behave(Manner::Answer(200));
         let body = Some(r#"{"edited":true}"#.into());
         let replayed = db.store.replay_dead_letter(T, found[0].id, body, "me").await.expect("replays");
-        let Replayed::Delivery(again) = replayed else { panic!("{replayed:?}") };
+        let Replayed::Made(Work::Delivery(again)) = replayed else { panic!("{replayed:?}") };
         assert_eq!(in_state(&db.store, again, DeliveryState::Delivered).await.body, r#"{"edited":true}"#);
         let twice = db.store.replay_dead_letter(T, found[0].id, None, "me").await.expect("replays");
-        assert_eq!(twice, Replayed::Before(again.uuid()), "two clicks replay once");
+        assert_eq!(twice, Replayed::Before(Work::Delivery(again)), "two clicks replay once");
 
         let other = ids.iter().find(|id| found[1].event.uuid() == id.uuid()).expect("the letter of one of them");
         db.store.redeliver(T, *other, "me".into()).await.expect("redelivers");

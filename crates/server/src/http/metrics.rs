@@ -13,6 +13,7 @@ use domain::{TenantId, Time};
 use metrics::{describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use store::processes::get::Process;
+use store::dead_letters::list::DeadLetterFilter;
 use store::queues::get::Queue;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -73,6 +74,15 @@ fn describe() {
         "windlass_subjects_judged_total",
         "Subjects that this node held against selectors because of age or a new one."
     );
+    describe_counter!("windlass_events_total", "Events taken in by this node over HTTP.");
+    describe_counter!(
+        "windlass_trigger_runs_total",
+        "Runs of triggers that this node dispatched, by what became of them."
+    );
+    describe_counter!(
+        "windlass_schedule_slots_total",
+        "Slots of schedules that this node fired or left out as missed."
+    );
     describe_gauge!("windlass_figure_faults", "Queues whose kept figures differ from their jobs; 0 is right.");
 }
 
@@ -94,7 +104,22 @@ async fn scrape(State(state): State<AppState>, principal: Principal) -> Response
     if let Ok(found) = state.store.list_processes(TenantId::DEFAULT, None, PAGE_ITEMS).await {
         processes(&mut text, &found, state.store.clock().now());
     }
+    if let (Ok(age_ms), Ok(letters)) = (state.store.outbox_age_ms().await, unresolved(&state).await) {
+        text.push_str(
+            "# HELP windlass_outbox_age_seconds Since when the oldest run that could start has been waiting.\n",
+        );
+        text.push_str("# TYPE windlass_outbox_age_seconds gauge\n");
+        let _ = writeln!(text, "windlass_outbox_age_seconds {}", age_ms as f64 / 1_000.0);
+        text.push_str("# HELP windlass_dead_letters Unresolved dead letters, counted up to ten thousand.\n");
+        text.push_str("# TYPE windlass_dead_letters gauge\n");
+        let _ = writeln!(text, "windlass_dead_letters {letters}");
+    }
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+}
+
+async fn unresolved(state: &AppState) -> Result<usize, store::StoreError> {
+    let open = DeadLetterFilter { resolved: Some(false), ..DeadLetterFilter::default() };
+    Ok(state.store.count_dead_letters(TenantId::DEFAULT, open).await?.count)
 }
 
 /// Read at the scrape: kept figures belong to the database, not to this process.

@@ -28,6 +28,18 @@ impl Maker {
         self.job(Place::Body, request)
     }
 
+    /// A job that a trigger will make: what depends on the moment has no place in it.
+    pub(crate) fn template(&self, of: &'static str, request: JobRequest) -> Result<NewJob, ApiError> {
+        let place = Place::Member { of };
+        if request.run_at.is_some() {
+            return Err(place.refuse("run_at", "has no place in a trigger"));
+        }
+        if request.unique_by.is_some() {
+            return Err(place.refuse("unique_by", "has no place in a trigger; use unique_key with an expression"));
+        }
+        self.job(place, request)
+    }
+
     pub(crate) fn batch(&self, request: BatchRequest) -> Result<Vec<NewJob>, ApiError> {
         if request.jobs.is_empty() {
             return Err(Place::Body.refuse("jobs", "must have at least one job"));

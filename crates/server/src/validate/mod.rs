@@ -3,12 +3,14 @@
 //! Texts that a database column holds as text never carry control characters: PostgreSQL refuses NUL, and the others
 //! hide in a listing.
 
+pub(crate) mod dead_letter;
 pub(crate) mod job;
 pub(crate) mod outcome;
 pub(crate) mod query;
 pub(crate) mod queue;
 pub(crate) mod signal;
 pub(crate) mod token;
+pub(crate) mod trigger;
 pub(crate) mod webhook;
 pub(crate) mod subject;
 pub(crate) mod worker;
@@ -25,6 +27,7 @@ use crate::error::ApiError;
 pub(crate) enum Place {
     Body,
     Item { of: &'static str, number: usize },
+    Member { of: &'static str },
 }
 
 impl Place {
@@ -32,6 +35,7 @@ impl Place {
         match self {
             Self::Body => member.to_string(),
             Self::Item { of, number } => format!("{of}[{number}].{member}"),
+            Self::Member { of } => format!("{of}.{member}"),
         }
     }
 
@@ -65,7 +69,7 @@ impl Place {
         Err(self.refuse(member, format_args!("must be from {least} to {most}; it is {value}")))
     }
 
-    fn at_most(self, member: &str, count: usize, most: usize, what: &str) -> Result<(), ApiError> {
+    pub(crate) fn at_most(self, member: &str, count: usize, most: usize, what: &str) -> Result<(), ApiError> {
         if count <= most {
             return Ok(());
         }

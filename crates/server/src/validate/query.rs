@@ -130,7 +130,7 @@ fn label(parameter: &str, value: &Option<String>) -> Result<Option<String>, ApiE
 }
 
 /// Part of something, so it may begin or end with a space.
-fn text(parameter: &str, value: &Option<String>) -> Result<Option<String>, ApiError> {
+pub(super) fn text(parameter: &str, value: &Option<String>) -> Result<Option<String>, ApiError> {
     let Some(text) = value else { return Ok(None) };
     if text.is_empty() || text.len() > LABEL_BYTES || text.chars().any(char::is_control) {
         let detail = format_args!("{parameter} must have 1 to {LABEL_BYTES} bytes without control characters");
@@ -139,7 +139,7 @@ fn text(parameter: &str, value: &Option<String>) -> Result<Option<String>, ApiEr
     Ok(Some(text.clone()))
 }
 
-fn time(parameter: &str, value: &Option<String>) -> Result<Option<Time>, ApiError> {
+pub(super) fn time(parameter: &str, value: &Option<String>) -> Result<Option<Time>, ApiError> {
     let Some(text) = value else { return Ok(None) };
     let time: Timestamp = text.parse().map_err(|_| {
         ApiError::invalid_query(parameter, format_args!("{parameter} must be a time like 2026-01-31T12:00:00Z"))

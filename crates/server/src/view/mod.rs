@@ -2,16 +2,27 @@
 
 pub(crate) mod subject;
 
+use domain::trigger::Source;
 use domain::{JobError, RetryPolicy, Right, Time};
+use serde_json::Value;
 use store::StoreError;
+use store::dead_letters::DeadLetter;
+use store::dead_letters::replay::Work;
 use store::jobs::claim::ClaimedJob;
 use store::jobs::enqueue::Accepted;
 use store::jobs::get::StoredJob;
 use store::jobs::history::HistoryItem;
 use store::queues::get::{Pause, Queue};
 use store::tokens::{Serves, Token};
+use store::schedule::Slots;
+use store::triggers::{Trigger, filter};
 use store::workers::list::ListedWorker;
-use wire::{JobAccepted, JobView, QueueCounts, QueueView, RawValue, RetrySettings, Timestamp, WebhookSettings};
+use wire::{
+    AttemptView, DeadLetterView, JobAccepted, JobView, QueueCounts, QueueView, RawValue, ReplayView, RetrySettings,
+    Timestamp, TriggerRetry, TriggerView, WebhookSettings,
+};
+
+use crate::validate::trigger::KEPT;
 
 use crate::auth::Principal;
 
@@ -231,5 +242,96 @@ fn settings(settings: domain::QueueSettings) -> wire::QueueSettings {
         phases: (!phases.is_empty()).then_some(phases),
         webhook: settings.webhook.map(|webhook| WebhookSettings { url: webhook.url, ..WebhookSettings::default() }),
         kinds: (!kinds.is_empty()).then_some(kinds),
+    }
+}
+
+pub(crate) fn dead_letter(letter: DeadLetter) -> Result<DeadLetterView, StoreError> {
+    let first = letter.attempts.first().map_or(letter.created_at, |attempt| attempt.at);
+    let last = letter.attempts.last().map_or(letter.created_at, |attempt| attempt.at);
+    let resolved = letter.resolved.as_ref();
+    Ok(DeadLetterView {
+        id: letter.id.uuid(),
+        event_id: letter.event.uuid(),
+        trigger_id: letter.trigger.map(|trigger| trigger.uuid()),
+        script_id: letter.script,
+        job_id: letter.job.map(|job| job.uuid()),
+        depth: letter.depth.into(),
+        attempt_count: letter.attempts.len() as i64,
+        first_attempt_at: time(first),
+        last_attempt_at: time(last),
+        created_at: time(letter.created_at),
+        resolved_at: resolved.map(|resolved| time(resolved.at)),
+        resolution: resolved.map(|resolved| resolved.resolution.to_string()),
+        resolved_by: resolved.map(|resolved| resolved.by.clone()),
+        note: resolved.and_then(|resolved| resolved.note.clone()),
+        replayed_as: resolved.and_then(|resolved| resolved.replayed_as),
+        source: letter.source,
+        op: letter.op,
+        queue: letter.queue,
+        kind: letter.kind,
+        payload: raw(letter.payload)?,
+        attempts: letter
+            .attempts
+            .into_iter()
+            .map(|attempt| AttemptView { at: time(attempt.at), error: error(attempt.error) })
+            .collect(),
+        last_error: error(letter.last_error),
+    })
+}
+
+pub(crate) fn replay(work: Work) -> ReplayView {
+    match work {
+        Work::Job(job) => ReplayView { job_id: Some(job.uuid()), event_id: None, delivery_id: None },
+        Work::Event(event) => ReplayView { job_id: None, event_id: Some(event.uuid()), delivery_id: None },
+        Work::Delivery(delivery) => ReplayView { job_id: None, event_id: None, delivery_id: Some(delivery.uuid()) },
+    }
+}
+
+/// The next fires of a schedule that are shown.
+const NEXT_FIRES: usize = 5;
+
+pub(crate) fn trigger(trigger: Trigger, now: Time) -> Result<TriggerView, StoreError> {
+    let schedule = match trigger.source {
+        Source::Cron if trigger.enabled => filter::read(trigger.source, trigger.id, &trigger.filter).ok(),
+        _ => None,
+    };
+    let slots = schedule.and_then(|filter| Slots::read(&filter.schedule?).ok());
+    let retry = retry(trigger.retry);
+    Ok(TriggerView {
+        id: trigger.id.uuid(),
+        name: trigger.name,
+        source: trigger.source.to_string(),
+        filter: raw(without_secret(trigger.filter))?,
+        target: raw(trigger.target)?,
+        mode: trigger.mode.as_str().into(),
+        retry: TriggerRetry {
+            max_attempts: Some(trigger.max_attempts.into()),
+            initial_s: retry.initial_s,
+            maximum_s: retry.maximum_s,
+            exponent: retry.exponent,
+            jitter: retry.jitter,
+        },
+        enabled: trigger.enabled,
+        principal: trigger.principal,
+        created_at: time(trigger.created_at),
+        updated_at: time(trigger.updated_at),
+        fired: trigger.fired,
+        failed: trigger.failed,
+        loops_stopped: trigger.loops_stopped,
+        last_fired_at: trigger.last_fired_at.map(time),
+        last_error: trigger.last_error,
+        hook: (trigger.source == Source::Http).then(|| format!("/api/v1/hooks/{}", trigger.id)),
+        next_fires: slots.map(|slots| slots.next(now, NEXT_FIRES).into_iter().map(time).collect()).unwrap_or_default(),
+    })
+}
+
+/// A hook's secret is shown to nobody.
+fn without_secret(filter: String) -> String {
+    match serde_json::from_str::<Value>(&filter) {
+        Ok(mut value) if value.get("secret").is_some_and(Value::is_string) => {
+            value["secret"] = KEPT.into();
+            value.to_string()
+        }
+        _ => filter,
     }
 }

@@ -1,12 +1,19 @@
 //! Writes dead letters, in the transaction that closes what they come from (T6).
 
+use std::collections::BTreeSet;
+
+use domain::trigger::Source;
 use domain::{DeadLetterId, EventId, JobId, TenantId, TriggerId};
+use serde::Serialize;
+use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::clock::new_uuid;
-use crate::codec::error_to_json;
+use crate::codec::{error_to_json, to_json};
 use crate::dead_letters::{Attempt, attempts_to_json};
 use crate::error::StoreError;
+use crate::events::{Event, emit};
+use crate::triggers::cache::listeners_of;
 use crate::tx::{Column, Param, Sql, Tx};
 
 /// What failed for good.
@@ -80,5 +87,57 @@ pub(crate) async fn insert_all(tx: &mut Tx<'_>, letters: &[NewDeadLetter]) -> Re
         Column::Json(errors.iter().map(Option::as_deref).collect()),
     ];
     tx.execute_each(&INSERT, &columns, &[Param::Time(now)]).await?;
-    Ok(ids.into_iter().map(DeadLetterId::new).collect())
+    let ids: Vec<DeadLetterId> = ids.into_iter().map(DeadLetterId::new).collect();
+    tell(tx, letters, &ids).await?;
+    Ok(ids)
+}
+
+/// What a handler is told of a letter.
+#[derive(Serialize)]
+struct Data<'a> {
+    id: Uuid,
+    event_id: Uuid,
+    source: &'a str,
+    op: &'a str,
+    trigger_id: Option<Uuid>,
+    job_id: Option<Uuid>,
+    queue: Option<&'a str>,
+    kind: Option<&'a str>,
+    payload: Option<&'a RawValue>,
+    attempt_count: usize,
+    last_error: Option<&'a RawValue>,
+}
+
+/// Triggers that listen to dead letters hear of each in the same transaction. The event has the letter's own id: that is
+/// how the end of a handler finds the letter it was for (T8).
+async fn tell(tx: &mut Tx<'_>, letters: &[NewDeadLetter], ids: &[DeadLetterId]) -> Result<(), StoreError> {
+    let tenants: BTreeSet<TenantId> = letters.iter().map(|letter| letter.tenant).collect();
+    for tenant in tenants {
+        let listeners = listeners_of(tx, tenant, Source::DeadLetter).await?;
+        if !listeners.listen_to(Source::DeadLetter) {
+            continue;
+        }
+        let mut events = Vec::new();
+        for (letter, id) in letters.iter().zip(ids).filter(|(letter, _)| letter.tenant == tenant) {
+            let error = letter.attempts.last().map(|last| error_to_json(&last.error));
+            let data = Data {
+                id: id.uuid(),
+                event_id: letter.event.uuid(),
+                source: &letter.source,
+                op: &letter.op,
+                trigger_id: letter.trigger.map(TriggerId::uuid),
+                job_id: letter.job.map(JobId::uuid),
+                queue: letter.queue.as_deref(),
+                kind: letter.kind.as_deref(),
+                payload: serde_json::from_str(&letter.payload).ok(),
+                attempt_count: letter.attempts.len(),
+                last_error: error.as_deref().and_then(|error| serde_json::from_str(error).ok()),
+            };
+            let event = Event::new(tx.now(), tenant, Source::DeadLetter, "created", letter.depth, to_json(&data));
+            let event = Event { id: EventId::new(id.uuid()), ..event };
+            events.push(event.with("source_of_letter", letter.source.as_str()));
+        }
+        emit(tx, &listeners, &events).await?;
+    }
+    Ok(())
 }

@@ -2,7 +2,10 @@
 
 use domain::limits::REPLAY_LETTERS;
 use domain::origin::Cause;
-use domain::{DeadLetterId, DeliveryId, JobId, Origin, Resolution, TenantId};
+use domain::trigger::Source;
+use domain::{DeadLetterId, DeliveryId, EventId, JobId, Origin, Resolution, TenantId, TriggerId};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::dead_letters::get::lock;
@@ -12,22 +15,32 @@ use crate::dead_letters::{DeadLetter, work};
 use crate::deliveries::letters;
 use crate::effects::Effects;
 use crate::error::StoreError;
+use crate::events::{Event, Row, insert_rows};
+use crate::hints::Topic;
 use crate::jobs::enqueue::{EnqueueBatch, EnqueueReply, EnqueueRequest};
 use crate::store::Store;
 use crate::tx::{Operation, Param, Sql, Tx};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replayed {
-    Job(JobId),
-    /// A request that is sent once more.
-    Delivery(DeliveryId),
+    Made(Work),
     /// It was replayed before, as this.
-    Before(Uuid),
+    Before(Work),
     /// It was dealt with otherwise.
     AlreadyResolved(Resolution),
     /// Nothing is kept of it that could be played again.
     NotReplayable,
     NotFound,
+}
+
+/// The new work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    Job(JobId),
+    /// The trigger runs again, for this event.
+    Event(EventId),
+    /// A request that is sent once more.
+    Delivery(DeliveryId),
 }
 
 impl Store {
@@ -40,7 +53,7 @@ impl Store {
         principal: &str,
     ) -> Result<Replayed, StoreError> {
         let Some(letter) = self.dead_letter(tenant, id).await? else { return Ok(Replayed::NotFound) };
-        let Some(stored) = &letter.work else { return Ok(Replayed::NotReplayable) };
+        let Some(stored) = &letter.work else { return self.replay_run(tenant, letter, payload, principal).await };
         if let Some(delivery) = letters::delivery_of(stored) {
             let body = payload.unwrap_or_else(|| letter.payload.clone().into());
             let replay = ReplayDelivery { tenant, id, by: principal.to_owned(), delivery, body };
@@ -56,8 +69,30 @@ impl Store {
         let lanes = self.lane_ids(&[job.lane(tenant)]).await?;
         let enqueue = EnqueueBatch::one(EnqueueRequest::new(tenant, vec![job], lanes));
         let replayed = self.write(Replay { tenant, id, by: principal.to_owned(), enqueue }).await?;
-        if let Replayed::Job(_) = replayed {
+        if let Replayed::Made(_) = replayed {
             self.announce(&Effects { ready: [(tenant, queue)].into(), ..Effects::default() });
+        }
+        Ok(replayed)
+    }
+
+    /// A run that never came to be: the trigger gets the event once more, as a new one.
+    async fn replay_run(
+        &self,
+        tenant: TenantId,
+        letter: DeadLetter,
+        payload: Option<Box<str>>,
+        principal: &str,
+    ) -> Result<Replayed, StoreError> {
+        let (Some(trigger), None) = (letter.trigger, letter.job) else { return Ok(Replayed::NotReplayable) };
+        let payload = payload.unwrap_or_else(|| letter.payload.clone().into());
+        let Ok(envelope) = serde_json::from_str::<Envelope<'_>>(&payload) else { return Ok(Replayed::NotReplayable) };
+        let Some(source) = Source::parse(&letter.source) else { return Ok(Replayed::NotReplayable) };
+        let data = envelope.data.map_or("null", RawValue::get).to_owned();
+        let event = Event::new(self.clock().now(), tenant, source, &letter.op, letter.depth, data);
+        let replay = ReplayRun { tenant, id: letter.id, by: principal.to_owned(), trigger, event };
+        let replayed = self.write(replay).await?;
+        if let Replayed::Made(_) = replayed {
+            self.hints().tell(Topic::Outbox);
         }
         Ok(replayed)
     }
@@ -114,7 +149,43 @@ impl Operation for Replay {
         if let Some(old) = letter.job {
             tx.execute(&RETRIED_AS, &[Param::from(old), Param::from(made.id)]).await?;
         }
-        Ok(Replayed::Job(made.id))
+        Ok(Replayed::Made(Work::Job(made.id)))
+    }
+}
+
+/// What a run got.
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(borrow)]
+    data: Option<&'a RawValue>,
+}
+
+struct ReplayRun {
+    tenant: TenantId,
+    id: DeadLetterId,
+    by: String,
+    trigger: TriggerId,
+    event: Event,
+}
+
+const TRIGGER: Sql = Sql::both(&["select id from triggers where id = $1 and tenant = $2"]);
+
+impl Operation for ReplayRun {
+    type Output = Replayed;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Replayed, StoreError> {
+        let Some(letter) = lock(tx, self.tenant, self.id).await? else { return Ok(Replayed::NotFound) };
+        if let Some(answer) = dealt_with(&letter) {
+            return Ok(answer);
+        }
+        let trigger = [Param::Uuid(self.trigger.uuid()), Param::Int(self.tenant.0)];
+        if tx.query_opt(&TRIGGER, &trigger).await?.is_none() {
+            return Ok(Replayed::NotReplayable);
+        }
+        insert_rows(tx, &[Row { trigger: self.trigger, event: &self.event }]).await?;
+        set(tx, self.tenant, self.id, Resolution::Replayed, &self.by, None).await?;
+        tx.execute(&LINK, &[Param::Uuid(self.id.uuid()), Param::Uuid(self.event.id.uuid())]).await?;
+        Ok(Replayed::Made(Work::Event(self.event.id)))
     }
 }
 
@@ -138,7 +209,7 @@ impl Operation for ReplayDelivery {
         let Some(made) = made else { return Ok(Replayed::NotReplayable) };
         set(tx, self.tenant, self.id, Resolution::Replayed, &self.by, None).await?;
         tx.execute(&LINK, &[Param::Uuid(self.id.uuid()), Param::Uuid(made)]).await?;
-        Ok(Replayed::Delivery(DeliveryId::new(made)))
+        Ok(Replayed::Made(Work::Delivery(DeliveryId::new(made))))
     }
 }
 
@@ -161,7 +232,13 @@ pub(crate) async fn replayed_as(
 fn dealt_with(letter: &DeadLetter) -> Option<Replayed> {
     let resolved = letter.resolved.as_ref()?;
     match (resolved.resolution, resolved.replayed_as) {
-        (Resolution::Replayed, Some(again)) => Some(Replayed::Before(again)),
+        (Resolution::Replayed, Some(again)) if letter.job.is_some() => {
+            Some(Replayed::Before(Work::Job(JobId::new(again))))
+        }
+        (Resolution::Replayed, Some(again)) if letter.work.is_some() => {
+            Some(Replayed::Before(Work::Delivery(DeliveryId::new(again))))
+        }
+        (Resolution::Replayed, Some(again)) => Some(Replayed::Before(Work::Event(EventId::new(again)))),
         (resolution, _) if Resolution::may_be_replayed(Some(resolution)) => None,
         (resolution, _) => Some(Replayed::AlreadyResolved(resolution)),
     }

@@ -61,6 +61,7 @@ const BY_KEY: Sql = Sql::both(&["select job from unique_keys where tenant = $1 a
 const ENDED: Sql = Sql::both(&["select state from ended where id = $1 and tenant = $2"]);
 
 impl Operation for Cancel {
+    const WATCHES_TRIGGERS: bool = true;
     type Output = (Canceled, Effects);
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(Canceled, Effects), StoreError> {

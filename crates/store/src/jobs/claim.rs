@@ -19,9 +19,11 @@ use crate::counters::Changes;
 use crate::deliveries::notices::{self, Notice, QUEUES_OWN};
 use crate::error::StoreError;
 use crate::floors::{Floor, Floors, Place};
+use crate::events::{self, jobs::JobChange};
 use crate::hints::Topic;
 use crate::lanes::{Lane, lane_at};
 use crate::store::Store;
+use crate::triggers::cache::TriggerCache;
 use crate::tx::{Column, Operation, Param, Row, Sql, Tx};
 use crate::workers::{self, Worker};
 
@@ -60,6 +62,20 @@ pub enum Claimed {
     NotFound,
 }
 
+impl ClaimedJob {
+    fn begun(&self, tenant: TenantId) -> JobChange {
+        JobChange {
+            tenant,
+            job: self.id,
+            queue: self.queue.clone(),
+            kind: self.kind.clone(),
+            from: JobState::Queued,
+            to: JobState::Working,
+            attempt: self.attempt,
+        }
+    }
+}
+
 impl Store {
     /// Up to `max` jobs for this worker; none is an answer too. `affinity` is what it holds now, if it says so.
     pub async fn claim(
@@ -69,10 +85,14 @@ impl Store {
         max: usize,
         affinity: Affinity,
     ) -> Result<Claimed, StoreError> {
-        let floors = self.floors().clone();
-        let (claimed, raised, told) = self.write(Claim { tenant, worker, max, affinity, floors }).await?;
+        let (floors, triggers) = (self.floors().clone(), self.triggers_cache().clone());
+        let claim = Claim { tenant, worker, max, affinity, floors, triggers };
+        let Done { claimed, raised, told, heard } = self.write(claim).await?;
         for (queue, floor) in raised {
             self.floors().set(tenant, queue, floor);
+        }
+        if heard {
+            self.hints().wake(&Topic::Outbox);
         }
         if told {
             self.hints().wake(&Topic::Deliveries);
@@ -87,6 +107,7 @@ struct Claim {
     max: usize,
     affinity: Affinity,
     floors: Floors,
+    triggers: TriggerCache,
 }
 
 /// A lane with work, and what its queue says about it.
@@ -142,25 +163,42 @@ const TAKE: Sql = Sql::new(
 const INSERT_CLAIM: Sql = Sql::both(&["insert into claims (claim, tenant, worker, jobs, remaining, at)
      values ($1, $2, $3, $4, $5, $6)"]);
 
+/// A claim, and what is to be done once it holds.
+struct Done {
+    claimed: Claimed,
+    /// How far the heads of lanes have moved.
+    raised: Vec<(Name, Floor)>,
+    /// Whether a webhook is to hear of it.
+    told: bool,
+    /// Whether a trigger did.
+    heard: bool,
+}
+
+impl Done {
+    fn of(claimed: Claimed) -> Self {
+        Self { claimed, raised: Vec::new(), told: false, heard: false }
+    }
+}
+
 impl Operation for Claim {
-    /// What was claimed, how far the heads of lanes have moved, and whether someone is to hear of it.
-    type Output = (Claimed, Vec<(Name, Floor)>, bool);
+    const WATCHES_TRIGGERS: bool = true;
+    type Output = Done;
 
     fn reads_first(&self) -> Option<(Sql, Column<'_>)> {
         Some(workers::load_first(&[self.worker]))
     }
 
-    async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Done, StoreError> {
         let now = tx.now();
         let worker = workers::load(tx, &[self.worker]).await?.pop().filter(|worker| worker.tenant == self.tenant);
-        let Some(worker) = worker else { return Ok((Claimed::NotFound, Vec::new(), false)) };
+        let Some(worker) = worker else { return Ok(Done::of(Claimed::NotFound)) };
         if !worker.is_alive(now) {
-            return Ok((Claimed::Gone, Vec::new(), false));
+            return Ok(Done::of(Claimed::Gone));
         }
         let queues = worker.queues.clone();
         if worker.draining {
             worker.touch(tx).await?;
-            return Ok((Claimed::Jobs { jobs: Vec::new(), queues, draining: true }, Vec::new(), false));
+            return Ok(Done::of(Claimed::Jobs { jobs: Vec::new(), queues, draining: true }));
         }
         let mut taking = Taking {
             claim: new_uuid(now),
@@ -185,7 +223,9 @@ impl Operation for Claim {
         }
         let raised = seen.raised(&taking.reached, now);
         let told = !taking.notices.is_empty();
-        Ok((Claimed::Jobs { jobs: taking.record(tx).await?, queues, draining: false }, raised, told))
+        let jobs = taking.record(tx).await?;
+        let heard = events::jobs::changed(tx, &self.triggers, jobs.iter().map(|job| job.begun(self.tenant))).await?;
+        Ok(Done { claimed: Claimed::Jobs { jobs, queues, draining: false }, raised, told, heard })
     }
 }
 

@@ -7,7 +7,9 @@ use uuid::Uuid;
 use crate::codec::error_to_json;
 use crate::dead_letters;
 use crate::error::StoreError;
+use crate::events::jobs::JobChange;
 use crate::jobs::transition::Step;
+use crate::lanes::Lane;
 use crate::tx::{Column, Param, Row, Sql, Tx};
 
 /// A job's end, guarded by the claim it must still have.
@@ -80,6 +82,18 @@ pub(crate) struct Gone {
 }
 
 impl Gone {
+    pub(crate) fn finished(&self, lane: &Lane) -> JobChange {
+        JobChange {
+            tenant: self.tenant,
+            job: self.id,
+            queue: lane.queue.clone(),
+            kind: lane.kind.clone(),
+            from: self.state,
+            to: JobState::Succeeded,
+            attempt: self.attempt,
+        }
+    }
+
     /// Tells the dead letter that this job was the handler of, if it was one.
     pub(crate) async fn handler_ended(&self, tx: &mut Tx<'_>, resolution: Resolution) -> Result<(), StoreError> {
         let Some(triggered_by) = self.triggered_by.as_deref() else { return Ok(()) };

@@ -16,6 +16,7 @@ use crate::deliveries::notices::{self, Notice};
 use crate::effects::Effects;
 use crate::error::StoreError;
 use crate::jobs::end::{self, Ending, Gone};
+use crate::events;
 use crate::jobs::holds::Holder;
 use crate::jobs::transition::{self, LiveJob, Step};
 use crate::lanes::{Lane, LaneCache};
@@ -142,6 +143,7 @@ struct Open<'a> {
 }
 
 impl Operation for SettleBatch {
+    const WATCHES_TRIGGERS: bool = true;
     type Output = Vec<SettleReply>;
 
     fn reads_first(&self) -> Option<(Sql, Column<'_>)> {
@@ -256,6 +258,8 @@ impl SettleBatch {
         for gone in &gone {
             gone.handler_ended(tx, Resolution::HandledByScript).await?;
         }
+        let changed = gone.iter().map(|gone| gone.finished(&lanes[&gone.lane]));
+        effects.outbox |= events::jobs::changed(tx, &self.lanes.triggers, changed).await?;
         let notices = gone.iter().filter(|gone| gone.webhook).map(|gone| Notice {
             tenant: gone.tenant,
             job: gone.id,

@@ -5,6 +5,7 @@ use domain::{Epoch, JobId, JobState, Refusal, State, TenantId, Time};
 
 use crate::deliveries::notices::{self, Notice};
 use crate::error::StoreError;
+use crate::events::{self, jobs::JobChange};
 use crate::hints::Topic;
 use crate::jobs::transition;
 use crate::lanes::LaneCache;
@@ -85,6 +86,7 @@ const SIGNAL: Sql =
      from signals where job = $1 and tenant = $2"]);
 
 impl Operation for Signal {
+    const WATCHES_TRIGGERS: bool = true;
     type Output = Signaled;
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Signaled, StoreError> {
@@ -123,6 +125,18 @@ impl Operation for Signal {
         ];
         tx.execute(&UPDATE, &params).await?;
         self.refine(tx).await?;
+        if after.job_state() != before.state {
+            let change = JobChange {
+                tenant: self.tenant,
+                job: self.job,
+                queue: lane.queue.clone(),
+                kind: lane.kind.clone(),
+                from: before.state,
+                to: after.job_state(),
+                attempt: before.attempt,
+            };
+            events::jobs::changed(tx, &self.lanes.triggers, std::iter::once(change)).await?;
+        }
         if before.webhook.is_some() && after.job_state() != before.state {
             let (from, to) = (before.state, after.job_state());
             let notice = Notice { tenant: self.tenant, job: self.job, from, to, attempt: before.attempt };

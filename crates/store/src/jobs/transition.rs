@@ -20,6 +20,7 @@ use crate::deliveries::notices::{self, Notice, queue_webhooks};
 use crate::effects::Effects;
 use crate::error::StoreError;
 use crate::jobs::end::{Ending, Gone, end};
+use crate::events::{self, jobs::JobChange};
 use crate::jobs::holds::{self, Holder};
 use crate::jobs::revocations;
 use crate::lanes::{Lane, LaneCache};
@@ -190,9 +191,13 @@ pub(crate) async fn apply(
     close_claims(tx, claims).await?;
     free(tx, lanes, &let_go, effects).await?;
     free_unique_keys(tx, ended.iter()).await?;
-    dead_letters::jobs::bury(tx, steps.iter().filter_map(Step::failed).collect()).await?;
+    let failed: Vec<Failed> = steps.iter().filter_map(Step::failed).collect();
+    effects.outbox |= !failed.is_empty();
+    dead_letters::jobs::bury(tx, failed).await?;
     handlers_ended(tx, &ended, &steps).await?;
     steps_on_subjects(tx, lanes, &steps, &of_lane, effects).await?;
+    let changed = steps.iter().map(|step| step.change(&of_lane[&step.before.lane]));
+    effects.outbox |= events::jobs::changed(tx, &lanes.triggers, changed).await?;
     effects.deliveries |= notify(tx, &steps, &of_lane).await?;
     Ok(())
 }
@@ -215,6 +220,18 @@ async fn notify(tx: &mut Tx<'_>, steps: &[Step], of_lane: &HashMap<i64, Arc<Lane
 }
 
 impl Step {
+    fn change(&self, lane: &Lane) -> JobChange {
+        JobChange {
+            tenant: self.before.tenant,
+            job: self.before.id,
+            queue: lane.queue.clone(),
+            kind: lane.kind.clone(),
+            from: self.before.state,
+            to: self.after.job_state(),
+            attempt: self.before.attempt,
+        }
+    }
+
     /// When it ends its job for good and badly.
     fn failed(&self) -> Option<Failed> {
         let State::Ended { outcome: Outcome::Failed(error), .. } = &self.after.state else { return None };

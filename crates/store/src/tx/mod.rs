@@ -41,6 +41,8 @@ impl Sql {
 ///
 /// It may run more than once (a deadlock on PostgreSQL is retried), so it takes `&self` and acts on the database only.
 pub trait Operation: Send + Sync + 'static {
+    /// Whether it writes events: then the transaction learns as it opens whether triggers have changed.
+    const WATCHES_TRIGGERS: bool = false;
     type Output: Send + 'static;
 
     fn run(&self, tx: &mut Tx<'_>) -> impl Future<Output = Result<Self::Output, StoreError>> + Send;
@@ -56,7 +58,11 @@ pub trait Operation: Send + Sync + 'static {
 pub struct Tx<'a> {
     driver: Driver<'a>,
     now: Time,
+    /// The clock of the triggers, when it was read as the transaction opened.
+    trigger_version: Option<i64>,
 }
+
+const TRIGGER_VERSION: Sql = Sql::both(&["select version from trigger_clock where id = 1"]);
 
 enum Driver<'a> {
     Sqlite(sqlite::SqliteTx<'a>),
@@ -71,6 +77,17 @@ impl Tx<'_> {
 
     pub fn is_postgres(&self) -> bool {
         matches!(self.driver, Driver::Postgres(_))
+    }
+
+    /// The clock that every change of a trigger moves.
+    pub(crate) async fn trigger_version(&mut self) -> Result<i64, StoreError> {
+        if let Some(version) = self.trigger_version {
+            return Ok(version);
+        }
+        let row = self.query_opt(&TRIGGER_VERSION, &[]).await?;
+        let version = row.ok_or_else(|| StoreError::unexpected("the triggers have no clock"))?.int(0)?;
+        self.trigger_version = Some(version);
+        Ok(version)
     }
 
     /// Runs a statement and gives its rows.

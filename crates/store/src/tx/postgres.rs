@@ -37,6 +37,9 @@ pub const BEGIN: &str = "begin; set local search_path to windlass, pg_temp; set 
 /// The same for a connection that keeps its session: the settings stand already.
 const BEGIN_IN_SESSION: &str = "begin; select (extract(epoch from now()) * 1000000)::bigint::text";
 
+/// What follows either where the clock of the triggers is wanted too.
+const TRIGGER_CLOCK: &str = ", version::text from trigger_clock where id = 1";
+
 /// What `BEGIN` sets per transaction, for a whole session.
 fn session_settings() -> String {
     let settings = BEGIN.split(';').filter_map(|part| part.trim().strip_prefix("set local "));
@@ -118,8 +121,8 @@ impl Postgres {
         let mut guard = Guard { client: Some(client) };
         let client = guard.client.as_ref().expect("held until the end");
         let mut driver = PostgresTx { client, prepared: self.prepared, failed: None, ahead: None, later: Vec::new() };
-        let now = self.begin(&mut driver, operation).await?;
-        let mut tx = Tx { driver: Driver::Postgres(driver), now };
+        let (now, trigger_version) = self.begin(&mut driver, operation).await?;
+        let mut tx = Tx { driver: Driver::Postgres(driver), now, trigger_version };
         let result = operation.run(&mut tx).await;
         let (failed, later) = match tx.driver {
             Driver::Postgres(driver) => (driver.failed, driver.later),
@@ -140,10 +143,17 @@ impl Postgres {
         }
     }
 
-    /// Opens the transaction and, along with it, asks what the operation will read first.
-    async fn begin<O: Operation>(&self, tx: &mut PostgresTx<'_>, operation: &O) -> Result<Time, Failure> {
+    /// Opens the transaction and, along with it, asks what the operation will read first. Gives the database's time and,
+    /// for who watches triggers, their clock: an event costs no round trip where nobody listens.
+    async fn begin<O: Operation>(
+        &self,
+        tx: &mut PostgresTx<'_>,
+        operation: &O,
+    ) -> Result<(Time, Option<i64>), Failure> {
         let client = tx.client;
-        let text = if self.prepared { BEGIN_IN_SESSION } else { BEGIN };
+        let begin = if self.prepared { BEGIN_IN_SESSION } else { BEGIN };
+        let watching = format!("{begin}{TRIGGER_CLOCK}");
+        let text = if O::WATCHES_TRIGGERS { &watching } else { begin };
         let ahead = operation.reads_first().filter(|_| self.prepared);
         let rows = match ahead {
             None => client.simple_query(text).await,
@@ -161,10 +171,14 @@ impl Postgres {
             }
         };
         let rows = rows.map_err(|error| Failure::of(&error, "begin"))?;
-        let micros = first_text(&rows).and_then(|text| text.parse::<i64>().ok());
-        let now =
-            micros.ok_or_else(|| Failure { error: StoreError::unexpected("begin gave no time"), again: false })?;
-        Ok(Time::from_micros(now).plus_ms(self.clock.shift_ms()))
+        let row = rows.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some(row),
+            _ => None,
+        });
+        let number = |column| row.and_then(|row| row.try_get(column).ok().flatten()?.parse::<i64>().ok());
+        let no_time = || Failure { error: StoreError::unexpected("begin gave no time"), again: false };
+        let now = number(0).ok_or_else(no_time)?;
+        Ok((Time::from_micros(now).plus_ms(self.clock.shift_ms()), number(1)))
     }
 
     /// Runs statements outside any transaction, as they are.

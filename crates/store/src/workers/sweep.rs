@@ -170,6 +170,7 @@ struct Bury {
 }
 
 impl Operation for Bury {
+    const WATCHES_TRIGGERS: bool = true;
     type Output = (usize, Effects);
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(usize, Effects), StoreError> {
@@ -283,6 +284,7 @@ struct TimeOut {
 const DEADLINE: Sql = Sql::both(&["select deadline_at from jobs where id = $1"]);
 
 impl Operation for TimeOut {
+    const WATCHES_TRIGGERS: bool = true;
     type Output = (bool, Effects);
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(bool, Effects), StoreError> {

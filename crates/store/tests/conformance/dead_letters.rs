@@ -6,7 +6,7 @@ use domain::{DeadLetterId, EventId, JobError, JobId, Origin, Resolution, RetryPo
 use store::Store;
 use store::dead_letters::DeadLetter;
 use store::dead_letters::list::{Count, DeadLetterFilter};
-use store::dead_letters::replay::Replayed;
+use store::dead_letters::replay::{Replayed, Work};
 use store::dead_letters::resolve::Resolve;
 use store::jobs::enqueue::{Extras, NewJob};
 use store::jobs::retry::Retried;
@@ -136,7 +136,7 @@ async fn t6_the_letter_of_a_triggered_job_names_trigger_and_event() {
         assert_eq!((found.source.as_str(), found.op.as_str()), ("kv", "set"));
         // Played again by hand, it fails again: the letter knows its event, and no trigger.
         let replayed = db.store.replay_dead_letter(T, found.id, None, "me").await.expect("replays");
-        let Replayed::Job(again) = replayed else { panic!("{replayed:?}") };
+        let Replayed::Made(Work::Job(again)) = replayed else { panic!("{replayed:?}") };
         fail(&db.store, again, error("still", true)).await;
         let second = letters(&db.store).await.remove(0);
         assert_eq!((second.job, second.trigger, second.event), (Some(again), None, event));
@@ -157,12 +157,12 @@ async fn t7_a_replay_is_new_work_linked_both_ways_and_twice_is_once() {
         let (a, b) =
             tokio::join!(one.replay_dead_letter(T, id, None, "ann"), other.replay_dead_letter(T, id, None, "bob"));
         let (a, b) = (a.expect("answers"), b.expect("answers"));
-        let (Replayed::Job(again), Replayed::Before(same)) =
-            (if matches!(a, Replayed::Job(_)) { (a, b) } else { (b, a) })
+        let (Replayed::Made(Work::Job(again)), Replayed::Before(Work::Job(same))) =
+            (if matches!(a, Replayed::Made(_)) { (a, b) } else { (b, a) })
         else {
             panic!("once: {a:?} {b:?}")
         };
-        assert_eq!(again.uuid(), same);
+        assert_eq!(again, same);
         let resolved = letter(&db.store, id).await.resolved.expect("resolved");
         assert_eq!((resolved.resolution, resolved.replayed_as), (Resolution::Replayed, Some(again.uuid())));
         assert!(["ann", "bob"].contains(&resolved.by.as_str()));
@@ -186,7 +186,7 @@ async fn t7_a_replay_may_change_the_payload_and_outlives_its_job() {
         let (old, dead) = dead(&db).await;
         run_sql(&db.store, "delete from ended").await.expect("the job is pruned");
         let replayed = db.store.replay_dead_letter(T, dead.id, Some("{\"a\":2}".into()), "me").await.expect("replays");
-        let Replayed::Job(again) = replayed else { panic!("{replayed:?}") };
+        let Replayed::Made(Work::Job(again)) = replayed else { panic!("{replayed:?}") };
         let again = get(&db.store, again).await;
         assert_eq!((again.payload.as_str(), again.parent), ("{\"a\":2}", Some(old)));
         assert_eq!(letter(&db.store, dead.id).await.payload, dead.payload, "the letter keeps what failed");
@@ -228,7 +228,7 @@ async fn t7_a_retry_of_the_job_is_a_replay_of_its_letter() {
             panic!("it has ended")
         };
         let replayed = db.store.replay_dead_letter(T, dead.id, None, "me").await.expect("answers");
-        assert_eq!(replayed, Replayed::Before(made.id.uuid()));
+        assert_eq!(replayed, Replayed::Before(Work::Job(made.id)));
         holds(&db.store).await;
     })
     .await;
@@ -256,7 +256,7 @@ async fn t8_the_end_of_a_handler_resolves_its_letter_and_leaves_no_second() {
             assert_eq!(db.store.dead_letter_of(T, handler).await.expect("reads"), None, "no second letter");
             if !well {
                 let replayed = db.store.replay_dead_letter(T, dead.id, None, "me").await.expect("answers");
-                assert!(matches!(replayed, Replayed::Job(_)), "a person may still play it again: {replayed:?}");
+                assert!(matches!(replayed, Replayed::Made(_)), "a person may still play it again: {replayed:?}");
             }
             holds(&db.store).await;
         }

@@ -24,6 +24,7 @@ mod statements;
 mod tokens;
 mod subjects;
 mod subjects_at_work;
+mod triggers;
 mod twin;
 mod url;
 mod why;

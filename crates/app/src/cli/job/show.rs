@@ -51,7 +51,7 @@ pub(super) fn job(job: &JobView, format: Output) -> anyhow::Result<Exit> {
 }
 
 /// JSON on several lines when it has any structure.
-pub(super) fn pretty(json: &str) -> String {
+pub(in crate::cli) fn pretty(json: &str) -> String {
     serde_json::from_str::<Value>(json)
         .and_then(|value| serde_json::to_string_pretty(&value))
         .unwrap_or_else(|_| json.to_owned())

@@ -2,14 +2,18 @@
 
 mod artifacts;
 mod calls;
+mod dead_letters;
 mod deliveries;
+mod events;
 mod jobs;
 mod processes;
+mod kv;
 mod queues;
 mod signals;
 mod subjects;
 mod tasks;
 pub(crate) mod tokens;
+mod triggers;
 mod workers;
 
 use utoipa_axum::router::OpenApiRouter;
@@ -28,5 +32,9 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(tokens::routes())
         .merge(subjects::routes())
         .merge(processes::routes())
+        .merge(triggers::routes())
+        .merge(events::routes())
+        .merge(kv::routes())
+        .merge(dead_letters::routes())
         .merge(tasks::routes())
 }

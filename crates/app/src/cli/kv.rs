@@ -1,0 +1,58 @@
+//! `windlass kv`: key-value collections (T1).
+
+use clap::Subcommand;
+use client::Client;
+use wire::KvView;
+
+use super::exit::Exit;
+use super::output::{self, Listing, Output, cell, relative};
+
+#[derive(Subcommand)]
+pub(crate) enum Verb {
+    /// Print a value.
+    Get { collection: String, key: String },
+    /// Set a value; triggers that listen to the collection run.
+    Set {
+        collection: String,
+        key: String,
+        /// JSON, from a file as @FILE, or from stdin as -.
+        value: String,
+    },
+    /// Delete a value.
+    Delete { collection: String, key: String },
+    /// List a collection by key.
+    List { collection: String },
+}
+
+pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::Result<Exit> {
+    let entry = match verb {
+        Verb::Get { collection, key } => client.kv(&collection, &key).await?,
+        Verb::Set { collection, key, value } => client.set_kv(&collection, &key, &super::job::payload(&value)?).await?,
+        Verb::Delete { collection, key } => client.delete_kv(&collection, &key).await?,
+        Verb::List { collection } => return list(client, &collection, format).await,
+    };
+    match format {
+        Output::Json => output::json(&entry)?,
+        Output::Table => output::line(&super::job::pretty(entry.value.get()))?,
+    }
+    Ok(Exit::Done)
+}
+
+async fn list(client: &Client, collection: &str, format: Output) -> anyhow::Result<Exit> {
+    let mut page = client.kv_entries(collection, None).await?;
+    while let Some(cursor) = page.next_cursor.take() {
+        let next = client.kv_entries(collection, Some(&cursor)).await?;
+        page.items.extend(next.items);
+        page.next_cursor = next.next_cursor;
+    }
+    if format == Output::Json {
+        output::json(&page)?;
+        return Ok(Exit::Done);
+    }
+    let mut listing = Listing::new(&["KEY", "VERSION", "UPDATED", "VALUE"]);
+    for KvView { key, version, updated_at, value, .. } in &page.items {
+        listing.row([cell(key), cell(version), cell(relative(*updated_at)), cell(value.get())]);
+    }
+    listing.print()?;
+    Ok(Exit::Done)
+}

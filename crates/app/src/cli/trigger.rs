@@ -1,0 +1,237 @@
+//! `windlass trigger`: when this happens, start that (T2, T10).
+
+use std::collections::BTreeMap;
+
+use clap::{Args, Subcommand};
+use client::Client;
+use uuid::Uuid;
+use wire::{FireRequest, RawValue, TriggerRequest, TriggerView};
+
+use super::exit::{Exit, UsageError};
+use super::job::payload as json_argument;
+use super::output::{self, Details, Listing, Output, cell, moment, relative_maybe};
+
+#[derive(Subcommand)]
+pub(crate) enum Verb {
+    /// List triggers with their figures.
+    List,
+    /// Show one trigger, by name or id.
+    Show { trigger: String },
+    /// Register a trigger.
+    Create(Box<CreateArgs>),
+    /// Let it run again.
+    Enable { trigger: String },
+    /// Stop it; what it has matched already waits until it is enabled.
+    Disable { trigger: String },
+    /// Start it by hand, whatever its filter says.
+    Fire {
+        trigger: String,
+        /// What the event carries, as JSON, from a file as @FILE, or from stdin as -.
+        #[arg(long, value_name = "JSON")]
+        data: Option<String>,
+    },
+    /// Show whether an event would match and what it would start; nothing is started.
+    Test {
+        trigger: String,
+        /// What the event carries, as JSON, from a file as @FILE, or from stdin as -.
+        #[arg(long, value_name = "JSON")]
+        data: Option<String>,
+        /// The event's operation: set, delete, publish, succeeded and so on.
+        #[arg(long)]
+        op: Option<String>,
+        /// What filters look at: NAME=VALUE with collection, key, topic, queue, kind and so on.
+        #[arg(long = "attribute", value_name = "NAME=VALUE")]
+        attributes: Vec<String>,
+    },
+    /// Take it away, with what it had still to start.
+    Delete { trigger: String },
+}
+
+#[derive(Args)]
+pub(crate) struct CreateArgs {
+    name: String,
+    /// kv, cron, pubsub, http, email, job or dead_letter.
+    #[arg(long)]
+    source: String,
+    /// What of the source, as JSON: {"collection": "orders", "ops": ["set"]}.
+    #[arg(long, value_name = "JSON")]
+    filter: Option<String>,
+    /// What to start, as JSON: {"job": {"queue": "mail", "kind": "welcome"}}.
+    #[arg(long, value_name = "JSON")]
+    target: String,
+    /// How failed runs are tried again, as JSON: {"max_attempts": 5, "initial_s": 10}.
+    #[arg(long, value_name = "JSON")]
+    retry: Option<String>,
+    /// Register it without letting it run.
+    #[arg(long)]
+    disabled: bool,
+}
+
+pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::Result<Exit> {
+    match verb {
+        Verb::List => list(client, format).await,
+        Verb::Show { trigger } => show(&find(client, &trigger).await?, format),
+        Verb::Create(args) => {
+            let retry = args.retry.as_deref().map(serde_json::from_str).transpose();
+            let retry = retry.map_err(|error| UsageError(format!("--retry cannot be taken: {error}")))?;
+            let request = TriggerRequest {
+                name: args.name,
+                source: args.source,
+                filter: args.filter.as_deref().map(json_argument).transpose()?,
+                target: json_argument(&args.target)?,
+                mode: None,
+                retry,
+                enabled: Some(!args.disabled),
+            };
+            show(&client.create_trigger(&request).await?, format)
+        }
+        Verb::Enable { trigger } => switch(client, &trigger, Some(true), format).await,
+        Verb::Disable { trigger } => switch(client, &trigger, Some(false), format).await,
+        Verb::Fire { trigger, data } => {
+            let id = find(client, &trigger).await?.id;
+            let data = data.as_deref().map(json_argument).transpose()?;
+            let fired = client.fire_trigger(id, &FireRequest { data, ..FireRequest::default() }).await?;
+            match (format, fired.event_id) {
+                (Output::Json, _) => output::json(&fired)?,
+                (Output::Table, Some(event)) => output::line(&event.to_string())?,
+                (Output::Table, None) => {}
+            }
+            Ok(Exit::Done)
+        }
+        Verb::Test { trigger, data, op, attributes } => {
+            let id = find(client, &trigger).await?.id;
+            let data = data.as_deref().map(json_argument).transpose()?;
+            let attributes = if attributes.is_empty() { None } else { Some(pairs(&attributes)?) };
+            test(client, id, FireRequest { data, op, attributes, dry_run: Some(true) }, format).await
+        }
+        Verb::Delete { trigger } => {
+            client.delete_trigger(find(client, &trigger).await?.id).await?;
+            Ok(Exit::Done)
+        }
+    }
+}
+
+fn pairs(texts: &[String]) -> Result<BTreeMap<String, String>, UsageError> {
+    let pair = |text: &String| {
+        let pair = text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+        pair.ok_or_else(|| UsageError(format!("--attribute takes NAME=VALUE, not `{text}`")))
+    };
+    texts.iter().map(pair).collect()
+}
+
+/// People know triggers by name; ids are for programs.
+async fn find(client: &Client, wanted: &str) -> anyhow::Result<TriggerView> {
+    if let Ok(id) = wanted.parse::<Uuid>() {
+        return Ok(client.trigger(id).await?);
+    }
+    let mut cursor = None;
+    loop {
+        let page = client.triggers(cursor.as_deref()).await?;
+        if let Some(found) = page.items.into_iter().find(|trigger| trigger.name == wanted) {
+            return Ok(found);
+        }
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            return Err(UsageError(format!("there is no trigger named `{wanted}`")).into());
+        }
+    }
+}
+
+async fn list(client: &Client, format: Output) -> anyhow::Result<Exit> {
+    let mut page = client.triggers(None).await?;
+    while let Some(cursor) = page.next_cursor.take() {
+        let next = client.triggers(Some(&cursor)).await?;
+        page.items.extend(next.items);
+        page.next_cursor = next.next_cursor;
+    }
+    if format == Output::Json {
+        output::json(&page)?;
+        return Ok(Exit::Done);
+    }
+    if page.items.is_empty() {
+        output::note("There are no triggers yet.");
+        return Ok(Exit::Done);
+    }
+    let mut listing = Listing::new(&["NAME", "STATE", "SOURCE", "FIRED", "FAILED", "LOOPS", "LAST", "FILTER"]);
+    for trigger in &page.items {
+        listing.row([
+            cell(&trigger.name),
+            state(trigger),
+            cell(&trigger.source),
+            cell(trigger.fired),
+            cell(trigger.failed),
+            cell(trigger.loops_stopped),
+            cell(relative_maybe(trigger.last_fired_at)),
+            cell(trigger.filter.get()),
+        ]);
+    }
+    listing.print()?;
+    Ok(Exit::Done)
+}
+
+fn state(trigger: &TriggerView) -> comfy_table::Cell {
+    output::state(if trigger.enabled { "active" } else { "paused" })
+}
+
+fn show(trigger: &TriggerView, format: Output) -> anyhow::Result<Exit> {
+    if format == Output::Json {
+        output::json(trigger)?;
+        return Ok(Exit::Done);
+    }
+    let mut details = Details::new();
+    details
+        .text("trigger", &trigger.name)
+        .text("id", trigger.id)
+        .add("state", state(trigger))
+        .text("source", &trigger.source)
+        .text("filter", trigger.filter.get())
+        .text("target", super::job::pretty(trigger.target.get()))
+        .maybe("hook", trigger.hook.as_ref())
+        .text("registered by", &trigger.principal)
+        .text("fired", trigger.fired)
+        .text("failed", trigger.failed)
+        .text("loops stopped", trigger.loops_stopped)
+        .maybe("last fired", trigger.last_fired_at.map(moment))
+        .maybe("last error", trigger.last_error.as_ref());
+    for next in &trigger.next_fires {
+        details.text("next", moment(*next));
+    }
+    details.print()?;
+    Ok(Exit::Done)
+}
+
+/// The route replaces the whole trigger: all but the switch goes back as it came.
+async fn switch(client: &Client, wanted: &str, enabled: Option<bool>, format: Output) -> anyhow::Result<Exit> {
+    let trigger = find(client, wanted).await?;
+    let filter = RawValue::from_string(trigger.filter.get().to_owned())?;
+    let target = RawValue::from_string(trigger.target.get().to_owned())?;
+    let request = TriggerRequest {
+        name: trigger.name.clone(),
+        source: trigger.source.clone(),
+        filter: Some(filter),
+        target,
+        mode: Some(trigger.mode.clone()),
+        retry: Some(trigger.retry),
+        enabled,
+    };
+    show(&client.replace_trigger(trigger.id, &request).await?, format)
+}
+
+async fn test(client: &Client, id: Uuid, request: FireRequest, format: Output) -> anyhow::Result<Exit> {
+    let told = client.fire_trigger(id, &request).await?;
+    let Some(run) = told.dry_run else { return Ok(Exit::Done) };
+    if format == Output::Json {
+        output::json(&run)?;
+        return Ok(Exit::Done);
+    }
+    let mut details = Details::new();
+    details
+        .text("matches", if run.matches { "yes" } else { "no" })
+        .maybe("reason", run.reason.as_ref())
+        .maybe("queue", run.queue.as_ref())
+        .maybe("kind", run.kind.as_ref())
+        .maybe("url", run.url.as_ref())
+        .maybe("payload", run.payload.as_ref().map(|payload| super::job::pretty(payload.get())));
+    details.print()?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,62 @@
+//! Triggers, topics and key-value collections.
+
+use reqwest::Method;
+use serde::Serialize;
+use uuid::Uuid;
+use wire::{EventAccepted, FireRequest, FireView, KvView, Page, TriggerRequest, TriggerView};
+
+use crate::client::Client;
+use crate::error::ClientError;
+
+impl Client {
+    /// Newest first.
+    pub async fn triggers(&self, cursor: Option<&str>) -> Result<Page<TriggerView>, ClientError> {
+        let query: Vec<_> = cursor.map(|cursor| ("cursor", cursor)).into_iter().collect();
+        self.answer(self.get(&["triggers"]).query(&query)).await
+    }
+
+    pub async fn trigger(&self, id: Uuid) -> Result<TriggerView, ClientError> {
+        self.answer(self.get(&["triggers", &id.to_string()])).await
+    }
+
+    pub async fn create_trigger(&self, request: &TriggerRequest) -> Result<TriggerView, ClientError> {
+        self.post(&["triggers"], request).await
+    }
+
+    pub async fn replace_trigger(&self, id: Uuid, request: &TriggerRequest) -> Result<TriggerView, ClientError> {
+        self.answer(self.request(Method::PUT, &["triggers", &id.to_string()]).json(request)).await
+    }
+
+    pub async fn delete_trigger(&self, id: Uuid) -> Result<(), ClientError> {
+        self.done(self.request(Method::DELETE, &["triggers", &id.to_string()])).await
+    }
+
+    /// Starts it by hand, or shows what it would start.
+    pub async fn fire_trigger(&self, id: Uuid, request: &FireRequest) -> Result<FireView, ClientError> {
+        self.post(&["triggers", &id.to_string(), "fire"], request).await
+    }
+
+    /// Publishes any JSON on a topic.
+    pub async fn publish(&self, topic: &str, data: &impl Serialize) -> Result<EventAccepted, ClientError> {
+        self.post(&["topics", topic], data).await
+    }
+
+    pub async fn kv(&self, collection: &str, key: &str) -> Result<KvView, ClientError> {
+        self.answer(self.get(&["kv", collection, key])).await
+    }
+
+    /// By key.
+    pub async fn kv_entries(&self, collection: &str, cursor: Option<&str>) -> Result<Page<KvView>, ClientError> {
+        let query: Vec<_> = cursor.map(|cursor| ("cursor", cursor)).into_iter().collect();
+        self.answer(self.get(&["kv", collection]).query(&query)).await
+    }
+
+    pub async fn set_kv(&self, collection: &str, key: &str, value: &impl Serialize) -> Result<KvView, ClientError> {
+        self.answer(self.request(Method::PUT, &["kv", collection, key]).json(value)).await
+    }
+
+    /// What was there.
+    pub async fn delete_kv(&self, collection: &str, key: &str) -> Result<KvView, ClientError> {
+        self.answer(self.request(Method::DELETE, &["kv", collection, key])).await
+    }
+}

@@ -1,0 +1,162 @@
+//! From an event and a trigger to what is to be started: the one place for the dispatcher and for dry runs (T2).
+
+use domain::limits::{DELIVERY_TIMEOUT_MS, LABEL_BYTES, PAYLOAD_BYTES};
+use domain::origin::Cause;
+use domain::{JobError, Label, Name, Origin, RetryPolicy};
+use store::deliveries::NewDelivery;
+use store::expression::{ExpressionError, Scope, is_true, map, render};
+use store::jobs::enqueue::{Extras, NewJob, Unique};
+use store::outbox::{Taken, failure};
+use store::triggers::Trigger;
+use store::triggers::filter;
+use store::triggers::target::{self, HttpTarget, JobTemplate, RetryTemplate, Target};
+
+/// What a run would be.
+#[derive(Clone, Debug)]
+pub enum Run {
+    Job(Box<NewJob>),
+    /// An HTTP call, sent and retried as a delivery.
+    Delivery(Box<NewDelivery>),
+}
+
+/// Why there is no run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoRun {
+    /// The filter's expression says no.
+    Unwanted,
+    Failed(JobError),
+}
+
+impl From<ExpressionError> for NoRun {
+    fn from(error: ExpressionError) -> Self {
+        Self::Failed(failure("mapping_failed", error.to_string()))
+    }
+}
+
+/// What the trigger starts because of this event, at this depth.
+pub fn run(trigger: &Trigger, row: &Taken, depth: i32) -> Result<Run, NoRun> {
+    let stored = |fault: target::Fault| NoRun::Failed(failure("trigger_unreadable", fault.to_string()));
+    let filter = filter::read(trigger.source, trigger.id, &trigger.filter).map_err(stored)?;
+    let target = target::read(&trigger.target).map_err(stored)?;
+    let scope = Scope::new(&row.head, &row.data)?;
+    // By hand it runs whatever the filter says.
+    if let Some(when) = filter.when.filter(|_| row.op != FIRED_BY_HAND)
+        && !is_true(&when, &scope)?
+    {
+        return Err(NoRun::Unwanted);
+    }
+    match target {
+        Target::Job(template) => job(trigger, row, &template, &scope, depth).map(|job| Run::Job(Box::new(job))),
+        Target::Http(http) => {
+            delivery(trigger, row, &http, &scope, depth).map(|delivery| Run::Delivery(Box::new(delivery)))
+        }
+        Target::Script(_) => {
+            Err(NoRun::Failed(failure("target_unknown", "this program cannot run the trigger's target")))
+        }
+    }
+}
+
+/// The operation of an event that a person made by hand.
+pub const FIRED_BY_HAND: &str = "fire";
+
+fn job(trigger: &Trigger, row: &Taken, template: &JobTemplate, scope: &Scope, depth: i32) -> Result<NewJob, NoRun> {
+    let label = |member: &str, text: &Option<String>| -> Result<Option<Label>, NoRun> {
+        let Some(text) = text else { return Ok(None) };
+        let text = render(text, scope)?;
+        // An expression that says nothing leaves the member out.
+        if text.is_empty() {
+            return Ok(None);
+        }
+        Label::new(&text).map(Some).map_err(|error| invalid(member, error.to_string()))
+    };
+    let payload = match &template.payload {
+        Some(mapping) => map(mapping, scope)?.to_string(),
+        None => row.envelope(),
+    };
+    if payload.len() > PAYLOAD_BYTES + LABEL_BYTES {
+        return Err(invalid("payload", format!("has {} bytes; at most {PAYLOAD_BYTES} are allowed", payload.len())));
+    }
+    let handler = row.source == "dead_letter";
+    let own_attempts = template.max_attempts.map(|attempts| attempts as i32);
+    let max_attempts = own_attempts.unwrap_or(trigger.max_attempts).max(1);
+    let cause = Cause { event: row.event, source: row.source.clone(), op: row.op.clone() };
+    let unique_key = label("unique_key", &template.unique_key)?;
+    let mut tags = Vec::new();
+    for tag in &template.tags {
+        tags.extend(label("tags", &Some(tag.clone()))?);
+    }
+    Ok(NewJob {
+        queue: Name::new(&template.queue).map_err(|error| invalid("queue", error.to_string()))?,
+        kind: Name::new(&template.kind).map_err(|error| invalid("kind", error.to_string()))?,
+        payload: payload.into(),
+        affinity: label("affinity", &template.affinity)?,
+        priority: template.priority.unwrap_or(0) as i32,
+        run_at: None,
+        // T8: the handler of a dead letter is not tried again.
+        max_attempts: if handler { 1 } else { max_attempts },
+        principal: trigger.principal.as_str().into(),
+        extras: Some(Box::new(Extras {
+            subject: label("subject", &template.subject)?,
+            process: template.process.as_deref().map(Name::stored),
+            run: label("run", &template.run)?,
+            unique: unique_key.map(|key| Unique { key: key.to_string(), for_s: template.unique_for_s }),
+            concurrency_key: label("concurrency_key", &template.concurrency_key)?,
+            retry: Some(template.retry.map_or(Ok(trigger.retry), policy)?),
+            timeout_s: template.timeout_s,
+            tags,
+            webhook: template.webhook.as_ref().map(ToString::to_string),
+            parent: None,
+            triggered_by: Origin::Trigger { trigger: trigger.id, cause }.stored(),
+            depth,
+        })),
+    })
+}
+
+fn delivery(
+    trigger: &Trigger,
+    row: &Taken,
+    http: &HttpTarget,
+    scope: &Scope,
+    depth: i32,
+) -> Result<NewDelivery, NoRun> {
+    let body = match &http.body {
+        Some(mapping) => map(mapping, scope)?.to_string(),
+        None => row.envelope(),
+    };
+    let mut headers = Vec::new();
+    for (name, value) in &http.headers {
+        let value = render(value, scope)?;
+        if value.chars().any(char::is_control) {
+            return Err(invalid(name, "holds control characters".into()));
+        }
+        headers.push((name.clone(), value));
+    }
+    let handler = row.source == "dead_letter";
+    Ok(NewDelivery {
+        source: row.source.clone(),
+        op: row.op.clone(),
+        trigger: Some(trigger.id.uuid()),
+        event: Some(row.event.uuid()),
+        dead_letter: handler.then(|| row.event.uuid()),
+        principal: trigger.principal.clone(),
+        depth,
+        method: http.method.clone().unwrap_or_else(|| "POST".into()),
+        headers,
+        secrets: http.secret.clone().into_iter().collect(),
+        timeout_ms: http.timeout_s.map_or(DELIVERY_TIMEOUT_MS, |seconds| seconds * 1_000),
+        retry: trigger.retry,
+        // T8: the handler of a dead letter is not tried again.
+        max_attempts: if handler { 1 } else { trigger.max_attempts },
+        ..NewDelivery::post(row.tenant, http.url.clone(), body)
+    })
+}
+
+fn policy(retry: RetryTemplate) -> Result<RetryPolicy, NoRun> {
+    RetryPolicy::new(retry.initial_s, retry.maximum_s, retry.exponent, retry.jitter)
+        .map_err(|error| invalid("retry", error.to_string()))
+}
+
+/// What an expression made of the event cannot be taken. Trying again would not change it.
+fn invalid(member: &str, detail: String) -> NoRun {
+    NoRun::Failed(JobError { retryable: false, ..failure("mapping_invalid", format!("{member} {detail}")) })
+}

@@ -1,0 +1,142 @@
+//! Events from outside: topics, CloudEvents and inbound hooks (T1).
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use bytes::Bytes;
+use domain::trigger::Source;
+use domain::{EventId, TenantId, Time};
+use store::events::Event;
+use store::events::hook::Received;
+use store::triggers::filter;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use wire::EventAccepted;
+
+use crate::auth::Principal;
+use crate::cloudevent::{self, CloudEvent};
+use crate::depth;
+use crate::error::ApiError;
+use crate::extract::{AnyJson, PathTopic, PathTrigger, RawBody};
+use crate::json;
+use crate::signature;
+use crate::state::AppState;
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(publish)).routes(routes!(cloud_events)).routes(routes!(hook))
+}
+
+/// Publishes any JSON on a topic. What it starts is durable when the answer comes.
+#[utoipa::path(post, path = "/topics/{topic}", tag = "events", params(("topic" = String, Path)), request_body = Object,
+    responses((status = 202, body = EventAccepted)))]
+async fn publish(
+    State(state): State<AppState>,
+    principal: Principal,
+    PathTopic(topic): PathTopic,
+    headers: HeaderMap,
+    AnyJson(data): AnyJson,
+) -> Result<(StatusCode, Json<EventAccepted>), ApiError> {
+    let now = state.store.clock().now();
+    let event = Event::new(now, principal.tenant, Source::Pubsub, "publish", depth::of(&headers)?, data.into());
+    accept(&state, vec![event.with("topic", topic.as_str())]).await
+}
+
+/// Takes CloudEvents in binary, structured or batch mode; each is published on the topic of its type.
+#[utoipa::path(post, path = "/events", tag = "events",
+    request_body(content((Object = "application/cloudevents+json"), (Object = "application/cloudevents-batch+json"),
+        (Object = "application/json"))),
+    responses((status = 202, body = EventAccepted)))]
+async fn cloud_events(
+    State(state): State<AppState>,
+    principal: Principal,
+    headers: HeaderMap,
+    RawBody(body): RawBody,
+) -> Result<(StatusCode, Json<EventAccepted>), ApiError> {
+    let depth = depth::of(&headers)?;
+    let events = cloudevent::read(&headers, &body)?.ok_or_else(ApiError::not_a_cloudevent)?;
+    let now = state.store.clock().now();
+    let events =
+        events.into_iter().map(|event| of_cloud_event(&state, now, principal.tenant, Source::Pubsub, depth, event));
+    accept(&state, events.collect::<Result<_, _>>()?).await
+}
+
+/// An event with the attributes of a CloudEvent; its topic is its type.
+fn of_cloud_event(
+    state: &AppState,
+    now: Time,
+    tenant: TenantId,
+    source: Source,
+    depth: i32,
+    event: CloudEvent,
+) -> Result<Event, ApiError> {
+    let CloudEvent { id, source: from, kind, subject, time, data } = event;
+    if data.len() > state.options.payload_bytes {
+        let most = state.options.payload_bytes;
+        return Err(ApiError::invalid_field(
+            "data",
+            format_args!("may have at most {most} bytes; it has {}", data.len()),
+        ));
+    }
+    let op = if source == Source::Http { "receive" } else { "publish" };
+    let event = Event::new(now, tenant, source, op, depth, data)
+        .with("topic", kind.as_str())
+        .with("ce_id", id)
+        .with("ce_source", from);
+    let event = subject.into_iter().fold(event, |event, subject| event.with("ce_subject", subject));
+    Ok(time.into_iter().fold(event, |event, time| event.with("ce_time", time)))
+}
+
+async fn accept(state: &AppState, events: Vec<Event>) -> Result<(StatusCode, Json<EventAccepted>), ApiError> {
+    metrics::counter!("windlass_events_total").increment(events.len() as u64);
+    let ids = state.store.publish(events).await?;
+    Ok((StatusCode::ACCEPTED, Json(accepted(&ids))))
+}
+
+fn accepted(ids: &[EventId]) -> EventAccepted {
+    let all: Vec<_> = ids.iter().map(|id| id.uuid()).collect();
+    EventAccepted { event_id: all[0], event_ids: if all.len() > 1 { all } else { Vec::new() } }
+}
+
+/// Calls an `http` trigger: JSON, or CloudEvents. Whoever knows the address may call it, unless it wants a signature.
+#[utoipa::path(post, path = "/hooks/{id}", tag = "events", params(("id" = Uuid, Path)), request_body = Object,
+    responses((status = 202, body = EventAccepted)))]
+async fn hook(
+    State(state): State<AppState>,
+    PathTrigger(id): PathTrigger,
+    headers: HeaderMap,
+    RawBody(body): RawBody,
+) -> Result<(StatusCode, Json<EventAccepted>), ApiError> {
+    let not_found = || ApiError::not_found("hook");
+    let trigger = state.store.trigger_of_any_tenant(id).await?;
+    let trigger = trigger.filter(|trigger| trigger.source == Source::Http && trigger.enabled).ok_or_else(not_found)?;
+    let filter = filter::read(trigger.source, trigger.id, &trigger.filter)
+        .map_err(|fault| store::StoreError::unexpected(format!("the filter of trigger {id}: {fault}")))?;
+    let now = state.store.clock().now();
+    let message = match &filter.secret {
+        Some(secret) => Some(signature::verified(&headers, &body, secret, now)?),
+        None => None,
+    };
+    let depth = depth::of(&headers)?;
+    let events = match cloudevent::read(&headers, &body)? {
+        Some(events) => {
+            let event = |event| of_cloud_event(&state, now, trigger.tenant, Source::Http, depth, event);
+            events.into_iter().map(event).collect::<Result<Vec<_>, _>>()?
+        }
+        None => vec![Event::new(now, trigger.tenant, Source::Http, "receive", depth, plain(&state, &headers, &body)?)],
+    };
+    metrics::counter!("windlass_events_total").increment(events.len() as u64);
+    match state.store.receive_hook(id, events, message).await? {
+        Received::Taken(ids) => Ok((StatusCode::ACCEPTED, Json(accepted(&ids)))),
+        Received::Replay => Err(ApiError::replay_refused()),
+        Received::NotFound => Err(not_found()),
+    }
+}
+
+fn plain(state: &AppState, headers: &HeaderMap, body: &Bytes) -> Result<String, ApiError> {
+    crate::extract::check_content_type(headers)?;
+    let most = state.options.payload_bytes;
+    if body.len() > most {
+        return Err(ApiError::body_too_large(most as u64));
+    }
+    json::any(body).map(Into::into)
+}

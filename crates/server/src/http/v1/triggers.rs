@@ -1,0 +1,221 @@
+//! Triggers: register, look, change, fire by hand and try without doing (T2, T10).
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use domain::TriggerId;
+use engine::trigger::{FIRED_BY_HAND, NoRun, Run, run};
+use store::events::Event;
+use store::outbox::Taken;
+use store::triggers::Trigger;
+use store::triggers::filter;
+use store::triggers::put::Put;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use uuid::Uuid;
+use wire::{DryRunView, FireRequest, FireView, Page, RawValue, TriggerRequest, TriggerView};
+
+use crate::auth::Principal;
+use crate::cursor;
+use crate::error::ApiError;
+use crate::extract::{JsonBody, OptionalJson, Params, PathTrigger};
+use crate::state::AppState;
+use crate::validate::query::{PageQuery, limit};
+use crate::validate::trigger::{ATTRIBUTES, new_trigger};
+use crate::view;
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(get, put, delete)).routes(routes!(fire))
+}
+
+/// Lists triggers, newest first.
+#[utoipa::path(get, path = "/triggers", tag = "triggers", params(PageQuery),
+    responses((status = 200, body = Page<TriggerView>)))]
+async fn list(
+    State(state): State<AppState>,
+    principal: Principal,
+    Params(query): Params<PageQuery>,
+) -> Result<Json<Page<TriggerView>>, ApiError> {
+    let limit = limit(query.limit.as_deref())?;
+    let before = cursor::trigger(query.cursor.as_deref())?;
+    let mut triggers = state.store.list_triggers(principal.tenant, before, limit + 1).await?;
+    let more = triggers.len() > limit;
+    triggers.truncate(limit);
+    let next_cursor = triggers.last().filter(|_| more).map(|last| cursor::after_trigger(last.id));
+    let now = state.store.clock().now();
+    let items = triggers.into_iter().map(|trigger| view::trigger(trigger, now)).collect::<Result<_, _>>()?;
+    Ok(Json(Page { items, next_cursor, partial: false }))
+}
+
+/// Registers a trigger. Every event after the answer finds it, on every node.
+#[utoipa::path(post, path = "/triggers", tag = "triggers", request_body = TriggerRequest,
+    responses((status = 201, body = TriggerView)))]
+async fn create(
+    State(state): State<AppState>,
+    principal: Principal,
+    JsonBody(request): JsonBody<TriggerRequest>,
+) -> Result<(StatusCode, Json<TriggerView>), ApiError> {
+    let id = state.store.new_trigger_id();
+    let trigger = new_trigger(&state, &principal, id, request, None)?;
+    let put = state.store.create_trigger(principal.tenant, id, trigger, &principal.name).await?;
+    Ok((StatusCode::CREATED, answer(&state, &principal, done(put)?).await?))
+}
+
+/// One trigger, with its figures and, for a schedule, the next five fires.
+#[utoipa::path(get, path = "/triggers/{id}", tag = "triggers", params(("id" = Uuid, Path)),
+    responses((status = 200, body = TriggerView)))]
+async fn get(
+    State(state): State<AppState>,
+    principal: Principal,
+    PathTrigger(id): PathTrigger,
+) -> Result<Json<TriggerView>, ApiError> {
+    answer(&state, &principal, id).await
+}
+
+/// Replaces a trigger, or turns it on or off. What it starts has the rights of whoever replaced it last.
+#[utoipa::path(put, path = "/triggers/{id}", tag = "triggers", params(("id" = Uuid, Path)),
+    request_body = TriggerRequest, responses((status = 200, body = TriggerView)))]
+async fn put(
+    State(state): State<AppState>,
+    principal: Principal,
+    PathTrigger(id): PathTrigger,
+    JsonBody(request): JsonBody<TriggerRequest>,
+) -> Result<Json<TriggerView>, ApiError> {
+    let before = find(&state, &principal, id).await?;
+    let trigger = new_trigger(&state, &principal, id, request, Some(&before))?;
+    let put = state.store.replace_trigger(principal.tenant, id, trigger, &principal.name).await?;
+    answer(&state, &principal, done(put)?).await
+}
+
+/// Takes a trigger away, with what it had still to start.
+#[utoipa::path(delete, path = "/triggers/{id}", tag = "triggers", params(("id" = Uuid, Path)),
+    responses((status = 204)))]
+async fn delete(
+    State(state): State<AppState>,
+    principal: Principal,
+    PathTrigger(id): PathTrigger,
+) -> Result<StatusCode, ApiError> {
+    match state.store.delete_trigger(principal.tenant, id).await? {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => Err(not_found()),
+    }
+}
+
+/// Starts a trigger by hand; with `dry_run`, shows whether an event would match and what would be started.
+#[utoipa::path(post, path = "/triggers/{id}/fire", tag = "triggers", params(("id" = Uuid, Path)),
+    request_body = Option<FireRequest>,
+    responses((status = 202, body = FireView), (status = 200, body = FireView, description = "a dry run")))]
+async fn fire(
+    State(state): State<AppState>,
+    principal: Principal,
+    PathTrigger(id): PathTrigger,
+    OptionalJson(request): OptionalJson<FireRequest>,
+) -> Result<(StatusCode, Json<FireView>), ApiError> {
+    let trigger = find(&state, &principal, id).await?;
+    let dry_run = request.dry_run == Some(true);
+    if !dry_run && (request.op.is_some() || request.attributes.is_some()) {
+        let field = if request.op.is_some() { "op" } else { "attributes" };
+        return Err(ApiError::invalid_field(
+            field,
+            "is for a dry run; a trigger fired by hand runs whatever its filter says",
+        ));
+    }
+    let data: String = request.data.map_or_else(|| "null".into(), |data| data.get().to_owned());
+    if data.len() > state.options.payload_bytes {
+        let most = state.options.payload_bytes;
+        return Err(ApiError::invalid_field("data", format_args!("may have at most {most} bytes of JSON")));
+    }
+    let op = request.op.as_deref().unwrap_or(FIRED_BY_HAND);
+    let now = state.store.clock().now();
+    let mut event = Event::new(now, principal.tenant, trigger.source, op, 0, data);
+    for (name, value) in request.attributes.unwrap_or_default() {
+        let Some(known) = ATTRIBUTES.iter().find(|known| **known == name) else {
+            let detail = format_args!("is not known; use {}", ATTRIBUTES.join(", "));
+            return Err(ApiError::invalid_field(format!("attributes.{name}"), detail));
+        };
+        event = event.with(known, value);
+    }
+    if dry_run {
+        let dry_run = try_out(&trigger, &event)?;
+        return Ok((StatusCode::OK, Json(FireView { event_id: None, dry_run: Some(dry_run) })));
+    }
+    let fired = state.store.fire_trigger(principal.tenant, id, event).await?.ok_or_else(not_found)?;
+    Ok((StatusCode::ACCEPTED, Json(FireView { event_id: Some(fired.uuid()), dry_run: None })))
+}
+
+/// The same way that the dispatcher goes, without its end.
+fn try_out(trigger: &Trigger, event: &Event) -> Result<DryRunView, ApiError> {
+    let refused = |reason: String| DryRunView {
+        matches: false,
+        reason: Some(reason),
+        queue: None,
+        kind: None,
+        url: None,
+        payload: None,
+    };
+    let filter = filter::read(trigger.source, trigger.id, &trigger.filter)
+        .map_err(|fault| store::StoreError::unexpected(format!("the filter of trigger {}: {fault}", trigger.id)))?;
+    let attribute = |name: &str| event.attributes.iter().find(|(known, _)| *known == name).map(|(_, v)| v.as_str());
+    // An event that names neither an operation nor attributes asks only for the payload.
+    let asked = event.op != FIRED_BY_HAND || !event.attributes.is_empty();
+    if asked && !filter.pattern.matches(&event.op, attribute) {
+        return Ok(refused("the filter's names or operations do not match".into()));
+    }
+    let row = Taken {
+        id: Uuid::nil(),
+        tenant: trigger.tenant,
+        trigger: trigger.id,
+        event: event.id,
+        source: trigger.source.to_string(),
+        op: if asked { event.op.clone() } else { "try".into() },
+        depth: 0,
+        head: event.head(),
+        data: event.data.clone(),
+        wait_s: None,
+        attempts: Vec::new(),
+    };
+    Ok(match run(trigger, &row, 1) {
+        Ok(Run::Job(job)) => DryRunView {
+            matches: true,
+            reason: None,
+            queue: Some(job.queue.to_string()),
+            kind: Some(job.kind.to_string()),
+            url: None,
+            payload: RawValue::from_string(job.payload.into()).ok(),
+        },
+        Ok(Run::Delivery(delivery)) => DryRunView {
+            matches: true,
+            reason: None,
+            queue: None,
+            kind: None,
+            url: Some(delivery.url.clone()),
+            payload: RawValue::from_string(delivery.body).ok(),
+        },
+        Err(NoRun::Unwanted) => refused("the filter's `when` is not true of it".into()),
+        Err(NoRun::Failed(error)) => {
+            DryRunView { matches: true, ..refused(format!("{}: {}", error.code, error.message)) }
+        }
+    })
+}
+
+fn done(put: Put) -> Result<TriggerId, ApiError> {
+    match put {
+        Put::Done(id) => Ok(id),
+        Put::NameTaken => Err(ApiError::name_taken()),
+        Put::TooMany => Err(ApiError::limit_reached("the tenant has as many triggers as it may have")),
+        Put::NotFound => Err(not_found()),
+    }
+}
+
+fn not_found() -> ApiError {
+    ApiError::not_found("trigger")
+}
+
+async fn find(state: &AppState, principal: &Principal, id: TriggerId) -> Result<Trigger, ApiError> {
+    state.store.trigger(principal.tenant, id).await?.ok_or_else(not_found)
+}
+
+async fn answer(state: &AppState, principal: &Principal, id: TriggerId) -> Result<Json<TriggerView>, ApiError> {
+    let trigger = find(state, principal, id).await?;
+    Ok(Json(view::trigger(trigger, state.store.clock().now())?))
+}

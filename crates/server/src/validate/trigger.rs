@@ -1,0 +1,174 @@
+//! Triggers: every member is read the way it will be read when an event comes.
+
+use axum::http::{HeaderName, HeaderValue};
+use domain::limits::{DELIVERY_TIMEOUT_S_MAX, MAX_ATTEMPTS};
+use domain::trigger::Source;
+use domain::{RetryPolicy, TriggerId};
+use serde_json::Value;
+use store::schedule::Slots;
+use store::triggers::filter::{self, Filter};
+use store::triggers::target::{self, Fault, HttpTarget, Target};
+use store::triggers::{Mode, NewTrigger, Trigger};
+use wire::{JobRequest, TriggerRequest, TriggerRetry};
+
+use super::Place;
+use super::job::Maker;
+use super::webhook;
+use crate::auth::Principal;
+use crate::error::ApiError;
+use crate::signature;
+use crate::state::{AppState, TriggerDefaults};
+
+/// What filters look at, for dry runs.
+pub(crate) const ATTRIBUTES: &[&str] =
+    &["collection", "key", "topic", "queue", "kind", "to", "name", "health", "source_of_letter", "trigger", "slot"];
+/// Shown in place of a secret; given back, it means the one that is kept.
+pub(crate) const KEPT: &str = "(kept)";
+
+/// A trigger to be made, or to take the place of `before`.
+pub(crate) fn new_trigger(
+    state: &AppState,
+    principal: &Principal,
+    id: TriggerId,
+    request: TriggerRequest,
+    before: Option<&Trigger>,
+) -> Result<NewTrigger, ApiError> {
+    let place = Place::Body;
+    let name = place.label("name", &request.name)?.to_string();
+    let source = Source::parse(&request.source).ok_or_else(|| {
+        let all: Vec<&str> = Source::ALL.iter().map(|source| source.as_str()).collect();
+        place.refuse("source", format_args!("must be one of {}", all.join(", ")))
+    })?;
+    let later = match source {
+        Source::Runtime => Some("there are no runtimes yet"),
+        Source::Queue => Some("queues have workers only; listen to `job` with states instead"),
+        _ => None,
+    };
+    if let Some(detail) = later {
+        return Err(place.refuse("source", format_args!("cannot be {source}: {detail}")));
+    }
+    let filter_text = request.filter.as_ref().map_or("{}", |filter| filter.get());
+    let filter_text = with_kept_secret("filter", filter_text, before.map(|before| before.filter.as_str()))?;
+    let filter = filter::read(source, id, &filter_text).map_err(|fault| within("filter", fault))?;
+    if let Some(secret) = &filter.secret
+        && signature::key(secret).is_none()
+    {
+        return Err(place.refuse("filter.secret", "must be whsec_ followed by the base64 of 16 to 128 bytes"));
+    }
+    let target = request.target.get().to_owned();
+    check_target(state, principal, &target)?;
+    let mode = match request.mode.as_deref() {
+        None => Mode::Async,
+        Some(text) => Mode::parse(text).ok_or_else(|| place.refuse("mode", "must be async or sync"))?,
+    };
+    if mode == Mode::Sync {
+        return Err(place.refuse("mode", "cannot be sync: runs are started by the dispatcher; use async"));
+    }
+    let enabled = request.enabled.unwrap_or(true);
+    let (retry, max_attempts) = retry(&state.options.trigger_defaults, request.retry, before)?;
+    let next_at = next_at(state, &filter)?.filter(|_| enabled);
+    Ok(NewTrigger { name, source, filter: filter_text, target, mode, retry, max_attempts, enabled, next_at })
+}
+
+fn next_at(state: &AppState, filter: &Filter) -> Result<Option<domain::Time>, ApiError> {
+    let Some(schedule) = &filter.schedule else { return Ok(None) };
+    let slots = Slots::read(schedule).map_err(|fault| within("filter", fault))?;
+    Ok(slots.after(state.store.clock().now()))
+}
+
+fn within(member: &str, fault: Fault) -> ApiError {
+    let field = if fault.field.is_empty() { member.to_owned() } else { format!("{member}.{}", fault.field) };
+    ApiError::invalid_field(field, fault.detail)
+}
+
+/// A filter that gives back what it was shown in place of its secret keeps the secret.
+fn with_kept_secret(member: &str, text: &str, before: Option<&str>) -> Result<String, ApiError> {
+    let mut value: Value = serde_json::from_str(text)
+        .map_err(|error| ApiError::invalid_field(member, format_args!("cannot be taken: {error}")))?;
+    if value["secret"] != KEPT {
+        return Ok(text.to_owned());
+    }
+    let secret = before.and_then(|before| serde_json::from_str::<Value>(before).ok()?.get("secret").cloned());
+    let secret = secret.ok_or_else(|| ApiError::invalid_field(format!("{member}.secret"), "must be a secret"))?;
+    value["secret"] = secret;
+    Ok(value.to_string())
+}
+
+fn check_target(state: &AppState, principal: &Principal, text: &str) -> Result<(), ApiError> {
+    let target = target::read(text).map_err(|fault| within("target", fault))?;
+    match target {
+        Target::Job(_) => {
+            // The same rules as for any job. Expressions pass them as the texts they are.
+            let mut value: Value = serde_json::from_str(text).unwrap_or_default();
+            let request: JobRequest = serde_json::from_value(value["job"].take())
+                .map_err(|error| ApiError::invalid_field("target.job", format_args!("cannot be taken: {error}")))?;
+            let maker = Maker {
+                principal: principal.name.clone(),
+                payload_bytes: state.options.payload_bytes,
+                now: state.store.clock().now(),
+            };
+            maker.template("target.job", request).map(|_| ())
+        }
+        Target::Http(http) => check_http(&http),
+        Target::Script(_) => Err(ApiError::invalid_field("target", "cannot be a script yet; use job")),
+    }
+}
+
+const METHODS: &[&str] = &["POST", "PUT", "PATCH", "DELETE", "GET"];
+/// Headers that a call may carry beside its own.
+const HEADERS: usize = 32;
+
+fn check_http(http: &HttpTarget) -> Result<(), ApiError> {
+    let place = Place::Member { of: "target.http" };
+    webhook::url(place, "url", &http.url)?;
+    let method = http.method.as_deref().unwrap_or("POST");
+    if !METHODS.contains(&method) {
+        return Err(place.refuse("method", format_args!("must be one of {}", METHODS.join(", "))));
+    }
+    place.at_most("headers", http.headers.len(), HEADERS, "headers")?;
+    for (name, value) in &http.headers {
+        let own = ["host", "content-length", "connection", "transfer-encoding", "windlass-depth"];
+        let name = name.to_ascii_lowercase();
+        let known = HeaderName::from_bytes(name.as_bytes()).is_ok();
+        if !known || own.contains(&name.as_str()) || name.starts_with("webhook-") {
+            return Err(place.refuse(format_args!("headers.{name}"), "is not a header that a call may set"));
+        }
+        if HeaderValue::from_str(value).is_err() {
+            return Err(place.refuse(format_args!("headers.{name}"), "must be visible ASCII"));
+        }
+    }
+    if let Some(seconds) = http.timeout_s {
+        place.between("timeout_s", seconds, 1, DELIVERY_TIMEOUT_S_MAX)?;
+    }
+    if let Some(secret) = &http.secret
+        && signature::key(secret).is_none()
+    {
+        return Err(place.refuse("secret", "must be whsec_ followed by the base64 of 16 to 128 bytes"));
+    }
+    Ok(())
+}
+
+fn retry(
+    defaults: &TriggerDefaults,
+    retry: Option<TriggerRetry>,
+    before: Option<&Trigger>,
+) -> Result<(RetryPolicy, i32), ApiError> {
+    let Some(retry) = retry else {
+        return Ok(match before {
+            Some(before) => (before.retry, before.max_attempts),
+            None => (defaults.retry, defaults.max_attempts),
+        });
+    };
+    let TriggerRetry { max_attempts, initial_s, maximum_s, exponent, jitter } = retry;
+    let settings = wire::RetrySettings {
+        initial_s: initial_s.or(Some(defaults.retry.initial_s())),
+        maximum_s: maximum_s.or(Some(defaults.retry.maximum_s())),
+        exponent: exponent.or(Some(defaults.retry.exponent())),
+        jitter: jitter.or(Some(defaults.retry.jitter())),
+    };
+    let max_attempts = match max_attempts {
+        Some(attempts) => Place::Body.between("retry.max_attempts", attempts, 1, MAX_ATTEMPTS)? as i32,
+        None => defaults.max_attempts,
+    };
+    Ok((Place::Body.retry("retry", settings)?, max_attempts))
+}

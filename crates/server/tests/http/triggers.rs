@@ -1,0 +1,395 @@
+//! Triggers, topics, hooks, CloudEvents and collections over HTTP, with the engine at work (T1–T5, T8).
+
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use hmac::{Hmac, KeyInit, Mac};
+use serde_json::{Value, json};
+use sha2::Sha256;
+use testkit::on_both;
+
+use crate::api::{Answer, Api, json_request, request};
+
+const TRIGGERS: &str = "/api/v1/triggers";
+
+fn on(source: &str, filter: Value, job: Value) -> Value {
+    json!({"name": format!("{source}-{job}"), "source": source, "filter": filter, "target": {"job": job}})
+}
+
+async fn create(api: &Api, trigger: Value) -> String {
+    let answer = api.post(TRIGGERS, trigger).await;
+    assert_eq!(answer.status, 201, "{:?}", answer.body);
+    answer.json()["id"].as_str().unwrap().to_owned()
+}
+
+/// The jobs of a queue once there are this many.
+async fn jobs(api: &Api, queue: &str, count: usize) -> Vec<Value> {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let page = api.get(&format!("/api/v1/jobs?queue={queue}")).await.json();
+        let items = page["items"].as_array().unwrap().clone();
+        if items.len() >= count {
+            assert_eq!(items.len(), count, "{items:?}");
+            return items;
+        }
+        assert!(Instant::now() < deadline, "{} of {count} jobs in {queue}", items.len());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn t4_one_event_makes_one_job_per_trigger_with_the_event_as_payload() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let plain = create(&api, on("pubsub", json!({"topic": "orders:*"}), json!({"queue": "plain", "kind": "k"}))).await;
+        let mapped = json!({"queue": "mapped", "kind": "k", "payload": {"id": "{{ data.id }}", "text": "n {{ data.id }}"},
+            "subject": "order-{{ data.id }}", "priority": 3, "max_attempts": 7});
+        create(&api, on("pubsub", json!({"topic": "*", "when": "data.id > 5"}), mapped)).await;
+        let answer = api.post("/api/v1/topics/orders:7", json!({"id": 7})).await;
+        assert_eq!(answer.status, 202);
+        let event = answer.json()["event_id"].clone();
+        let job = jobs(&api, "plain", 1).await.remove(0);
+        assert_eq!(job["payload"]["data"], json!({"id": 7}));
+        let told = &job["payload"]["event"];
+        assert_eq!((&told["id"], &told["source"], &told["op"]), (&event, &json!("pubsub"), &json!("publish")));
+        assert_eq!((&told["topic"], &told["depth"]), (&json!("orders:7"), &json!(0)));
+        assert_eq!((&job["depth"], &job["principal"]), (&json!(1), &json!("local")));
+        let by = job["triggered_by"].as_str().unwrap();
+        assert!(by.starts_with(&format!("trigger:{plain}:{}", event.as_str().unwrap())), "{by}");
+        let job = jobs(&api, "mapped", 1).await.remove(0);
+        assert_eq!(job["payload"], json!({"id": 7, "text": "n 7"}));
+        assert_eq!((&job["subject"], &job["priority"], &job["max_attempts"]), (&json!("order-7"), &json!(3), &json!(7)));
+        api.post("/api/v1/topics/orders:5", json!({"id": 5})).await;
+        jobs(&api, "plain", 2).await;
+        jobs(&api, "mapped", 1).await;
+        assert_eq!(api.get(&format!("{TRIGGERS}/{plain}")).await.json()["fired"], 2);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t1_collections_keep_values_and_start_work() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        create(
+            &api,
+            on("kv", json!({"collection": "users", "ops": ["delete"]}), json!({"queue": "gone", "kind": "k"})),
+        )
+        .await;
+        let path = "/api/v1/kv/users/ann%2F1";
+        let set = api.put(path, json!({"age": 7})).await.json();
+        assert_eq!((&set["key"], &set["value"], &set["version"]), (&json!("ann/1"), &json!({"age": 7}), &json!(1)));
+        assert_eq!(api.put(path, json!([1, "x", null])).await.json()["version"], 2);
+        assert_eq!(api.get(path).await.json()["value"], json!([1, "x", null]));
+        assert_eq!(api.get("/api/v1/kv/users").await.json()["items"].as_array().unwrap().len(), 1);
+        assert_eq!(api.call("DELETE", path).await.status, 200);
+        api.get(path).await.problem(404, "not_found", None);
+        api.call("DELETE", path).await.problem(404, "not_found", None);
+        let job = jobs(&api, "gone", 1).await.remove(0);
+        assert_eq!(
+            (&job["payload"]["event"]["key"], &job["payload"]["data"]),
+            (&json!("ann/1"), &json!([1, "x", null]))
+        );
+        let bad = request("PUT", path).header("content-type", "application/json").body(Body::from("{")).unwrap();
+        api.ask(bad).await.problem(400, "invalid_json", None);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t5_a_loop_of_triggers_ends_at_the_depth_limit_and_is_shown() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        // A makes B, B makes A: each as soon as the other is queued again by the claim that follows.
+        let a = json!({"queue": "a", "kind": "k"});
+        let b = json!({"queue": "b", "kind": "k"});
+        let to_b = create(&api, on("job", json!({"queue": "a", "states": ["canceled"]}), b)).await;
+        let to_a = create(&api, on("job", json!({"queue": "b", "states": ["canceled"]}), a)).await;
+        api.job("a").await;
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let stopped = loop {
+            for queue in ["a", "b"] {
+                let page = api.get(&format!("/api/v1/jobs?queue={queue}&state=queued")).await.json();
+                for job in page["items"].as_array().unwrap() {
+                    api.call("POST", &format!("/api/v1/jobs/{}/cancel", job["id"].as_str().unwrap())).await;
+                }
+            }
+            let (one, other) =
+                (api.get(&format!("{TRIGGERS}/{to_a}")).await, api.get(&format!("{TRIGGERS}/{to_b}")).await);
+            let loops = |answer: &Answer| answer.json()["loops_stopped"].as_i64().unwrap();
+            if loops(&one) + loops(&other) > 0 {
+                break loops(&one) + loops(&other);
+            }
+            assert!(Instant::now() < deadline, "the loop goes on");
+        };
+        assert_eq!((stopped, api.job_count().await), (1, 17), "the first, and sixteen that it led to");
+        let page = api.get("/api/v1/jobs?limit=500").await.json();
+        let deepest = page["items"].as_array().unwrap().iter().max_by_key(|job| job["depth"].as_i64()).unwrap().clone();
+        assert_eq!(deepest["depth"], 16);
+        let history = api.get(&format!("/api/v1/jobs/{}/history", deepest["id"].as_str().unwrap())).await.json();
+        assert!(history["items"].as_array().unwrap().iter().any(|item| item["event"] == "loop_stopped"), "{history}");
+        assert_eq!(api.get("/api/v1/dead-letters/count").await.json()["count"], 0, "never dead-lettered");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t5_depth_comes_in_by_its_header() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let id = create(&api, on("pubsub", json!({"topic": "t"}), json!({"queue": "deep", "kind": "k"}))).await;
+        let publish = async |depth: &str| {
+            let request = request("POST", "/api/v1/topics/t").header("content-type", "application/json");
+            api.ask(request.header("windlass-depth", depth).body(Body::from("1")).unwrap()).await
+        };
+        assert_eq!(publish("15").await.status, 202);
+        assert_eq!(jobs(&api, "deep", 1).await[0]["depth"], 16);
+        assert_eq!(publish("16").await.status, 202);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while api.get(&format!("{TRIGGERS}/{id}")).await.json()["loops_stopped"] != 1 {
+            assert!(Instant::now() < deadline);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        jobs(&api, "deep", 1).await;
+        publish("-1").await.problem(400, "invalid_header", Some("Windlass-Depth"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t8_the_handler_of_a_dead_letter_really_runs_and_resolves_it() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        create(&api, on("dead_letter", json!({"source": "job"}), json!({"queue": "handlers", "kind": "k"}))).await;
+        for (outcome, expected) in [("finish", "handled_by_script"), ("fail", "handler_failed")] {
+            let (job, worker, epoch) = api.claimed("q").await;
+            let error = json!({"code": "boom", "retryable": false});
+            api.settle(&worker, json!({"job_id": job, "epoch": epoch, "outcome": "fail", "error": error})).await;
+            let handler = api.worker("handlers").await;
+            let claim =
+                api.post(&format!("/api/v1/workers/{handler}/claim"), json!({"max": 1, "wait_s": 20})).await.json();
+            let run = &claim["jobs"][0];
+            assert_eq!((&run["payload"]["data"]["job_id"], &run["max_attempts"]), (&json!(job), &json!(1)), "{claim}");
+            let mut settled = json!({"job_id": run["id"], "epoch": run["epoch"], "outcome": outcome});
+            if outcome == "fail" {
+                settled["error"] = json!({"code": "boom"});
+            }
+            api.settle(&handler, settled).await;
+            let letters = api.get(&format!("/api/v1/dead-letters?job_id={job}")).await.json();
+            assert_eq!(letters["items"][0]["resolution"], expected);
+            assert!(letters["items"][0]["resolved_by"].as_str().unwrap().starts_with("trigger:"));
+        }
+        assert_eq!(api.get("/api/v1/dead-letters/count").await.json()["count"], 2, "no letter of a handler");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t1_cloud_events_come_binary_structured_and_in_batches() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        create(&api, on("pubsub", json!({"topic": "com.example.*"}), json!({"queue": "ce", "kind": "k"}))).await;
+        let binary = |content_type: Option<&str>, body: &str| {
+            let builder = request("POST", "/api/v1/events").header("ce-specversion", "1.0").header("ce-id", "1");
+            let builder = builder.header("ce-source", "/here").header("ce-type", "com.example.made");
+            let builder = content_type.into_iter().fold(builder, |builder, text| builder.header("content-type", text));
+            builder.body(Body::from(body.to_owned())).unwrap()
+        };
+        assert_eq!(api.ask(binary(Some("application/json"), "{\"a\":1}")).await.status, 202);
+        assert_eq!(api.ask(binary(None, "{\"a\":2}")).await.status, 202, "no Content-Type");
+        assert_eq!(api.ask(binary(Some("text/plain"), "words")).await.status, 202);
+        let event =
+            json!({"specversion": "1.0", "id": "2", "source": "/here", "type": "com.example.made", "data": {"a": 3}});
+        let structured = |content_type: &str, body: &Value| {
+            let builder = request("POST", "/api/v1/events").header("content-type", content_type);
+            builder.body(Body::from(body.to_string())).unwrap()
+        };
+        assert_eq!(api.ask(structured("application/cloudevents+json; charset=utf-8", &event)).await.status, 202);
+        let batch = api.ask(structured("application/cloudevents-batch+json", &json!([event, event]))).await;
+        assert_eq!((batch.status.as_u16(), batch.json()["event_ids"].as_array().unwrap().len()), (202, 2));
+        let made = jobs(&api, "ce", 6).await;
+        let data: Vec<&Value> = made.iter().map(|job| &job["payload"]["data"]).collect();
+        for expected in [json!({"a": 1}), json!({"a": 2}), json!("words"), json!({"a": 3})] {
+            assert!(data.contains(&&expected), "{expected} in {data:?}");
+        }
+        assert_eq!(made[0]["payload"]["event"]["ce_source"], "/here");
+        let bad = json!({"specversion": "1.0", "id": "2", "type": "x"});
+        api.ask(structured("application/cloudevents+json", &bad)).await.problem(422, "invalid_field", Some("source"));
+        let bad = json!([event, {"specversion": "0.3"}]);
+        let answer = api.ask(structured("application/cloudevents-batch+json", &bad)).await;
+        answer.problem(422, "invalid_field", Some("[1].specversion"));
+        api.ask(structured("application/json", &event)).await.problem(415, "unsupported_media_type", None);
+        jobs(&api, "ce", 6).await;
+    })
+    .await;
+}
+
+fn signed(path: &str, key: &[u8], id: &str, timestamp: i64, body: &str) -> axum::http::Request<Body> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).unwrap();
+    mac.update(format!("{id}.{timestamp}.{body}").as_bytes());
+    let signature = format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()));
+    let builder = request("POST", path).header("content-type", "application/json").header("webhook-id", id);
+    let builder = builder.header("webhook-timestamp", timestamp).header("webhook-signature", signature);
+    builder.body(Body::from(body.to_owned())).unwrap()
+}
+
+#[tokio::test]
+async fn t1_a_hook_takes_json_and_where_it_is_signed_each_message_once() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let open = create(&api, on("http", json!({}), json!({"queue": "open", "kind": "k"}))).await;
+        assert_eq!(api.post(&format!("/api/v1/hooks/{open}"), json!({"a": 1})).await.status, 202);
+        assert_eq!(jobs(&api, "open", 1).await[0]["payload"]["data"], json!({"a": 1}));
+        let key = [7; 24];
+        let secret = format!("whsec_{}", STANDARD.encode(key));
+        let closed = on("http", json!({"secret": secret}), json!({"queue": "closed", "kind": "k"}));
+        let id = create(&api, closed.clone()).await;
+        let shown = api.get(&format!("{TRIGGERS}/{id}")).await.json();
+        assert_eq!(shown["filter"]["secret"], "(kept)");
+        assert!(!shown.to_string().contains(&secret));
+        let path = shown["hook"].as_str().unwrap();
+        let now = api.db.clock.now().millis() / 1_000;
+        api.post(path, json!({"a": 1})).await.problem(401, "bad_signature", None);
+        api.ask(signed(path, &[8; 24], "m1", now, "{}")).await.problem(401, "bad_signature", None);
+        api.ask(signed(path, &key, "m1", now - 600, "{}")).await.problem(401, "bad_signature", None);
+        assert_eq!(api.ask(signed(path, &key, "m1", now, "{\"a\":2}")).await.status, 202);
+        api.ask(signed(path, &key, "m1", now, "{\"a\":2}")).await.problem(409, "replay_refused", Some("webhook-id"));
+        // What is given back as it was shown keeps the secret.
+        let kept = json!({"name": "renamed", "source": "http", "filter": shown["filter"], "target": shown["target"]});
+        assert_eq!(api.put(&format!("{TRIGGERS}/{id}"), kept).await.status, 200);
+        assert_eq!(api.ask(signed(path, &key, "m2", now, "{}")).await.status, 202);
+        api.post(path, json!({})).await.problem(401, "bad_signature", None);
+        jobs(&api, "closed", 2).await;
+        api.post("/api/v1/hooks/01890a5d-ac96-774b-bcce-b302099a8057", json!({})).await.problem(404, "not_found", None);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t2_a_trigger_can_be_tried_fired_turned_off_and_deleted() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let job = json!({"queue": "made", "kind": "k", "payload": {"n": "{{ data.n * 2 }}"}});
+        let trigger = on("kv", json!({"collection": "c", "ops": ["set"], "when": "data.n > 1"}), job);
+        let id = create(&api, trigger.clone()).await;
+        let fire = format!("{TRIGGERS}/{id}/fire");
+        let dry = async |body: Value| api.post(&fire, body).await.json()["dry_run"].clone();
+        let attributes = json!({"collection": "c"});
+        let matching = dry(json!({"dry_run": true, "op": "set", "attributes": attributes, "data": {"n": 2}})).await;
+        assert_eq!(matching, json!({"matches": true, "queue": "made", "kind": "k", "payload": {"n": 4}}));
+        assert_eq!(
+            dry(json!({"dry_run": true, "op": "delete", "attributes": attributes, "data": {"n": 2}})).await["matches"],
+            false
+        );
+        assert_eq!(dry(json!({"dry_run": true, "data": {"n": 1}})).await["matches"], false);
+        assert!(dry(json!({"dry_run": true, "data": {"n": "x"}})).await["reason"].is_string());
+        api.post(&fire, json!({"op": "set"})).await.problem(422, "invalid_field", Some("op"));
+        let odd = json!({"dry_run": true, "attributes": {"colour": "red"}});
+        api.post(&fire, odd).await.problem(422, "invalid_field", Some("attributes.colour"));
+        assert_eq!(api.post(&fire, json!({"data": {"n": 1}})).await.status, 202);
+        assert_eq!(jobs(&api, "made", 1).await[0]["payload"], json!({"n": 2}), "by hand, whatever the filter says");
+        let mut off = trigger;
+        off["enabled"] = json!(false);
+        assert_eq!(api.put(&format!("{TRIGGERS}/{id}"), off).await.json()["enabled"], false);
+        api.put("/api/v1/kv/c/k", json!({"n": 5})).await;
+        assert_eq!(api.call("DELETE", &format!("{TRIGGERS}/{id}")).await.status, 204);
+        api.get(&format!("{TRIGGERS}/{id}")).await.problem(404, "not_found", None);
+        jobs(&api, "made", 1).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t6_a_mapping_that_fails_ends_as_a_dead_letter_that_says_why() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let mut trigger =
+            on("pubsub", json!({"topic": "t"}), json!({"queue": "q", "kind": "k", "subject": "{{ data.a }}"}));
+        trigger["retry"] = json!({"max_attempts": 2, "initial_s": 0});
+        let id = create(&api, trigger).await;
+        api.post("/api/v1/topics/t", json!({"a": "\u{202e}hidden"})).await;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let letter = loop {
+            let page = api.get(&format!("/api/v1/dead-letters?trigger_id={id}")).await.json();
+            if let Some(letter) = page["items"].get(0) {
+                break letter.clone();
+            }
+            assert!(Instant::now() < deadline);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+        assert_eq!((&letter["source"], &letter["job_id"]), (&json!("pubsub"), &Value::Null));
+        assert_eq!(letter["last_error"]["code"], "mapping_invalid");
+        let replay = format!("/api/v1/dead-letters/{}/replay", letter["id"].as_str().unwrap());
+        let mut payload = letter["payload"].clone();
+        payload["data"] = json!({"a": "seen"});
+        let replayed = api.post(&replay, json!({"payload": payload})).await;
+        assert_eq!((replayed.status.as_u16(), replayed.json()["event_id"].is_string()), (202, true));
+        assert_eq!(jobs(&api, "q", 1).await[0]["subject"], "seen");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t10_a_schedule_shows_its_next_five_fires() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let filter = json!({"schedule": "30 2 * * *", "timezone": "Europe/Berlin", "missed": "coalesce"});
+        let id = create(&api, on("cron", filter, json!({"queue": "q", "kind": "k"}))).await;
+        let shown = api.get(&format!("{TRIGGERS}/{id}")).await.json();
+        assert_eq!(shown["next_fires"].as_array().unwrap().len(), 5);
+        assert_eq!(api.post(&format!("{TRIGGERS}/{id}/fire"), json!({})).await.status, 202);
+        jobs(&api, "q", 1).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x10_a_trigger_that_cannot_be_taken_names_its_field() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let good = json!({"name": "t", "source": "kv", "filter": {"collection": "c"}, "target": {"job": {"queue": "q", "kind": "k"}}});
+        let cases: Vec<(&str, Value, &str)> = vec![
+            ("name", json!(""), "name"),
+            ("source", json!("rss"), "source"),
+            ("filter", json!({"collection": "a*b"}), "filter.collection"),
+            ("filter", json!({"colection": "a"}), "filter.colection"),
+            ("filter", json!({"ops": ["sett"]}), "filter.ops"),
+            ("filter", json!({"when": "data.n >"}), "filter.when"),
+            ("filter", json!([]), "filter"),
+            ("target", json!({}), "target"),
+            ("target", json!({"jobs": {}}), "target"),
+            ("target", json!({"job": ["q", "k"]}), "target.job"),
+            ("target", json!({"job": {"kind": "k"}}), "target.queue"),
+            ("target", json!({"job": {"queue": "a b", "kind": "k"}}), "target.job.queue"),
+            ("target", json!({"job": {"queue": "q", "kind": "k", "priority": 1 << 20}}), "target.job.priority"),
+            ("target", json!({"job": {"queue": "q", "kind": "k", "payload": "{{ data. }}"}}), "target.job.payload"),
+            ("retry", json!({"max_attempts": 0}), "retry.max_attempts"),
+            ("retry", json!({"exponent": 0.1}), "retry.exponent"),
+            ("mode", json!("later"), "mode"),
+            ("colour", json!("red"), "colour"),
+        ];
+        for (member, value, field) in cases {
+            let mut body = good.clone();
+            body[member] = value;
+            let answer = api.post(TRIGGERS, body.clone()).await;
+            assert!(answer.status.is_client_error(), "{body}");
+            assert_eq!(answer.json()["field"], field, "{body}: {:?}", answer.body);
+        }
+        let cron = |filter: Value| json!({"name": "c", "source": "cron", "filter": filter, "target": good["target"]});
+        for (filter, field) in [
+            (json!({"schedule": "* *"}), "filter.schedule"),
+            (json!({"schedule": "* * * * *", "timezone": "Mars"}), "filter.timezone"),
+            (json!({"schedule": "* * * * *", "missed": "always"}), "filter.missed"),
+        ] {
+            api.post(TRIGGERS, cron(filter)).await.problem(422, "invalid_field", Some(field));
+        }
+        let http = json!({"name": "h", "source": "http", "filter": {"secret": "hunter2"}, "target": good["target"]});
+        api.post(TRIGGERS, http).await.problem(422, "invalid_field", Some("filter.secret"));
+        assert_eq!(api.post(TRIGGERS, good.clone()).await.status, 201);
+        api.ask(json_request("POST", TRIGGERS, &good)).await.problem(409, "name_taken", Some("name"));
+        assert_eq!(api.get(TRIGGERS).await.json()["items"].as_array().unwrap().len(), 1);
+    })
+    .await;
+}

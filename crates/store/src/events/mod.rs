@@ -1,0 +1,133 @@
+//! Events: things that happened. Each writes one outbox row per matching trigger, in its own transaction (T1, T4).
+
+pub mod hook;
+pub(crate) mod jobs;
+pub mod publish;
+
+use std::fmt::Write;
+
+use domain::trigger::Source;
+use domain::{EventId, TenantId, Time, TriggerId};
+
+use crate::clock::new_uuid;
+use crate::codec::to_json;
+use crate::error::StoreError;
+use crate::expression::{Scope, is_true};
+use crate::triggers::cache::Listeners;
+use crate::tx::{Column, Param, Sql, Tx};
+
+/// Something that happened.
+#[derive(Clone, Debug)]
+pub struct Event {
+    pub id: EventId,
+    pub tenant: TenantId,
+    pub source: Source,
+    /// What exactly: `set`, `publish`, `succeeded`, …
+    pub op: String,
+    pub at: Time,
+    /// How many triggers led here.
+    pub depth: i32,
+    /// What filters look at, beside the operation: `collection` and `key`, `topic`, `queue` and `kind`, …
+    pub attributes: Vec<(&'static str, String)>,
+    /// JSON, verbatim.
+    pub data: String,
+}
+
+impl Event {
+    pub fn new(now: Time, tenant: TenantId, source: Source, op: &str, depth: i32, data: String) -> Self {
+        let id = EventId::new(new_uuid(now));
+        Self { id, tenant, source, op: op.into(), at: now, depth, attributes: Vec::new(), data }
+    }
+
+    pub fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.attributes.push((name, value.into()));
+        self
+    }
+
+    fn attribute(&self, name: &str) -> Option<&str> {
+        self.attributes.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The event without its data, as JSON: `{id, source, op, at, depth, …}`.
+    pub fn head(&self) -> String {
+        let at = jiff::Timestamp::from_microsecond(self.at.micros()).unwrap_or(jiff::Timestamp::MAX);
+        let Self { id, source, op, depth, .. } = self;
+        let mut head =
+            format!(r#"{{"id":"{id}","source":"{source}","op":{},"at":"{at}","depth":{depth}"#, to_json(&op.as_str()));
+        for (name, value) in &self.attributes {
+            let _ = write!(head, r#","{name}":{}"#, to_json(&value.as_str()));
+        }
+        head.push('}');
+        head
+    }
+}
+
+/// What a run gets unless its trigger maps it.
+pub fn envelope(head: &str, data: &str) -> String {
+    format!(r#"{{"event":{head},"data":{data}}}"#)
+}
+
+/// Writes one outbox row for each trigger that matches. Gives how many.
+pub(crate) async fn emit(tx: &mut Tx<'_>, listeners: &Listeners, events: &[Event]) -> Result<usize, StoreError> {
+    let mut rows = Vec::new();
+    for event in events {
+        let mut of_event: Option<(String, Result<Scope, crate::expression::ExpressionError>)> = None;
+        for listener in listeners.of(event.tenant, event.source) {
+            if !listener.filter.pattern.matches(&event.op, |name| event.attribute(name)) {
+                continue;
+            }
+            if let Some(when) = &listener.filter.when {
+                let (_, scope) = of_event.get_or_insert_with(|| {
+                    let head = event.head();
+                    let scope = Scope::new(&head, &event.data);
+                    (head, scope)
+                });
+                // What cannot be judged is not dropped: the run fails, is tried again, and ends as a dead letter.
+                let refused = matches!(scope.as_ref().map(|scope| is_true(when, scope)), Ok(Ok(false)));
+                if refused {
+                    continue;
+                }
+            }
+            rows.push((listener.id, event));
+        }
+    }
+    let rows: Vec<Row<'_>> = rows.into_iter().map(|(trigger, event)| Row { trigger, event }).collect();
+    insert_rows(tx, &rows).await?;
+    Ok(rows.len())
+}
+
+/// One run to be started.
+pub(crate) struct Row<'e> {
+    pub(crate) trigger: TriggerId,
+    pub(crate) event: &'e Event,
+}
+
+const INSERT: Sql = Sql::new(
+    &["insert into outbox (id, tenant, trigger_id, event_id, source, op, depth, event, data, created_at, due_at, attempts)
+       values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10, '[]') on conflict (trigger_id, event_id) do nothing"],
+    "insert into outbox (id, tenant, trigger_id, event_id, source, op, depth, event, data, created_at, due_at, attempts)
+     select n.*, $10, $10, '[]' from unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::uuid[], $5::text[], $6::text[],
+         $7::bigint[], $8::json[], $9::json[]) n
+     on conflict (trigger_id, event_id) do nothing",
+);
+
+pub(crate) async fn insert_rows(tx: &mut Tx<'_>, rows: &[Row<'_>]) -> Result<(), StoreError> {
+    let now = tx.now();
+    let heads: Vec<String> = rows.iter().map(|row| row.event.head()).collect();
+    // In order, so that what was written first is started first.
+    let mut ids: Vec<_> = rows.iter().map(|_| new_uuid(now)).collect();
+    ids.sort_unstable();
+    let of = || rows.iter().map(|row| row.event);
+    let columns = [
+        Column::uuids(ids),
+        Column::ints(of().map(|event| event.tenant.0)),
+        Column::uuids(rows.iter().map(|row| row.trigger.uuid())),
+        Column::uuids(of().map(|event| event.id.uuid())),
+        Column::texts(of().map(|event| event.source.as_str())),
+        Column::texts(of().map(|event| event.op.as_str())),
+        Column::ints(of().map(|event| i64::from(event.depth))),
+        Column::Json(heads.iter().map(|head| Some(head.as_str())).collect()),
+        Column::Json(of().map(|event| Some(event.data.as_str())).collect()),
+    ];
+    tx.execute_each(&INSERT, &columns, &[Param::Time(now)]).await.map(|_| ())
+}

@@ -1,0 +1,175 @@
+//! Expressions and mappings in triggers: minijinja with fuel, so that none runs on (T2).
+//!
+//! A filter's `when` is one expression. A mapping is JSON whose strings may hold `{{ … }}`: a string that is one
+//! expression and nothing else becomes that expression's value, type and all; any other is rendered as text. They are
+//! here and not with the engine because events are matched in the transaction that writes them.
+
+use minijinja::value::Serde;
+use minijinja::{Environment, UndefinedBehavior, Value};
+use serde::Serialize;
+use serde_json::Value as Json;
+
+use domain::limits::{EXPRESSION_FUEL, JSON_DEPTH};
+
+/// What expressions see: `event` and `data`.
+pub struct Scope(Value);
+
+impl Scope {
+    /// Both are JSON.
+    pub fn new(event: &str, data: &str) -> Result<Self, ExpressionError> {
+        let parse = |text: &str| serde_json::from_str::<Json>(text).map_err(|error| ExpressionError(error.to_string()));
+        let (event, data) = (parse(event)?, parse(data)?);
+        Ok(Self(Value::from(Serde(Both { event, data }))))
+    }
+}
+
+#[derive(Serialize)]
+struct Both {
+    event: Json,
+    data: Json,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ExpressionError(pub String);
+
+fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_fuel(Some(EXPRESSION_FUEL));
+    environment.set_undefined_behavior(UndefinedBehavior::Chainable);
+    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    environment
+}
+
+fn told(error: minijinja::Error) -> ExpressionError {
+    let mut text = error.to_string();
+    if let Some(source) = std::error::Error::source(&error) {
+        text = format!("{text}: {source}");
+    }
+    ExpressionError(text)
+}
+
+/// Whether the expression can be read at all.
+pub fn check_condition(expression: &str) -> Result<(), ExpressionError> {
+    environment().compile_expression(expression).map(|_| ()).map_err(told)
+}
+
+/// Whether the expression is true of the event.
+pub fn is_true(expression: &str, scope: &Scope) -> Result<bool, ExpressionError> {
+    let environment = environment();
+    let compiled = environment.compile_expression(expression).map_err(told)?;
+    compiled.eval(scope.0.clone()).map(|value| value.is_true()).map_err(told)
+}
+
+/// Whether every expression in the mapping can be read.
+pub fn check_mapping(mapping: &Json) -> Result<(), ExpressionError> {
+    let environment = environment();
+    let mut failed = Ok(());
+    walk(mapping, &mut |text| {
+        let read = match whole_expression(text) {
+            Some(expression) => environment.compile_expression(expression).map(|_| ()),
+            None => environment.template_from_str(text).map(|_| ()),
+        };
+        if failed.is_ok() {
+            failed = read.map_err(told);
+        }
+    });
+    failed
+}
+
+fn walk(mapping: &Json, look: &mut impl FnMut(&str)) {
+    match mapping {
+        Json::String(text) if is_template(text) => look(text),
+        Json::Array(items) => items.iter().for_each(|item| walk(item, look)),
+        Json::Object(members) => members.values().for_each(|value| walk(value, look)),
+        _ => {}
+    }
+}
+
+/// The mapping with its expressions replaced by what they say of the event.
+pub fn map(mapping: &Json, scope: &Scope) -> Result<Json, ExpressionError> {
+    fill(&environment(), mapping, scope, 0)
+}
+
+/// A text with its expressions replaced.
+pub fn render(text: &str, scope: &Scope) -> Result<String, ExpressionError> {
+    if !is_template(text) {
+        return Ok(text.to_owned());
+    }
+    environment().render_str(text, scope.0.clone()).map_err(told)
+}
+
+pub fn is_template(text: &str) -> bool {
+    text.contains("{{") || text.contains("{%") || text.contains("{#")
+}
+
+fn fill(environment: &Environment<'_>, mapping: &Json, scope: &Scope, depth: usize) -> Result<Json, ExpressionError> {
+    if depth > JSON_DEPTH {
+        return Err(ExpressionError(format!("a mapping may nest {JSON_DEPTH} levels")));
+    }
+    Ok(match mapping {
+        Json::String(text) if is_template(text) => match whole_expression(text) {
+            Some(expression) => {
+                let compiled = environment.compile_expression(expression).map_err(told)?;
+                let value = compiled.eval(scope.0.clone()).map_err(told)?;
+                serde_json::to_value(&value).map_err(|error| ExpressionError(error.to_string()))?
+            }
+            None => Json::String(environment.render_str(text, scope.0.clone()).map_err(told)?),
+        },
+        Json::Array(items) => {
+            let fill = |item| fill(environment, item, scope, depth + 1);
+            Json::Array(items.iter().map(fill).collect::<Result<_, _>>()?)
+        }
+        Json::Object(members) => {
+            let fill = |(name, value): (&String, &Json)| {
+                fill(environment, value, scope, depth + 1).map(|value| (name.clone(), value))
+            };
+            Json::Object(members.iter().map(fill).collect::<Result<_, _>>()?)
+        }
+        plain => plain.clone(),
+    })
+}
+
+/// The inside of `{{ … }}` when the text is that and nothing more.
+fn whole_expression(text: &str) -> Option<&str> {
+    let inside = text.trim().strip_prefix("{{")?.strip_suffix("}}")?;
+    (!inside.contains("{{") && !inside.contains("}}")).then_some(inside)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn scope() -> Scope {
+        let event = r#"{"op": "set", "depth": 0, "key": "a"}"#;
+        Scope::new(event, r#"{"n": 7, "user": {"name": "Ann"}, "list": [1, 2]}"#).expect("a scope")
+    }
+
+    #[test]
+    fn t2_a_condition_sees_the_event_and_its_data() {
+        let check = |expression: &str| is_true(expression, &scope());
+        assert_eq!(check("data.n > 5 and event.op == 'set'"), Ok(true));
+        assert_eq!(check("data.user.name is startingwith('B')"), Ok(false));
+        assert_eq!(check("data.missing.deeper == 1"), Ok(false));
+        assert_eq!(check("2 in data.list"), Ok(true));
+        assert!(check_condition("data.n >").is_err() && check_condition("data.n > 1").is_ok());
+    }
+
+    #[test]
+    fn t2_a_mapping_keeps_types_and_renders_the_rest() {
+        let mapping =
+            json!({"n": "{{ data.n + 1 }}", "all": ["{{ data.list }}", "Hello {{ data.user.name }}!"], "x": 1});
+        let mapped = map(&mapping, &scope()).expect("maps");
+        assert_eq!(mapped, json!({"n": 8, "all": [[1, 2], "Hello Ann!"], "x": 1}));
+        assert!(check_mapping(&json!({"a": ["{{ data. }}"]})).is_err());
+        assert!(check_mapping(&mapping).is_ok());
+    }
+
+    #[test]
+    fn t2_an_expression_that_runs_on_is_stopped() {
+        let endless = "{% for a in range(100000) %}{% for b in range(100000) %}x{% endfor %}{% endfor %}";
+        assert!(render(endless, &scope()).expect_err("out of fuel").0.contains("fuel"));
+        assert!(is_true("'x' * 10000000000 == ''", &scope()).is_err());
+    }
+}

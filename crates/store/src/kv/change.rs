@@ -1,0 +1,92 @@
+//! Sets and deletes values; each change is an event for the triggers that listen to the collection (T1).
+
+use domain::TenantId;
+use domain::trigger::Source;
+
+use crate::error::StoreError;
+use crate::events::{Event, emit};
+use crate::hints::Topic;
+use crate::kv::{Entry, read};
+use crate::store::Store;
+use crate::triggers::cache::TriggerCache;
+use crate::tx::{Operation, Param, Sql, Tx};
+
+impl Store {
+    pub async fn set_kv(
+        &self,
+        tenant: TenantId,
+        collection: &str,
+        key: &str,
+        value: Box<str>,
+        depth: i32,
+    ) -> Result<Entry, StoreError> {
+        let (collection, key) = (collection.to_owned(), key.to_owned());
+        let change =
+            Change { tenant, collection, key, value: Some(value), depth, triggers: self.triggers_cache().clone() };
+        let (entry, heard) = self.write(change).await?;
+        if heard {
+            self.hints().tell(Topic::Outbox);
+        }
+        entry.ok_or_else(|| StoreError::unexpected("a value that was set is not there"))
+    }
+
+    /// The entry that was there, if one was.
+    pub async fn delete_kv(
+        &self,
+        tenant: TenantId,
+        collection: &str,
+        key: &str,
+        depth: i32,
+    ) -> Result<Option<Entry>, StoreError> {
+        let (collection, key) = (collection.to_owned(), key.to_owned());
+        let change = Change { tenant, collection, key, value: None, depth, triggers: self.triggers_cache().clone() };
+        let (entry, heard) = self.write(change).await?;
+        if heard {
+            self.hints().tell(Topic::Outbox);
+        }
+        Ok(entry)
+    }
+}
+
+struct Change {
+    tenant: TenantId,
+    collection: String,
+    key: String,
+    /// Nothing deletes.
+    value: Option<Box<str>>,
+    depth: i32,
+    triggers: TriggerCache,
+}
+
+const SET: Sql = Sql::both(&["insert into kv (tenant, collection, key, value, version, created_at, updated_at)
+     values ($1, $2, $3, $4, 1, $5, $5)
+     on conflict (tenant, collection, key) do update
+         set value = excluded.value, version = kv.version + 1, updated_at = excluded.updated_at
+     returning collection, key, value, version, created_at, updated_at"]);
+const DELETE: Sql = Sql::both(&["delete from kv where tenant = $1 and collection = $2 and key = $3
+     returning collection, key, value, version, created_at, updated_at"]);
+
+impl Operation for Change {
+    const WATCHES_TRIGGERS: bool = true;
+    type Output = (Option<Entry>, bool);
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<(Option<Entry>, bool), StoreError> {
+        let key = [Param::Int(self.tenant.0), Param::Text(&self.collection), Param::Text(&self.key)];
+        let row = match &self.value {
+            Some(value) => {
+                let params = [key[0], key[1], key[2], Param::Json(value), Param::Time(tx.now())];
+                tx.query_opt(&SET, &params).await?
+            }
+            None => tx.query_opt(&DELETE, &key).await?,
+        };
+        let Some(entry) = row.as_ref().map(read).transpose()? else { return Ok((None, false)) };
+        let listeners = self.triggers.current(tx).await?;
+        let op = if self.value.is_some() { "set" } else { "delete" };
+        // What a delete tells is what was there.
+        let event = Event::new(tx.now(), self.tenant, Source::Kv, op, self.depth, entry.value.clone())
+            .with("collection", self.collection.as_str())
+            .with("key", self.key.as_str());
+        let heard = emit(tx, &listeners, &[event]).await? > 0;
+        Ok((Some(entry), heard))
+    }
+}

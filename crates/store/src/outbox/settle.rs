@@ -1,0 +1,303 @@
+//! Closes rows in the transaction that starts what they ask for: a job, or a dead letter when all tries failed (T3–T6).
+//!
+//! The lease guards every row: one that came back to somebody else meanwhile is left alone, so that an event makes at
+//! most one job per trigger.
+
+use std::collections::{BTreeMap, HashSet};
+
+use domain::limits::ERROR_MESSAGE_BYTES;
+use domain::origin::Cause;
+use domain::{JobError, Origin, Resolution, RetryPolicy, TenantId, TriggerId};
+use serde::Deserialize;
+use uuid::Uuid;
+
+use crate::clock::dice;
+use crate::dead_letters::insert::{NewDeadLetter, insert};
+use crate::dead_letters::jobs::handler_ended;
+use crate::dead_letters::{Attempt, attempts_to_json};
+use crate::deliveries::{self, NewDelivery};
+use crate::effects::Effects;
+use crate::error::StoreError;
+use crate::jobs::enqueue::{EnqueueBatch, EnqueueReply, EnqueueRequest, NewJob};
+use crate::outbox::Taken;
+use crate::store::Store;
+use crate::tx::{Column, Operation, Param, Sql, Tx};
+
+/// What becomes of a row.
+#[derive(Clone, Debug)]
+pub enum Verdict {
+    /// A job is made.
+    Job(Box<NewJob>),
+    /// A request is owed.
+    Delivery(Box<NewDelivery>),
+    /// It was done by whoever took the row.
+    Done,
+    /// A try failed; another follows, or a dead letter.
+    Failed(Failure),
+    /// It is too deep: something leads to itself.
+    Loop,
+    /// Not now: the trigger is off, or there is no room.
+    Later { delay_ms: i64 },
+    /// Its trigger is gone, or does not want it any more.
+    Dropped,
+}
+
+#[derive(Clone, Debug)]
+pub struct Failure {
+    pub error: JobError,
+    pub retry: RetryPolicy,
+    pub max_attempts: i32,
+}
+
+/// How many of each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dispatched {
+    pub jobs: usize,
+    pub deliveries: usize,
+    pub done: usize,
+    pub failed: usize,
+    pub dead: usize,
+    pub loops: usize,
+    pub later: usize,
+    pub dropped: usize,
+}
+
+impl Store {
+    pub async fn settle_outbox(&self, lease: Uuid, outcomes: Vec<(Taken, Verdict)>) -> Result<Dispatched, StoreError> {
+        let lanes: Vec<_> = outcomes
+            .iter()
+            .filter_map(|(row, verdict)| match verdict {
+                Verdict::Job(job) => Some(job.lane(row.tenant)),
+                _ => None,
+            })
+            .collect();
+        let mut lanes = self.lane_ids(&lanes).await?.into_iter();
+        let settling = outcomes.into_iter().map(|(row, verdict)| {
+            let lane = matches!(verdict, Verdict::Job(_)).then(|| lanes.next().expect("one lane per job"));
+            Settling { row, verdict, lane }
+        });
+        let (dispatched, effects) = self.write(Settle { lease, rows: settling.collect() }).await?;
+        self.announce(&effects);
+        Ok(dispatched)
+    }
+}
+
+struct Settling {
+    row: Taken,
+    verdict: Verdict,
+    lane: Option<i64>,
+}
+
+impl Settling {
+    /// A handler of a dead letter is not tried again (T8).
+    fn is_last(&self, failure: &Failure) -> bool {
+        let tries = self.row.attempts.len() as i32 + 1;
+        self.row.source == "dead_letter" || !failure.error.retryable || tries >= failure.max_attempts
+    }
+
+    fn closes(&self) -> bool {
+        match &self.verdict {
+            Verdict::Failed(failure) => self.is_last(failure),
+            Verdict::Later { .. } => false,
+            Verdict::Job(_) | Verdict::Delivery(_) | Verdict::Done | Verdict::Loop | Verdict::Dropped => true,
+        }
+    }
+
+    fn origin(&self) -> Origin {
+        let Taken { trigger, event, source, op, .. } = &self.row;
+        let cause = Cause { event: *event, source: source.clone(), op: op.clone() };
+        Origin::Trigger { trigger: *trigger, cause }
+    }
+}
+
+struct Settle {
+    lease: Uuid,
+    rows: Vec<Settling>,
+}
+
+const CLOSE: Sql = Sql::new(
+    &["delete from outbox where id = $1 and lease = $2 returning id"],
+    "delete from outbox where id = any($1::uuid[]) and lease = $2 returning id",
+);
+const AGAIN: Sql = Sql::both(&["update outbox set due_at = $3, lease = null, wait_s = $4, attempts = $5
+     where id = $1 and lease = $2"]);
+const LATER: Sql = Sql::both(&["update outbox set due_at = $3, lease = null where id = $1 and lease = $2"]);
+const COUNT: Sql = Sql::both(&["update triggers set fired = fired + $2, failed = failed + $3,
+         loops_stopped = loops_stopped + $4, last_fired_at = case when $2 > 0 then $5 else last_fired_at end,
+         last_error = coalesce($6, last_error)
+     where id = $1"]);
+
+/// What one batch changed of a trigger's figures.
+#[derive(Default)]
+struct Figures {
+    fired: i64,
+    failed: i64,
+    loops: i64,
+    error: Option<String>,
+}
+
+impl Operation for Settle {
+    type Output = (Dispatched, Effects);
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<(Dispatched, Effects), StoreError> {
+        let closing = self.rows.iter().filter(|settling| settling.closes()).map(|settling| settling.row.id);
+        let rows = tx.query_each(&CLOSE, &[Column::uuids(closing)], &[Param::Uuid(self.lease)]).await?;
+        let closed: HashSet<Uuid> = rows.iter().map(|row| row.uuid(0)).collect::<Result<_, _>>()?;
+        let mut dispatched = Dispatched::default();
+        let mut effects = Effects::default();
+        let mut figures: BTreeMap<TriggerId, Figures> = BTreeMap::new();
+        let mut jobs: BTreeMap<TenantId, (Vec<NewJob>, Vec<i64>)> = BTreeMap::new();
+        for settling in &self.rows {
+            if settling.closes() && !closed.contains(&settling.row.id) {
+                continue;
+            }
+            let figure = figures.entry(settling.row.trigger).or_default();
+            match &settling.verdict {
+                Verdict::Job(job) => {
+                    let (made, lanes) = jobs.entry(settling.row.tenant).or_default();
+                    made.push((**job).clone());
+                    lanes.extend(settling.lane);
+                    figure.fired += 1;
+                    dispatched.jobs += 1;
+                }
+                Verdict::Delivery(delivery) => {
+                    deliveries::insert(tx, vec![(**delivery).clone()]).await?;
+                    effects.deliveries = true;
+                    figure.fired += 1;
+                    dispatched.deliveries += 1;
+                }
+                Verdict::Done => {
+                    handler_ended(tx, settling.row.tenant, &settling.origin(), Resolution::HandledByScript).await?;
+                    figure.fired += 1;
+                    dispatched.done += 1;
+                }
+                Verdict::Failed(failure) => {
+                    figure.error = Some(format!("{}: {}", failure.error.code, failure.error.message));
+                    dispatched.failed += 1;
+                    if settling.is_last(failure) {
+                        figure.failed += 1;
+                        dispatched.dead += 1;
+                        self.bury(tx, settling, failure).await?;
+                    } else {
+                        self.again(tx, settling, failure).await?;
+                    }
+                }
+                Verdict::Loop => {
+                    figure.loops += 1;
+                    dispatched.loops += 1;
+                    tell_of_the_loop(tx, &settling.row).await?;
+                }
+                Verdict::Later { delay_ms } => {
+                    dispatched.later += 1;
+                    let due = Param::Time(tx.now().plus_ms(*delay_ms));
+                    tx.execute(&LATER, &[Param::Uuid(settling.row.id), Param::Uuid(self.lease), due]).await?;
+                }
+                Verdict::Dropped => dispatched.dropped += 1,
+            }
+        }
+        for (tenant, (made, lanes)) in jobs {
+            let batch = EnqueueBatch::one(EnqueueRequest::new(tenant, made, lanes));
+            for reply in batch.run(tx).await? {
+                let EnqueueReply::Accepted(jobs) = reply else { continue };
+                effects.ready.extend(jobs.into_iter().map(|job| (tenant, job.queue)));
+            }
+        }
+        count(tx, &figures).await?;
+        Ok((dispatched, effects))
+    }
+}
+
+impl Settle {
+    async fn again(&self, tx: &mut Tx<'_>, settling: &Settling, failure: &Failure) -> Result<(), StoreError> {
+        let wait_s = failure.retry.next_wait_s(settling.row.wait_s);
+        let wait_ms = (wait_s as i64).saturating_mul(1_000) + failure.retry.jitter_ms(wait_s, dice());
+        let attempts = attempts_to_json(&attempts(tx, settling, failure));
+        let params = [
+            Param::Uuid(settling.row.id),
+            Param::Uuid(self.lease),
+            Param::Time(tx.now().plus_ms(wait_ms)),
+            Param::Int(wait_s as i64),
+            Param::Json(&attempts),
+        ];
+        tx.execute(&AGAIN, &params).await.map(|_| ())
+    }
+
+    /// Out of tries: one dead letter, or, for the handler of one, the word that it failed (T6, T8).
+    async fn bury(&self, tx: &mut Tx<'_>, settling: &Settling, failure: &Failure) -> Result<(), StoreError> {
+        let row = &settling.row;
+        let origin = settling.origin();
+        if origin.handles().is_some() {
+            return handler_ended(tx, row.tenant, &origin, Resolution::HandlerFailed).await;
+        }
+        let letter = NewDeadLetter {
+            tenant: row.tenant,
+            event: row.event,
+            source: row.source.clone(),
+            op: row.op.clone(),
+            trigger: Some(row.trigger),
+            script: None,
+            job: None,
+            queue: None,
+            kind: None,
+            payload: row.envelope(),
+            work: None,
+            depth: row.depth,
+            attempts: attempts(tx, settling, failure),
+        };
+        insert(tx, letter).await.map(|_| ())
+    }
+}
+
+/// Every try so far, with the one that has just failed.
+fn attempts(tx: &Tx<'_>, settling: &Settling, failure: &Failure) -> Vec<Attempt> {
+    let mut error = failure.error.clone();
+    let mut end = error.message.len().min(ERROR_MESSAGE_BYTES);
+    while !error.message.is_char_boundary(end) {
+        end -= 1;
+    }
+    error.message.truncate(end);
+    let mut attempts = settling.row.attempts.clone();
+    attempts.push(Attempt { at: tx.now(), error });
+    attempts
+}
+
+async fn count(tx: &mut Tx<'_>, figures: &BTreeMap<TriggerId, Figures>) -> Result<(), StoreError> {
+    let now = Param::Time(tx.now());
+    // In order, so that two dispatchers never wait for each other in a circle.
+    for (trigger, Figures { fired, failed, loops, error }) in figures {
+        if *fired + *failed + *loops == 0 && error.is_none() {
+            continue;
+        }
+        let params = [
+            Param::Uuid(trigger.uuid()),
+            Param::Int(*fired),
+            Param::Int(*failed),
+            Param::Int(*loops),
+            now,
+            Param::text(error.as_deref()),
+        ];
+        tx.execute(&COUNT, &params).await?;
+    }
+    Ok(())
+}
+
+/// The members of an event's head that history wants.
+#[derive(Deserialize)]
+struct Head {
+    #[serde(default)]
+    job_id: Option<Uuid>,
+}
+
+// A loop is told in the history of the job that led to it, or of the event itself.
+const LOOP: Sql =
+    Sql::both(&["insert into history (job, epoch, event, tenant, lane, at, enqueued_at, attempt, actor, cause)
+     values ($1, 0, 'loop_stopped', $2, 0, $3, $3, 0, $4, $5) on conflict do nothing"]);
+
+async fn tell_of_the_loop(tx: &mut Tx<'_>, row: &Taken) -> Result<(), StoreError> {
+    let head: Head = serde_json::from_str(&row.head).unwrap_or(Head { job_id: None });
+    let about = head.job_id.unwrap_or(row.event.uuid());
+    let (actor, cause) = (format!("trigger:{}", row.trigger), format!("depth {}", row.depth));
+    let params =
+        [Param::Uuid(about), Param::Int(row.tenant.0), Param::Time(tx.now()), Param::Text(&actor), Param::Text(&cause)];
+    tx.execute(&LOOP, &params).await.map(|_| ())
+}

@@ -1,0 +1,150 @@
+//! Starts a trigger by hand, and fires schedules whose time has come (T10).
+
+use domain::limits::{CATCH_UP_SLOTS, MAINTENANCE_ROWS, MISSED_AFTER_MS};
+use domain::trigger::{Missed, Source};
+use domain::{EventId, TenantId, Time, TriggerId};
+
+use crate::error::StoreError;
+use crate::events::{Event, Row, insert_rows};
+use crate::hints::Topic;
+use crate::schedule::Slots;
+use crate::store::Store;
+use crate::triggers::filter;
+use crate::tx::{Operation, Param, Sql, Tx};
+
+/// What a look at the schedules did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fired {
+    pub slots: usize,
+    pub skipped: usize,
+    /// Until the next is due; nothing when there are none.
+    pub next_in_ms: Option<i64>,
+}
+
+impl Store {
+    /// One run of this trigger, whatever its filter says. `None` when there is no such trigger.
+    pub async fn fire_trigger(
+        &self,
+        tenant: TenantId,
+        trigger: TriggerId,
+        event: Event,
+    ) -> Result<Option<EventId>, StoreError> {
+        let fired = self.write(Fire { tenant, trigger, event }).await?;
+        if fired.is_some() {
+            self.hints().tell(Topic::Outbox);
+        }
+        Ok(fired)
+    }
+
+    /// Fires what is due. Any number of nodes may do so at once: a slot fires at most once.
+    pub async fn fire_schedules(&self) -> Result<Fired, StoreError> {
+        let mut fired = Fired::default();
+        let (due, next) = self.read(Due).await?;
+        for trigger in due {
+            let (slots, skipped) = self.write(FireSlots { trigger }).await?;
+            fired.slots += slots;
+            fired.skipped += skipped;
+        }
+        if fired.slots > 0 {
+            self.hints().tell(Topic::Outbox);
+        }
+        Ok(Fired { next_in_ms: next, ..fired })
+    }
+}
+
+struct Fire {
+    tenant: TenantId,
+    trigger: TriggerId,
+    event: Event,
+}
+
+const EXISTS: Sql = Sql::both(&["select id from triggers where id = $1 and tenant = $2"]);
+
+impl Operation for Fire {
+    type Output = Option<EventId>;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<EventId>, StoreError> {
+        let params = [Param::Uuid(self.trigger.uuid()), Param::Int(self.tenant.0)];
+        if tx.query_opt(&EXISTS, &params).await?.is_none() {
+            return Ok(None);
+        }
+        insert_rows(tx, &[Row { trigger: self.trigger, event: &self.event }]).await?;
+        Ok(Some(self.event.id))
+    }
+}
+
+struct Due;
+
+const DUE: Sql = Sql::both(&["select id from triggers where next_at <= $1 order by next_at, id limit $2"]);
+const NEXT: Sql = Sql::both(&["select next_at from triggers where next_at > $1 order by next_at limit 1"]);
+
+impl Operation for Due {
+    type Output = (Vec<TriggerId>, Option<i64>);
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
+        let now = tx.now();
+        let rows = tx.query(&DUE, &[Param::Time(now), Param::Int(MAINTENANCE_ROWS as i64)]).await?;
+        let due = rows.iter().map(|row| row.uuid(0).map(TriggerId::new)).collect::<Result<_, _>>()?;
+        let next = tx.query_opt(&NEXT, &[Param::Time(now)]).await?.map(|row| row.time(0)).transpose()?;
+        Ok((due, next.map(|next| next.ms_since(now).max(0) + 1)))
+    }
+}
+
+struct FireSlots {
+    trigger: TriggerId,
+}
+
+const LOCK: Sql = Sql::new(
+    &["select tenant, filter, next_at, enabled from triggers where id = $1"],
+    "select tenant, filter, next_at, enabled from triggers where id = $1 for update",
+);
+// The row makes a slot fire once, whatever becomes of the trigger's own clock.
+const TAKE_SLOT: Sql = Sql::both(&["insert into cron_slots (trigger_id, slot_at, fired_at) values ($1, $2, $3)
+     on conflict do nothing"]);
+const ADVANCE: Sql = Sql::both(&["update triggers set next_at = $2 where id = $1"]);
+
+impl Operation for FireSlots {
+    type Output = (usize, usize);
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<(usize, usize), StoreError> {
+        let now = tx.now();
+        let id = Param::Uuid(self.trigger.uuid());
+        let Some(row) = tx.query_opt(&LOCK, &[id]).await? else { return Ok((0, 0)) };
+        let (tenant, next_at, enabled) = (TenantId(row.int(0)?), row.opt_time(2)?, row.bool(3)?);
+        let Some(due) = next_at.filter(|next| enabled && *next <= now) else { return Ok((0, 0)) };
+        let fault = |fault| StoreError::unexpected(format!("the schedule of trigger {}: {fault}", self.trigger));
+        let filter = filter::read(Source::Cron, self.trigger, &row.text(1)?).map_err(fault)?;
+        let schedule = filter.schedule.ok_or_else(|| StoreError::unexpected("a schedule without one"))?;
+        let slots = Slots::read(&schedule).map_err(fault)?;
+        let (firing, skipped) = due_slots(&slots, schedule.missed, due, now);
+        let mut fired = 0;
+        for slot in &firing {
+            let taken = tx.execute(&TAKE_SLOT, &[id, Param::Time(*slot), Param::Time(now)]).await?;
+            if taken == 0 {
+                continue;
+            }
+            let slot_at = jiff::Timestamp::from_microsecond(slot.micros()).unwrap_or(jiff::Timestamp::MAX);
+            let data = format!(r#"{{"slot":"{slot_at}"}}"#);
+            let event = Event::new(now, tenant, Source::Cron, "slot", 0, data).with("slot", slot_at.to_string());
+            insert_rows(tx, &[Row { trigger: self.trigger, event: &event }]).await?;
+            fired += 1;
+        }
+        tx.execute(&ADVANCE, &[id, Param::time(slots.after(now))]).await?;
+        Ok((fired, skipped))
+    }
+}
+
+/// Which slots from `due` to now fire, and whether others were left out. Only the last of them can be on time.
+fn due_slots(slots: &Slots, missed: Missed, due: Time, now: Time) -> (Vec<Time>, usize) {
+    let mut latest = slots.between(due, now, CATCH_UP_SLOTS);
+    let on_time = latest.last().is_some_and(|last| now.ms_since(*last) <= MISSED_AFTER_MS);
+    let found = latest.len();
+    let firing = match missed {
+        Missed::CatchUp => latest,
+        Missed::Coalesce => latest.split_off(found.saturating_sub(1)),
+        Missed::Skip if on_time => latest.split_off(found.saturating_sub(1)),
+        Missed::Skip => Vec::new(),
+    };
+    let skipped = found - firing.len();
+    (firing, skipped)
+}

@@ -1,0 +1,91 @@
+//! Triggers, one and all.
+
+use domain::{TenantId, TriggerId};
+
+use crate::error::StoreError;
+use crate::store::Store;
+use crate::triggers::{Trigger, read};
+use crate::tx::{Column, Operation, Param, Sql, Tx};
+
+impl Store {
+    pub async fn trigger(&self, tenant: TenantId, id: TriggerId) -> Result<Option<Trigger>, StoreError> {
+        self.read(Get { tenant, id }).await
+    }
+
+    /// Whoever it belongs to: the caller of a hook has no tenant, only the hook's id.
+    pub async fn trigger_of_any_tenant(&self, id: TriggerId) -> Result<Option<Trigger>, StoreError> {
+        Ok(self.read(Named { ids: vec![id] }).await?.pop())
+    }
+
+    pub async fn triggers(&self, ids: Vec<TriggerId>) -> Result<Vec<Trigger>, StoreError> {
+        self.read(Named { ids }).await
+    }
+
+    /// By id, newest first, older than `before`.
+    pub async fn list_triggers(
+        &self,
+        tenant: TenantId,
+        before: Option<TriggerId>,
+        limit: usize,
+    ) -> Result<Vec<Trigger>, StoreError> {
+        self.read(List { tenant, before, limit }).await
+    }
+}
+
+struct Get {
+    tenant: TenantId,
+    id: TriggerId,
+}
+
+const GET: Sql = Sql::both(&["select id, tenant, name, source, filter, target, mode, retry, max_attempts, enabled,
+         principal, created_at, updated_at, fired, failed, loops_stopped, last_fired_at, last_error, next_at
+     from triggers where id = $1 and tenant = $2"]);
+const GET_SOME: Sql = Sql::new(
+    &["select id, tenant, name, source, filter, target, mode, retry, max_attempts, enabled, principal, created_at,
+           updated_at, fired, failed, loops_stopped, last_fired_at, last_error, next_at
+       from triggers where id = $1"],
+    "select id, tenant, name, source, filter, target, mode, retry, max_attempts, enabled, principal, created_at,
+         updated_at, fired, failed, loops_stopped, last_fired_at, last_error, next_at
+     from triggers where id = any($1::uuid[])",
+);
+const LIST: Sql = Sql::both(&["select id, tenant, name, source, filter, target, mode, retry, max_attempts, enabled,
+         principal, created_at, updated_at, fired, failed, loops_stopped, last_fired_at, last_error, next_at
+     from triggers where tenant = $1 and id < $2 order by id desc limit $3"]);
+
+impl Operation for Get {
+    type Output = Option<Trigger>;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<Trigger>, StoreError> {
+        let row = tx.query_opt(&GET, &[Param::Uuid(self.id.uuid()), Param::Int(self.tenant.0)]).await?;
+        row.as_ref().map(read).transpose()
+    }
+}
+
+struct Named {
+    ids: Vec<TriggerId>,
+}
+
+impl Operation for Named {
+    type Output = Vec<Trigger>;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<Trigger>, StoreError> {
+        let ids = [Column::uuids(self.ids.iter().map(|id| id.uuid()))];
+        tx.query_each(&GET_SOME, &ids, &[]).await?.iter().map(read).collect()
+    }
+}
+
+struct List {
+    tenant: TenantId,
+    before: Option<TriggerId>,
+    limit: usize,
+}
+
+impl Operation for List {
+    type Output = Vec<Trigger>;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<Trigger>, StoreError> {
+        let before = self.before.map_or(uuid::Uuid::max(), TriggerId::uuid);
+        let params = [Param::Int(self.tenant.0), Param::Uuid(before), Param::Int(self.limit as i64)];
+        tx.query(&LIST, &params).await?.iter().map(read).collect()
+    }
+}

@@ -1,0 +1,155 @@
+//! What a trigger starts, from JSON: a job, an HTTP call or a script. The one reader, as for filters.
+
+use std::collections::BTreeMap;
+
+use domain::limits::EXPRESSION_BYTES;
+use serde::Deserialize;
+use serde_json::Value as Json;
+
+use crate::expression::{check_mapping, is_template};
+
+/// A member that cannot be taken, and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field} {detail}")]
+pub struct Fault {
+    pub field: String,
+    pub detail: String,
+}
+
+impl Fault {
+    pub fn new(field: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { field: field.into(), detail: detail.into() }
+    }
+
+    /// The member that a parser's message names, if it names one.
+    pub(crate) fn of_json(error: &serde_json::Error) -> Self {
+        let message = error.to_string();
+        let message = message.rsplit_once(" at line ").map_or(message.as_str(), |(message, _)| message);
+        let named = message.split('`').nth(1).unwrap_or_default();
+        match message {
+            _ if message.starts_with("missing field") => Self::new(named, "is missing"),
+            _ if message.starts_with("unknown field") => Self::new(named, "is not known"),
+            _ => Self::new("", format!("cannot be taken: {message}")),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Target {
+    Job(Box<JobTemplate>),
+    Http(HttpTarget),
+    Script(String),
+}
+
+/// A job's body; texts and the payload may hold expressions.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobTemplate {
+    pub queue: String,
+    pub kind: String,
+    /// A mapping; without one the payload is `{event, data}`.
+    #[serde(default, deserialize_with = "given")]
+    pub payload: Option<Json>,
+    #[serde(default)]
+    pub affinity: Option<String>,
+    #[serde(default)]
+    pub priority: Option<i64>,
+    #[serde(default)]
+    pub subject: Option<String>,
+    #[serde(default)]
+    pub process: Option<String>,
+    #[serde(default)]
+    pub run: Option<String>,
+    #[serde(default)]
+    pub unique_key: Option<String>,
+    #[serde(default)]
+    pub unique_for_s: Option<i64>,
+    #[serde(default)]
+    pub concurrency_key: Option<String>,
+    #[serde(default)]
+    pub max_attempts: Option<i64>,
+    #[serde(default)]
+    pub retry: Option<RetryTemplate>,
+    #[serde(default)]
+    pub timeout_s: Option<i64>,
+    #[serde(default)]
+    pub tags: Vec<String>,
+    #[serde(default)]
+    pub webhook: Option<Json>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RetryTemplate {
+    pub initial_s: Option<u64>,
+    pub maximum_s: Option<u64>,
+    pub exponent: Option<f64>,
+    pub jitter: Option<f64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HttpTarget {
+    pub url: String,
+    #[serde(default)]
+    pub method: Option<String>,
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    #[serde(default)]
+    pub timeout_s: Option<i64>,
+    /// `whsec_…`: the call is signed as Standard Webhooks are.
+    #[serde(default)]
+    pub secret: Option<String>,
+    /// A mapping; without one the body is `{event, data}`.
+    #[serde(default, deserialize_with = "given")]
+    pub body: Option<Json>,
+}
+
+/// `null` is a value too: only a member that is left out means the default.
+fn given<'de, D: serde::Deserializer<'de>>(reader: D) -> Result<Option<Json>, D::Error> {
+    Json::deserialize(reader).map(Some)
+}
+
+pub fn read(text: &str) -> Result<Target, Fault> {
+    let value: Json = serde_json::from_str(text).map_err(|error| Fault::of_json(&error))?;
+    // Left to itself the parser takes an array for an object.
+    for member in ["job", "http"] {
+        if value.get(member).is_some_and(|value| !value.is_object()) {
+            return Err(Fault::new(member, "must be an object"));
+        }
+    }
+    let target: Target = serde_json::from_value(value).map_err(|error| Fault::of_json(&error))?;
+    match &target {
+        Target::Job(job) => {
+            check("job.payload", job.payload.as_ref())?;
+            let texts = [&job.affinity, &job.subject, &job.run, &job.unique_key, &job.concurrency_key];
+            let names = ["affinity", "subject", "run", "unique_key", "concurrency_key"];
+            for (text, name) in texts.into_iter().zip(names) {
+                if let Some(text) = text.as_deref().filter(|text| is_template(text)) {
+                    check(&format!("job.{name}"), Some(&Json::from(text)))?;
+                }
+            }
+        }
+        Target::Http(http) => {
+            if is_template(&http.url) {
+                return Err(Fault::new("http.url", "must be fixed: where a call leads is not up to an event"));
+            }
+            check("http.body", http.body.as_ref())?;
+            for (name, value) in &http.headers {
+                check(&format!("http.headers.{name}"), Some(&Json::from(value.as_str())))?;
+            }
+        }
+        Target::Script(_) => {}
+    }
+    Ok(target)
+}
+
+fn check(field: &str, mapping: Option<&Json>) -> Result<(), Fault> {
+    let Some(mapping) = mapping else { return Ok(()) };
+    if mapping.to_string().len() > EXPRESSION_BYTES {
+        return Err(Fault::new(field, format!("may have at most {EXPRESSION_BYTES} bytes")));
+    }
+    check_mapping(mapping)
+        .map_err(|error| Fault::new(field, format!("holds an expression that cannot be read: {error}")))
+}

@@ -1,0 +1,409 @@
+//! T1, T3–T6, T8, T10: what happens starts what was asked for, exactly when it happened, and once.
+
+use domain::limits::{DISPATCH_LEASE_MS, MISSED_AFTER_MS};
+use domain::trigger::Source;
+use domain::{RetryPolicy, Time, TriggerId};
+use store::Store;
+use store::dead_letters::list::DeadLetterFilter;
+use store::events::Event;
+use store::events::hook::Received;
+use store::jobs::settle::End;
+use store::outbox::settle::{Dispatched, Failure, Verdict};
+use store::outbox::take::Batch;
+use store::outbox::{Taken, failure};
+use store::schedule::Slots;
+use store::triggers::put::Put;
+use store::triggers::{Mode, NewTrigger, filter};
+use testkit::{Database, job, on_both, on_postgres};
+
+use crate::support::*;
+
+const TARGET: &str = r#"{"job": {"queue": "made", "kind": "k"}}"#;
+
+fn new(name: &str, source: Source, filter: &str) -> NewTrigger {
+    NewTrigger {
+        name: name.into(),
+        source,
+        filter: filter.into(),
+        target: TARGET.into(),
+        mode: Mode::Async,
+        retry: RetryPolicy::NONE,
+        max_attempts: 2,
+        enabled: true,
+        next_at: None,
+    }
+}
+
+async fn create(store: &Store, trigger: NewTrigger) -> TriggerId {
+    let id = store.new_trigger_id();
+    assert_eq!(store.create_trigger(T, id, trigger, "ann").await.expect("answers"), Put::Done(id));
+    id
+}
+
+async fn publish(store: &Store, topic: &str) {
+    let event = Event::new(store.clock().now(), T, Source::Pubsub, "publish", 0, r#"{"n":1}"#.into());
+    store.publish(vec![event.with("topic", topic)]).await.expect("publishes");
+}
+
+/// Whoever has a row to start, in order.
+async fn waiting(store: &Store) -> Vec<TriggerId> {
+    let text = |column| format!("select {column} from outbox order by id");
+    let found = texts(store, &text("lower(hex(trigger_id))"), &text("trigger_id::text")).await;
+    found.iter().map(|id| TriggerId::new(id.parse().expect("an id"))).collect()
+}
+
+async fn take(store: &Store) -> Batch {
+    store.take_outbox().await.expect("takes")
+}
+
+async fn settle_all(store: &Store, batch: Batch, verdict: impl Fn(&Taken) -> Verdict) -> Dispatched {
+    let outcomes = batch.rows.into_iter().map(|row| {
+        let verdict = verdict(&row);
+        (row, verdict)
+    });
+    store.settle_outbox(batch.lease, outcomes.collect()).await.expect("settles")
+}
+
+fn make_job(_: &Taken) -> Verdict {
+    Verdict::Job(Box::new(job("made")))
+}
+
+async fn made(store: &Store) -> i64 {
+    number(store, "select count(*) from live_jobs where queue = 'made'").await
+}
+
+async fn holds(store: &Store) {
+    assert_eq!(store.verify().await.expect("verifies").findings, []);
+}
+
+#[tokio::test]
+async fn t1_an_event_writes_one_row_for_each_trigger_that_matches() {
+    on_both(async |db| {
+        let all = create(&db.store, new("all", Source::Pubsub, r#"{"topic": "*"}"#)).await;
+        let some = create(&db.store, new("some", Source::Pubsub, r#"{"topic": "orders:*"}"#)).await;
+        create(&db.store, new("other", Source::Pubsub, r#"{"topic": "users"}"#)).await;
+        create(&db.store, new("kv", Source::Kv, r#"{"collection": "*"}"#)).await;
+        let when = create(&db.store, new("when", Source::Pubsub, r#"{"topic": "*", "when": "data.n == 1"}"#)).await;
+        create(&db.store, new("never", Source::Pubsub, r#"{"topic": "*", "when": "data.n == 2"}"#)).await;
+        create(&db.store, NewTrigger { enabled: false, ..new("off", Source::Pubsub, r#"{"topic": "*"}"#) }).await;
+        publish(&db.store, "orders:7").await;
+        let mut found = waiting(&db.store).await;
+        found.sort_unstable();
+        assert_eq!(found, [all, some, when]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t1_what_cannot_be_judged_is_not_dropped() {
+    on_both(async |db| {
+        let odd = create(&db.store, new("odd", Source::Pubsub, r#"{"topic": "*", "when": "data.n + 'x' > 1"}"#)).await;
+        publish(&db.store, "a").await;
+        assert_eq!(waiting(&db.store).await, [odd]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t1_a_value_that_is_set_or_deleted_is_an_event() {
+    on_both(async |db| {
+        let sets = create(&db.store, new("sets", Source::Kv, r#"{"collection": "c", "ops": ["set"]}"#)).await;
+        let any = create(&db.store, new("any", Source::Kv, r#"{"collection": "c*"}"#)).await;
+        let first = db.store.set_kv(T, "c", "a", "{\"v\": 1}".into(), 3).await.expect("sets");
+        assert_eq!((first.version, first.value.as_str()), (1, "{\"v\": 1}"));
+        let batch = take(&db.store).await;
+        let told: Vec<_> = batch.rows.iter().map(|row| (row.trigger, row.op.as_str(), row.depth)).collect();
+        assert_eq!(told, [(sets, "set", 3), (any, "set", 3)]);
+        assert_eq!(batch.rows[0].data, "{\"v\": 1}");
+        assert!(batch.rows[0].head.contains(r#""collection":"c","key":"a""#), "{}", batch.rows[0].head);
+        settle_all(&db.store, batch, |_| Verdict::Done).await;
+        assert_eq!(db.store.delete_kv(T, "c", "b", 0).await.expect("deletes"), None);
+        assert_eq!(waiting(&db.store).await, [], "nothing was there to delete");
+        let gone = db.store.delete_kv(T, "c", "a", 0).await.expect("deletes").expect("was there");
+        assert_eq!((gone.value.as_str(), waiting(&db.store).await), ("{\"v\": 1}", vec![any]));
+        assert_eq!(db.store.kv(T, "c", "a").await.expect("reads"), None);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t1_a_trigger_made_on_another_node_hears_the_next_event_here() {
+    on_both(async |db| {
+        let other = db.another_node().await;
+        publish(&db.store, "a").await;
+        assert_eq!(waiting(&db.store).await, []);
+        let id = create(&other, new("late", Source::Pubsub, r#"{"topic": "*"}"#)).await;
+        publish(&db.store, "a").await;
+        assert_eq!(waiting(&db.store).await, [id]);
+        assert!(other.delete_trigger(T, id).await.expect("deletes"));
+        assert_eq!(waiting(&db.store).await, [], "with what it had still to start");
+        publish(&db.store, "a").await;
+        assert_eq!(waiting(&db.store).await, []);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t1_changes_of_jobs_are_events_in_their_own_transaction() {
+    on_both(async |db| {
+        let ends = r#"{"queue": "q", "states": ["succeeded", "failed", "canceled"]}"#;
+        create(&db.store, new("ends", Source::Job, ends)).await;
+        create(&db.store, new("works", Source::Job, r#"{"kind": "k", "states": ["working"]}"#)).await;
+        let worker = register(&db.store, &["q", "other"]).await;
+        let heard = async || -> Vec<String> {
+            let batch = take(&db.store).await;
+            let told = |row: &Taken| {
+                let data: serde_json::Value = serde_json::from_str(&row.data).expect("JSON");
+                format!("{} {} {}", data["previous_state"], data["state"], data["result"]).replace('"', "")
+            };
+            let told = batch.rows.iter().map(told).collect();
+            settle_all(&db.store, batch, |_| Verdict::Done).await;
+            told
+        };
+        push(&db.store, job("q")).await;
+        assert_eq!(heard().await, Vec::<String>::new(), "making a job is no change of it");
+        let claimed = claim_one(&db.store, worker).await;
+        assert_eq!(heard().await, ["queued working null"]);
+        finish(&db.store, worker, &claimed).await;
+        assert_eq!(heard().await, ["working succeeded 42"]);
+        let canceled = push(&db.store, job("q")).await;
+        db.store.cancel(T, canceled, "me".into()).await.expect("cancels");
+        assert_eq!(heard().await, ["queued canceled null"]);
+        push(&db.store, job("other")).await;
+        let claimed = claim_one(&db.store, worker).await;
+        assert_eq!(heard().await, ["queued working null"]);
+        finish(&db.store, worker, &claimed).await;
+        assert_eq!(heard().await, Vec::<String>::new(), "another queue");
+        holds(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t1_a_hook_hears_what_is_sent_to_it_and_a_message_once() {
+    on_both(async |db| {
+        let id = create(&db.store, new("hook", Source::Http, "{}")).await;
+        let event = || vec![Event::new(db.clock.now(), T, Source::Http, "receive", 0, "1".into())];
+        let receive = async |message: Option<&str>| {
+            db.store.receive_hook(id, event(), message.map(Into::into)).await.expect("answers")
+        };
+        assert!(matches!(receive(Some("m")).await, Received::Taken(_)));
+        assert_eq!(receive(Some("m")).await, Received::Replay);
+        assert!(matches!(receive(None).await, Received::Taken(_)));
+        assert_eq!(waiting(&db.store).await, [id, id]);
+        let off = NewTrigger { enabled: false, ..new("hook", Source::Http, "{}") };
+        assert_eq!(db.store.replace_trigger(T, id, off, "ann").await.expect("answers"), Put::Done(id));
+        assert_eq!(receive(None).await, Received::NotFound);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t3_rows_of_a_dispatcher_that_died_come_back_and_its_late_word_changes_nothing() {
+    on_both(async |db| {
+        create(&db.store, new("t", Source::Pubsub, r#"{"topic": "*"}"#)).await;
+        publish(&db.store, "a").await;
+        let dead = take(&db.store).await;
+        assert_eq!((dead.rows.len(), take(&db.store).await.rows.len()), (1, 0), "one dispatcher has it");
+        db.pass_ms(DISPATCH_LEASE_MS + 1).await;
+        let next = take(&db.store).await;
+        assert_eq!(next.rows.len(), 1);
+        assert_eq!(settle_all(&db.store, dead, make_job).await, Dispatched::default());
+        assert_eq!(made(&db.store).await, 0);
+        assert_eq!(settle_all(&db.store, next.clone(), make_job).await.jobs, 1);
+        assert_eq!(settle_all(&db.store, next, make_job).await, Dispatched::default(), "T4: once");
+        assert_eq!((made(&db.store).await, waiting(&db.store).await.len()), (1, 0));
+        holds(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t3_two_dispatchers_share_the_rows_and_make_each_job_once() {
+    on_postgres(async |db| {
+        let trigger = create(&db.store, new("t", Source::Pubsub, r#"{"topic": "*"}"#)).await;
+        for _ in 0..50 {
+            publish(&db.store, "a").await;
+        }
+        let (one, other) = (db.another_node().await, db.another_node().await);
+        let dispatch = async |store: &Store| -> usize {
+            let mut jobs = 0;
+            loop {
+                let batch = take(store).await;
+                if batch.rows.is_empty() {
+                    return jobs;
+                }
+                jobs += settle_all(store, batch, make_job).await.jobs;
+            }
+        };
+        let (a, b) = tokio::join!(dispatch(&one), dispatch(&other));
+        assert_eq!((a + b, made(&db.store).await), (50, 50));
+        assert_eq!(db.store.trigger(T, trigger).await.expect("reads").expect("there").fired, 50);
+        holds(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t3_no_room_puts_a_row_off_and_drops_nothing() {
+    on_both(async |db| {
+        create(&db.store, new("t", Source::Pubsub, r#"{"topic": "*"}"#)).await;
+        publish(&db.store, "a").await;
+        for _ in 0..5 {
+            let batch = take(&db.store).await;
+            assert_eq!(settle_all(&db.store, batch, |_| Verdict::Later { delay_ms: 1_000 }).await.later, 1);
+            assert_eq!(take(&db.store).await.rows.len(), 0, "not before its time");
+            db.pass_ms(1_000).await;
+        }
+        let batch = take(&db.store).await;
+        assert_eq!((batch.rows.len(), batch.rows[0].attempts.len()), (1, 0), "and it costs no try");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t6_a_run_out_of_tries_becomes_one_letter_that_can_be_played_again() {
+    on_both(async |db| {
+        let trigger = create(&db.store, new("t", Source::Pubsub, r#"{"topic": "*"}"#)).await;
+        publish(&db.store, "a").await;
+        let fail = |_: &Taken| {
+            let error = failure("mapping_failed", "no such thing");
+            Verdict::Failed(Failure { error, retry: RetryPolicy::NONE, max_attempts: 2 })
+        };
+        let batch = take(&db.store).await;
+        assert_eq!(settle_all(&db.store, batch, fail).await.dead, 0);
+        assert_eq!(take(&db.store).await.rows.len(), 0, "it waits");
+        db.pass_ms(1_000).await;
+        let batch = take(&db.store).await;
+        assert_eq!(settle_all(&db.store, batch, fail).await.dead, 1);
+        assert_eq!(waiting(&db.store).await, []);
+        let letter =
+            db.store.list_dead_letters(T, DeadLetterFilter::default(), None, 9).await.expect("lists").remove(0);
+        assert_eq!((letter.source.as_str(), letter.trigger, letter.attempts.len()), ("pubsub", Some(trigger), 2));
+        assert!(letter.payload.contains(r#""data":{"n":1}"#), "{}", letter.payload);
+        db.store.replay_dead_letter(T, letter.id, None, "me").await.expect("replays");
+        let batch = take(&db.store).await;
+        assert_eq!((batch.rows.len(), batch.rows[0].attempts.len()), (1, 0));
+        assert_ne!(batch.rows[0].event, letter.event);
+        assert_eq!(batch.rows[0].data, r#"{"n":1}"#);
+        let figures = db.store.trigger(T, trigger).await.expect("reads").expect("there");
+        assert_eq!((figures.failed, figures.fired), (1, 0));
+        holds(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t8_a_dead_letter_is_an_event_and_its_handler_that_fails_leaves_none() {
+    on_both(async |db| {
+        create(&db.store, new("handler", Source::DeadLetter, r#"{"source": "job"}"#)).await;
+        create(&db.store, new("others", Source::DeadLetter, r#"{"source": "kv"}"#)).await;
+        let worker = register(&db.store, &["q"]).await;
+        let id = push(&db.store, job("q")).await;
+        let claimed = claim_one(&db.store, worker).await;
+        let error = domain::JobError { retryable: false, ..boom() };
+        settle(&db.store, worker, id, claimed.epoch, End::Fail(error)).await;
+        let letter = db.store.dead_letter_of(T, id).await.expect("reads").expect("it left a letter");
+        let batch = take(&db.store).await;
+        assert_eq!(batch.rows.len(), 1);
+        assert_eq!(batch.rows[0].event.uuid(), letter.uuid());
+        let fail = |_: &Taken| {
+            let error = failure("mapping_failed", "no such thing");
+            Verdict::Failed(Failure { error, retry: RetryPolicy::NONE, max_attempts: 9 })
+        };
+        assert_eq!(settle_all(&db.store, batch, fail).await.dead, 1, "no second try");
+        let letters = db.store.list_dead_letters(T, DeadLetterFilter::default(), None, 9).await.expect("lists");
+        assert_eq!(letters.len(), 1, "no second letter");
+        let resolved = letters[0].resolved.as_ref().expect("resolved");
+        assert_eq!(resolved.resolution, domain::Resolution::HandlerFailed);
+        holds(&db.store).await;
+    })
+    .await;
+}
+
+async fn scheduled(db: &Database, missed: &str) -> (TriggerId, Time) {
+    let text = format!(r#"{{"schedule": "0 * * * *", "timezone": "UTC", "missed": "{missed}"}}"#);
+    let id = db.store.new_trigger_id();
+    let schedule = filter::read(Source::Cron, id, &text).expect("reads").schedule.expect("a schedule");
+    let next = Slots::read(&schedule).expect("reads").after(db.clock.now()).expect("comes");
+    let trigger = NewTrigger { next_at: Some(next), ..new(missed, Source::Cron, &text) };
+    db.store.create_trigger(T, id, trigger, "ann").await.expect("creates");
+    (id, next)
+}
+
+async fn fire(store: &Store) -> usize {
+    store.fire_schedules().await.expect("fires").slots
+}
+
+/// Moves the clock to this moment.
+async fn go_to(db: &Database, time: Time) {
+    db.pass_ms(time.ms_since(db.clock.now()) + 1).await;
+}
+
+#[tokio::test]
+async fn t10_a_slot_fires_once_on_any_number_of_nodes() {
+    on_both(async |db| {
+        let (_, next) = scheduled(&db, "skip").await;
+        assert_eq!(fire(&db.store).await, 0, "not before its time");
+        go_to(&db, next).await;
+        let nodes = [db.another_node().await, db.another_node().await, db.another_node().await];
+        let (a, b, c) = tokio::join!(fire(&nodes[0]), fire(&nodes[1]), fire(&nodes[2]));
+        assert_eq!((a + b + c, waiting(&db.store).await.len()), (1, 1));
+        assert_eq!(fire(&db.store).await, 0);
+        // Even if the trigger's own clock were set back.
+        let back = if db.store.is_postgres() { "next_at - interval '1 hour'" } else { "next_at - 3600000000" };
+        run_sql(&db.store, &format!("update triggers set next_at = {back}")).await.expect("sets back");
+        assert_eq!(fire(&db.store).await, 0, "the slot's row stands");
+        db.pass_ms(3_600_000).await;
+        assert_eq!(fire(&db.store).await, 1, "the next one");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t10_missed_slots_are_skipped_coalesced_or_caught_up() {
+    on_both(async |db| {
+        let (skip, next) = scheduled(&db, "skip").await;
+        let (coalesce, _) = scheduled(&db, "coalesce").await;
+        let (catch_up, _) = scheduled(&db, "catch_up").await;
+        go_to(&db, next.plus_s(5 * 3_600).plus_ms(MISSED_AFTER_MS)).await;
+        assert_eq!(fire(&db.store).await, 7);
+        let fired = waiting(&db.store).await;
+        let count = |id: TriggerId| fired.iter().filter(|fired| **fired == id).count();
+        assert_eq!((count(skip), count(coalesce), count(catch_up)), (0, 1, 6));
+        db.pass_ms(3_600_000 - MISSED_AFTER_MS).await;
+        assert_eq!(fire(&db.store).await, 3, "then each goes on in time");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t10_a_schedule_that_is_off_does_not_fire() {
+    on_both(async |db| {
+        let (id, next) = scheduled(&db, "catch_up").await;
+        let off = NewTrigger { enabled: false, ..new("catch_up", Source::Cron, r#"{"schedule": "0 * * * *"}"#) };
+        assert_eq!(db.store.replace_trigger(T, id, off, "ann").await.expect("answers"), Put::Done(id));
+        go_to(&db, next).await;
+        assert_eq!((fire(&db.store).await, waiting(&db.store).await.len()), (0, 0));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x6_a_name_is_taken_once_and_triggers_of_others_are_not_there() {
+    on_both(async |db| {
+        let id = create(&db.store, new("t", Source::Kv, "{}")).await;
+        let again = db.store.new_trigger_id();
+        let taken = db.store.create_trigger(T, again, new("t", Source::Kv, "{}"), "bob").await.expect("answers");
+        assert_eq!(taken, Put::NameTaken);
+        let nobody = domain::TenantId::SYSTEM;
+        assert!(db.store.trigger(nobody, id).await.expect("reads").is_none());
+        assert!(!db.store.delete_trigger(nobody, id).await.expect("answers"));
+        let foreign = db.store.replace_trigger(nobody, id, new("t", Source::Kv, "{}"), "bob").await.expect("answers");
+        assert_eq!(foreign, Put::NotFound);
+        let event = Event::new(db.clock.now(), nobody, Source::Kv, "fire", 0, "1".into());
+        assert_eq!(db.store.fire_trigger(nobody, id, event).await.expect("answers"), None);
+        assert_eq!(db.store.trigger(T, id).await.expect("reads").expect("there").principal, "ann");
+    })
+    .await;
+}
