@@ -5,9 +5,9 @@
 
 pub mod access;
 pub mod address;
+pub mod backoff;
 pub mod call;
 pub mod circuit;
-pub mod backoff;
 pub mod claim;
 pub mod dead_letter;
 pub mod id;
@@ -29,9 +29,7 @@ pub use access::{Access, AccessError, Right, Rights, Role};
 pub use backoff::Backoff;
 pub use claim::{Affinity, LaneHead};
 pub use dead_letter::Resolution;
-pub use id::{
-    ClaimId, DeadLetterId, DeliveryId, EventId, JobId, NodeId, TenantId, TokenId, TriggerId, WorkerId,
-};
+pub use id::{ClaimId, DeadLetterId, DeliveryId, EventId, JobId, NodeId, TenantId, TokenId, TriggerId, WorkerId};
 pub use job::{Epoch, Job, JobError, JobState, Outcome, Refusal, State};
 pub use name::{Label, Name, NameError};
 pub use origin::Origin;

@@ -24,8 +24,8 @@ use crate::tasks::fire_schedules::FireSchedules;
 use crate::tasks::fold_counters::FoldCounters;
 use crate::tasks::promote_due::PromoteDue;
 use crate::tasks::prune::Prune;
-use crate::tasks::sweep_calls::SweepCalls;
 use crate::tasks::scan_subjects::ScanSubjects;
+use crate::tasks::sweep_calls::SweepCalls;
 use crate::tasks::sweep_leases::SweepLeases;
 
 #[derive(Clone)]

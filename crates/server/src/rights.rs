@@ -9,8 +9,8 @@ use std::sync::LazyLock;
 
 use axum::http::Method;
 use domain::Right::{
-    Enqueue, ManageDeadLetters, ManageTokens, ManageTriggers, Operate, Read, ReadArtifacts, ReadJobs, ReadLogs, ReadOwnJobs, ReadPayloads, ReadResults,
-    Work,
+    Enqueue, ManageDeadLetters, ManageTokens, ManageTriggers, Operate, Read, ReadArtifacts, ReadJobs, ReadLogs,
+    ReadOwnJobs, ReadPayloads, ReadResults, Work,
 };
 use domain::{Right, Role};
 use utoipa::openapi::path::PathItem;

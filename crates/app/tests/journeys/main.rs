@@ -15,7 +15,7 @@ mod lease;
 mod nodes;
 mod outage;
 mod serve;
-mod tokens;
 mod subjects;
+mod tokens;
 mod traces;
 mod work;

@@ -9,6 +9,6 @@ pub(crate) mod fire_schedules;
 pub(crate) mod fold_counters;
 pub(crate) mod promote_due;
 pub(crate) mod prune;
-pub(crate) mod sweep_calls;
 pub(crate) mod scan_subjects;
+pub(crate) mod sweep_calls;
 pub(crate) mod sweep_leases;

@@ -13,8 +13,8 @@ use store::jobs::enqueue::Accepted;
 use store::jobs::get::StoredJob;
 use store::jobs::history::HistoryItem;
 use store::queues::get::{Pause, Queue};
-use store::tokens::{Serves, Token};
 use store::schedule::Slots;
+use store::tokens::{Serves, Token};
 use store::triggers::{Trigger, filter};
 use store::workers::list::ListedWorker;
 use wire::{
