@@ -50,7 +50,7 @@ pub(crate) enum Verb {
 #[derive(Args)]
 pub(crate) struct CreateArgs {
     name: String,
-    /// kv, cron, pubsub, http, email, job or dead_letter.
+    /// kv, cron, pubsub, http, job or dead_letter.
     #[arg(long)]
     source: String,
     /// What of the source, as JSON: {"collection": "orders", "ops": ["set"]}.
@@ -72,6 +72,7 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
         Verb::List => list(client, format).await,
         Verb::Show { trigger } => show(&find(client, &trigger).await?, format),
         Verb::Create(args) => {
+            let args = *args;
             let retry = args.retry.as_deref().map(serde_json::from_str).transpose();
             let retry = retry.map_err(|error| UsageError(format!("--retry cannot be taken: {error}")))?;
             let request = TriggerRequest {

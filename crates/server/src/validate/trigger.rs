@@ -41,6 +41,7 @@ pub(crate) fn new_trigger(
     })?;
     let later = match source {
         Source::Runtime => Some("there are no runtimes yet"),
+        Source::Email => Some("no mail comes in yet"),
         Source::Queue => Some("queues have workers only; listen to `job` with states instead"),
         _ => None,
     };
