@@ -152,6 +152,12 @@ async fn q10_a_queues_webhook_hears_of_jobs_that_have_none_and_of_every_change()
         let EnqueueReply::Accepted(canceled) = canceled else { panic!("no key") };
         db.store.cancel(T, canceled[0].id, "me".into()).await.expect("cancels");
         db.store.enqueue(T, vec![later], None).await.expect("enqueues");
+        // Time that passes while a request is under way takes its lease with it.
+        wait_until("the first is delivered", async || {
+            let filter = DeliveryFilter { state: Some(DeliveryState::Delivered), job: None };
+            db.store.list_deliveries(T, filter, None, 10).await.expect("lists").len() == 1
+        })
+        .await;
         db.pass_ms(61_000).await;
         let states = |seen: &[testkit::receiver::Seen]| -> Vec<String> {
             let state = |seen: &testkit::receiver::Seen| {

@@ -60,7 +60,6 @@ fn hot() -> Vec<Hot> {
             "deliveries_due",
         ),
         hot("deliveries/claim.rs::TAKE", "IDS, now(), 20000", "deliveries_id_key", "sqlite_autoindex_deliveries_1"),
-        hot("deliveries/claim.rs::ENDPOINTS", "now(), 1000", "deliveries_due", "deliveries_due"),
         hot("jobs/prune.rs::OLD", "1, '01890a5d-ac96-774b-bcce-b302099a8057', now(), 1000", "ended_lane", "ended_lane"),
     ]
 }
