@@ -5,14 +5,18 @@
 
 pub mod claim;
 pub mod dead_letter;
+pub mod failure;
 pub mod id;
 pub mod job;
 pub mod lease;
 pub mod limits;
+pub mod line;
 pub mod name;
 pub mod origin;
 pub mod queue;
 pub mod retry;
+pub mod signal;
+pub mod signature;
 pub mod time;
 pub mod why;
 
@@ -24,4 +28,5 @@ pub use name::{Label, Name, NameError};
 pub use origin::Origin;
 pub use queue::{KindSettings, QueueSettings};
 pub use retry::RetryPolicy;
+pub use signal::SignalKind;
 pub use time::Time;

@@ -81,3 +81,22 @@ pub const OUTAGE_AT_START_MS: i64 = SERVICE_BEAT_MS + 500;
 pub const DEAD_LETTER_RETENTION_S_DEFAULT: i64 = 30 * 24 * 3_600;
 /// Dead letters that one replay by ids or by filter takes.
 pub const REPLAY_LETTERS: usize = 10_000;
+/// What surrounds a queue's jobs is read at most this often for their signals.
+pub const SURROUNDINGS_MS: u64 = 1_000;
+/// Queues whose surroundings are kept at once.
+pub const SURROUNDINGS_KEPT: usize = 1_000;
+/// Jobs of a queue that are looked at for places in its line; past them a place is worked out from kept counts.
+pub const SURROUNDINGS_LINE: usize = 2_000;
+pub const SURROUNDINGS_WORKERS: usize = 10_000;
+/// Jobs with the same key that are looked at for what happened last.
+pub const PREVIOUS_JOBS: usize = 5;
+/// A normalised error message.
+pub const FAILURE_PATTERN_BYTES: usize = 256;
+pub const FAILURE_PATTERN_TOKENS: usize = 64;
+/// A signature's regular expression as written, and once compiled.
+pub const SIGNATURE_PATTERN_BYTES: usize = 512;
+pub const SIGNATURE_PROGRAM_BYTES: usize = 64 << 10;
+/// How often a signature's regular expression may repeat something: PostgreSQL's own bound.
+pub const SIGNATURE_REPEATS: u32 = 255;
+/// What of a subject or image a signature looks at.
+pub const SIGNATURE_SUBJECT_BYTES: usize = 512;

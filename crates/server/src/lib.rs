@@ -12,6 +12,7 @@ mod http;
 mod json;
 mod openapi;
 mod serve;
+mod signal;
 mod state;
 mod validate;
 mod view;

@@ -17,6 +17,7 @@ mod lanes;
 pub mod maintenance;
 pub mod migrate;
 pub mod queues;
+pub mod signals;
 mod store;
 pub mod tx;
 pub mod verify;

@@ -47,6 +47,18 @@ pub const MIGRATIONS: &[Migration] = &[
             down: include_str!("../migrations/postgres/0002_dead_letters.down.sql"),
         },
     },
+    Migration {
+        version: 3,
+        name: "signals",
+        sqlite: Script {
+            up: include_str!("../migrations/sqlite/0003_signals.up.sql"),
+            down: include_str!("../migrations/sqlite/0003_signals.down.sql"),
+        },
+        postgres: Script {
+            up: include_str!("../migrations/postgres/0003_signals.up.sql"),
+            down: include_str!("../migrations/postgres/0003_signals.down.sql"),
+        },
+    },
 ];
 
 const MAKE_TABLE_SQLITE: &str = "create table if not exists schema_migrations (

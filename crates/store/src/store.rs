@@ -8,6 +8,7 @@ use crate::clock::Clock;
 use crate::error::StoreError;
 use crate::hints::Hints;
 use crate::lanes::LaneCache;
+use crate::signals::surroundings::SurroundingsCache;
 use crate::tx::{Operation, Postgres, Sqlite};
 
 /// Where a database is.
@@ -61,6 +62,7 @@ struct Inner {
     hints: Hints,
     lanes: LaneCache,
     batchers: Batchers,
+    surroundings: SurroundingsCache,
 }
 
 enum Backend {
@@ -88,6 +90,7 @@ impl Store {
                 hints: Hints::default(),
                 lanes: LaneCache::default(),
                 batchers: Batchers::default(),
+                surroundings: SurroundingsCache::default(),
             }),
         })
     }
@@ -142,6 +145,10 @@ impl Store {
 
     pub(crate) fn batchers(&self) -> &Batchers {
         &self.inner.batchers
+    }
+
+    pub(crate) fn surroundings_cache(&self) -> &SurroundingsCache {
+        &self.inner.surroundings
     }
 
     /// A PostgreSQL setting, as the server tells it.

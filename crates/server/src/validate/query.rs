@@ -80,12 +80,12 @@ impl JobQuery {
     }
 }
 
-fn name(parameter: &str, value: &Option<String>) -> Result<Option<String>, ApiError> {
+pub(crate) fn name(parameter: &str, value: &Option<String>) -> Result<Option<String>, ApiError> {
     let refuse = |error| ApiError::invalid_query(parameter, format_args!("{parameter} {error}"));
     value.as_deref().map(|text| Name::new(text).map(|name| name.to_string()).map_err(refuse)).transpose()
 }
 
-fn label(parameter: &str, value: &Option<String>) -> Result<Option<String>, ApiError> {
+pub(crate) fn label(parameter: &str, value: &Option<String>) -> Result<Option<String>, ApiError> {
     let refuse = |error| ApiError::invalid_query(parameter, format_args!("{parameter} {error}"));
     value.as_deref().map(|text| Label::new(text).map(|label| label.to_string()).map_err(refuse)).transpose()
 }

@@ -32,6 +32,7 @@ const ROUTES: &[(&str, &[&str])] = &[
     ("/api/v1/queues/{name}", &["get", "put"]),
     ("/api/v1/queues/{name}/pause", &["post"]),
     ("/api/v1/queues/{name}/resume", &["post"]),
+    ("/api/v1/signals", &["get"]),
     ("/api/v1/tasks", &["get"]),
     ("/api/v1/workers", &["get", "post"]),
     ("/api/v1/workers/{id}", &["delete"]),

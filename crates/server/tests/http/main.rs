@@ -8,4 +8,5 @@ mod bad_input;
 mod frame;
 mod jobs;
 mod queues;
+mod signals;
 mod workers;
