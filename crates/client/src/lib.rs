@@ -8,6 +8,7 @@ mod client;
 mod error;
 mod jobs;
 mod queues;
+mod signals;
 mod worker;
 mod workers;
 
@@ -16,5 +17,6 @@ pub use backend::{Backend, BackendError};
 pub use client::{Client, ClientBuilder};
 pub use error::ClientError;
 pub use jobs::JobFilter;
+pub use signals::ToldSignal;
 pub use wire;
 pub use worker::{HandlerError, JobContext, Statistics, Worker, WorkerBuildError, WorkerBuilder, WorkerError};

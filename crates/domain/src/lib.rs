@@ -5,6 +5,7 @@
 
 pub mod claim;
 pub mod dead_letter;
+pub mod eta;
 pub mod failure;
 pub mod id;
 pub mod job;
@@ -17,7 +18,9 @@ pub mod queue;
 pub mod retry;
 pub mod signal;
 pub mod signature;
+pub mod sketch;
 pub mod time;
+pub mod ttfs;
 pub mod why;
 
 pub use claim::{Affinity, LaneHead};

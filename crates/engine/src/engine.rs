@@ -14,9 +14,12 @@ use crate::tasks::beat::Beat;
 use crate::tasks::check_counters::CheckCounters;
 use crate::tasks::collect_garbage::CollectGarbage;
 use crate::tasks::fold_counters::FoldCounters;
+use crate::tasks::fold_figures::FoldFigures;
+use crate::tasks::learn_failures::LearnFailures;
 use crate::tasks::promote_due::PromoteDue;
 use crate::tasks::prune::Prune;
 use crate::tasks::sweep_leases::SweepLeases;
+use crate::tasks::watch_ttfs::WatchTtfs;
 
 #[derive(Clone)]
 pub struct EngineOptions {
@@ -53,6 +56,9 @@ impl Engine {
         engine.run(PromoteDue);
         engine.run(FoldCounters);
         engine.run(CheckCounters);
+        engine.run(LearnFailures);
+        engine.run(FoldFigures);
+        engine.run(WatchTtfs);
         engine.run(Prune { history_retention_s: options.history_retention_s });
         if let Some(blobs) = options.blobs {
             engine.run(CollectGarbage { blobs });
@@ -74,6 +80,17 @@ impl Engine {
         let status = Arc::new(Mutex::new(status));
         self.statuses.push(status.clone());
         self.tracker.spawn(run_until(task, self.store.clone(), status, self.stop.clone()));
+    }
+
+    /// Runs something beside the tasks until the engine stops.
+    pub fn alongside(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.stop.clone();
+        self.tracker.spawn(async move {
+            tokio::select! {
+                () = work => {}
+                () = stop.cancelled() => {}
+            }
+        });
     }
 
     pub fn store(&self) -> &Store {

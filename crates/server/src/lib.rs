@@ -14,6 +14,7 @@ mod openapi;
 mod serve;
 mod signal;
 mod state;
+mod streams;
 mod validate;
 mod view;
 
@@ -23,3 +24,4 @@ pub use http::metrics;
 pub use openapi::document;
 pub use serve::{router, serve};
 pub use state::{AppState, ServerOptions};
+pub use streams::Streams;

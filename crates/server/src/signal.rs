@@ -1,13 +1,20 @@
 //! Puts a signal together: what the job's row tells, what was said of it, and what surrounds it (S1, S3).
 
-use domain::signal::{Eta, Facts, Obstacle, Standing};
+mod eta;
+
+use std::sync::Arc;
+
+use domain::signal::{Eta, Facts, Foretold, Obstacle, Standing};
 use domain::{JobState, SignalKind, TenantId};
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
 use store::jobs::get::StoredJob;
 use store::jobs::why::waiting;
+use store::signals::figures::Figure;
 use store::signals::read::{PreviousJob, SignalSource};
 use store::signals::surroundings::{Freshness, Surroundings};
+use store::signatures::Signature;
+use store::signatures::index::Prediction;
 use store::{Store, StoreError};
 use wire::{EtaRange, NextAction, RawValue, SignalView};
 
@@ -26,6 +33,8 @@ pub(crate) enum Source {
     Snapshot,
     /// Worked out because nothing was kept.
     ColdStart,
+    /// The job has not begun; told from a signature that it matches.
+    FailureIndex,
 }
 
 impl Source {
@@ -33,6 +42,7 @@ impl Source {
         match self {
             Self::Snapshot => "snapshot",
             Self::ColdStart => "cold_start",
+            Self::FailureIndex => "failure_index",
         }
     }
 }
@@ -44,9 +54,12 @@ struct Overlay {
     standing: Option<Standing>,
     eta: Option<Eta>,
     paused: bool,
+    /// What is known of its kind of work.
+    figure: Option<Arc<Figure>>,
 }
 
 pub(crate) async fn tell(store: &Store, tenant: TenantId, source: SignalSource) -> Result<Told, StoreError> {
+    let foretold = store.signature_index(tenant).await?.foretell(&source, store.clock().now());
     let SignalSource { job, said, previous, previous_by: _, has_log } = source;
     let mut freshness = Freshness::Kept;
     let mut now = store.clock().now();
@@ -56,6 +69,14 @@ pub(crate) async fn tell(store: &Store, tenant: TenantId, source: SignalSource) 
         freshness = read;
         now = now.max(around.now);
         overlay = waiting_overlay(&job, &around);
+        if overlay.obstacle.is_none() {
+            (overlay.eta, overlay.figure) = eta::waiting(store, tenant, &job, &around).await?;
+        }
+    } else if !job.state.is_terminal() {
+        (overlay.eta, overlay.figure) = eta::alone(store, tenant, &job, now).await?;
+    }
+    if let Some(eta) = overlay.eta {
+        store.note_answer(job.id, now, eta);
     }
     // What was said holds for the claim or the wait in which it was said; an end that was said is never taken back.
     let current = said.as_ref().filter(|said| said.epoch == job.epoch);
@@ -81,7 +102,7 @@ pub(crate) async fn tell(store: &Store, tenant: TenantId, source: SignalSource) 
         obstacle: overlay.obstacle.clone(),
         standing: overlay.standing.clone(),
         eta: overlay.eta,
-        foretold: None,
+        foretold: foretold.as_ref().map(sentence_of),
     };
     let (kind, summary) = (facts.kind(), facts.summary());
     let mut next_actions: Vec<NextAction> = said
@@ -96,7 +117,12 @@ pub(crate) async fn tell(store: &Store, tenant: TenantId, source: SignalSource) 
     };
     let diagnostics = diagnostics(&job, &overlay, current.and_then(|said| said.diagnostics.as_deref()));
     let updated_at = said.as_ref().map_or(job.updated_at, |said| said.updated_at.max(job.updated_at));
-    let source = if freshness == Freshness::Kept || said.is_some() { Source::Snapshot } else { Source::ColdStart };
+    let source = match (&foretold, freshness) {
+        (Some(_), _) => Source::FailureIndex,
+        (None, Freshness::Kept) => Source::Snapshot,
+        (None, Freshness::ReadNow) if said.is_some() => Source::Snapshot,
+        (None, Freshness::ReadNow) => Source::ColdStart,
+    };
     let view = SignalView {
         job_id: job.id.uuid(),
         kind: kind.as_str().into(),
@@ -106,7 +132,7 @@ pub(crate) async fn tell(store: &Store, tenant: TenantId, source: SignalSource) 
         last_known_outcome,
         next_actions,
         diagnostics,
-        predicted: None,
+        predicted: foretold.map(predicted),
         payload: said.and_then(|said| said.payload).map(view::raw).transpose()?,
         progress: job.progress,
         run: job.run,
@@ -136,7 +162,38 @@ fn waiting_overlay(job: &StoredJob, around: &Surroundings) -> Overlay {
         loaded: loaded.into_iter().map(str::to_owned).collect(),
         workers: around.serving(kind, affinity).count() as u64,
     };
-    Overlay { paused: around.paused.is_some(), obstacle, standing: Some(standing), eta: None }
+    Overlay { paused: around.paused.is_some(), obstacle, standing: Some(standing), eta: None, figure: None }
+}
+
+fn sentence_of(prediction: &Prediction) -> Foretold {
+    let Signature { pattern, outcome, .. } = &prediction.signature;
+    Foretold {
+        error_code: pattern.error_code.clone(),
+        phase: pattern.phase.clone(),
+        likely_cause: outcome.likely_cause.clone(),
+        mttr_p50_s: outcome.mttr_p50_s,
+        evidence: prediction.evidence.clone(),
+    }
+}
+
+fn predicted(prediction: Prediction) -> Box<RawValue> {
+    let summary = sentence_of(&prediction).sentence();
+    let Signature { id, pattern, outcome, confidence, .. } = prediction.signature;
+    let evidence = prediction.evidence.map(|e| json!({"failed": e.failed, "of": e.of, "by": e.by}));
+    let told = json!({
+        "signature_id": id,
+        "likely_cause": outcome.likely_cause,
+        "confidence": confidence,
+        "error_code": pattern.error_code,
+        "phase": pattern.phase,
+        "suggested_action": outcome.suggested_action,
+        "remediation_url": outcome.remediation_url,
+        "mttr_p50_seconds": outcome.mttr_p50_s,
+        "mttr_p95_seconds": outcome.mttr_p95_s,
+        "evidence": evidence,
+        "summary": summary,
+    });
+    to_raw_value(&told).expect("plain data has a JSON form")
 }
 
 /// Two digits after the point: an estimate has no more to say.
@@ -220,6 +277,19 @@ fn diagnostics(job: &StoredJob, overlay: &Overlay, said: Option<&str>) -> Box<Ra
         all.insert("queue_position_is_estimate".into(), json!(standing.is_estimate));
         all.insert("workers".into(), json!(standing.workers));
         all.insert("loaded".into(), json!(standing.loaded));
+    }
+    if let Some(figure) = &overlay.figure {
+        let shares = figure.calibration.shares();
+        let hundredths = |share: f64| (share * 100.0).round() / 100.0;
+        all.insert(
+            "eta".into(),
+            json!({
+                "samples": figure.samples.round(),
+                "answers_checked": figure.calibration.answers.round(),
+                "p50_held": shares.map(|(p50, _)| hundredths(p50)),
+                "p90_held": shares.map(|(_, p90)| hundredths(p90)),
+            }),
+        );
     }
     match said.map(serde_json::from_str::<Value>) {
         Some(Ok(Value::Object(said))) => all.extend(said),

@@ -8,7 +8,9 @@ use crate::clock::Clock;
 use crate::error::StoreError;
 use crate::hints::Hints;
 use crate::lanes::LaneCache;
+use crate::signals::figures::{EndedFeed, FigureCache};
 use crate::signals::surroundings::SurroundingsCache;
+use crate::signatures::index::SignatureCache;
 use crate::tx::{Operation, Postgres, Sqlite};
 
 /// Where a database is.
@@ -63,6 +65,9 @@ struct Inner {
     lanes: LaneCache,
     batchers: Batchers,
     surroundings: SurroundingsCache,
+    signatures: SignatureCache,
+    ended: EndedFeed,
+    figures: FigureCache,
 }
 
 enum Backend {
@@ -91,6 +96,9 @@ impl Store {
                 lanes: LaneCache::default(),
                 batchers: Batchers::default(),
                 surroundings: SurroundingsCache::default(),
+                signatures: SignatureCache::default(),
+                ended: EndedFeed::default(),
+                figures: FigureCache::default(),
             }),
         })
     }
@@ -149,6 +157,18 @@ impl Store {
 
     pub(crate) fn surroundings_cache(&self) -> &SurroundingsCache {
         &self.inner.surroundings
+    }
+
+    pub(crate) fn signature_cache(&self) -> &SignatureCache {
+        &self.inner.signatures
+    }
+
+    pub(crate) fn ended_feed(&self) -> &EndedFeed {
+        &self.inner.ended
+    }
+
+    pub(crate) fn figure_cache(&self) -> &FigureCache {
+        &self.inner.figures
     }
 
     /// A PostgreSQL setting, as the server tells it.

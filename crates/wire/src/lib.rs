@@ -3,15 +3,21 @@
 //! Requests refuse unknown fields; answers may grow. Times are RFC 3339, names `snake_case`, units come last.
 
 pub mod artifact;
+pub mod failure;
 pub mod job;
 pub mod page;
 pub mod problem;
 pub mod queue;
 pub mod signal;
 pub mod task;
+pub mod ttfs;
 pub mod worker;
 
 pub use artifact::ArtifactView;
+pub use failure::{
+    FailureView, MatchRequest, MatchView, MergeRequest, ReplayFailures, ReplayedView, SignatureOutcome,
+    SignaturePattern, SignatureRequest, SignatureUpdate, SignatureView,
+};
 pub use job::{
     BatchAccepted, BatchRequest, CancelByKey, CancelView, HistoryItem, JobAccepted, JobError, JobRequest, JobView,
     RetryRequest, RetrySettings, WebhookSettings, WhyView,
@@ -21,6 +27,7 @@ pub use problem::{Problem, code};
 pub use queue::{KindSettings, PauseRequest, QueueCounts, QueueSettings, QueueView};
 pub use signal::{EtaRange, NextAction, SignalUpdate, SignalView};
 pub use task::{HealthView, PruningView, TaskView, TasksView};
+pub use ttfs::{TtfsAccepted, TtfsAlert, TtfsEvent, TtfsEvents, TtfsSlo, TtfsSloHour, TtfsSummary};
 pub use worker::{
     ClaimRequest, ClaimView, ClaimedJob, HeartbeatRequest, HeartbeatView, OutcomeKind, OutcomeRequest, OutcomeStatus,
     OutcomeView, SettleRequest, SettleView, WorkerRegistered, WorkerRequest, WorkerView,

@@ -39,6 +39,7 @@ pub mod code {
     pub const DIGEST_MISMATCH: &str = "digest_mismatch";
     pub const HOST_NOT_ALLOWED: &str = "host_not_allowed";
     pub const LIMIT_REACHED: &str = "limit_reached";
+    pub const SIGNATURE_EXISTS: &str = "signature_exists";
     /// Nothing was done; the same request may succeed later.
     pub const UNAVAILABLE: &str = "unavailable";
     /// It may have been done or not.

@@ -13,5 +13,6 @@ mod lease;
 mod nodes;
 mod outage;
 mod serve;
+mod signals;
 mod traces;
 mod work;

@@ -17,9 +17,13 @@ impl Task for Prune {
 
     async fn run(&self, store: &Store) -> Result<Done, StoreError> {
         let pruned = store.prune(self.history_retention_s).await?;
+        let signals = store.prune_signals().await?;
+        let ttfs = store.prune_ttfs().await?;
         metrics::counter!("windlass_pruned_total", "kind" => "jobs").increment(pruned.jobs);
         metrics::counter!("windlass_pruned_total", "kind" => "history").increment(pruned.history);
-        if pruned == Default::default() {
+        metrics::counter!("windlass_pruned_total", "kind" => "signals").increment(signals.signals);
+        metrics::counter!("windlass_pruned_total", "kind" => "ttfs").increment(ttfs);
+        if pruned == Default::default() && signals == Default::default() && ttfs == 0 {
             return Ok(Done::nothing());
         }
         let work = format!(

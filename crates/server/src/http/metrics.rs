@@ -60,6 +60,12 @@ fn describe() {
     describe_counter!("windlass_attempts_timed_out_total", "Attempts ended because they ran past their time-out.");
     describe_counter!("windlass_pruned_total", "Records forgotten after their retention, by kind.");
     describe_counter!("windlass_task_errors_total", "Runs of background tasks that failed, by task.");
+    describe_histogram!("windlass_ttfs_seconds", "Time to first signal as users saw it, by surface.");
+    describe_counter!(
+        "windlass_ttfs_events_total",
+        "Events of the time to first signal, by surface, type and cache hit."
+    );
+    describe_gauge!("windlass_ttfs_alert", "Alerts on the time to first signal; 1 while one holds.");
     describe_gauge!("windlass_figure_faults", "Queues whose kept figures differ from their jobs; 0 is right.");
 }
 

@@ -8,6 +8,8 @@ pub(crate) mod outcome;
 pub(crate) mod query;
 pub(crate) mod queue;
 pub(crate) mod signal;
+pub(crate) mod signature;
+pub(crate) mod ttfs;
 pub(crate) mod worker;
 
 use std::fmt::Display;

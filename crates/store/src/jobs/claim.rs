@@ -66,7 +66,11 @@ impl Store {
         max: usize,
         affinity: Affinity,
     ) -> Result<Claimed, StoreError> {
-        self.write(Claim { tenant, worker, max, affinity }).await
+        let claimed = self.write(Claim { tenant, worker, max, affinity }).await?;
+        if let Claimed::Jobs { jobs, .. } = &claimed {
+            jobs.iter().for_each(|job| self.hints().tell_changed(job.id));
+        }
+        Ok(claimed)
     }
 }
 

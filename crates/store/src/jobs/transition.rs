@@ -18,6 +18,7 @@ use crate::counters::Changes;
 use crate::dead_letters::{self, jobs::Failed};
 use crate::effects::Effects;
 use crate::error::StoreError;
+use crate::failures;
 use crate::jobs::holds::{self, Holder};
 use crate::lanes::LaneCache;
 use crate::tx::{Column, Param, Row, Sql, Tx};
@@ -169,6 +170,8 @@ pub(crate) async fn apply(
     close_claims(tx, claims).await?;
     free(tx, lanes, &let_go, effects).await?;
     free_unique_keys(tx, ended.iter()).await?;
+    let failed = endings.iter().filter(|ending| ending.state == JobState::Failed);
+    failures::feed(tx, &failed.map(|ending| (ending.id, ending.tenant)).collect::<Vec<_>>(), now).await?;
     dead_letters::jobs::bury(tx, steps.iter().filter_map(Step::failed).collect()).await?;
     handlers_ended(tx, &ended, &steps).await?;
     let outbox = steps.iter().filter(|step| step.before.webhook.is_some()).map(|step| Notice {

@@ -51,7 +51,11 @@ pub struct StoredSignal {
 
 impl Store {
     pub async fn signal(&self, tenant: TenantId, job: JobId, change: SignalChange) -> Result<Signaled, StoreError> {
-        self.write(Signal { tenant, job, change, lanes: self.lanes().clone() }).await
+        let signaled = self.write(Signal { tenant, job, change, lanes: self.lanes().clone() }).await?;
+        if signaled == Signaled::Applied {
+            self.hints().tell_changed(job);
+        }
+        Ok(signaled)
     }
 }
 

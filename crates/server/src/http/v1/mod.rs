@@ -1,10 +1,14 @@
 //! Everything under `/api/v1`, one file per noun.
 
 mod artifacts;
+mod failures;
 mod jobs;
 mod queues;
 mod signals;
+mod signatures;
+mod streams;
 mod tasks;
+mod ttfs;
 mod workers;
 
 use utoipa_axum::router::OpenApiRouter;
@@ -15,6 +19,10 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .merge(jobs::routes())
         .merge(signals::routes())
+        .merge(streams::routes())
+        .merge(signatures::routes())
+        .merge(failures::routes())
+        .merge(ttfs::routes())
         .merge(artifacts::routes())
         .merge(queues::routes())
         .merge(workers::routes())
