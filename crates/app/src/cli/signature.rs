@@ -100,7 +100,6 @@ pub(crate) struct SetArgs {
 }
 
 pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::Result<Exit> {
-    let update = |update: SignatureUpdate| update;
     let (id, change) = match verb {
         Verb::List => return list(client, format).await,
         Verb::Show { id } => return shown(&client.signature(id).await?, format),
@@ -122,7 +121,7 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
             let before = client.signature(args.id).await?;
             let (outcome, confidence) = (Some(merged(before.outcome, args.outcome)), args.confidence);
             let (enabled, expires_at) = (args.enabled, args.expires_at);
-            (args.id, update(SignatureUpdate { outcome, confidence, enabled, expires_at, ..Default::default() }))
+            (args.id, SignatureUpdate { outcome, confidence, enabled, expires_at, ..Default::default() })
         }
         Verb::Confirm { id } => (id, SignatureUpdate { confirmed: Some(true), ..Default::default() }),
         Verb::Mute { id } => (id, SignatureUpdate { muted: Some(true), ..Default::default() }),
