@@ -11,6 +11,7 @@ mod error;
 mod jobs;
 mod queues;
 mod tokens;
+mod signals;
 mod worker;
 mod workers;
 
@@ -20,5 +21,6 @@ pub use client::{Client, ClientBuilder};
 pub use deliveries::DeliveryFilter;
 pub use error::ClientError;
 pub use jobs::JobFilter;
+pub use signals::ToldSignal;
 pub use wire;
 pub use worker::{HandlerError, JobContext, Statistics, Worker, WorkerBuildError, WorkerBuilder, WorkerError};

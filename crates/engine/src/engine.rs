@@ -18,10 +18,13 @@ use crate::tasks::check_counters::CheckCounters;
 use crate::tasks::collect_garbage::CollectGarbage;
 use crate::tasks::deliver::Deliver;
 use crate::tasks::fold_counters::FoldCounters;
+use crate::tasks::fold_figures::FoldFigures;
+use crate::tasks::learn_failures::LearnFailures;
 use crate::tasks::promote_due::PromoteDue;
 use crate::tasks::prune::Prune;
 use crate::tasks::sweep_calls::SweepCalls;
 use crate::tasks::sweep_leases::SweepLeases;
+use crate::tasks::watch_ttfs::WatchTtfs;
 
 #[derive(Clone)]
 pub struct EngineOptions {
@@ -74,6 +77,9 @@ impl Engine {
         engine.run(PromoteDue);
         engine.run(FoldCounters);
         engine.run(CheckCounters);
+        engine.run(LearnFailures);
+        engine.run(FoldFigures);
+        engine.run(WatchTtfs);
         engine.run(Prune { history_retention_s: options.history_retention_s });
         engine.run(SweepCalls { retention_s: options.abandoned_retention_s });
         engine.run(Deliver {
@@ -118,6 +124,17 @@ impl Engine {
     /// For calls that a user's URL causes.
     pub fn outbound(&self) -> &Outbound {
         &self.outbound
+    }
+
+    /// Runs something beside the tasks until the engine stops.
+    pub fn alongside(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.stop.clone();
+        self.tracker.spawn(async move {
+            tokio::select! {
+                () = work => {}
+                () = stop.cancelled() => {}
+            }
+        });
     }
 
     pub fn store(&self) -> &Store {

@@ -2,7 +2,8 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use domain::{JobId, Name, TokenId, WorkerId};
+use domain::{JobId, Name, Time, TokenId, WorkerId};
+use store::failures::list::After;
 use uuid::Uuid;
 
 use crate::error::ApiError;
@@ -69,6 +70,29 @@ pub(crate) fn delivery(cursor: Option<&str>) -> Result<Option<i64>, ApiError> {
         place.map(i64::from_be_bytes).ok_or_else(ApiError::invalid_cursor)
     };
     cursor.map(seq).transpose()
+}
+
+pub(crate) fn after_signature(id: Uuid) -> String {
+    encode(b's', id.as_bytes())
+}
+
+pub(crate) fn signature(cursor: Option<&str>) -> Result<Option<Uuid>, ApiError> {
+    cursor.map(|cursor| id(b's', cursor)).transpose()
+}
+
+pub(crate) fn after_failure(after: After) -> String {
+    encode(b'f', &[&after.last_seen_at.micros().to_be_bytes()[..], after.id.as_bytes()].concat())
+}
+
+pub(crate) fn failure(cursor: Option<&str>) -> Result<Option<After>, ApiError> {
+    let after = |cursor| {
+        let place = decode(b'f', cursor)?;
+        let (at, id) = place.split_at_checked(8).ok_or_else(ApiError::invalid_cursor)?;
+        let at = i64::from_be_bytes(at.try_into().map_err(|_| ApiError::invalid_cursor())?);
+        let id = Uuid::from_slice(id).map_err(|_| ApiError::invalid_cursor())?;
+        Ok(After { last_seen_at: Time::from_micros(at), id })
+    };
+    cursor.map(after).transpose()
 }
 
 fn encode(listing: u8, place: &[u8]) -> String {

@@ -15,7 +15,9 @@ mod openapi;
 mod rights;
 mod serve;
 pub mod smtp;
+mod signal;
 mod state;
+mod streams;
 mod validate;
 mod view;
 
@@ -25,3 +27,4 @@ pub use openapi::document;
 pub use rights::documentation;
 pub use serve::{router, serve};
 pub use state::{AppState, ServerOptions};
+pub use streams::Streams;

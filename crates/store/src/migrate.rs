@@ -83,6 +83,54 @@ pub const MIGRATIONS: &[Migration] = &[
             down: include_str!("../migrations/postgres/0004_calls.down.sql"),
         },
     },
+    Migration {
+        version: 3,
+        name: "signals",
+        sqlite: Script {
+            up: include_str!("../migrations/sqlite/0003_signals.up.sql"),
+            down: include_str!("../migrations/sqlite/0003_signals.down.sql"),
+        },
+        postgres: Script {
+            up: include_str!("../migrations/postgres/0003_signals.up.sql"),
+            down: include_str!("../migrations/postgres/0003_signals.down.sql"),
+        },
+    },
+    Migration {
+        version: 4,
+        name: "failures",
+        sqlite: Script {
+            up: include_str!("../migrations/sqlite/0004_failures.up.sql"),
+            down: include_str!("../migrations/sqlite/0004_failures.down.sql"),
+        },
+        postgres: Script {
+            up: include_str!("../migrations/postgres/0004_failures.up.sql"),
+            down: include_str!("../migrations/postgres/0004_failures.down.sql"),
+        },
+    },
+    Migration {
+        version: 5,
+        name: "figures",
+        sqlite: Script {
+            up: include_str!("../migrations/sqlite/0005_figures.up.sql"),
+            down: include_str!("../migrations/sqlite/0005_figures.down.sql"),
+        },
+        postgres: Script {
+            up: include_str!("../migrations/postgres/0005_figures.up.sql"),
+            down: include_str!("../migrations/postgres/0005_figures.down.sql"),
+        },
+    },
+    Migration {
+        version: 6,
+        name: "ttfs",
+        sqlite: Script {
+            up: include_str!("../migrations/sqlite/0006_ttfs.up.sql"),
+            down: include_str!("../migrations/sqlite/0006_ttfs.down.sql"),
+        },
+        postgres: Script {
+            up: include_str!("../migrations/postgres/0006_ttfs.up.sql"),
+            down: include_str!("../migrations/postgres/0006_ttfs.down.sql"),
+        },
+    },
 ];
 
 const MAKE_TABLE_SQLITE: &str = "create table if not exists schema_migrations (

@@ -5,6 +5,7 @@
 pub mod artifact;
 pub mod call;
 pub mod delivery;
+pub mod failure;
 pub mod job;
 pub mod page;
 pub mod problem;
@@ -12,11 +13,16 @@ pub mod queue;
 pub mod signal;
 pub mod task;
 pub mod token;
+pub mod ttfs;
 pub mod worker;
 
 pub use artifact::ArtifactView;
 pub use call::{AbandonedView, CallView};
 pub use delivery::{DeliveryAttemptView, DeliveryDetails, DeliveryView};
+pub use failure::{
+    FailureView, MatchRequest, MatchView, MergeRequest, ReplayFailures, ReplayedView, SignatureOutcome,
+    SignaturePattern, SignatureRequest, SignatureUpdate, SignatureView,
+};
 pub use job::{
     BatchAccepted, BatchRequest, CancelByKey, CancelView, HistoryItem, JobAccepted, JobError, JobRequest, JobView,
     RetryRequest, RetrySettings, WebhookSettings, WhyView,
@@ -27,6 +33,7 @@ pub use queue::{KindSettings, PauseRequest, QueueCounts, QueueSettings, QueueVie
 pub use signal::{EtaRange, NextAction, SignalUpdate, SignalView};
 pub use task::{HealthView, PruningView, TaskView, TasksView};
 pub use token::{Serves, TenantView, TokenCreated, TokenRequest, TokenView};
+pub use ttfs::{TtfsAccepted, TtfsAlert, TtfsEvent, TtfsEvents, TtfsSlo, TtfsSloHour, TtfsSummary};
 pub use worker::{
     ClaimRequest, ClaimView, ClaimedJob, HeartbeatRequest, HeartbeatView, OutcomeKind, OutcomeRequest, OutcomeStatus,
     OutcomeView, SettleRequest, SettleView, WorkerRegistered, WorkerRequest, WorkerView,

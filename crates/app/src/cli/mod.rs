@@ -5,6 +5,7 @@ mod completions;
 mod delivery;
 mod doctor;
 pub(crate) mod exit;
+mod failures;
 mod job;
 mod migrate;
 pub(crate) mod output;
@@ -12,6 +13,8 @@ mod queue;
 pub(crate) mod serve;
 mod tenant;
 mod token;
+mod signature;
+mod ttfs;
 mod verify;
 mod work;
 mod worker;
@@ -69,6 +72,15 @@ pub(crate) enum Command {
     /// Look at workers.
     #[command(subcommand)]
     Worker(worker::Verb),
+    /// Look at known failures, name their causes, confirm and mute them.
+    #[command(subcommand)]
+    Signature(signature::Verb),
+    /// Look at what fails, and run it again.
+    #[command(subcommand)]
+    Failures(failures::Verb),
+    /// Report how long people wait for a first signal.
+    #[command(subcommand)]
+    Ttfs(ttfs::Verb),
     /// Run a program on each job of some queues.
     Work(work::WorkArgs),
 
@@ -90,6 +102,9 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Queue(verb) => queue::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Delivery(verb) => delivery::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Worker(verb) => worker::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Signature(verb) => signature::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Failures(verb) => failures::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Ttfs(verb) => ttfs::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Work(args) => work::run(cli.connection.client()?, args).await,
         Command::Completions(args) => completions::run(&args),
     }

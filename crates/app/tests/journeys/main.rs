@@ -16,5 +16,6 @@ mod nodes;
 mod outage;
 mod serve;
 mod tokens;
+mod signals;
 mod traces;
 mod work;

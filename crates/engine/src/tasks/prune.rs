@@ -19,9 +19,13 @@ impl Task for Prune {
         let pruned = store.prune(self.history_retention_s).await?;
         let deliveries = store.prune_deliveries().await?;
         metrics::counter!("windlass_pruned_total", "kind" => "deliveries").increment(deliveries);
+        let signals = store.prune_signals().await?;
+        let ttfs = store.prune_ttfs().await?;
         metrics::counter!("windlass_pruned_total", "kind" => "jobs").increment(pruned.jobs);
         metrics::counter!("windlass_pruned_total", "kind" => "history").increment(pruned.history);
-        if pruned == Default::default() && deliveries == 0 {
+        metrics::counter!("windlass_pruned_total", "kind" => "signals").increment(signals.signals);
+        metrics::counter!("windlass_pruned_total", "kind" => "ttfs").increment(ttfs);
+        if pruned == Default::default() && deliveries == 0 && signals == Default::default() && ttfs == 0 {
             return Ok(Done::nothing());
         }
         let work = format!(

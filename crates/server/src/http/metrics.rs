@@ -66,6 +66,12 @@ fn describe() {
     describe_gauge!("windlass_deliveries_oldest_due_seconds", "How long the oldest delivery that could go has waited.");
     describe_gauge!("windlass_circuits_open", "Receivers with something due that are left alone for now.");
     describe_counter!("windlass_task_errors_total", "Runs of background tasks that failed, by task.");
+    describe_histogram!("windlass_ttfs_seconds", "Time to first signal as users saw it, by surface.");
+    describe_counter!(
+        "windlass_ttfs_events_total",
+        "Events of the time to first signal, by surface, type and cache hit."
+    );
+    describe_gauge!("windlass_ttfs_alert", "Alerts on the time to first signal; 1 while one holds.");
     describe_gauge!("windlass_figure_faults", "Queues whose kept figures differ from their jobs; 0 is right.");
 }
 

@@ -10,6 +10,8 @@ pub(crate) mod queue;
 pub(crate) mod signal;
 pub(crate) mod token;
 pub(crate) mod webhook;
+pub(crate) mod signature;
+pub(crate) mod ttfs;
 pub(crate) mod worker;
 
 use std::fmt::Display;

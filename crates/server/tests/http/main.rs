@@ -14,4 +14,5 @@ mod mirror;
 mod queues;
 mod tokens;
 mod smtp;
+mod signals;
 mod workers;

@@ -74,6 +74,9 @@ impl Store {
         for (queue, floor) in raised {
             self.floors().set(tenant, queue, floor);
         }
+        if let Claimed::Jobs { jobs, .. } = &claimed {
+            jobs.iter().for_each(|job| self.hints().tell_changed(job.id));
+        }
         if told {
             self.hints().wake(&Topic::Deliveries);
         }

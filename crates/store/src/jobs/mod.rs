@@ -11,6 +11,5 @@ pub mod list;
 pub mod prune;
 pub mod retry;
 pub mod settle;
-pub mod signal;
 pub(crate) mod transition;
 pub mod why;

@@ -20,6 +20,7 @@ use crate::deliveries::notices::{self, Notice, queue_webhooks};
 use crate::effects::Effects;
 use crate::error::StoreError;
 use crate::jobs::end::{Ending, Gone, end};
+use crate::failures;
 use crate::jobs::holds::{self, Holder};
 use crate::lanes::{Lane, LaneCache};
 use crate::tx::{Column, Param, Row, Sql, Tx};
@@ -170,6 +171,8 @@ pub(crate) async fn apply(
     close_claims(tx, claims).await?;
     free(tx, lanes, &let_go, effects).await?;
     free_unique_keys(tx, ended.iter()).await?;
+    let failed = endings.iter().filter(|ending| ending.state == JobState::Failed);
+    failures::feed(tx, &failed.map(|ending| (ending.id, ending.tenant)).collect::<Vec<_>>(), now).await?;
     dead_letters::jobs::bury(tx, steps.iter().filter_map(Step::failed).collect()).await?;
     handlers_ended(tx, &ended, &steps).await?;
     effects.deliveries |= notify(tx, &steps, &of_lane).await?;

@@ -3,11 +3,15 @@
 mod artifacts;
 mod calls;
 mod deliveries;
+mod failures;
 mod jobs;
 mod queues;
 mod signals;
+mod signatures;
+mod streams;
 mod tasks;
 pub(crate) mod tokens;
+mod ttfs;
 mod workers;
 
 use utoipa_axum::router::OpenApiRouter;
@@ -18,6 +22,10 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .merge(jobs::routes())
         .merge(signals::routes())
+        .merge(streams::routes())
+        .merge(signatures::routes())
+        .merge(failures::routes())
+        .merge(ttfs::routes())
         .merge(artifacts::routes())
         .merge(calls::routes())
         .merge(deliveries::routes())
