@@ -14,6 +14,7 @@ mod queues;
 mod subjects;
 mod tokens;
 mod triggers;
+mod signals;
 mod worker;
 mod workers;
 
@@ -24,5 +25,6 @@ pub use dead_letters::DeadLetterPage;
 pub use deliveries::DeliveryFilter;
 pub use error::ClientError;
 pub use jobs::JobFilter;
+pub use signals::ToldSignal;
 pub use wire;
 pub use worker::{HandlerError, JobContext, Statistics, Worker, WorkerBuildError, WorkerBuilder, WorkerError};

@@ -197,3 +197,60 @@ pub const HOOK_TOLERANCE_S: i64 = 300;
 pub const MISSED_AFTER_MS: i64 = 60_000;
 /// Fired slots of schedules are remembered this long.
 pub const SLOTS_KEEP_S: i64 = 7 * 24 * 3_600;
+/// What surrounds a queue's jobs is read at most this often for their signals.
+pub const SURROUNDINGS_MS: u64 = 1_000;
+/// Queues whose surroundings are kept at once.
+pub const SURROUNDINGS_KEPT: usize = 1_000;
+/// Jobs of a queue that are looked at for places in its line; past them a place is worked out from kept counts.
+pub const SURROUNDINGS_LINE: usize = 2_000;
+pub const SURROUNDINGS_WORKERS: usize = 10_000;
+/// Jobs with the same key that are looked at for what happened last.
+pub const PREVIOUS_JOBS: usize = 5;
+/// A normalised error message.
+pub const FAILURE_PATTERN_BYTES: usize = 256;
+pub const FAILURE_PATTERN_TOKENS: usize = 64;
+/// A signature's regular expression as written, and once compiled.
+pub const SIGNATURE_PATTERN_BYTES: usize = 512;
+pub const SIGNATURE_PROGRAM_BYTES: usize = 64 << 10;
+/// How often a signature's regular expression may repeat something: PostgreSQL's own bound.
+pub const SIGNATURE_REPEATS: u32 = 255;
+/// What of a subject or image a signature looks at.
+pub const SIGNATURE_SUBJECT_BYTES: usize = 512;
+/// Failures that are grouped in one transaction, and unrepaired ones that are looked at in one.
+pub const FAILURES_AT_ONCE: usize = 200;
+/// A group of failures proposes a signature after so many samples.
+pub const SIGNATURE_AFTER_SAMPLES: u64 = 3;
+/// Signatures of one tenant.
+pub const SIGNATURES: usize = 1_000;
+/// Repair times kept for one group, and the longest that is waited for.
+pub const REPAIR_SAMPLES: usize = 100;
+pub const REPAIR_S_MAX: i64 = 7 * 24 * 3_600;
+/// Subjects of a failure group that are shown.
+pub const FAILURE_SUBJECTS_SHOWN: usize = 10;
+pub const FAILURES_KEPT_S: i64 = 90 * 24 * 3_600;
+pub const FAILURE_HOURS_KEPT_S: i64 = 7 * 24 * 3_600;
+/// Jobs that one replay of a failure group makes.
+pub const REPLAY_JOBS: usize = 500;
+/// What was said of a job is kept this long after its end.
+pub const SIGNAL_KEPT_S: i64 = 24 * 3_600;
+/// A signature less sure than this, untouched for so long, is disabled.
+pub const SIGNATURE_DOUBTFUL: f64 = 0.3;
+pub const SIGNATURE_UNTOUCHED_S: i64 = 30 * 24 * 3_600;
+/// Ends that one node looks at for its figures between two folds.
+pub const FIGURE_SAMPLES: usize = 256;
+/// Answers on running and waiting jobs that one node remembers, to see whether they hold.
+pub const FIGURE_ANSWERS: usize = 10_000;
+/// Kinds of work whose figures are kept in memory, and for how long.
+pub const FIGURES_KEPT: usize = 10_000;
+pub const FIGURES_MS: u64 = 2_000;
+/// Streams of single jobs that one node keeps open.
+pub const STREAMS: usize = 20_000;
+/// Jobs that a filtered stream looks at.
+pub const STREAM_WINDOW: usize = 200;
+/// Time to first signal: events in one request, their bounds, and how long rollups reach back.
+pub const TTFS_EVENTS: usize = 1_000;
+pub const TTFS_MS_MAX: i64 = 24 * 3_600 * 1_000;
+pub const TTFS_METADATA_BYTES: usize = 64 << 10;
+pub const TTFS_DAYS: i64 = 90;
+pub const TTFS_HOURS: i64 = 7 * 24;
+pub const TTFS_SLO_HOURS: i64 = 24;

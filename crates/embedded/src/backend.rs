@@ -14,7 +14,7 @@ use store::artifacts::Blobs;
 use store::artifacts::put::{ArtifactPut, NewArtifact};
 use store::jobs::claim::{Claimed, ClaimedJob};
 use store::jobs::settle::{End, Outcome, Settled, Status};
-use store::jobs::signal::{SignalChange, Signaled};
+use store::signals::refine::{SignalChange, Signaled};
 use store::subjects::facts::{FactChanges, canonical};
 use store::workers::heartbeat::Heartbeat;
 use store::workers::register::NewWorker;

@@ -22,11 +22,14 @@ use crate::tasks::deliver::Deliver;
 use crate::tasks::dispatch_outbox::DispatchOutbox;
 use crate::tasks::fire_schedules::FireSchedules;
 use crate::tasks::fold_counters::FoldCounters;
+use crate::tasks::fold_figures::FoldFigures;
+use crate::tasks::learn_failures::LearnFailures;
 use crate::tasks::promote_due::PromoteDue;
 use crate::tasks::prune::Prune;
 use crate::tasks::scan_subjects::ScanSubjects;
 use crate::tasks::sweep_calls::SweepCalls;
 use crate::tasks::sweep_leases::SweepLeases;
+use crate::tasks::watch_ttfs::WatchTtfs;
 
 #[derive(Clone)]
 pub struct EngineOptions {
@@ -88,6 +91,9 @@ impl Engine {
         engine.run(CheckCounters);
         engine.run(DispatchOutbox { max_depth: options.max_trigger_depth });
         engine.run(FireSchedules);
+        engine.run(LearnFailures);
+        engine.run(FoldFigures);
+        engine.run(WatchTtfs);
         engine.run(Prune {
             history_retention_s: options.history_retention_s,
             dead_letter_retention_s: options.dead_letter_retention_s,
@@ -135,6 +141,17 @@ impl Engine {
     /// For calls that a user's URL causes.
     pub fn outbound(&self) -> &Outbound {
         &self.outbound
+    }
+
+    /// Runs something beside the tasks until the engine stops.
+    pub fn alongside(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.stop.clone();
+        self.tracker.spawn(async move {
+            tokio::select! {
+                () = work => {}
+                () = stop.cancelled() => {}
+            }
+        });
     }
 
     pub fn store(&self) -> &Store {

@@ -88,7 +88,7 @@ impl Principal {
     }
 
     /// Whether there is no job of its tenant that it may not know of.
-    fn sees_all(&self) -> bool {
+    pub(crate) fn sees_all(&self) -> bool {
         self.has(Right::ReadJobs) && self.queues().is_none()
     }
 

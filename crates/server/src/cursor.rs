@@ -3,6 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use domain::{DeadLetterId, JobId, Label, Name, Time, TokenId, TriggerId, WorkerId};
+use store::failures::list::After;
 use uuid::Uuid;
 
 use crate::error::ApiError;
@@ -155,6 +156,29 @@ fn label(text: &str) -> Result<String, ApiError> {
 
 fn text(listing: u8, cursor: &str) -> Result<String, ApiError> {
     String::from_utf8(decode(listing, cursor)?).map_err(|_| ApiError::invalid_cursor())
+}
+
+pub(crate) fn after_signature(id: Uuid) -> String {
+    encode(b's', id.as_bytes())
+}
+
+pub(crate) fn signature(cursor: Option<&str>) -> Result<Option<Uuid>, ApiError> {
+    cursor.map(|cursor| id(b's', cursor)).transpose()
+}
+
+pub(crate) fn after_failure(after: After) -> String {
+    encode(b'f', &[&after.last_seen_at.micros().to_be_bytes()[..], after.id.as_bytes()].concat())
+}
+
+pub(crate) fn failure(cursor: Option<&str>) -> Result<Option<After>, ApiError> {
+    let after = |cursor| {
+        let place = decode(b'f', cursor)?;
+        let (at, id) = place.split_at_checked(8).ok_or_else(ApiError::invalid_cursor)?;
+        let at = i64::from_be_bytes(at.try_into().map_err(|_| ApiError::invalid_cursor())?);
+        let id = Uuid::from_slice(id).map_err(|_| ApiError::invalid_cursor())?;
+        Ok(After { last_seen_at: Time::from_micros(at), id })
+    };
+    cursor.map(after).transpose()
 }
 
 fn encode(listing: u8, place: &[u8]) -> String {

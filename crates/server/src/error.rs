@@ -130,6 +130,16 @@ impl ApiError {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, code::DIGEST_MISMATCH, detail).at("Repr-Digest")
     }
 
+    pub(crate) fn signature_exists(other: uuid::Uuid) -> Self {
+        let detail = format!("signature {other} has this pattern; change that one");
+        Self::new(StatusCode::CONFLICT, code::SIGNATURE_EXISTS, detail).at("pattern")
+    }
+
+    pub(crate) fn too_many_streams() -> Self {
+        let detail = "as many streams are open on this node as it takes; ask for the signal instead, or another node";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, code::UNAVAILABLE, detail)
+    }
+
     pub(crate) fn limit_reached(detail: impl Display) -> Self {
         Self::new(StatusCode::CONFLICT, code::LIMIT_REACHED, detail)
     }

@@ -151,6 +151,8 @@ impl<T: DeserializeOwned> FromRequestParts<AppState> for Params<T> {
 
 /// A job's id in the path. What is no id answers like an id that nobody has.
 pub(crate) struct PathJob(pub(crate) JobId);
+/// The id of something else in the path, likewise.
+pub(crate) struct PathId(pub(crate) Uuid);
 /// A worker's id in the path, likewise.
 pub(crate) struct PathWorker(pub(crate) WorkerId);
 /// A token's id in the path, likewise.
@@ -190,6 +192,14 @@ impl FromRequestParts<AppState> for PathJob {
 
     async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
         id(parts).await.map(|id| Self(JobId::new(id))).ok_or_else(|| ApiError::not_found("job"))
+    }
+}
+
+impl FromRequestParts<AppState> for PathId {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
+        id(parts).await.map(Self).ok_or_else(|| ApiError::not_found("thing"))
     }
 }
 

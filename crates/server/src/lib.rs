@@ -19,7 +19,9 @@ mod rights;
 mod serve;
 mod signature;
 pub mod smtp;
+mod signal;
 mod state;
+mod streams;
 mod validate;
 mod view;
 
@@ -29,3 +31,4 @@ pub use openapi::document;
 pub use rights::documentation;
 pub use serve::{router, serve};
 pub use state::{AppState, ServerOptions, TriggerDefaults};
+pub use streams::Streams;

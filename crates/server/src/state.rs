@@ -10,6 +10,7 @@ use store::artifacts::Blobs;
 use tokio_util::sync::CancellationToken;
 
 use crate::host::HostCheck;
+use crate::streams::Streams;
 
 #[derive(Clone)]
 pub struct AppState {
@@ -17,6 +18,8 @@ pub struct AppState {
     pub engine: Arc<Engine>,
     pub blobs: Arc<Blobs>,
     pub options: Arc<ServerOptions>,
+    /// The live signals that are being followed.
+    pub streams: Streams,
     /// Once canceled, long-polls answer at once with what they have.
     pub stopping: CancellationToken,
 }
@@ -59,6 +62,9 @@ impl Default for ServerOptions {
 impl AppState {
     pub fn new(engine: Arc<Engine>, blobs: Arc<Blobs>, options: ServerOptions) -> Self {
         let store = engine.store().clone();
-        Self { store, engine, blobs, options: Arc::new(options), stopping: CancellationToken::new() }
+        let streams = Streams::new(store.clone());
+        let followed = streams.clone();
+        engine.alongside(async move { followed.run().await });
+        Self { store, engine, blobs, options: Arc::new(options), streams, stopping: CancellationToken::new() }
     }
 }

@@ -25,7 +25,11 @@ pub(crate) struct Effects {
 impl Store {
     pub(crate) fn announce(&self, effects: &Effects) {
         let hints = self.hints();
-        effects.ended.iter().for_each(|job| hints.wake(&Topic::Ended(*job)));
+        for job in &effects.ended {
+            hints.wake(&Topic::Ended(*job));
+            hints.tell_changed(*job);
+        }
+        self.ended_feed().note(&effects.ended);
         for (tenant, queue) in &effects.ready {
             self.floors().drop_of(*tenant, queue);
             hints.tell(Topic::Ready(*tenant, queue.clone()));

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 
 use domain::{JobId, Name, TenantId, WorkerId};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, broadcast};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Topic {
@@ -31,12 +31,27 @@ pub struct Hints {
     shared: Arc<Shared>,
 }
 
-#[derive(Default)]
+/// Changes that a follower may lag behind by; whoever lags more looks at everything once.
+const CHANGES: usize = 4_096;
+
 struct Shared {
     listeners: Mutex<HashMap<Topic, Vec<Arc<Notify>>>>,
     /// What other nodes should hear of, since the last time it was sent.
     outgoing: Mutex<BTreeSet<Topic>>,
     sender: Notify,
+    /// Jobs that this node changed, for those who follow signals.
+    changes: broadcast::Sender<JobId>,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            listeners: Mutex::default(),
+            outgoing: Mutex::default(),
+            sender: Notify::new(),
+            changes: broadcast::Sender::new(CHANGES),
+        }
+    }
 }
 
 impl Hints {
@@ -65,6 +80,18 @@ impl Hints {
     /// Another delivery may have its turn.
     pub fn deliveries_changed(&self) {
         self.wake(&Topic::Deliveries);
+    }
+
+    /// Jobs that this node changes from now on.
+    pub fn changes(&self) -> broadcast::Receiver<JobId> {
+        self.shared.changes.subscribe()
+    }
+
+    /// Tells those who follow signals on this node; costs nothing while nobody does.
+    pub(crate) fn tell_changed(&self, job: JobId) {
+        if self.shared.changes.receiver_count() > 0 {
+            let _nobody_listens = self.shared.changes.send(job);
+        }
     }
 
     /// Tells this node only.

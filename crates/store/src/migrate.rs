@@ -107,6 +107,54 @@ pub const MIGRATIONS: &[Migration] = &[
             down: include_str!("../migrations/postgres/0007_triggers.down.sql"),
         },
     },
+    Migration {
+        version: 8,
+        name: "signals",
+        sqlite: Script {
+            up: include_str!("../migrations/sqlite/0008_signals.up.sql"),
+            down: include_str!("../migrations/sqlite/0008_signals.down.sql"),
+        },
+        postgres: Script {
+            up: include_str!("../migrations/postgres/0008_signals.up.sql"),
+            down: include_str!("../migrations/postgres/0008_signals.down.sql"),
+        },
+    },
+    Migration {
+        version: 9,
+        name: "failures",
+        sqlite: Script {
+            up: include_str!("../migrations/sqlite/0009_failures.up.sql"),
+            down: include_str!("../migrations/sqlite/0009_failures.down.sql"),
+        },
+        postgres: Script {
+            up: include_str!("../migrations/postgres/0009_failures.up.sql"),
+            down: include_str!("../migrations/postgres/0009_failures.down.sql"),
+        },
+    },
+    Migration {
+        version: 10,
+        name: "figures",
+        sqlite: Script {
+            up: include_str!("../migrations/sqlite/0010_figures.up.sql"),
+            down: include_str!("../migrations/sqlite/0010_figures.down.sql"),
+        },
+        postgres: Script {
+            up: include_str!("../migrations/postgres/0010_figures.up.sql"),
+            down: include_str!("../migrations/postgres/0010_figures.down.sql"),
+        },
+    },
+    Migration {
+        version: 11,
+        name: "ttfs",
+        sqlite: Script {
+            up: include_str!("../migrations/sqlite/0011_ttfs.up.sql"),
+            down: include_str!("../migrations/sqlite/0011_ttfs.down.sql"),
+        },
+        postgres: Script {
+            up: include_str!("../migrations/postgres/0011_ttfs.up.sql"),
+            down: include_str!("../migrations/postgres/0011_ttfs.down.sql"),
+        },
+    },
 ];
 
 const MAKE_TABLE_SQLITE: &str = "create table if not exists schema_migrations (

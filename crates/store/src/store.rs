@@ -11,6 +11,9 @@ use crate::hints::Hints;
 use crate::lanes::LaneCache;
 use crate::tokens::authenticate::TokenCache;
 use crate::triggers::cache::TriggerCache;
+use crate::signals::figures::{EndedFeed, FigureCache};
+use crate::signals::surroundings::SurroundingsCache;
+use crate::signatures::index::SignatureCache;
 use crate::tx::{Operation, Postgres, Sqlite};
 
 /// Where a database is.
@@ -66,6 +69,10 @@ struct Inner {
     floors: Floors,
     batchers: Batchers,
     tokens: TokenCache,
+    surroundings: SurroundingsCache,
+    signatures: SignatureCache,
+    ended: EndedFeed,
+    figures: FigureCache,
 }
 
 enum Backend {
@@ -95,6 +102,10 @@ impl Store {
                 floors: Floors::default(),
                 batchers: Batchers::default(),
                 tokens: TokenCache::default(),
+                surroundings: SurroundingsCache::default(),
+                signatures: SignatureCache::default(),
+                ended: EndedFeed::default(),
+                figures: FigureCache::default(),
             }),
         })
     }
@@ -169,6 +180,22 @@ impl Store {
 
     pub(crate) fn tokens(&self) -> &TokenCache {
         &self.inner.tokens
+    }
+
+    pub(crate) fn surroundings_cache(&self) -> &SurroundingsCache {
+        &self.inner.surroundings
+    }
+
+    pub(crate) fn signature_cache(&self) -> &SignatureCache {
+        &self.inner.signatures
+    }
+
+    pub(crate) fn ended_feed(&self) -> &EndedFeed {
+        &self.inner.ended
+    }
+
+    pub(crate) fn figure_cache(&self) -> &FigureCache {
+        &self.inner.figures
     }
 
     /// A PostgreSQL setting, as the server tells it.

@@ -7,6 +7,7 @@ pub mod call;
 pub mod dead_letter;
 pub mod delivery;
 pub mod event;
+pub mod failure;
 pub mod job;
 pub mod page;
 pub mod problem;
@@ -17,6 +18,7 @@ pub mod subject;
 pub mod task;
 pub mod token;
 pub mod trigger;
+pub mod ttfs;
 pub mod worker;
 
 pub use artifact::ArtifactView;
@@ -27,6 +29,10 @@ pub use dead_letter::{
 };
 pub use delivery::{DeliveryAttemptView, DeliveryDetails, DeliveryView};
 pub use event::{EventAccepted, KvView};
+pub use failure::{
+    FailureView, MatchRequest, MatchView, MergeRequest, ReplayFailures, ReplayedView, SignatureOutcome,
+    SignaturePattern, SignatureRequest, SignatureUpdate, SignatureView,
+};
 pub use job::{
     BatchAccepted, BatchRequest, CancelByKey, CancelView, HistoryItem, JobAccepted, JobError, JobRequest, JobView,
     RetryRequest, RetrySettings, WebhookSettings, WhyView,
@@ -43,6 +49,7 @@ pub use subject::{
 pub use task::{HealthView, PruningView, TaskView, TasksView};
 pub use token::{Serves, TenantView, TokenCreated, TokenRequest, TokenView};
 pub use trigger::{DryRunView, FireRequest, FireView, TriggerRequest, TriggerRetry, TriggerView};
+pub use ttfs::{TtfsAccepted, TtfsAlert, TtfsEvent, TtfsEvents, TtfsSlo, TtfsSloHour, TtfsSummary};
 pub use worker::{
     ClaimRequest, ClaimView, ClaimedJob, HeartbeatRequest, HeartbeatView, OutcomeKind, OutcomeRequest, OutcomeStatus,
     OutcomeView, SettleRequest, SettleView, WorkerRegistered, WorkerRequest, WorkerView,

@@ -70,6 +70,7 @@ pub mod code {
     pub const CALL_OUT_OF_RESOURCES: &str = "call_out_of_resources";
     pub const CALL_BROKEN: &str = "call_broken";
     pub const LIMIT_REACHED: &str = "limit_reached";
+    pub const SIGNATURE_EXISTS: &str = "signature_exists";
     /// Nothing was done; the same request may succeed later.
     pub const UNAVAILABLE: &str = "unavailable";
     /// It may have been done or not.

@@ -40,7 +40,11 @@ pub struct SignalUpdate {
 #[serde(deny_unknown_fields)]
 pub struct NextAction {
     pub label: String,
+    /// `https://…`, `http://…`, or a path of this server.
     pub href: String,
+    /// How to follow it, when not by GET.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]

@@ -6,6 +6,7 @@ mod dead_letter;
 mod delivery;
 mod doctor;
 pub(crate) mod exit;
+mod failures;
 mod job;
 mod kv;
 mod migrate;
@@ -18,6 +19,8 @@ mod tenant;
 mod token;
 mod topic;
 mod trigger;
+mod signature;
+mod ttfs;
 mod verify;
 mod work;
 mod worker;
@@ -93,6 +96,15 @@ pub(crate) enum Command {
     /// Look at what failed for good, and play it again.
     #[command(subcommand)]
     DeadLetter(dead_letter::Verb),
+    /// Look at known failures, name their causes, confirm and mute them.
+    #[command(subcommand)]
+    Signature(signature::Verb),
+    /// Look at what fails, and run it again.
+    #[command(subcommand)]
+    Failures(failures::Verb),
+    /// Report how long people wait for a first signal.
+    #[command(subcommand)]
+    Ttfs(ttfs::Verb),
     /// Run a program on each job of some queues.
     Work(work::WorkArgs),
 
@@ -120,6 +132,9 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Topic(verb) => topic::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Kv(verb) => kv::run(&cli.connection.client()?, verb, cli.output).await,
         Command::DeadLetter(verb) => dead_letter::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Signature(verb) => signature::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Failures(verb) => failures::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Ttfs(verb) => ttfs::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Work(args) => work::run(cli.connection.client()?, args).await,
         Command::Completions(args) => completions::run(&args),
     }

@@ -173,6 +173,17 @@ pub(crate) fn span(duration: SignedDuration) -> String {
     }
 }
 
+/// A row of small bars, the highest for the largest; nothing for zero.
+pub(crate) fn spark(values: &[i64]) -> String {
+    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let most = values.iter().copied().max().unwrap_or(0).max(1);
+    let bar = |value: &i64| match *value {
+        ..=0 => '·',
+        value => BARS[((value - 1) * 8 / most).clamp(0, 7) as usize],
+    };
+    values.iter().map(bar).collect()
+}
+
 /// A time with its distance from now.
 pub(crate) fn moment(at: Timestamp) -> String {
     format!("{at:.0} ({})", relative(at))
@@ -205,6 +216,12 @@ mod tests {
         check(7_200, "2 h ago");
         check(172_800, "2 d ago");
         check(-300, "in 5 m");
+    }
+
+    #[test]
+    fn a_spark_shows_where_much_happened() {
+        assert_eq!(spark(&[0, 1, 4, 8]), "·▁▄█");
+        assert_eq!(spark(&[]), "");
     }
 
     #[test]

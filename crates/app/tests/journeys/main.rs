@@ -17,5 +17,6 @@ mod outage;
 mod serve;
 mod subjects;
 mod tokens;
+mod signals;
 mod traces;
 mod work;

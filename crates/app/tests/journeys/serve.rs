@@ -196,3 +196,30 @@ async fn x11_the_metrics_are_what_prometheus_reads() {
     })
     .await;
 }
+
+/// `promtool check rules` on a file.
+fn check_rules(file: &std::path::Path) {
+    let checked = Command::new("promtool").args(["check", "rules"]).arg(file).output();
+    let checked = checked.expect("promtool is missing: install the Debian package prometheus");
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+}
+
+#[test]
+fn s5_the_alert_rules_and_every_expression_of_the_dashboard_are_good() {
+    let deploy = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+    check_rules(&deploy.join("prometheus/windlass-rules.yml"));
+    let dashboard = std::fs::read(deploy.join("grafana/windlass.json")).expect("the dashboard is there");
+    let dashboard: Value = serde_json::from_slice(&dashboard).expect("the dashboard is JSON");
+    let panels = dashboard["panels"].as_array().expect("it has panels");
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().expect("each shows something"));
+    // As rules, so that promtool reads them; JSON is YAML too.
+    let rules: Vec<Value> = targets
+        .enumerate()
+        .map(|(n, target)| json!({"record": format!("panel:{n}"), "expr": target["expr"]}))
+        .collect();
+    assert!(rules.len() >= 6);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("dashboard.yml");
+    std::fs::write(&file, json!({"groups": [{"name": "dashboard", "rules": rules}]}).to_string()).expect("writes");
+    check_rules(&file);
+}

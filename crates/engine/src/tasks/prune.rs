@@ -20,12 +20,17 @@ impl Task for Prune {
         let pruned = store.prune(self.history_retention_s).await?;
         let deliveries = store.prune_deliveries().await?;
         metrics::counter!("windlass_pruned_total", "kind" => "deliveries").increment(deliveries);
+        let signals = store.prune_signals().await?;
+        let ttfs = store.prune_ttfs().await?;
         metrics::counter!("windlass_pruned_total", "kind" => "jobs").increment(pruned.jobs);
         metrics::counter!("windlass_pruned_total", "kind" => "history").increment(pruned.history);
         let letters = store.prune_dead_letters(self.dead_letter_retention_s).await?;
         store.prune_events().await?;
         metrics::counter!("windlass_pruned_total", "kind" => "dead_letters").increment(letters);
-        if pruned == Default::default() && deliveries == 0 && letters == 0 {
+        metrics::counter!("windlass_pruned_total", "kind" => "signals").increment(signals.signals);
+        metrics::counter!("windlass_pruned_total", "kind" => "ttfs").increment(ttfs);
+        let nothing = pruned == Default::default() && signals == Default::default();
+        if nothing && deliveries == 0 && letters == 0 && ttfs == 0 {
             return Ok(Done::nothing());
         }
         let work = format!(

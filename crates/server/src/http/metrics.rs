@@ -83,6 +83,12 @@ fn describe() {
         "windlass_schedule_slots_total",
         "Slots of schedules that this node fired or left out as missed."
     );
+    describe_histogram!("windlass_ttfs_seconds", "Time to first signal as users saw it, by surface.");
+    describe_counter!(
+        "windlass_ttfs_events_total",
+        "Events of the time to first signal, by surface, type and cache hit."
+    );
+    describe_gauge!("windlass_ttfs_alert", "Alerts on the time to first signal; 1 while one holds.");
     describe_gauge!("windlass_figure_faults", "Queues whose kept figures differ from their jobs; 0 is right.");
 }
 

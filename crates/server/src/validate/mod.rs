@@ -13,6 +13,8 @@ pub(crate) mod subject;
 pub(crate) mod token;
 pub(crate) mod trigger;
 pub(crate) mod webhook;
+pub(crate) mod signature;
+pub(crate) mod ttfs;
 pub(crate) mod worker;
 
 use std::fmt::Display;

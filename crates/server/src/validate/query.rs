@@ -97,14 +97,8 @@ pub(crate) struct JobQuery {
 
 impl JobQuery {
     pub(crate) fn filter(&self) -> Result<JobFilter, ApiError> {
-        let state = |text: &String| {
-            JobState::parse(text).ok_or_else(|| {
-                let all: Vec<&str> = JobState::ALL.iter().map(|state| state.as_str()).collect();
-                ApiError::invalid_query("state", format_args!("state must be one of {}", all.join(", ")))
-            })
-        };
         Ok(JobFilter {
-            state: self.state.as_ref().map(state).transpose()?,
+            state: state("state", &self.state)?,
             queue: name("queue", &self.queue)?,
             kind: name("kind", &self.kind)?,
             affinity: label("affinity", &self.affinity)?,
@@ -119,12 +113,22 @@ impl JobQuery {
     }
 }
 
-fn name(parameter: &str, value: &Option<String>) -> Result<Option<String>, ApiError> {
+pub(crate) fn state(parameter: &str, value: &Option<String>) -> Result<Option<JobState>, ApiError> {
+    let parse = |text: &String| {
+        JobState::parse(text).ok_or_else(|| {
+            let all: Vec<&str> = JobState::ALL.iter().map(|state| state.as_str()).collect();
+            ApiError::invalid_query(parameter, format_args!("{parameter} must be one of {}", all.join(", ")))
+        })
+    };
+    value.as_ref().map(parse).transpose()
+}
+
+pub(crate) fn name(parameter: &str, value: &Option<String>) -> Result<Option<String>, ApiError> {
     let refuse = |error| ApiError::invalid_query(parameter, format_args!("{parameter} {error}"));
     value.as_deref().map(|text| Name::new(text).map(|name| name.to_string()).map_err(refuse)).transpose()
 }
 
-fn label(parameter: &str, value: &Option<String>) -> Result<Option<String>, ApiError> {
+pub(crate) fn label(parameter: &str, value: &Option<String>) -> Result<Option<String>, ApiError> {
     let refuse = |error| ApiError::invalid_query(parameter, format_args!("{parameter} {error}"));
     value.as_deref().map(|text| Label::new(text).map(|label| label.to_string()).map_err(refuse)).transpose()
 }

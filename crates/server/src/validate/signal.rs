@@ -2,7 +2,7 @@
 
 use domain::limits::{LABEL_BYTES, REASON_BYTES, RESULT_BYTES, TAGS, WAIT_S_MAX};
 use domain::{Epoch, JobState};
-use store::jobs::signal::SignalChange;
+use store::signals::refine::SignalChange;
 use wire::{NextAction, RawValue, SignalUpdate};
 
 use super::Place;
@@ -48,6 +48,9 @@ fn next_actions(actions: Vec<NextAction>) -> Result<String, ApiError> {
         let place = Place::Item { of: "next_actions", number };
         place.words("label", action.label.clone(), LABEL_BYTES)?;
         let href = place.words("href", action.href.clone(), HREF_BYTES)?;
+        if !matches!(action.method.as_deref(), None | Some("GET" | "POST" | "PUT" | "DELETE")) {
+            return Err(place.refuse("method", "must be GET, POST, PUT or DELETE"));
+        }
         let leads = ["https://", "http://", "/"].iter().any(|start| href.starts_with(start));
         if !leads || href.starts_with("//") {
             return Err(place.refuse("href", "must begin with https://, http:// or /"));

@@ -57,6 +57,11 @@ impl Api {
         Answer { status: parts.status, headers: parts.headers, body }
     }
 
+    /// The answer as it comes, for one that does not end.
+    pub(crate) async fn raw(&self, request: Request<Body>) -> axum::http::Response<Body> {
+        self.router.clone().oneshot(request).await.unwrap()
+    }
+
     pub(crate) async fn get(&self, path: &str) -> Answer {
         self.ask(request("GET", path).body(Body::empty()).unwrap()).await
     }

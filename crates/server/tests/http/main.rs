@@ -13,6 +13,7 @@ mod jobs;
 mod matrix;
 mod mirror;
 mod queues;
+mod signals;
 mod smtp;
 mod subjects;
 mod tokens;

@@ -94,6 +94,9 @@ impl Store {
         if heard {
             self.hints().wake(&Topic::Outbox);
         }
+        if let Claimed::Jobs { jobs, .. } = &claimed {
+            jobs.iter().for_each(|job| self.hints().tell_changed(job.id));
+        }
         if told {
             self.hints().wake(&Topic::Deliveries);
         }

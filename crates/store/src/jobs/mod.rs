@@ -12,6 +12,5 @@ pub mod prune;
 pub mod retry;
 pub(crate) mod revocations;
 pub mod settle;
-pub mod signal;
 pub(crate) mod transition;
 pub mod why;

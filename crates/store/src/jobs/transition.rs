@@ -21,6 +21,7 @@ use crate::effects::Effects;
 use crate::error::StoreError;
 use crate::events::{self, jobs::JobChange};
 use crate::jobs::end::{Ending, Gone, end};
+use crate::failures;
 use crate::jobs::holds::{self, Holder};
 use crate::jobs::revocations;
 use crate::lanes::{Lane, LaneCache};
@@ -191,6 +192,8 @@ pub(crate) async fn apply(
     close_claims(tx, claims).await?;
     free(tx, lanes, &let_go, effects).await?;
     free_unique_keys(tx, ended.iter()).await?;
+    let ended_badly = endings.iter().filter(|ending| ending.state == JobState::Failed);
+    failures::feed(tx, &ended_badly.map(|ending| (ending.id, ending.tenant)).collect::<Vec<_>>(), tx.now()).await?;
     let failed: Vec<Failed> = steps.iter().filter_map(Step::failed).collect();
     effects.outbox |= !failed.is_empty();
     dead_letters::jobs::bury(tx, failed).await?;

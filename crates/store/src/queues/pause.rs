@@ -15,11 +15,14 @@ impl Store {
         by: String,
         reason: Option<String>,
     ) -> Result<(), StoreError> {
-        self.write(Pause { tenant, name, by, reason }).await
+        self.write(Pause { tenant, name: name.clone(), by, reason }).await?;
+        self.surroundings_cache().forget(tenant, &name);
+        Ok(())
     }
 
     pub async fn resume_queue(&self, tenant: TenantId, name: Name) -> Result<(), StoreError> {
         self.write(Resume { tenant, name: name.clone() }).await?;
+        self.surroundings_cache().forget(tenant, &name);
         self.announce(&Effects { ready: [(tenant, name)].into(), ..Effects::default() });
         Ok(())
     }

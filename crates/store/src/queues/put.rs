@@ -15,7 +15,8 @@ use crate::tx::{Column, Operation, Param, Row, Sql, Tx};
 
 impl Store {
     pub async fn put_queue(&self, tenant: TenantId, name: Name, settings: QueueSettings) -> Result<(), StoreError> {
-        let effects = self.write(Put { tenant, name, settings }).await?;
+        let effects = self.write(Put { tenant, name: name.clone(), settings }).await?;
+        self.surroundings_cache().forget(tenant, &name);
         self.announce(&effects);
         Ok(())
     }

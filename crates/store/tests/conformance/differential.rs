@@ -15,7 +15,7 @@ use store::jobs::enqueue::{EnqueueReply, NewJob};
 use store::jobs::list::JobFilter;
 use store::jobs::retry::Retried;
 use store::jobs::settle::{Outcome, Settled};
-use store::jobs::signal::SignalChange;
+use store::signals::refine::SignalChange;
 use store::tx::{Operation, Param, Sql, Tx};
 use store::workers::heartbeat::Heartbeat;
 use store::workers::register::NewWorker;

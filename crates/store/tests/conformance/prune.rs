@@ -4,7 +4,7 @@ use store::Store;
 use store::jobs::enqueue::{Extras, Idempotency, NewJob};
 use store::jobs::list::JobFilter;
 use store::jobs::settle::End;
-use store::jobs::signal::SignalChange;
+use store::signals::refine::SignalChange;
 use testkit::{job, label, name, on_both};
 
 use crate::support::*;

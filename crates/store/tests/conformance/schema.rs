@@ -105,6 +105,7 @@ async fn x8_both_schemas_have_the_same_indexes() {
     assert_eq!(set(sqlite), set(postgres.into_iter().map(condition).collect()));
 }
 
+/// The summaries of the time to first signal are for people with psql: only PostgreSQL has them.
 #[tokio::test]
 async fn x8_both_schemas_have_the_same_views() {
     let (sqlite, postgres) = both(
@@ -112,7 +113,7 @@ async fn x8_both_schemas_have_the_same_views() {
          where m.type = 'view'",
         "select c.table_name || ' ' || (c.ordinal_position - 1) || ' ' || c.column_name
          from information_schema.columns c join information_schema.tables t using (table_schema, table_name)
-         where c.table_schema = 'windlass' and t.table_type = 'VIEW'",
+         where c.table_schema = 'windlass' and t.table_type = 'VIEW' and c.table_name not like 'ttfs_%'",
     )
     .await;
     assert!(sqlite.len() > 60);

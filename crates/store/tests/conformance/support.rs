@@ -37,6 +37,12 @@ pub(crate) async fn register(store: &Store, queues: &[&str]) -> WorkerId {
     store.register_worker(T, a_worker(queues)).await.expect("registers")
 }
 
+/// A worker of queue `q` whose lease outlasts whatever time the test lets pass.
+pub(crate) async fn patient(store: &Store) -> WorkerId {
+    let worker = NewWorker { lease_ms: 3_600_000, ..a_worker(&["q"]) };
+    store.register_worker(T, worker).await.expect("registers")
+}
+
 pub(crate) async fn claim(store: &Store, worker: WorkerId, max: usize) -> Vec<ClaimedJob> {
     match store.claim(T, worker, max, None).await.expect("claims") {
         Claimed::Jobs { jobs, .. } => jobs,

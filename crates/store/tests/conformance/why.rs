@@ -3,7 +3,7 @@ use domain::{JobId, JobState, QueueSettings};
 use store::Store;
 use store::jobs::enqueue::{Extras, NewJob};
 use store::jobs::settle::End;
-use store::jobs::signal::SignalChange;
+use store::signals::refine::SignalChange;
 use testkit::{job, label, name, on_both};
 
 use crate::support::*;

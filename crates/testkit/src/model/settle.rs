@@ -4,7 +4,7 @@ use domain::job::{Event, Held};
 use domain::{Epoch, JobError, JobState, Outcome, Refusal, State};
 use store::jobs::cancel::Canceled;
 use store::jobs::settle::{End, Status};
-use store::jobs::signal::Signaled;
+use store::signals::refine::Signaled;
 use store::workers::sweep::Swept;
 
 use super::{Model, worker_id};

@@ -10,7 +10,7 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use store::jobs::enqueue::{Extras, Idempotency, NewJob, Unique};
 use store::jobs::settle::{End, Status};
-use store::jobs::signal::Signaled;
+use store::signals::refine::Signaled;
 use store::workers::sweep::Swept;
 
 use super::Model;

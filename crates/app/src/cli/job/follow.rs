@@ -12,6 +12,7 @@ use wire::{JobView, SignalView};
 use super::show;
 use crate::cli::exit::Exit;
 use crate::cli::output::{self, Output, clean};
+use crate::cli::ttfs::FirstSignal;
 
 const EVERY: Duration = Duration::from_secs(1);
 /// How often in a row the server may fail to answer before we give up.
@@ -90,6 +91,7 @@ async fn follow(client: &Client, id: Uuid, timeout: Option<Duration>) -> anyhow:
 
 async fn until_ended(client: &Client, id: Uuid, line: &Line) -> Result<JobView, ClientError> {
     let mut failures = 0;
+    let mut first = FirstSignal::start(client, id);
     // The first look does not wait: something is to be seen at once.
     let mut wait = Duration::ZERO;
     loop {
@@ -98,8 +100,17 @@ async fn until_ended(client: &Client, id: Uuid, line: &Line) -> Result<JobView, 
             Ok(job) => {
                 failures = 0;
                 // The signal tells more, but nothing that waiting depends on.
-                let signal = client.signal(id).await.ok().flatten();
-                line.show(&job, signal.as_ref());
+                match client.told_signal(id).await {
+                    Ok(Some(told)) => {
+                        line.show(&job, Some(&told.signal));
+                        first.rendered(&told).await;
+                    }
+                    Ok(None) => line.show(&job, None),
+                    Err(error) => {
+                        line.show(&job, None);
+                        first.failed(&error).await;
+                    }
+                }
             }
             Err(error) if failures < FAILURES && may_pass(&error) => {
                 failures += 1;
@@ -174,19 +185,28 @@ fn progress_bar() -> ProgressStyle {
         .expect("the template is valid")
 }
 
+/// What the signal says; without one, what the job's own row says.
 fn describe(job: &JobView, signal: Option<&SignalView>) -> String {
     let mut parts = vec![job.state.clone()];
-    if job.attempt > 1 {
-        parts.push(format!("attempt {} of {}", job.attempt, job.max_attempts));
+    match signal {
+        Some(signal) => {
+            parts.extend(job.phase.clone());
+            parts.push(signal.summary.clone());
+            parts.extend(signal.eta_seconds.map(|eta| format!("{} to {} left", seconds(eta.p50), seconds(eta.p90))));
+        }
+        None => {
+            if job.attempt > 1 {
+                parts.push(format!("attempt {} of {}", job.attempt, job.max_attempts));
+            }
+            match job.state.as_str() {
+                "scheduled" => parts.push(format!("due {}", output::relative(job.run_at))),
+                _ => parts.extend(job.phase.clone()),
+            }
+        }
     }
-    match job.state.as_str() {
-        "scheduled" => parts.push(format!("due {}", output::relative(job.run_at))),
-        "working" | "loading" => parts.extend(job.phase.clone()),
-        _ => {}
-    }
-    if let Some(signal) = signal {
-        parts.extend(Some(signal.summary.clone()).filter(|summary| !summary.is_empty() && *summary != job.state));
-        parts.extend(signal.eta_seconds.map(|eta| format!("{:.0} to {:.0} s left", eta.p50, eta.p90)));
-    }
-    clean(&parts.join(", ")).replace('\n', " ")
+    clean(&parts.join(" · ")).replace('\n', " ")
+}
+
+fn seconds(seconds: f64) -> String {
+    output::span(jiff::SignedDuration::from_secs(seconds.ceil() as i64))
 }

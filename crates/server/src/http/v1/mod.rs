@@ -5,15 +5,19 @@ mod calls;
 mod dead_letters;
 mod deliveries;
 mod events;
+mod failures;
 mod jobs;
 mod kv;
 mod processes;
 mod queues;
 mod signals;
 mod subjects;
+mod signatures;
+mod streams;
 mod tasks;
 pub(crate) mod tokens;
 mod triggers;
+mod ttfs;
 mod workers;
 
 use utoipa_axum::router::OpenApiRouter;
@@ -24,6 +28,10 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .merge(jobs::routes())
         .merge(signals::routes())
+        .merge(streams::routes())
+        .merge(signatures::routes())
+        .merge(failures::routes())
+        .merge(ttfs::routes())
         .merge(artifacts::routes())
         .merge(calls::routes())
         .merge(deliveries::routes())

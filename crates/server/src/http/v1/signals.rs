@@ -1,44 +1,86 @@
-//! Signals: what is happening to one job (S1). Derived from the job; a worker refines it.
+//! Signals: what is happening to jobs (S1, S3). Derived from the job; a worker refines them.
 
 use axum::Json;
 use axum::extract::State;
-use domain::{JobState, Right};
-use serde_json::json;
-use serde_json::value::to_raw_value;
-use store::jobs::get::StoredJob;
-use store::jobs::signal::{Signaled, StoredSignal};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use domain::SignalKind;
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use store::jobs::list::JobFilter;
+use store::signals::read::{SignalRead, SignalSource};
+use store::signals::refine::Signaled;
+use store::signals::surroundings::Freshness;
+use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use wire::{EtaRange, NextAction, SignalUpdate, SignalView};
+use wire::{Page, SignalUpdate, SignalView};
 
 use crate::auth::Principal;
+use crate::cursor;
 use crate::error::ApiError;
-use crate::extract::{JsonBody, PathJob};
+use crate::extract::{JsonBody, Params, PathJob};
+use crate::signal::{Told, tell};
 use crate::state::AppState;
+use crate::validate::query::{label, limit};
 use crate::validate::signal::change;
-use crate::view;
+
+const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
+const SIGNAL_SOURCE: HeaderName = HeaderName::from_static("x-signal-source");
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(get, put))
+    OpenApiRouter::new().routes(routes!(get, put)).routes(routes!(list))
 }
 
 /// What is happening to a job.
-#[utoipa::path(get, path = "/jobs/{id}/signal", tag = "signals", params(("id" = Uuid, Path)),
-    responses((status = 200, body = SignalView)))]
+#[utoipa::path(get, path = "/jobs/{id}/signal", tag = "signals",
+    params(("id" = Uuid, Path), ("If-None-Match" = Option<String>, Header, description = "the ETag of an answer before")),
+    responses((status = 200, body = SignalView,
+               headers(("ETag" = String), ("Cache-Status" = String),
+                       ("X-Signal-Source" = String, description = "snapshot, cold_start or failure_index"))),
+              (status = 204, description = "the job is pruned: nothing is known of it now"),
+              (status = 304, description = "nothing has changed")))]
 async fn get(
     State(state): State<AppState>,
     principal: Principal,
     PathJob(id): PathJob,
-) -> Result<Json<SignalView>, ApiError> {
-    let job = state.visible_job(&principal, id).await?;
-    let stored = state.store.stored_signal(principal.tenant, id).await?.unwrap_or_default();
-    let stored = StoredSignal {
-        payload: stored.payload.filter(|_| principal.reads(Right::ReadPayloads, &job)),
-        last_known_outcome: stored.last_known_outcome.filter(|_| principal.reads(Right::ReadResults, &job)),
-        diagnostics: stored.diagnostics.filter(|_| principal.reads(Right::ReadLogs, &job)),
-        ..stored
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    match state.store.signal_source(principal.tenant, id).await? {
+        SignalRead::Found(source) if principal.sees(&source.job) => {
+            Ok(answer(tell(&state.store, &principal, *source).await?, &headers))
+        }
+        SignalRead::Forgotten if principal.sees_all() => Ok(StatusCode::NO_CONTENT.into_response()),
+        _ => Err(ApiError::not_found("job")),
+    }
+}
+
+fn answer(told: Told, asked: &HeaderMap) -> Response {
+    let body = serde_json::to_vec(&told.view).expect("plain data has a JSON form");
+    let hash = Sha256::digest(&body);
+    let tag: String = hash[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+    let tag = format!("\"{tag}\"");
+    let unchanged = asked
+        .get_all(IF_NONE_MATCH)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|one| one.trim() == "*" || one.trim().trim_start_matches("W/") == tag);
+    let cache = match told.freshness {
+        Freshness::Kept => "windlass; hit",
+        Freshness::ReadNow => "windlass; fwd=miss; stored",
     };
-    Ok(Json(signal(job, stored)?))
+    let headers = [
+        (ETAG, HeaderValue::from_str(&tag).expect("hexadecimal digits")),
+        (CACHE_CONTROL, HeaderValue::from_static("private, no-cache")),
+        (CACHE_STATUS, HeaderValue::from_static(cache)),
+        (SIGNAL_SOURCE, HeaderValue::from_static(told.source.as_str())),
+    ];
+    if unchanged {
+        return (StatusCode::NOT_MODIFIED, headers).into_response();
+    }
+    (headers, [(CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response()
 }
 
 /// A worker says how its job goes. A stale epoch is refused.
@@ -52,72 +94,57 @@ async fn put(
 ) -> Result<Json<SignalView>, ApiError> {
     state.check_reached(&principal, id).await?;
     match state.store.signal(principal.tenant, id, change(update)?).await? {
-        // Whoever holds the claim sees all of what it says.
-        Signaled::Applied => {
-            let job = state.store.job(principal.tenant, id).await?.ok_or_else(|| ApiError::not_found("job"))?;
-            let stored = state.store.stored_signal(principal.tenant, id).await?.unwrap_or_default();
-            Ok(Json(signal(job, stored)?))
-        }
-        Signaled::Refused(refusal) => Err(ApiError::refused(refusal)),
-        Signaled::NotFound => Err(ApiError::not_found("job")),
+        Signaled::Applied => {}
+        Signaled::Refused(refusal) => return Err(ApiError::refused(refusal)),
+        Signaled::NotFound => return Err(ApiError::not_found("job")),
+    }
+    match state.store.signal_source(principal.tenant, id).await? {
+        SignalRead::Found(source) => Ok(Json(tell(&state.store, &principal, *source).await?.view)),
+        SignalRead::Forgotten | SignalRead::NotFound => Err(ApiError::not_found("job")),
     }
 }
 
-fn signal(job: StoredJob, stored: StoredSignal) -> Result<SignalView, ApiError> {
-    let kind = match job.state {
-        JobState::Scheduled | JobState::Queued => "queued",
-        JobState::Loading | JobState::Working if job.phase.is_some() => "phase",
-        JobState::Loading | JobState::Working => "started",
-        JobState::Succeeded => "succeeded",
-        JobState::Failed => "failed",
-        JobState::Canceled => "canceled",
-    };
-    let running = job.state.is_claimed();
-    let summary = stored.summary.filter(|_| running).unwrap_or_else(|| summary(&job));
-    let diagnostics = match stored.diagnostics {
-        Some(diagnostics) => view::raw(diagnostics)?,
-        None => to_raw_value(&json!({ "worker": job.worker.map(|worker| worker.uuid()), "attempt": job.attempt }))
-            .expect("plain data has a JSON form"),
-    };
-    let next_actions: Option<Vec<NextAction>> =
-        stored.next_actions.and_then(|actions| serde_json::from_str(&actions).ok());
-    let updated_at = stored.updated_at.map_or(job.updated_at, |at| at.max(job.updated_at));
-    Ok(SignalView {
-        job_id: job.id.uuid(),
-        kind: kind.into(),
-        phase: job.phase.unwrap_or_else(|| "unknown".into()),
-        summary,
-        eta_seconds: stored.eta_s.filter(|_| running).map(|eta_s| EtaRange { p50: eta_s, p90: eta_s }),
-        last_known_outcome: stored.last_known_outcome.map(view::raw).transpose()?,
-        next_actions: next_actions.unwrap_or_default(),
-        diagnostics,
-        predicted: None,
-        payload: stored.payload.map(view::raw).transpose()?,
-        progress: job.progress,
-        run: job.run,
-        version: job.version,
-        created_at: view::time(job.created_at),
-        updated_at: view::time(updated_at),
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct SignalQuery {
+    /// `queued`, `started`, `phase`, `blocked`, `failed`, `succeeded`, `canceled` or `unavailable`.
+    kind: Option<String>,
+    run: Option<String>,
+    /// Items on a page: 1 to 500, 50 unless set.
+    #[param(value_type = Option<u32>)]
+    limit: Option<String>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// Lists signals, newest job first.
+#[utoipa::path(get, path = "/signals", tag = "signals", params(SignalQuery),
+    responses((status = 200, body = Page<SignalView>)))]
+async fn list(
+    State(state): State<AppState>,
+    principal: Principal,
+    Params(query): Params<SignalQuery>,
+) -> Result<Json<Page<SignalView>>, ApiError> {
+    let kind = query.kind.as_deref().map(signal_kind).transpose()?;
+    let filter = principal.narrow(JobFilter { run: label("run", &query.run)?, ..JobFilter::default() });
+    let before = cursor::job(query.cursor.as_deref())?;
+    let limit = limit(query.limit.as_deref())?;
+    let page = state.store.list_signals(principal.tenant, kind, filter, before, limit).await?;
+    let mut items = Vec::with_capacity(page.jobs.len());
+    for (job, said) in page.jobs {
+        let source = SignalSource { job, said, previous: Vec::new(), previous_by: None, has_log: false };
+        let told = tell(&state.store, &principal, source).await?;
+        if kind.is_none_or(|kind| kind.as_str() == told.view.kind) {
+            items.push(told.view);
+        }
+    }
+    Ok(Json(Page { items, next_cursor: page.next.map(cursor::after_job), partial: page.partial }))
+}
+
+fn signal_kind(text: &str) -> Result<SignalKind, ApiError> {
+    SignalKind::parse(text).ok_or_else(|| {
+        let all = SignalKind::ALL.map(SignalKind::as_str).join(", ");
+        ApiError::invalid_query("kind", format_args!("kind must be one of {all}"))
     })
-}
-
-/// One sentence, for when the worker has said nothing.
-fn summary(job: &StoredJob) -> String {
-    let error = job.error.as_ref().map(|error| error.code.as_str());
-    match (job.state, error) {
-        (JobState::Scheduled, Some(code)) => {
-            format!("Attempt {} failed with {code}; it will be tried again.", job.attempt)
-        }
-        (JobState::Scheduled, None) => format!("Scheduled for {}.", view::time(job.run_at)),
-        (JobState::Queued, _) => format!("Waiting in {}.", job.lane.queue),
-        (JobState::Loading, _) => match job.affinity() {
-            Some(affinity) => format!("A worker is loading {affinity}."),
-            None => "A worker is loading what it needs.".into(),
-        },
-        (JobState::Working, _) => format!("A worker is on attempt {} of {}.", job.attempt, job.max_attempts),
-        (JobState::Succeeded, _) => format!("Succeeded on attempt {}.", job.attempt),
-        (JobState::Failed, Some(code)) => format!("Failed with {code} on attempt {}.", job.attempt),
-        (JobState::Failed, None) => format!("Failed on attempt {}.", job.attempt),
-        (JobState::Canceled, _) => "Canceled.".into(),
-    }
 }

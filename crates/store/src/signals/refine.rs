@@ -1,7 +1,9 @@
 //! A worker says how its job goes: phase, progress, summary, and whether it is still loading (S1).
+//!
+//! What it says holds for its claim: the row carries the epoch, and a later attempt does not inherit the summary.
 
 use domain::job::{Event, Held};
-use domain::{Epoch, JobId, JobState, Refusal, State, TenantId, Time};
+use domain::{Epoch, JobId, JobState, Refusal, SignalKind, State, TenantId, Time};
 
 use crate::deliveries::notices::{self, Notice};
 use crate::error::StoreError;
@@ -38,27 +40,29 @@ pub enum Signaled {
 /// What is stored of a job's signal beside its row.
 #[derive(Clone, Debug, Default)]
 pub struct StoredSignal {
+    /// The claim, or the wait, in which it was said.
+    pub epoch: Epoch,
+    pub kind: Option<SignalKind>,
     pub summary: Option<String>,
     pub eta_s: Option<f64>,
     pub last_known_outcome: Option<String>,
     pub next_actions: Option<String>,
     pub diagnostics: Option<String>,
     pub payload: Option<String>,
-    pub updated_at: Option<Time>,
+    pub updated_at: Time,
 }
 
 impl Store {
     pub async fn signal(&self, tenant: TenantId, job: JobId, change: SignalChange) -> Result<Signaled, StoreError> {
         let moves = change.state.is_some();
         let signaled = self.write(Signal { tenant, job, change, lanes: self.lanes().clone() }).await?;
+        if signaled == Signaled::Applied {
+            self.hints().tell_changed(job);
+        }
         if moves {
             self.hints().wake(&Topic::Deliveries);
         }
         Ok(signaled)
-    }
-
-    pub async fn stored_signal(&self, tenant: TenantId, job: JobId) -> Result<Option<StoredSignal>, StoreError> {
-        self.read(Get { tenant, job }).await
     }
 }
 
@@ -73,17 +77,20 @@ const UPDATE: Sql = Sql::both(&["update jobs set phase = coalesce($2, phase), pr
          state = $4, begun_at = coalesce(begun_at, $5), version = version + 1, updated_at = $6
      where id = $1"]);
 const UPSERT: Sql = Sql::both(&["insert into signals
-         (job, tenant, summary, eta_s, last_known_outcome, next_actions, diagnostics, payload, updated_at)
-     values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
-     on conflict (job) do update set summary = coalesce(excluded.summary, signals.summary), eta_s = excluded.eta_s,
+         (job, tenant, summary, eta_s, last_known_outcome, next_actions, diagnostics, payload, updated_at, epoch)
+     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+     on conflict (job) do update set eta_s = excluded.eta_s,
+         summary = coalesce(excluded.summary, case when signals.epoch = excluded.epoch then signals.summary end),
          last_known_outcome = coalesce(excluded.last_known_outcome, signals.last_known_outcome),
          next_actions = coalesce(excluded.next_actions, signals.next_actions),
          diagnostics = coalesce(excluded.diagnostics, signals.diagnostics),
-         payload = coalesce(excluded.payload, signals.payload), updated_at = excluded.updated_at"]);
+         payload = coalesce(excluded.payload, signals.payload), updated_at = excluded.updated_at,
+         epoch = excluded.epoch"]);
 const ENDED: Sql = Sql::both(&["select epoch from ended where id = $1 and tenant = $2"]);
-const SIGNAL: Sql =
-    Sql::both(&["select summary, eta_s, last_known_outcome, next_actions, diagnostics, payload, updated_at
-     from signals where job = $1 and tenant = $2"]);
+const SIGNAL: Sql = Sql::both(&[
+    "select summary, eta_s, last_known_outcome, next_actions, diagnostics, payload, updated_at, epoch, kind
+     from signals where job = $1 and tenant = $2",
+]);
 
 impl Operation for Signal {
     const WATCHES_TRIGGERS: bool = true;
@@ -164,30 +171,25 @@ impl Signal {
             Param::json(diagnostics.as_deref()),
             Param::json(payload.as_deref()),
             Param::Time(tx.now()),
+            Param::Int(self.change.epoch.0),
         ];
         tx.execute(&UPSERT, &params).await.map(|_| ())
     }
 }
 
-struct Get {
-    tenant: TenantId,
-    job: JobId,
-}
-
-impl Operation for Get {
-    type Output = Option<StoredSignal>;
-
-    async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<StoredSignal>, StoreError> {
-        let row = tx.query_opt(&SIGNAL, &[Param::from(self.job), Param::Int(self.tenant.0)]).await?;
-        let Some(row) = row else { return Ok(None) };
-        Ok(Some(StoredSignal {
-            summary: row.opt_text(0)?,
-            eta_s: row.opt_real(1)?,
-            last_known_outcome: row.opt_text(2)?,
-            next_actions: row.opt_text(3)?,
-            diagnostics: row.opt_text(4)?,
-            payload: row.opt_text(5)?,
-            updated_at: row.opt_time(6)?,
-        }))
-    }
+/// What was said of the job, if anything was.
+pub(crate) async fn stored(tx: &mut Tx<'_>, tenant: TenantId, job: JobId) -> Result<Option<StoredSignal>, StoreError> {
+    let row = tx.query_opt(&SIGNAL, &[Param::from(job), Param::Int(tenant.0)]).await?;
+    let Some(row) = row else { return Ok(None) };
+    Ok(Some(StoredSignal {
+        summary: row.opt_text(0)?,
+        eta_s: row.opt_real(1)?,
+        last_known_outcome: row.opt_text(2)?,
+        next_actions: row.opt_text(3)?,
+        diagnostics: row.opt_text(4)?,
+        payload: row.opt_text(5)?,
+        updated_at: row.time(6)?,
+        epoch: Epoch(row.int(7)?),
+        kind: row.opt_text(8)?.and_then(|kind| SignalKind::parse(&kind)),
+    }))
 }

@@ -1,0 +1,100 @@
+//! Signatures, failures and the time to first signal.
+
+use reqwest::{Method, StatusCode};
+use uuid::Uuid;
+use wire::{
+    FailureView, MatchRequest, MatchView, MergeRequest, Page, ReplayFailures, ReplayedView, SignalView,
+    SignatureRequest, SignatureUpdate, SignatureView, TtfsAccepted, TtfsEvent, TtfsEvents, TtfsSlo, TtfsSummary,
+};
+
+use crate::client::Client;
+use crate::error::ClientError;
+
+/// A signal, with what its answer said of itself.
+#[derive(Debug, Clone)]
+pub struct ToldSignal {
+    pub signal: SignalView,
+    /// `snapshot`, `cold_start` or `failure_index`.
+    pub source: Option<String>,
+    pub cache_hit: bool,
+}
+
+impl Client {
+    /// What is happening to the job, and where that was told from; `None` where nothing is known.
+    pub async fn told_signal(&self, id: Uuid) -> Result<Option<ToldSignal>, ClientError> {
+        let request = self.get(&["jobs", &id.to_string(), "signal"]).timeout(self.timeout());
+        let response = self.send(request).await?;
+        if response.status() == StatusCode::NO_CONTENT {
+            return Ok(None);
+        }
+        let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let (source, cache) = (header("x-signal-source"), header("cache-status"));
+        let signal = crate::client::read(response).await?;
+        Ok(Some(ToldSignal { signal, source, cache_hit: cache.is_some_and(|cache| cache.contains("; hit")) }))
+    }
+
+    pub async fn signatures(&self, cursor: Option<&str>) -> Result<Page<SignatureView>, ClientError> {
+        let query: Vec<_> = cursor.map(|cursor| ("cursor", cursor)).into_iter().collect();
+        self.answer(self.get(&["signatures"]).query(&query)).await
+    }
+
+    pub async fn signature(&self, id: Uuid) -> Result<SignatureView, ClientError> {
+        self.answer(self.get(&["signatures", &id.to_string()])).await
+    }
+
+    pub async fn make_signature(&self, request: &SignatureRequest) -> Result<SignatureView, ClientError> {
+        self.post(&["signatures"], request).await
+    }
+
+    /// What is left out stays.
+    pub async fn change_signature(&self, id: Uuid, update: &SignatureUpdate) -> Result<SignatureView, ClientError> {
+        self.answer(self.request(Method::PUT, &["signatures", &id.to_string()]).json(update)).await
+    }
+
+    pub async fn delete_signature(&self, id: Uuid) -> Result<(), ClientError> {
+        self.done(self.request(Method::DELETE, &["signatures", &id.to_string()])).await
+    }
+
+    /// Makes two signatures of one cause one: `id` goes, `into` stays.
+    pub async fn merge_signature(&self, id: Uuid, into: Uuid) -> Result<SignatureView, ClientError> {
+        self.post(&["signatures", &id.to_string(), "merge"], &MergeRequest { into }).await
+    }
+
+    /// The signature that tells most of a failure, if one does.
+    pub async fn match_signature(&self, failure: &MatchRequest) -> Result<Option<MatchView>, ClientError> {
+        let request = self.request(Method::POST, &["signatures", "match"]).json(failure).timeout(self.timeout());
+        let response = self.send(request).await?;
+        if response.status() == StatusCode::NO_CONTENT {
+            return Ok(None);
+        }
+        crate::client::read(response).await.map(Some)
+    }
+
+    /// Failure groups, the one seen last first.
+    pub async fn failures(&self, cursor: Option<&str>) -> Result<Page<FailureView>, ClientError> {
+        let query: Vec<_> = cursor.map(|cursor| ("cursor", cursor)).into_iter().collect();
+        self.answer(self.get(&["failures"]).query(&query)).await
+    }
+
+    pub async fn failure(&self, group: Uuid) -> Result<FailureView, ClientError> {
+        self.answer(self.get(&["failures", &group.to_string()])).await
+    }
+
+    /// Runs the jobs of a failure group again.
+    pub async fn replay_failures(&self, group: Uuid, limit: Option<usize>) -> Result<ReplayedView, ClientError> {
+        self.post(&["failures", &group.to_string(), "replay"], &ReplayFailures { limit }).await
+    }
+
+    pub async fn record_ttfs(&self, events: Vec<TtfsEvent>) -> Result<TtfsAccepted, ClientError> {
+        self.post(&["ttfs", "events"], &TtfsEvents { events }).await
+    }
+
+    /// `by` is `hour` or `day`.
+    pub async fn ttfs_summary(&self, by: &str) -> Result<Page<TtfsSummary>, ClientError> {
+        self.answer(self.get(&["ttfs", "summary"]).query(&[("by", by)])).await
+    }
+
+    pub async fn ttfs_slo(&self) -> Result<TtfsSlo, ClientError> {
+        self.answer(self.get(&["ttfs", "slo"])).await
+    }
+}

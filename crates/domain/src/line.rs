@@ -1,0 +1,139 @@
+//! The line in which queued jobs stand, and a job's place in it.
+//!
+//! The order is that of the claim (Q6) as far as it can be known beforehand: priority, then what the workers hold
+//! already, then age.
+
+use std::collections::BTreeMap;
+
+use crate::claim::Affinity;
+use crate::id::JobId;
+use crate::time::Time;
+
+/// A job that waits, with what its place depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    pub id: JobId,
+    pub priority: i32,
+    pub run_at: Time,
+    pub affinity: Affinity,
+    /// Which of the line's kinds of work it is: the caller's own number.
+    pub lane: i64,
+}
+
+/// Those that a line was looked at for.
+#[derive(Clone, Debug, Default)]
+pub struct Line {
+    /// The oldest of each lane.
+    pub waiting: Vec<Waiting>,
+    /// Up to where the look reached, when some lane has more than was looked at: what is younger may be missing.
+    pub complete_until: Option<Time>,
+    /// All that wait in the queue, from kept counts.
+    pub queued: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    pub ahead: u64,
+    pub is_estimate: bool,
+    pub ahead_by_affinity: Vec<(String, u64)>,
+    /// How many of those ahead are of which lane.
+    pub ahead_by_lane: BTreeMap<i64, u64>,
+}
+
+impl Line {
+    /// Where a job stands among those that some worker of `served` could take before it.
+    pub fn place(&self, job: &Waiting, loaded: &[&str], now: Time) -> Place {
+        let holds = |affinity: &Affinity| match affinity {
+            Some(affinity) => loaded.contains(&affinity.as_str()),
+            None => false,
+        };
+        let key = |waiting: &Waiting| {
+            (std::cmp::Reverse(waiting.priority), !holds(&waiting.affinity), waiting.run_at, waiting.id)
+        };
+        let mine = key(job);
+        let mut place = Place::default();
+        let mut by_affinity: BTreeMap<&str, u64> = BTreeMap::new();
+        for waiting in self.waiting.iter().filter(|waiting| waiting.id != job.id && key(waiting) < mine) {
+            place.ahead += 1;
+            *place.ahead_by_lane.entry(waiting.lane).or_default() += 1;
+            if let Some(affinity) = &waiting.affinity {
+                *by_affinity.entry(affinity.as_str()).or_default() += 1;
+            }
+        }
+        let mut by_affinity: Vec<(String, u64)> = by_affinity.into_iter().map(|(a, n)| (a.to_owned(), n)).collect();
+        by_affinity.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
+        place.ahead_by_affinity = by_affinity;
+        if let Some(until) = self.complete_until.filter(|until| job.run_at > *until) {
+            self.estimate(job, until, now, &mut place);
+        }
+        place
+    }
+
+    /// Past the look, jobs are taken to have come evenly: the share of time says the share of the line.
+    fn estimate(&self, job: &Waiting, until: Time, now: Time, place: &mut Place) {
+        let looked_at = place.ahead;
+        let unseen = self.queued.saturating_sub(self.waiting.len() as u64);
+        let span = now.ms_since(until).max(1) as f64;
+        let share = (job.run_at.ms_since(until).max(0) as f64 / span).min(1.0);
+        place.ahead = looked_at + (unseen as f64 * share).round() as u64;
+        place.is_estimate = true;
+        // Those not seen are taken to be like those that were.
+        if looked_at > 0 {
+            let scale = place.ahead as f64 / looked_at as f64;
+            for count in place.ahead_by_lane.values_mut() {
+                *count = (*count as f64 * scale).round() as u64;
+            }
+        } else if place.ahead > 0 {
+            place.ahead_by_lane.insert(job.lane, place.ahead);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::name::Label;
+
+    fn waiting(number: u128, priority: i32, affinity: Option<&str>) -> Waiting {
+        Waiting {
+            id: JobId::new(Uuid::from_u128(number)),
+            priority,
+            run_at: Time::from_seconds(number as i64),
+            affinity: affinity.map(Label::stored),
+            lane: i64::from(priority),
+        }
+    }
+
+    fn line(waiting: Vec<Waiting>) -> Line {
+        Line { queued: waiting.len() as u64, waiting, complete_until: None }
+    }
+
+    #[test]
+    fn s1_priority_counts_first_then_what_is_loaded_then_age() {
+        let line = line(vec![
+            waiting(1, 0, Some("llama3")),
+            waiting(2, 0, Some("mistral")),
+            waiting(3, 5, None),
+            waiting(9, 0, Some("mistral")),
+        ]);
+        let now = Time::from_seconds(20);
+        let me = waiting(4, 0, Some("llama3"));
+        let place = line.place(&me, &["mistral"], now);
+        assert_eq!((place.ahead, place.is_estimate), (4, false), "the younger mistral job goes first too");
+        assert_eq!(place.ahead_by_affinity, [("mistral".to_owned(), 2), ("llama3".to_owned(), 1)]);
+        assert_eq!(line.place(&me, &["llama3"], now).ahead, 2, "one more urgent, one older with the same model");
+        assert_eq!(line.place(&waiting(10, 9, None), &[], now).ahead, 0);
+        assert_eq!(line.place(&waiting(2, 0, Some("mistral")), &[], now).ahead, 2, "a job does not wait for itself");
+    }
+
+    #[test]
+    fn s1_past_the_look_the_place_is_worked_out_and_says_so() {
+        let first: Vec<Waiting> = (0..100).map(|n| waiting(n, 0, None)).collect();
+        let line = Line { waiting: first, complete_until: Some(Time::from_seconds(99)), queued: 1_100 };
+        let place = line.place(&waiting(599, 0, None), &[], Time::from_seconds(1_099));
+        assert!(place.is_estimate);
+        assert_eq!((place.ahead, place.ahead_by_lane[&0]), (600, 600));
+    }
+}

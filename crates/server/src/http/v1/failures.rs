@@ -1,0 +1,94 @@
+//! Failure groups: what fails, how often, since when, and all of it again (S7).
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use domain::limits::REPLAY_JOBS;
+use store::failures::list::{After, FailureGroup};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use wire::{FailureView, Page, ReplayFailures, ReplayedView};
+
+use crate::auth::Principal;
+use crate::cursor;
+use crate::error::ApiError;
+use crate::extract::{OptionalJson, Params, PathId};
+use crate::state::AppState;
+use crate::validate::query::{PageQuery, limit};
+use crate::view;
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get)).routes(routes!(replay))
+}
+
+/// Lists failure groups, the one seen last first.
+#[utoipa::path(get, path = "/failures", tag = "failures", params(PageQuery),
+    responses((status = 200, body = Page<FailureView>)))]
+async fn list(
+    State(state): State<AppState>,
+    principal: Principal,
+    Params(query): Params<PageQuery>,
+) -> Result<Json<Page<FailureView>>, ApiError> {
+    let after = cursor::failure(query.cursor.as_deref())?;
+    let limit = limit(query.limit.as_deref())?;
+    let groups = state.store.list_failures(principal.tenant, after, limit).await?;
+    let next = |last: &FailureGroup| After { last_seen_at: last.last_seen_at, id: last.id };
+    let next_cursor = groups.last().filter(|_| groups.len() == limit).map(|last| cursor::after_failure(next(last)));
+    Ok(Json(Page { items: groups.into_iter().map(shown).collect(), next_cursor, partial: false }))
+}
+
+/// One failure group.
+#[utoipa::path(get, path = "/failures/{id}", tag = "failures", params(("id" = Uuid, Path)),
+    responses((status = 200, body = FailureView)))]
+async fn get(
+    State(state): State<AppState>,
+    principal: Principal,
+    PathId(id): PathId,
+) -> Result<Json<FailureView>, ApiError> {
+    let group = state.store.failure_group(principal.tenant, id).await?;
+    Ok(Json(shown(group.ok_or_else(|| ApiError::not_found("failure group"))?)))
+}
+
+/// Runs the jobs of a failure group again, each as a new job linked to it. Twice is once.
+#[utoipa::path(post, path = "/failures/{id}/replay", tag = "failures", params(("id" = Uuid, Path)),
+    request_body = Option<ReplayFailures>, responses((status = 202, body = ReplayedView)))]
+async fn replay(
+    State(state): State<AppState>,
+    principal: Principal,
+    PathId(id): PathId,
+    OptionalJson(request): OptionalJson<ReplayFailures>,
+) -> Result<(StatusCode, Json<ReplayedView>), ApiError> {
+    let limit = request.limit.unwrap_or(REPLAY_JOBS);
+    if !(1..=REPLAY_JOBS).contains(&limit) {
+        return Err(ApiError::invalid_field("limit", format_args!("must be from 1 to {REPLAY_JOBS}")));
+    }
+    let replayed = state.store.replay_failures(principal.tenant, id, limit, &principal.name).await?;
+    let replayed = replayed.ok_or_else(|| ApiError::not_found("failure group"))?;
+    let jobs = replayed.made.iter().map(|job| job.uuid()).collect();
+    Ok((StatusCode::ACCEPTED, Json(ReplayedView { jobs, retried_before: replayed.before, gone: replayed.gone })))
+}
+
+fn shown(group: FailureGroup) -> FailureView {
+    let trend = group.trend().into();
+    let mut repairs = group.repairs_s;
+    repairs.sort_by(f64::total_cmp);
+    FailureView {
+        group_id: group.id,
+        error_code: group.error_code,
+        message_pattern: group.message_pattern,
+        example: group.example,
+        phase: group.phase,
+        kind: group.kind,
+        count: group.count,
+        first_seen: view::time(group.first_seen_at),
+        last_seen: view::time(group.last_seen_at),
+        last_job_id: group.last_job,
+        subjects: group.subjects,
+        subject_count: group.subject_count,
+        signature_id: group.signature,
+        trend,
+        hourly: group.hourly,
+        repair_p50_seconds: repairs.get(repairs.len() / 2).copied(),
+        recurred_at: group.recurred_at.map(view::time),
+    }
+}

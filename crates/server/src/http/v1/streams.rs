@@ -1,0 +1,258 @@
+//! Signals as server-sent events: of one job, and of all that match a filter (S3).
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use domain::limits::STREAM_WINDOW;
+use domain::{JobId, JobState, TenantId};
+use futures_util::stream::{Stream, unfold};
+use serde::Deserialize;
+use store::Store;
+use store::jobs::list::JobFilter;
+use store::signals::read::{SignalRead, SignalSource};
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use wire::SignalView;
+
+use crate::auth::Principal;
+use crate::error::ApiError;
+use crate::extract::{Params, PathJob, header};
+use crate::signal::tell;
+use crate::state::AppState;
+use crate::streams::{Streams, Watching};
+use crate::validate::query::{label, name, state as job_state};
+
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(job)).routes(routes!(all))
+}
+
+/// Follows one job: an event `signal` for each change, its id the signal's version, until the job has ended.
+#[utoipa::path(get, path = "/jobs/{id}/stream", tag = "streams",
+    params(("id" = Uuid, Path), ("Last-Event-ID" = Option<i64>, Header, description = "go on after this version")),
+    responses((status = 200, content_type = "text/event-stream", body = SignalView),
+              (status = 204, description = "the job has ended and its last signal was seen")))]
+async fn job(
+    State(state): State<AppState>,
+    principal: Principal,
+    PathJob(id): PathJob,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let seen: Option<i64> = header(&headers, &LAST_EVENT_ID)?.and_then(|text| text.parse().ok());
+    let source = match state.store.signal_source(principal.tenant, id).await? {
+        SignalRead::Found(source) if principal.sees(&source.job) => *source,
+        SignalRead::Forgotten if principal.sees_all() => return Ok(StatusCode::NO_CONTENT.into_response()),
+        _ => return Err(ApiError::not_found("job")),
+    };
+    if source.job.state.is_terminal() && seen == Some(source.job.version) {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    let too_many = || ApiError::too_many_streams();
+    let watching = state.streams.watch(id, source.job.version).ok_or_else(too_many)?;
+    let follow = Follow {
+        state,
+        principal,
+        source,
+        watching,
+        sent: seen.map(|version| (version, None)),
+        ended: false,
+    };
+    Ok(sse(unfold(follow, Follow::next)))
+}
+
+fn sse(events: impl Stream<Item = Result<Event, Infallible>> + Send + 'static) -> Response {
+    let headers = [("cache-control", "no-store"), ("x-accel-buffering", "no")];
+    (headers, Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE))).into_response()
+}
+
+fn event(view: &SignalView) -> (String, Event) {
+    let body = serde_json::to_string(view).expect("plain data has a JSON form");
+    (body.clone(), Event::default().event("signal").id(view.version.to_string()).data(body))
+}
+
+/// One reader of one job.
+struct Follow {
+    state: AppState,
+    principal: Principal,
+    source: SignalSource,
+    watching: Watching,
+    /// The version that the reader has, and its text when we sent it.
+    sent: Option<(i64, Option<String>)>,
+    ended: bool,
+}
+
+impl Follow {
+    /// The next event; it is made only when the reader takes it.
+    async fn next(mut self) -> Option<(Result<Event, Infallible>, Self)> {
+        if self.ended {
+            return None;
+        }
+        loop {
+            let current = self.source.job.version;
+            let told = tell(&self.state.store, &self.principal, self.source.clone()).await.ok();
+            if let Some(told) = told {
+                let (body, event) = event(&told.view);
+                let known = match &self.sent {
+                    None => false,
+                    Some((version, None)) => *version == current,
+                    Some((version, Some(text))) => *version == current && *text == body,
+                };
+                if !known {
+                    self.sent = Some((current, Some(body)));
+                    self.ended = self.source.job.state.is_terminal();
+                    return Some((Ok(event), self));
+                }
+                if let Some((_, text @ None)) = &mut self.sent {
+                    *text = Some(body);
+                }
+            }
+            let every = self.streams.overlay_every();
+            tokio::select! {
+                changed = self.watching.version.changed() => changed.ok()?,
+                () = tokio::time::sleep(every) => {}
+                () = self.state.ended(&self.principal) => return None,
+            }
+            let version = *self.watching.version.borrow_and_update();
+            if version != self.source.job.version {
+                // Away for a moment, or pruned: then the look finds nothing and the stream ends with the job.
+                match self.state.store.signal_source(self.principal.tenant, self.source.job.id).await {
+                    Ok(SignalRead::Found(source)) => self.source = *source,
+                    Ok(_) => return None,
+                    Err(_) => {}
+                }
+            }
+        }
+    }
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct StreamQuery {
+    queue: Option<String>,
+    kind: Option<String>,
+    subject: Option<String>,
+    /// The job's state.
+    state: Option<String>,
+    run: Option<String>,
+}
+
+/// Follows all jobs that match: first their present signals, then each change.
+///
+/// A stream tells states, not every step between: a reader that is slow, or was away, gets the newest.
+#[utoipa::path(get, path = "/stream", tag = "streams", params(StreamQuery),
+    responses((status = 200, content_type = "text/event-stream", body = SignalView)))]
+async fn all(
+    State(state): State<AppState>,
+    principal: Principal,
+    Params(query): Params<StreamQuery>,
+) -> Result<Response, ApiError> {
+    let filter = principal.narrow(JobFilter {
+        queue: name("queue", &query.queue)?,
+        kind: name("kind", &query.kind)?,
+        subject: label("subject", &query.subject)?,
+        run: label("run", &query.run)?,
+        ..JobFilter::default()
+    });
+    let survey = Survey {
+        wanted: job_state("state", &query.state)?,
+        filter,
+        changes: state.store.hints().changes(),
+        state,
+        principal,
+        seen: HashMap::new(),
+        waiting: Vec::new(),
+        looked: false,
+    };
+    Ok(sse(unfold(survey, Survey::next)))
+}
+
+/// One reader of many jobs.
+struct Survey {
+    state: AppState,
+    principal: Principal,
+    filter: JobFilter,
+    wanted: Option<JobState>,
+    changes: broadcast::Receiver<JobId>,
+    /// The versions that were sent.
+    seen: HashMap<JobId, i64>,
+    /// Jobs whose signal is to be sent, the next one last.
+    waiting: Vec<JobId>,
+    looked: bool,
+}
+
+impl Survey {
+    async fn next(mut self) -> Option<(Result<Event, Infallible>, Self)> {
+        loop {
+            while let Some(job) = self.waiting.pop() {
+                if let Some(event) = self.signal(job).await {
+                    return Some((Ok(event), self));
+                }
+            }
+            if self.looked {
+                self.wait().await?;
+            }
+            self.looked = true;
+            self.look().await;
+        }
+    }
+
+    /// Until something changed on this node, or the time for a look has come. Nothing when the server stops.
+    async fn wait(&mut self) -> Option<()> {
+        tokio::select! {
+            () = self.state.ended(&self.principal) => None,
+            () = tokio::time::sleep(LOOK_EVERY) => Some(()),
+            changed = self.changes.recv() => {
+                self.waiting.extend(changed.ok());
+                while self.waiting.len() < STREAM_WINDOW && let Ok(job) = self.changes.try_recv() {
+                    self.waiting.push(job);
+                }
+                Some(())
+            }
+        }
+    }
+
+    /// The newest jobs that match, for what other nodes changed and for what was missed.
+    async fn look(&mut self) {
+        let page = self.state.store.list_jobs(self.principal.tenant, self.filter.clone(), None, STREAM_WINDOW).await;
+        let Ok(page) = page else { return };
+        let changed = page.jobs.iter().filter(|job| self.seen.get(&job.id) != Some(&job.version));
+        self.waiting.extend(changed.map(|job| job.id));
+        if self.seen.len() > 10 * STREAM_WINDOW {
+            let newest: std::collections::HashSet<JobId> = page.jobs.iter().map(|job| job.id).collect();
+            self.seen.retain(|job, _| newest.contains(job));
+        }
+    }
+
+    async fn signal(&mut self, job: JobId) -> Option<Event> {
+        let Ok(SignalRead::Found(source)) = self.state.store.signal_source(self.principal.tenant, job).await else { return None };
+        let version = source.job.version;
+        if self.seen.insert(job, version) == Some(version) || !self.matches(&source) {
+            return None;
+        }
+        let told = tell(&self.state.store, &self.principal, *source).await.ok()?;
+        Some(event(&told.view).1)
+    }
+
+    fn matches(&self, source: &SignalSource) -> bool {
+        let job = &source.job;
+        let same = |wanted: &Option<String>, got: Option<&str>| wanted.is_none() || wanted.as_deref() == got;
+        self.principal.sees(job)
+            && same(&self.filter.queue, Some(job.lane.queue.as_str()))
+            && same(&self.filter.kind, Some(job.lane.kind.as_str()))
+            && same(&self.filter.subject, job.subject.as_deref())
+            && same(&self.filter.run, job.run.as_deref())
+            && self.wanted.is_none_or(|wanted| wanted == job.state)
+    }
+}

@@ -1,0 +1,113 @@
+//! Time to first signal: events in, rollups out (S4, S5).
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::Deserialize;
+use store::ttfs::summary::{By, SloHour, Summary};
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use wire::{Page, TtfsAccepted, TtfsAlert, TtfsEvents, TtfsSlo, TtfsSloHour, TtfsSummary};
+
+use crate::auth::Principal;
+use crate::error::ApiError;
+use crate::extract::{JsonBody, Params};
+use crate::state::AppState;
+use crate::validate::ttfs;
+use crate::view;
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(record)).routes(routes!(summary)).routes(routes!(slo))
+}
+
+/// Records events as users saw them.
+#[utoipa::path(post, path = "/ttfs/events", tag = "ttfs", request_body = TtfsEvents,
+    responses((status = 202, body = TtfsAccepted)))]
+async fn record(
+    State(state): State<AppState>,
+    principal: Principal,
+    JsonBody(request): JsonBody<TtfsEvents>,
+) -> Result<(StatusCode, Json<TtfsAccepted>), ApiError> {
+    let events = ttfs::events(request, state.store.clock().now())?;
+    for event in &events {
+        if let (Some(ms), "signal.rendered") = (event.ttfs_ms, event.event_type.as_str()) {
+            let surface = event.surface.clone();
+            metrics::histogram!("windlass_ttfs_seconds", "surface" => surface).record(ms as f64 / 1_000.0);
+        }
+        let (surface, kind) = (event.surface.clone(), event.event_type.clone());
+        metrics::counter!("windlass_ttfs_events_total", "surface" => surface, "event_type" => kind,
+            "cache_hit" => if event.cache_hit { "true" } else { "false" })
+        .increment(1);
+    }
+    let accepted = state.store.record_ttfs(principal.tenant, events).await?;
+    Ok((StatusCode::ACCEPTED, Json(TtfsAccepted { accepted })))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct SummaryQuery {
+    /// `hour` (seven days, split by cache hit) or `day` (ninety days); `hour` unless set.
+    by: Option<String>,
+}
+
+/// The rollups, newest first.
+#[utoipa::path(get, path = "/ttfs/summary", tag = "ttfs", params(SummaryQuery),
+    responses((status = 200, body = Page<TtfsSummary>)))]
+async fn summary(
+    State(state): State<AppState>,
+    principal: Principal,
+    Params(query): Params<SummaryQuery>,
+) -> Result<Json<Page<TtfsSummary>>, ApiError> {
+    let by = match query.by.as_deref() {
+        None | Some("hour") => By::Hour,
+        Some("day") => By::Day,
+        Some(_) => return Err(ApiError::invalid_query("by", "by must be hour or day")),
+    };
+    let items = state.store.ttfs_summary(principal.tenant, by).await?.into_iter().map(shown).collect();
+    Ok(Json(Page { items, next_cursor: None, partial: false }))
+}
+
+fn shown(summary: Summary) -> TtfsSummary {
+    TtfsSummary {
+        at: view::time(summary.at),
+        surface: summary.surface,
+        cache_hit: summary.cache_hit,
+        event_count: summary.events,
+        avg_ms: summary.avg_ms,
+        p50_ms: summary.p50_ms,
+        p95_ms: summary.p95_ms,
+        p99_ms: summary.p99_ms,
+        min_ms: summary.min_ms,
+        max_ms: summary.max_ms,
+        over_p50_slo: summary.over_2s,
+        over_p95_slo: summary.over_5s,
+        cache_hit_rate: summary.hit_rate,
+        error_count: summary.errors,
+    }
+}
+
+/// Rendered signals of the last 24 hours against their targets, and the alerts that hold.
+#[utoipa::path(get, path = "/ttfs/slo", tag = "ttfs", responses((status = 200, body = TtfsSlo)))]
+async fn slo(State(state): State<AppState>, principal: Principal) -> Result<Json<TtfsSlo>, ApiError> {
+    let item = |hour: SloHour| TtfsSloHour {
+        at: view::time(hour.at),
+        surface: hour.surface,
+        total_signals: hour.total,
+        p50_breaches: hour.p50_breaches,
+        p95_breaches: hour.p95_breaches,
+        p50_compliance_pct: hour.p50_compliance_pct,
+        p95_compliance_pct: hour.p95_compliance_pct,
+    };
+    let items = state.store.ttfs_slo(principal.tenant).await?.into_iter().map(item).collect();
+    let alert = |alert: store::ttfs::alerts::Alert| TtfsAlert {
+        surface: alert.surface,
+        alert: alert.alert,
+        since: view::time(alert.since),
+        value: alert.value,
+        detail: alert.detail,
+    };
+    let alerts = state.store.ttfs_alerts(principal.tenant).await?.into_iter().map(alert).collect();
+    Ok(Json(TtfsSlo { items, next_cursor: None, alerts }))
+}

@@ -1,0 +1,500 @@
+//! Signals over HTTP.
+
+use axum::body::Body;
+use serde_json::{Value, json};
+use testkit::on_both;
+
+use crate::api::{Answer, Api, members, request};
+
+#[tokio::test]
+async fn s1_a_signal_is_derived_and_refined_by_the_worker_that_has_the_job() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let waiting = api.job("other").await;
+        let signal = api.get(&format!("/api/v1/jobs/{waiting}/signal")).await.json();
+        assert_eq!(
+            (&signal["kind"], &signal["summary"]),
+            (&json!("queued"), &json!("Next in line; no live worker serves it."))
+        );
+        let expected = [
+            "created_at",
+            "diagnostics",
+            "eta_seconds",
+            "job_id",
+            "kind",
+            "last_known_outcome",
+            "next_actions",
+            "payload",
+            "phase",
+            "predicted",
+            "progress",
+            "run",
+            "summary",
+            "updated_at",
+            "version",
+        ];
+        assert_eq!(members(&signal), expected);
+
+        let (job, worker, epoch) = api.claimed("q").await;
+        let put = async |body: Value| api.put(&format!("/api/v1/jobs/{job}/signal"), body).await;
+        let refined = put(json!({
+            "epoch": epoch, "phase": "fetch", "summary": "Pulling layers", "progress": 0.25, "eta_s": 12.5,
+            "last_known_outcome": {"ok": true}, "next_actions": [{"label": "Docs", "href": "https://example.com"}],
+            "diagnostics": {"layer": 3}, "payload": [1], "state": "loading",
+        }))
+        .await;
+        assert_eq!(refined.status, 200);
+        let refined = refined.json();
+        assert_eq!((&refined["kind"], &refined["phase"]), (&json!("phase"), &json!("fetch")));
+        assert_eq!((&refined["summary"], &refined["progress"]), (&json!("Pulling layers"), &json!(0.25)));
+        assert_eq!(refined["eta_seconds"], json!({"p50": 12.5, "p90": 12.5}));
+        assert_eq!(api.get(&format!("/api/v1/jobs/{job}")).await.json()["state"], "loading");
+
+        put(json!({"epoch": epoch + 1, "phase": "fetch"})).await.problem(409, "claim_lost", None);
+        put(json!({"epoch": epoch, "state": "succeeded"})).await.problem(422, "invalid_field", Some("state"));
+        put(json!({"epoch": epoch, "progress": 1.5})).await.problem(422, "invalid_field", Some("progress"));
+        put(json!({"epoch": epoch, "summary": "a\u{0}b"})).await.problem(422, "invalid_field", Some("summary"));
+        let href = json!({"epoch": epoch, "next_actions": [{"label": "x", "href": "javascript:alert(1)"}]});
+        put(href).await.problem(422, "invalid_field", Some("next_actions[0].href"));
+        api.settle(&worker, json!({"job_id": job, "epoch": epoch, "outcome": "finish"})).await;
+        put(json!({"epoch": epoch, "phase": "late"})).await.problem(409, "already_ended", None);
+        let ended = api.get(&format!("/api/v1/jobs/{job}/signal")).await.json();
+        assert_eq!(ended["kind"], "succeeded");
+        assert!(ended["summary"].as_str().unwrap().starts_with("Succeeded on attempt 1 after "), "{ended}");
+    })
+    .await;
+}
+
+async fn signal(api: &Api, job: &str) -> Answer {
+    api.get(&format!("/api/v1/jobs/{job}/signal")).await
+}
+
+#[tokio::test]
+async fn s3_an_unchanged_signal_is_304_and_says_where_it_was_told_from() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let (job, worker, epoch) = api.claimed("q").await;
+        api.settle(&worker, json!({"job_id": job, "epoch": epoch, "outcome": "finish"})).await;
+        let first = signal(&api, &job).await;
+        let tag = first.header("etag").to_owned();
+        assert!(tag.starts_with('"') && tag.len() > 20, "{tag}");
+        assert_eq!(first.header("content-type"), "application/json");
+        let again = async |tag: &str| {
+            let path = format!("/api/v1/jobs/{job}/signal");
+            api.ask(request("GET", &path).header("if-none-match", tag).body(Body::empty()).unwrap()).await
+        };
+        for same in [tag.as_str(), "*", &format!("\"x\", W/{tag}")] {
+            let unchanged = again(same).await;
+            assert_eq!((unchanged.status.as_u16(), unchanged.body.len()), (304, 0));
+            assert_eq!(unchanged.header("etag"), tag);
+        }
+        assert_eq!(again("\"other\"").await.status, 200);
+        assert_eq!(first.header("x-signal-source"), "snapshot");
+        assert_eq!(first.header("cache-status"), "windlass; hit");
+
+        let waiting = api.job("elsewhere").await;
+        let cold = signal(&api, &waiting).await;
+        assert_eq!(
+            (cold.header("x-signal-source"), cold.header("cache-status")),
+            ("cold_start", "windlass; fwd=miss; stored")
+        );
+        let warm = signal(&api, &waiting).await;
+        assert_eq!((warm.header("x-signal-source"), warm.header("cache-status")), ("snapshot", "windlass; hit"));
+        assert_eq!(warm.json()["diagnostics"]["queue_position"], 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn s3_no_job_is_404_and_a_pruned_one_204() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        signal(&api, "01890a5d-ac96-774b-bcce-b302099a8057").await.problem(404, "not_found", None);
+        let (job, worker, epoch) = api.claimed("q").await;
+        api.settle(&worker, json!({"job_id": job, "epoch": epoch, "outcome": "finish"})).await;
+        api.db.pass_ms(8 * 86_400_000).await;
+        while api.db.store.prune(90 * 86_400).await.unwrap().jobs > 0 {}
+        let forgotten = signal(&api, &job).await;
+        assert_eq!((forgotten.status.as_u16(), forgotten.body.len()), (204, 0));
+        assert_eq!(api.get(&format!("/api/v1/jobs/{job}")).await.status, 404);
+    })
+    .await;
+}
+
+/// Follows a link as its method says.
+async fn follow(api: &Api, action: &Value) -> Answer {
+    api.call(action["method"].as_str().unwrap_or("GET"), action["href"].as_str().unwrap()).await
+}
+
+fn action<'a>(signal: &'a Value, label: &str) -> &'a Value {
+    let actions = signal["next_actions"].as_array().unwrap();
+    actions.iter().find(|action| action["label"] == label).unwrap_or_else(|| panic!("{label}: {signal}"))
+}
+
+#[tokio::test]
+async fn s1_the_last_outcome_is_known_and_every_next_action_leads_somewhere() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let push = async || {
+            let job = json!({"queue": "a/b", "kind": "k", "subject": "m-7", "run": "r"});
+            api.post("/api/v1/jobs", job).await.json()["id"].as_str().unwrap().to_owned()
+        };
+        let first = push().await;
+        let worker = api.worker("a/b").await;
+        let claim = api.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1})).await.json();
+        let epoch = claim["jobs"][0]["epoch"].clone();
+        let log = request("PUT", &format!("/api/v1/jobs/{first}/artifacts/log")).header("content-type", "text/plain");
+        let log = log.header("x-windlass-epoch", epoch.to_string()).body(Body::from("hello")).unwrap();
+        assert!(api.ask(log).await.status.is_success());
+        let error = json!({"code": "boom", "message": "it broke", "retryable": false});
+        api.settle(&worker, json!({"job_id": first, "epoch": epoch, "outcome": "fail", "error": error})).await;
+        let failed = signal(&api, &first).await.json();
+        assert_eq!((&failed["kind"], &failed["last_known_outcome"]), (&json!("failed"), &Value::Null));
+        assert_eq!(follow(&api, action(&failed, "The log")).await.body, "hello");
+
+        let second = push().await;
+        api.post("/api/v1/queues/a%2Fb/pause", json!({"reason": "tea"})).await;
+        let blocked = signal(&api, &second).await.json();
+        assert_eq!((&blocked["kind"], &blocked["summary"]), (&json!("blocked"), &json!("The queue is paused: tea.")));
+        let outcome = &blocked["last_known_outcome"];
+        assert_eq!((&outcome["job_id"], &outcome["state"]), (&json!(first), &json!("failed")));
+        assert_eq!(outcome["error_code"], "boom");
+        assert_eq!(follow(&api, action(&blocked, "The previous run")).await.json()["id"], first.as_str());
+        assert_eq!(follow(&api, action(&blocked, "Resume the queue")).await.status, 200);
+        assert_eq!(follow(&api, action(&blocked, "Why it is not running")).await.json()["reason"], "behind");
+        let queued = signal(&api, &second).await.json();
+        assert_eq!(queued["kind"], "queued", "{queued}");
+        assert_eq!(follow(&api, action(&queued, "Cancel it")).await.status, 200);
+        assert_eq!(follow(&api, action(&failed, "Retry it")).await.status, 202);
+        let retried = signal(&api, &first).await.json();
+        assert_eq!(follow(&api, action(&retried, "The retry")).await.json()["kind"], "queued");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn s1_signals_are_listed_by_kind_and_run_newest_first() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let push = async |run: &str| {
+            let answer = api.post("/api/v1/jobs", json!({"queue": "q", "kind": "k", "run": run})).await;
+            answer.json()["id"].as_str().unwrap().to_owned()
+        };
+        let (first, second, other) = (push("r").await, push("r").await, push("s").await);
+        api.call("POST", &format!("/api/v1/jobs/{first}/cancel")).await;
+        let listed = async |query: &str| -> Vec<String> {
+            let page = api.get(&format!("/api/v1/signals{query}")).await.json();
+            let items = page["items"].as_array().unwrap().clone();
+            items.iter().map(|signal| signal["job_id"].as_str().unwrap().to_owned()).collect()
+        };
+        assert_eq!(listed("").await, [other.clone(), second.clone(), first.clone()]);
+        assert_eq!(listed("?run=r").await, [second.clone(), first.clone()]);
+        assert_eq!(listed("?kind=queued").await, [other, second]);
+        assert_eq!(listed("?kind=canceled&run=r").await, [first]);
+        assert_eq!(listed("?kind=failed").await, Vec::<String>::new());
+        api.get("/api/v1/signals?kind=odd").await.problem(400, "invalid_query", Some("kind"));
+        api.get("/api/v1/signals?state=odd").await.problem(400, "invalid_query", Some("state"));
+    })
+    .await;
+}
+
+async fn fail(api: &Api, body: Value, code: &str) -> String {
+    let job = api.post("/api/v1/jobs", body).await.json()["id"].as_str().unwrap().to_owned();
+    let worker = api.worker("scan").await;
+    let claim = api.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1})).await.json();
+    let epoch = claim["jobs"][0]["epoch"].clone();
+    api.put(&format!("/api/v1/jobs/{job}/signal"), json!({"epoch": epoch, "phase": "analyze"})).await;
+    let error = json!({"code": code, "message": "layer 7 is broken", "retryable": false});
+    api.settle(&worker, json!({"job_id": job, "epoch": epoch, "outcome": "fail", "error": error})).await;
+    job
+}
+
+#[tokio::test]
+async fn s6_signatures_are_written_read_changed_matched_and_forgotten() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let body = json!({
+            "pattern": {"kind": "scan", "phase": "analyze", "error_code": "LAYER", "image_pattern": "^nginx"},
+            "outcome": {"likely_cause": "rate limiting", "mttr_p50_seconds": 300, "suggested_action": "wait",
+                        "remediation_url": "https://example.com/runbook"},
+        });
+        let made = api.post("/api/v1/signatures", body.clone()).await;
+        assert_eq!(made.status, 201);
+        let made = made.json();
+        assert_eq!((&made["confidence"], &made["signature_version"]), (&json!(0.5), &json!(1)));
+        assert_eq!(made["pattern"]["subject_pattern"], "^nginx", "image_pattern is another word for it");
+        assert_eq!(
+            (&made["sample_count"], &made["enabled"], &made["status"]),
+            (&json!(0), &json!(true), &json!("manual"))
+        );
+        api.post("/api/v1/signatures", body).await.problem(409, "signature_exists", Some("pattern"));
+        let id = made["id"].as_str().unwrap();
+        let path = format!("/api/v1/signatures/{id}");
+        assert_eq!(api.get(&path).await.json(), made);
+        assert_eq!(api.get("/api/v1/signatures").await.json()["items"], json!([made]));
+
+        let facts = json!({"phase": "analyze", "error_code": "LAYER", "kind": "scan", "subject": "nginx:1"});
+        let found = api.post("/api/v1/signatures/match", facts.clone()).await;
+        assert_eq!((found.status.as_u16(), &found.json()["signature_id"]), (200, &json!(id)));
+        assert_eq!(members(&found.json()), ["confidence", "outcome", "signature_id"]);
+        let miss = api.post("/api/v1/signatures/match", json!({"phase": "analyze"})).await;
+        assert_eq!((miss.status.as_u16(), miss.body.len()), (204, 0));
+        let changed = api.put(&path, json!({"muted": true, "confidence": 0.9})).await.json();
+        assert_eq!((&changed["signature_version"], &changed["outcome"]), (&json!(2), &made["outcome"]));
+        assert_eq!(api.post("/api/v1/signatures/match", facts).await.status, 204);
+
+        let post = async |body: Value| api.post("/api/v1/signatures", body).await;
+        post(json!({"pattern": {}})).await.problem(422, "invalid_field", Some("pattern"));
+        post(json!({"pattern": {"subject_pattern": "("}})).await.problem(
+            422,
+            "invalid_field",
+            Some("pattern.subject_pattern"),
+        );
+        post(json!({"pattern": {"subject_pattern": "(?=a)"}})).await.problem(
+            422,
+            "invalid_field",
+            Some("pattern.subject_pattern"),
+        );
+        post(json!({"pattern": {"kind": "k"}, "confidence": 2})).await.problem(
+            422,
+            "invalid_field",
+            Some("confidence"),
+        );
+        post(json!({"pattern": {"kind": "k", "odd": 1}})).await.problem(422, "invalid_field", Some("pattern.odd"));
+        let url = json!({"pattern": {"kind": "k"}, "outcome": {"remediation_url": "javascript:x"}});
+        post(url).await.problem(422, "invalid_field", Some("outcome.remediation_url"));
+        assert_eq!(api.call("DELETE", &path).await.status, 204);
+        api.call("DELETE", &path).await.problem(404, "not_found", None);
+        api.get(&path).await.problem(404, "not_found", None);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn s8_a_new_job_says_what_befell_its_like_and_the_group_is_run_again() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let job = || json!({"queue": "scan", "kind": "scan", "subject": "nginx", "max_attempts": 1});
+        for _ in 0..3 {
+            fail(&api, job(), "LAYER_EXTRACT_FAILED").await;
+        }
+        while api.db.store.learn_failures().await.unwrap() > 0 {}
+        // The engine's own task may have been quicker.
+        let groups = loop {
+            let groups = api.get("/api/v1/failures").await.json();
+            if groups["items"][0]["count"] == 3 && groups["items"][0]["signature_id"].is_string() {
+                break groups;
+            }
+        };
+        let group = &groups["items"][0];
+        let expected = [
+            "count", "error_code", "example", "first_seen", "group_id", "hourly", "kind", "last_job_id", "last_seen",
+            "message_pattern", "phase", "recurred_at", "repair_p50_seconds", "signature_id", "subject_count", "subjects",
+            "trend",
+        ];
+        assert_eq!(members(group), expected);
+        assert_eq!((&group["phase"], &group["subjects"], &group["trend"]), (&json!("analyze"), &json!(["nginx"]), &json!("new")));
+        let signature = group["signature_id"].as_str().unwrap();
+        let cause = json!({"confirmed": true, "outcome": {"likely_cause": "registry rate limiting", "mttr_p50_seconds": 300}});
+        assert_eq!(api.put(&format!("/api/v1/signatures/{signature}"), cause).await.json()["status"], "confirmed");
+
+        let next = api.post("/api/v1/jobs", job()).await.json()["id"].as_str().unwrap().to_owned();
+        let told = signal(&api, &next).await;
+        assert_eq!(told.header("x-signal-source"), "failure_index");
+        let told = told.json();
+        let predicted = &told["predicted"];
+        assert_eq!((&predicted["signature_id"], &predicted["likely_cause"]), (&json!(signature), &json!("registry rate limiting")));
+        assert_eq!(predicted["evidence"], json!({"failed": 3, "of": 3, "by": "subject"}));
+        let expected = "the last 3 with this subject failed in analyze: LAYER_EXTRACT_FAILED; usually registry rate limiting; \
+                        clears in about 5 min";
+        assert!(told["summary"].as_str().unwrap().to_lowercase().contains(&expected.to_lowercase()), "{told}");
+
+        let replay = format!("/api/v1/failures/{}/replay", group["group_id"].as_str().unwrap());
+        let replayed = api.post(&replay, json!({"limit": 2})).await;
+        assert_eq!((replayed.status.as_u16(), replayed.json()["jobs"].as_array().unwrap().len()), (202, 2));
+        assert_eq!(api.call("POST", &replay).await.json()["jobs"].as_array().unwrap().len(), 1, "each once");
+        api.post(&replay, json!({"limit": 0})).await.problem(422, "invalid_field", Some("limit"));
+        let nobody = "/api/v1/failures/01890a5d-ac96-774b-bcce-b302099a8057";
+        api.get(nobody).await.problem(404, "not_found", None);
+        api.call("POST", &format!("{nobody}/replay")).await.problem(404, "not_found", None);
+        api.get("/api/v1/failures?cursor=x").await.problem(400, "invalid_cursor", Some("cursor"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn s9_the_eta_comes_from_history_and_says_nothing_without_one() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let worker = api.worker("q").await;
+        let run = async |ms: i64| {
+            let job = api.job("q").await;
+            let claim = api.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1})).await.json();
+            api.db.pass_ms(ms).await;
+            let epoch = claim["jobs"][0]["epoch"].clone();
+            api.settle(&worker, json!({"job_id": job, "epoch": epoch, "outcome": "finish"})).await;
+        };
+        let fresh = api.job("other").await;
+        assert_eq!(signal(&api, &fresh).await.json()["eta_seconds"], Value::Null, "unknown rather than a guess");
+        api.call("POST", &format!("/api/v1/jobs/{fresh}/cancel")).await;
+        for _ in 0..8 {
+            run(10_000).await;
+        }
+        api.db.store.fold_figures().await.unwrap();
+        let waiting = api.job("q").await;
+        // What surrounds the queue, and its figures, may be kept for some seconds.
+        let told = loop {
+            let told = signal(&api, &waiting).await.json();
+            if !told["eta_seconds"].is_null() {
+                break told;
+            }
+        };
+        let p50 = told["eta_seconds"]["p50"].as_f64().unwrap();
+        assert!((9.0..12.0).contains(&p50), "{told}");
+        assert!(told["summary"].as_str().unwrap().contains("done in about 10 s"), "{told}");
+        assert!(told["diagnostics"]["eta"]["samples"].as_f64() >= Some(8.0), "{told}");
+        let claim = api.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1})).await.json();
+        assert_eq!(claim["jobs"][0]["id"], waiting.as_str());
+        api.db.pass_ms(4_000).await;
+        let running = signal(&api, &waiting).await.json();
+        let left = running["eta_seconds"]["p50"].as_f64().unwrap();
+        assert!((4.0..7.0).contains(&left), "{running}");
+    })
+    .await;
+}
+
+/// Reads events until `enough` says so.
+async fn events(api: &Api, request: axum::http::Request<Body>, enough: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+    use http_body_util::BodyExt;
+    let response = api.raw(request).await;
+    assert_eq!(response.status(), 200);
+    assert!(response.headers()["content-type"].to_str().unwrap().starts_with("text/event-stream"));
+    let mut body = response.into_body();
+    let (mut text, mut seen) = (String::new(), Vec::new());
+    let reading = async {
+        while !enough(&seen) {
+            let Some(frame) = body.frame().await else { break };
+            text.push_str(std::str::from_utf8(frame.unwrap().data_ref().unwrap()).unwrap());
+            while let Some((event, rest)) = text.split_once("\n\n") {
+                let line = |name: &str| event.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+                if let Some(data) = line("data:") {
+                    let mut signal: Value = serde_json::from_str(data).unwrap();
+                    assert_eq!(line("event:"), Some("signal"));
+                    assert_eq!(line("id:"), Some(signal["version"].to_string().as_str()), "the id is the version");
+                    signal["seen"] = json!(seen.len());
+                    seen.push(signal);
+                }
+                text = rest.to_owned();
+            }
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(30), reading).await.expect("events in time");
+    seen
+}
+
+fn kinds(events: &[Value]) -> Vec<&str> {
+    let mut kinds: Vec<&str> = events.iter().map(|event| event["kind"].as_str().unwrap()).collect();
+    kinds.dedup();
+    kinds
+}
+
+#[tokio::test]
+async fn s3_a_stream_follows_a_job_to_its_end_and_goes_on_where_it_broke_off() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let job = api.job("q").await;
+        let path = format!("/api/v1/jobs/{job}/stream");
+        let get = |last: Option<i64>| {
+            let request = request("GET", &path);
+            let request = match last {
+                Some(last) => request.header("last-event-id", last.to_string()),
+                None => request,
+            };
+            request.body(Body::empty()).unwrap()
+        };
+        let work = async {
+            let worker = api.worker("q").await;
+            let claim = api.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1})).await.json();
+            let epoch = claim["jobs"][0]["epoch"].clone();
+            api.put(&format!("/api/v1/jobs/{job}/signal"), json!({"epoch": epoch, "phase": "fetch"})).await;
+            // Each step waits until the reader may have seen the one before.
+            tokio::time::sleep(std::time::Duration::from_millis(400)).await;
+            api.settle(&worker, json!({"job_id": job, "epoch": epoch, "outcome": "finish"})).await;
+        };
+        let first = events(&api, get(None), |seen| !seen.is_empty()).await;
+        assert_eq!(kinds(&first), ["queued"]);
+        let version = first[0]["version"].as_i64().unwrap();
+        let (seen, ()) = tokio::join!(events(&api, get(Some(version)), |_| false), work);
+        assert_eq!(seen.last().unwrap()["kind"], "succeeded", "the stream ends with the job: {seen:?}");
+        assert!(seen.iter().any(|event| event["kind"] == "phase"), "{seen:?}");
+        let versions: Vec<i64> = seen.iter().map(|event| event["version"].as_i64().unwrap()).collect();
+        assert!(versions.is_sorted(), "it never goes back: {versions:?}");
+        let again = api.ask(get(versions.last().copied())).await;
+        assert_eq!(again.status, 204, "its last signal was seen");
+        api.get("/api/v1/jobs/01890a5d-ac96-774b-bcce-b302099a8057/stream").await.problem(404, "not_found", None);
+        assert_eq!(api.state.streams.open(), 0, "a stream that is gone costs nothing");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn s3_a_filtered_stream_tells_of_all_that_match_also_from_another_node() {
+    on_both(async |db| {
+        let other_node = db.another_node().await;
+        let api = Api::new(db).await;
+        let (here, there) = (api.job("q").await, api.job("elsewhere").await);
+        let get = request("GET", "/api/v1/stream?queue=q").body(Body::empty()).unwrap();
+        let jobs = |seen: &[Value]| seen.iter().map(|event| event["job_id"].clone()).collect::<Vec<_>>();
+        let push = async {
+            tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+            other_node
+                .cancel(domain::TenantId::DEFAULT, domain::JobId::new(here.parse().unwrap()), "x".into())
+                .await
+                .unwrap();
+            api.job("q").await
+        };
+        let enough = |seen: &[Value]| jobs(seen).len() >= 3;
+        let (seen, new) = tokio::join!(events(&api, get, enough), push);
+        assert!(jobs(&seen).contains(&json!(new)) && !jobs(&seen).contains(&json!(there)), "{seen:?}");
+        assert!(seen.iter().any(|event| event["job_id"] == here.as_str() && event["kind"] == "canceled"), "{seen:?}");
+        api.get("/api/v1/stream?state=odd").await.problem(400, "invalid_query", Some("state"));
+        api.get("/api/v1/stream?odd=1").await.problem(400, "invalid_query", Some("odd"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn s4_events_are_taken_and_summed_up() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let event = |ms: i64| {
+            json!({"job_id": "01890a5d-ac96-774b-bcce-b302099a8057", "surface": "cli",
+            "event_type": "signal.rendered", "ttfs_ms": ms, "cache_hit": true, "signal_source": "snapshot",
+            "kind": "queued", "phase": "unknown", "network_state": "wifi", "metadata": {"a": 1}})
+        };
+        let post = async |body: Value| api.post("/api/v1/ttfs/events", body).await;
+        let taken = post(json!({"events": [event(100), event(3_000)]})).await;
+        assert_eq!((taken.status.as_u16(), taken.json()), (202, json!({"accepted": 2})));
+        let hour = &api.get("/api/v1/ttfs/summary?by=hour").await.json()["items"][0];
+        assert_eq!(
+            (&hour["event_count"], &hour["p95_ms"], &hour["over_p50_slo"]),
+            (&json!(2), &json!(3_000), &json!(1))
+        );
+        assert_eq!(hour["cache_hit"], true);
+        assert_eq!(api.get("/api/v1/ttfs/summary?by=day").await.json()["items"][0]["cache_hit_rate"], 1.0);
+        let slo = api.get("/api/v1/ttfs/slo").await.json();
+        assert_eq!((&slo["items"][0]["p50_compliance_pct"], &slo["alerts"]), (&json!(50.0), &json!([])));
+        let bad = |change: &str, value: Value| {
+            let mut event = event(1);
+            event[change] = value;
+            json!({"events": [event]})
+        };
+        post(bad("surface", json!("tv"))).await.problem(422, "invalid_field", Some("events[0].surface"));
+        post(bad("event_type", json!("x"))).await.problem(422, "invalid_field", Some("events[0].event_type"));
+        post(bad("ttfs_ms", json!(-1))).await.problem(422, "invalid_field", Some("events[0].ttfs_ms"));
+        post(bad("at", json!("2020-01-01T00:00:00Z"))).await.problem(422, "invalid_field", Some("events[0].at"));
+        post(bad("odd", json!(1))).await.problem(422, "invalid_field", Some("events[0].odd"));
+        api.get("/api/v1/ttfs/summary?by=year").await.problem(400, "invalid_query", Some("by"));
+    })
+    .await;
+}

@@ -1,0 +1,2 @@
+alter table signals drop column epoch;
+alter table signals drop column kind;

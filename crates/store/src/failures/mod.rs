@@ -1,0 +1,25 @@
+//! Failures, grouped by what is the same about them (S7).
+
+pub mod learn;
+pub mod list;
+pub mod prune;
+pub mod repair;
+pub mod replay;
+
+use domain::{JobId, TenantId, Time};
+
+use crate::error::StoreError;
+use crate::tx::{Column, Param, Sql, Tx};
+
+const FEED: Sql = Sql::new(
+    &["insert into failure_feed (job, tenant, at) values ($1, $2, $3) on conflict do nothing"],
+    "insert into failure_feed (job, tenant, at)
+     select n.job, n.tenant, $3 from unnest($1::uuid[], $2::bigint[]) as n(job, tenant) on conflict do nothing",
+);
+
+/// Notes jobs that failed for good, in the transaction in which they did. Nothing is written where nothing failed.
+pub(crate) async fn feed(tx: &mut Tx<'_>, failed: &[(JobId, TenantId)], now: Time) -> Result<(), StoreError> {
+    let columns =
+        [Column::jobs(failed.iter().map(|(job, _)| *job)), Column::ints(failed.iter().map(|(_, tenant)| tenant.0))];
+    tx.execute_each(&FEED, &columns, &[Param::Time(now)]).await.map(|_| ())
+}

@@ -1,0 +1,78 @@
+//! Signals of many jobs, newest first, by kind and run (S1).
+
+use domain::{JobId, JobState, SignalKind, TenantId};
+
+use crate::error::StoreError;
+use crate::jobs::get::StoredJob;
+use crate::jobs::list::{JobFilter, JobPage};
+use crate::signals::refine::{StoredSignal, stored};
+use crate::store::Store;
+use crate::tx::{Operation, Tx};
+
+/// A page of jobs that may have a signal of the wanted kind, with what was said of them.
+#[derive(Clone, Debug)]
+pub struct SignalPage {
+    pub jobs: Vec<(StoredJob, Option<StoredSignal>)>,
+    pub next: Option<JobId>,
+    pub partial: bool,
+}
+
+impl Store {
+    /// The jobs whose state allows the kind; which of them have it is told by their facts.
+    pub async fn list_signals(
+        &self,
+        tenant: TenantId,
+        kind: Option<SignalKind>,
+        filter: JobFilter,
+        before: Option<JobId>,
+        limit: usize,
+    ) -> Result<SignalPage, StoreError> {
+        let mut pages = Vec::new();
+        for state in states(kind, &filter) {
+            let filter = JobFilter { state, ..filter.clone() };
+            pages.push(self.list_jobs(tenant, filter, before, limit).await?);
+        }
+        let page = merge(pages, limit);
+        let ids = page.jobs.iter().map(|job| job.id).collect();
+        let said = self.read(Said { tenant, ids }).await?;
+        Ok(SignalPage { jobs: page.jobs.into_iter().zip(said).collect(), next: page.next, partial: page.partial })
+    }
+}
+
+fn states(kind: Option<SignalKind>, filter: &JobFilter) -> Vec<Option<JobState>> {
+    match (kind, filter.state) {
+        (_, Some(state)) => vec![Some(state)],
+        (None, None) => vec![None],
+        (Some(kind), None) => kind.states().iter().copied().map(Some).collect(),
+    }
+}
+
+/// One page out of several, each newest first: nothing older than where one of them stopped can be vouched for.
+fn merge(pages: Vec<JobPage>, limit: usize) -> JobPage {
+    let stop = pages.iter().filter_map(|page| page.next).max();
+    let partial = pages.iter().any(|page| page.partial);
+    let mut jobs: Vec<StoredJob> = pages.into_iter().flat_map(|page| page.jobs).collect();
+    jobs.sort_by_key(|job| std::cmp::Reverse(job.id));
+    jobs.retain(|job| stop.is_none_or(|stop| job.id >= stop));
+    let more = jobs.len() > limit;
+    jobs.truncate(limit);
+    let next = if more { jobs.last().map(|job| job.id) } else { stop };
+    JobPage { jobs, next, partial }
+}
+
+struct Said {
+    tenant: TenantId,
+    ids: Vec<JobId>,
+}
+
+impl Operation for Said {
+    type Output = Vec<Option<StoredSignal>>;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
+        let mut said = Vec::with_capacity(self.ids.len());
+        for id in &self.ids {
+            said.push(stored(tx, self.tenant, *id).await?);
+        }
+        Ok(said)
+    }
+}

@@ -1,0 +1,114 @@
+//! All that one signal is told from, in one keyed read (S3).
+
+use domain::limits::PREVIOUS_JOBS;
+use domain::{JobId, JobState, TenantId, Time};
+
+use crate::error::StoreError;
+use crate::jobs::get::{StoredJob, find};
+use crate::signals::refine::{StoredSignal, stored};
+use crate::store::Store;
+use crate::tx::{Operation, Param, Sql, Tx};
+
+#[derive(Clone, Debug)]
+pub struct SignalSource {
+    pub job: StoredJob,
+    pub said: Option<StoredSignal>,
+    /// Jobs of the same kind with the same subject or key that ended before, newest first; of a retry, what it retries.
+    pub previous: Vec<PreviousJob>,
+    /// What the previous jobs have in common with it: `subject`, `key` or `parent`.
+    pub previous_by: Option<&'static str>,
+    pub has_log: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PreviousJob {
+    pub id: JobId,
+    pub state: JobState,
+    pub finished_at: Time,
+    pub error_code: Option<String>,
+    pub phase: Option<String>,
+    pub attempt: i32,
+}
+
+pub enum SignalRead {
+    Found(Box<SignalSource>),
+    /// The job is pruned and only its history is left: nothing is known of it now.
+    Forgotten,
+    NotFound,
+}
+
+impl Store {
+    pub async fn signal_source(&self, tenant: TenantId, job: JobId) -> Result<SignalRead, StoreError> {
+        self.read(ReadSignal { tenant, job }).await
+    }
+}
+
+struct ReadSignal {
+    tenant: TenantId,
+    job: JobId,
+}
+
+const REMEMBERED: Sql = Sql::both(&["select 1 from history where job = $1 and tenant = $2 limit 1"]);
+// A subject or key may have had many jobs of other kinds: the look stays short.
+const BY_SUBJECT: Sql = Sql::both(&["select e.id, e.state, e.finished_at, e.error_code, e.phase, e.attempt
+     from (select id, lane, state, finished_at, error_code, phase, attempt from ended
+           where tenant = $1 and subject = $2 and id < $3 order by id desc limit 50) e
+     join lanes l on l.lane = e.lane where l.kind = $4 order by e.id desc limit $5"]);
+const BY_KEY: Sql = Sql::both(&["select e.id, e.state, e.finished_at, e.error_code, e.phase, e.attempt
+     from (select id, lane, state, finished_at, error_code, phase, attempt from ended
+           where tenant = $1 and unique_key = $2 and id < $3 order by id desc limit 50) e
+     join lanes l on l.lane = e.lane where l.kind = $4 order by e.id desc limit $5"]);
+const BY_ID: Sql = Sql::both(&["select id, state, finished_at, error_code, phase, attempt from ended
+     where tenant = $1 and id = $2"]);
+const LOG: Sql = Sql::both(&["select 1 from artifacts where job = $1 and name = 'log'"]);
+
+impl Operation for ReadSignal {
+    type Output = SignalRead;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<SignalRead, StoreError> {
+        match source(tx, self.tenant, self.job).await? {
+            Some(source) => Ok(SignalRead::Found(Box::new(source))),
+            None => {
+                let row = tx.query_opt(&REMEMBERED, &[Param::from(self.job), Param::Int(self.tenant.0)]).await?;
+                Ok(if row.is_some() { SignalRead::Forgotten } else { SignalRead::NotFound })
+            }
+        }
+    }
+}
+
+pub(crate) async fn source(tx: &mut Tx<'_>, tenant: TenantId, job: JobId) -> Result<Option<SignalSource>, StoreError> {
+    let Some(job) = find(tx, tenant, job).await? else { return Ok(None) };
+    let said = stored(tx, tenant, job.id).await?;
+    let (previous, previous_by) = previous(tx, tenant, &job).await?;
+    // A log is written by an attempt.
+    let has_log = job.attempt > 0 && tx.query_opt(&LOG, &[Param::from(job.id)]).await?.is_some();
+    Ok(Some(SignalSource { job, said, previous, previous_by, has_log }))
+}
+
+async fn previous(
+    tx: &mut Tx<'_>,
+    tenant: TenantId,
+    job: &StoredJob,
+) -> Result<(Vec<PreviousJob>, Option<&'static str>), StoreError> {
+    let of = Param::Int(tenant.0);
+    let of_kind =
+        |word| [of, word, Param::from(job.id), Param::Text(job.lane.kind.as_str()), Param::Int(PREVIOUS_JOBS as i64)];
+    let (rows, by) = match (&job.subject, &job.unique_key, job.parent) {
+        (Some(subject), ..) => (tx.query(&BY_SUBJECT, &of_kind(Param::Text(subject))).await?, "subject"),
+        (None, Some(key), _) => (tx.query(&BY_KEY, &of_kind(Param::Text(key))).await?, "key"),
+        (None, None, Some(parent)) => (tx.query(&BY_ID, &[of, Param::from(parent)]).await?, "parent"),
+        (None, None, None) => return Ok((Vec::new(), None)),
+    };
+    let read = |row: &crate::tx::Row| {
+        let state = row.text(1)?;
+        Ok(PreviousJob {
+            id: row.job(0)?,
+            state: JobState::parse(&state).ok_or_else(|| StoreError::unexpected(format!("state {state}")))?,
+            finished_at: row.time(2)?,
+            error_code: row.opt_text(3)?,
+            phase: row.opt_text(4)?,
+            attempt: row.int(5)? as i32,
+        })
+    };
+    Ok((rows.iter().map(read).collect::<Result<_, StoreError>>()?, Some(by)))
+}

@@ -1,0 +1,271 @@
+//! What surrounds the jobs of one queue: the line, the workers, a pause, a limit.
+//!
+//! Signals are read far more often than any of it changes. So it is read whole, at most once a second for each queue that
+//! somebody asks about, and a signal finds its job's place in memory. `why` reads it fresh.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use domain::limits::{SURROUNDINGS_KEPT, SURROUNDINGS_LINE, SURROUNDINGS_MS, SURROUNDINGS_WORKERS};
+use domain::line::{Line, Waiting};
+use domain::{Affinity, JobId, Label, Name, QueueSettings, TenantId, Time};
+
+use crate::error::StoreError;
+use crate::jobs::holds::queue_scope;
+use crate::lanes::{Lane, lane_at};
+use crate::queues::settings_at;
+use crate::store::Store;
+use crate::tx::{Column, Operation, Param, Row, Sql, Tx};
+use crate::workers::Worker;
+
+#[derive(Clone, Debug)]
+pub struct Surroundings {
+    pub now: Time,
+    /// Why the queue is paused, when it is.
+    pub paused: Option<String>,
+    pub settings: QueueSettings,
+    /// Claims that hold a place in the queue, when it has a limit.
+    pub places_taken: u64,
+    pub workers: Vec<ServingWorker>,
+    pub line: Line,
+    pub running: Vec<RunningJob>,
+    pub lanes: HashMap<i64, Lane>,
+}
+
+/// A live worker that serves the queue.
+#[derive(Clone, Debug)]
+pub struct ServingWorker {
+    pub kinds: Option<Vec<Name>>,
+    pub affinities: Option<Vec<Label>>,
+    pub holds: Affinity,
+    pub claims: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunningJob {
+    pub id: JobId,
+    pub lane: i64,
+    pub started_at: Time,
+}
+
+impl ServingWorker {
+    pub fn serves(&self, kind: &Name, affinity: &Affinity) -> bool {
+        let kind = self.kinds.as_ref().is_none_or(|kinds| kinds.contains(kind));
+        let affinity = match (&self.affinities, affinity) {
+            (Some(served), Some(affinity)) => served.contains(affinity),
+            _ => true,
+        };
+        kind && affinity
+    }
+}
+
+impl Surroundings {
+    /// The queue's limit, in words, when it is reached.
+    pub fn limit(&self) -> Option<String> {
+        let limit = u64::from(self.settings.concurrency?);
+        let taken = self.places_taken;
+        (taken >= limit).then(|| format!("{taken} of {limit} jobs of the queue are running"))
+    }
+
+    pub fn serving(&self, kind: &Name, affinity: &Affinity) -> impl Iterator<Item = &ServingWorker> {
+        self.workers.iter().filter(move |worker| worker.serves(kind, affinity))
+    }
+
+    /// What the workers that serve such a job have loaded, each once.
+    pub fn loaded(&self, kind: &Name, affinity: &Affinity) -> Vec<&str> {
+        let mut loaded: Vec<&str> =
+            self.serving(kind, affinity).filter_map(|worker| worker.holds.as_ref()).map(Label::as_str).collect();
+        loaded.sort_unstable();
+        loaded.dedup();
+        loaded
+    }
+}
+
+/// Surroundings that were read, and when. Cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct SurroundingsCache {
+    kept: Arc<Mutex<HashMap<(TenantId, Name), Kept>>>,
+}
+
+#[derive(Clone)]
+struct Kept {
+    read_at: Instant,
+    surroundings: Arc<Surroundings>,
+}
+
+/// Whether an answer rests on what was read before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freshness {
+    Kept,
+    ReadNow,
+}
+
+impl SurroundingsCache {
+    fn get(&self, key: &(TenantId, Name)) -> Option<Arc<Surroundings>> {
+        let kept = self.kept.lock().expect("no reader panics");
+        let found = kept.get(key)?;
+        let is_fresh = found.read_at.elapsed() < Duration::from_millis(SURROUNDINGS_MS);
+        is_fresh.then(|| found.surroundings.clone())
+    }
+
+    fn keep(&self, key: (TenantId, Name), surroundings: Arc<Surroundings>) {
+        let mut kept = self.kept.lock().expect("no reader panics");
+        if kept.len() >= SURROUNDINGS_KEPT {
+            kept.retain(|_, kept| kept.read_at.elapsed() < Duration::from_millis(SURROUNDINGS_MS));
+        }
+        if kept.len() < SURROUNDINGS_KEPT {
+            kept.insert(key, Kept { read_at: Instant::now(), surroundings });
+        }
+    }
+
+    /// Forgets what was kept of a tenant's queue, because this node changed it.
+    pub(crate) fn forget(&self, tenant: TenantId, queue: &Name) {
+        self.kept.lock().expect("no reader panics").remove(&(tenant, queue.clone()));
+    }
+}
+
+impl Store {
+    /// What surrounds the jobs of a queue, at most a second old.
+    pub async fn surroundings(
+        &self,
+        tenant: TenantId,
+        queue: &Name,
+    ) -> Result<(Arc<Surroundings>, Freshness), StoreError> {
+        let key = (tenant, queue.clone());
+        if let Some(kept) = self.surroundings_cache().get(&key) {
+            return Ok((kept, Freshness::Kept));
+        }
+        let read = Arc::new(self.read(ReadSurroundings { tenant, queue: queue.clone() }).await?);
+        self.surroundings_cache().keep(key, read.clone());
+        Ok((read, Freshness::ReadNow))
+    }
+}
+
+struct ReadSurroundings {
+    tenant: TenantId,
+    queue: Name,
+}
+
+impl Operation for ReadSurroundings {
+    type Output = Surroundings;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Surroundings, StoreError> {
+        read(tx, self.tenant, &self.queue).await
+    }
+}
+
+const QUEUE: Sql = Sql::both(&["select settings, concurrency, per_key, rate_per_s, starvation_s,
+         case when paused_at is not null then coalesce(paused_reason, 'no reason given') end
+     from queues where tenant = $1 and name = $2"]);
+const PLACES_TAKEN: Sql = Sql::both(&["select count(*) from holds where tenant = $1 and scope = $2"]);
+const WORKERS: Sql = Sql::new(
+    &["select w.id, w.tenant, w.name, w.queues, w.kinds, w.affinities, w.affinity, w.lease_ms, w.lease_until,
+           w.draining, w.registered_at, w.last_claim_at, w.dead_at, s.since, s.beat_at,
+           (select coalesce(sum(c.remaining), 0) from claims c where c.worker = w.id)
+       from workers w join service s on s.id = 1
+       where w.tenant = $1 and w.dead_at is null and w.lease_until >= $2 limit $3"],
+    "select w.id, w.tenant, w.name, w.queues, w.kinds, w.affinities, w.affinity, w.lease_ms, w.lease_until,
+         w.draining, w.registered_at, w.last_claim_at, w.dead_at, s.since, s.beat_at,
+         (select coalesce(sum(c.remaining), 0)::bigint from claims c where c.worker = w.id)
+     from workers w join service s on s.id = 1
+     where w.tenant = $1 and w.dead_at is null and w.lease_until >= $2 limit $3",
+);
+const LANES: Sql = Sql::both(&["select lane, tenant, queue, kind, priority, affinity, guarded from lanes
+     where tenant = $1 and queue = $2 limit 1000"]);
+// Claimed jobs stay in the index until they end, so the oldest of a lane are those that run and those that come next.
+const OLDEST: Sql = Sql::new(
+    &["select lane, id, run_at, worker, started_at from jobs
+       where lane = $1 and due_at is null and parked is null order by run_at, id limit $2"],
+    "select j.lane, j.id, j.run_at, j.worker, j.started_at from unnest($1::bigint[]) as l(lane)
+     cross join lateral (select * from jobs where jobs.lane = l.lane and due_at is null and parked is null
+         order by run_at, id limit $2) j",
+);
+const QUEUED: Sql = Sql::new(
+    &["select coalesce(sum(queued), 0) from (select queued from counters where tenant = $1 and queue = $2
+           union all select queued from counter_deltas where tenant = $1 and queue = $2)"],
+    "select coalesce(sum(queued), 0)::bigint from (select queued from counters where tenant = $1 and queue = $2
+         union all select queued from counter_deltas where tenant = $1 and queue = $2) kept",
+);
+
+/// What surrounds the jobs of a queue at this moment, from a bounded number of rows.
+pub(crate) async fn read(tx: &mut Tx<'_>, tenant: TenantId, queue: &Name) -> Result<Surroundings, StoreError> {
+    let key = [Param::Int(tenant.0), Param::Text(queue.as_str())];
+    let (settings, paused) = match tx.query_opt(&QUEUE, &key).await? {
+        Some(row) => (settings_at(&row, 0)?, row.opt_text(5)?),
+        None => (QueueSettings::default(), None),
+    };
+    let places_taken = match settings.concurrency {
+        Some(_) => {
+            let scope = queue_scope(queue);
+            let row = tx.query_opt(&PLACES_TAKEN, &[key[0], Param::Text(&scope)]).await?;
+            row.map(|row| row.int(0)).transpose()?.unwrap_or(0) as u64
+        }
+        None => 0,
+    };
+    let workers = workers(tx, tenant, queue).await?;
+    let rows = tx.query(&LANES, &key).await?;
+    let lanes: HashMap<i64, Lane> =
+        rows.iter().map(|row| Ok((row.int(0)?, lane_at(row, 1)?))).collect::<Result<_, StoreError>>()?;
+    let (line, running) = line(tx, &key, &lanes).await?;
+    Ok(Surroundings { now: tx.now(), paused, settings, places_taken, workers, line, running, lanes })
+}
+
+async fn workers(tx: &mut Tx<'_>, tenant: TenantId, queue: &Name) -> Result<Vec<ServingWorker>, StoreError> {
+    let params = [Param::Int(tenant.0), Param::Time(tx.now()), Param::Int(SURROUNDINGS_WORKERS as i64)];
+    let mut serving = Vec::new();
+    for row in tx.query(&WORKERS, &params).await? {
+        let worker = Worker::read(&row)?;
+        if worker.queues.contains(queue) && !worker.draining {
+            let claims = row.int(15)?.max(0) as u64;
+            let Worker { kinds, affinities, affinity, .. } = worker;
+            serving.push(ServingWorker { kinds, affinities, holds: affinity, claims });
+        }
+    }
+    Ok(serving)
+}
+
+async fn line(
+    tx: &mut Tx<'_>,
+    key: &[Param<'_>],
+    lanes: &HashMap<i64, Lane>,
+) -> Result<(Line, Vec<RunningJob>), StoreError> {
+    let per_lane = (SURROUNDINGS_LINE / lanes.len().max(1)).max(50);
+    let mut ids: Vec<i64> = lanes.keys().copied().collect();
+    ids.sort_unstable();
+    let rows = tx.query_each(&OLDEST, &[Column::ints(ids)], &[Param::Int(per_lane as i64)]).await?;
+    let mut line = Line::default();
+    let mut running = Vec::new();
+    let mut seen: HashMap<i64, (usize, Time)> = HashMap::new();
+    for row in &rows {
+        let (lane, id, run_at) = (row.int(0)?, row.job(1)?, row.time(2)?);
+        let (count, newest) = seen.entry(lane).or_insert((0, run_at));
+        *count += 1;
+        *newest = run_at.max(*newest);
+        match read_start(row)? {
+            Some(started_at) => running.push(RunningJob { id, lane, started_at }),
+            None => {
+                let of = lanes.get(&lane).ok_or_else(|| StoreError::unexpected("a lane that was not asked for"))?;
+                let (priority, affinity) = (of.priority, of.affinity.clone());
+                line.waiting.push(Waiting { id, priority, run_at, affinity, lane });
+            }
+        }
+    }
+    line.complete_until = seen.values().filter(|(count, _)| *count >= per_lane).map(|(_, newest)| *newest).min();
+    line.queued = match line.complete_until {
+        None => line.waiting.len() as u64,
+        Some(_) => {
+            let row = tx.query_opt(&QUEUED, key).await?;
+            row.map(|row| row.int(0)).transpose()?.unwrap_or(0).max(line.waiting.len() as i64) as u64
+        }
+    };
+    Ok((line, running))
+}
+
+/// Since when the job runs, if it does.
+fn read_start(row: &Row) -> Result<Option<Time>, StoreError> {
+    Ok(match row.opt_uuid(3)? {
+        Some(_) => row.opt_time(4)?,
+        None => None,
+    })
+}

@@ -1,0 +1,408 @@
+//! S6, S7, S8: failures are grouped, teach signatures, and foretell.
+
+use std::collections::HashMap;
+
+use domain::signature::{Case, Pattern};
+use domain::{JobError, JobId, WorkerId};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use store::Store;
+use store::jobs::enqueue::{Extras, NewJob};
+use store::jobs::settle::End;
+use store::signals::read::{SignalRead, SignalSource};
+use store::signals::refine::SignalChange;
+use store::signatures::change::{Changed, NewSignature, SignatureChange};
+use store::signatures::index::Prediction;
+use store::signatures::{Signature, SignatureOutcome, Status};
+use testkit::{job, label, name, on_both, on_postgres};
+
+use crate::support::*;
+
+fn on_subject(subject: &str) -> NewJob {
+    let extras = Extras { subject: Some(label(subject)), ..Extras::default() };
+    NewJob { kind: name("scan"), max_attempts: 1, extras: Some(Box::new(extras)), ..job("q") }
+}
+
+fn error(code: &str, message: &str) -> JobError {
+    JobError { code: code.into(), message: message.into(), retryable: false }
+}
+
+/// Runs a job to its failure, in a phase, and gives its id.
+async fn fail(store: &Store, worker: WorkerId, job: NewJob, phase: &str, error: JobError) -> JobId {
+    push(store, job).await;
+    let claimed = claim_one(store, worker).await;
+    let change = SignalChange { epoch: claimed.epoch, phase: Some(phase.into()), ..SignalChange::default() };
+    store.signal(T, claimed.id, change).await.expect("signals");
+    settle(store, worker, claimed.id, claimed.epoch, End::Fail(error)).await;
+    claimed.id
+}
+
+async fn succeed(store: &Store, worker: WorkerId, job: NewJob) {
+    push(store, job).await;
+    let claimed = claim_one(store, worker).await;
+    finish(store, worker, &claimed).await;
+}
+
+async fn learn(store: &Store) {
+    while store.learn_failures().await.expect("learns") > 0 {}
+}
+
+async fn source(store: &Store, job: JobId) -> SignalSource {
+    match store.signal_source(T, job).await.expect("reads") {
+        SignalRead::Found(source) => *source,
+        _ => panic!("the job has a signal"),
+    }
+}
+
+async fn foretold(db: &testkit::Database, job: JobId) -> Option<Prediction> {
+    let index = db.store.signature_index(T).await.expect("reads");
+    index.foretell(&source(&db.store, job).await, db.clock.now())
+}
+
+fn new(pattern: Pattern, confidence: f64) -> NewSignature {
+    let matcher = pattern.matcher().expect("a good pattern");
+    let outcome = SignatureOutcome { likely_cause: Some("a cause".into()), ..SignatureOutcome::default() };
+    NewSignature { matcher, outcome, confidence, expires_at: None, by: "me".into() }
+}
+
+fn done(changed: Changed) -> Signature {
+    match changed {
+        Changed::Done(signature) => *signature,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn s7_three_failures_alike_propose_a_signature_that_foretells_the_next() {
+    on_both(async |db| {
+        let worker = patient(&db.store).await;
+        for n in 0..3 {
+            let message = format!("layer {n} of 10.0.0.{n}:5000 is broken");
+            fail(&db.store, worker, on_subject("nginx"), "analyze", error("LAYER_EXTRACT_FAILED", &message)).await;
+            db.pass_ms(60_000).await;
+        }
+        learn(&db.store).await;
+        let groups = db.store.list_failures(T, None, 10).await.expect("lists");
+        assert_eq!(groups.len(), 1, "one cause: {groups:?}");
+        let group = &groups[0];
+        assert_eq!((group.count, group.message_pattern.as_str()), (3, "layer # of <address> is broken"));
+        assert_eq!((group.subjects.clone(), group.trend()), (vec!["nginx".to_owned()], "new"));
+        let signatures = db.store.list_signatures(T, None, 10).await.expect("lists");
+        let learnt = &signatures[0];
+        assert_eq!((signatures.len(), learnt.status, learnt.samples), (1, Status::Proposed, 3));
+        assert!((learnt.confidence - 0.5).abs() < 1e-9);
+        assert_eq!(group.signature, Some(learnt.id));
+
+        let next = push(&db.store, on_subject("nginx")).await;
+        let prediction = foretold(&db, next).await.expect("it is foretold");
+        let evidence = prediction.evidence.expect("with evidence");
+        assert_eq!((prediction.signature.id, evidence.failed, evidence.of), (learnt.id, 3, 3));
+        let other = push(&db.store, on_subject("redis")).await;
+        assert!(foretold(&db, other).await.is_none(), "another subject has done nothing wrong");
+        assert!(db.store.list_failures(domain::TenantId(77), None, 10).await.expect("lists").is_empty(), "X6");
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn s7_repair_times_and_recurrences_are_learnt() {
+    on_both(async |db| {
+        let worker = patient(&db.store).await;
+        let boom = || error("RATE_LIMITED", "too many requests");
+        for _ in 0..3 {
+            fail(&db.store, worker, on_subject("nginx"), "fetch", boom()).await;
+        }
+        learn(&db.store).await;
+        assert_eq!(db.store.learn_repairs().await.expect("looks"), 0, "it is not mended yet");
+        db.pass_ms(300_000).await;
+        let worker = patient(&db.store).await;
+        succeed(&db.store, worker, on_subject("nginx")).await;
+        assert_eq!(db.store.learn_repairs().await.expect("looks"), 1);
+        let learnt = db.store.list_signatures(T, None, 10).await.expect("lists").remove(0);
+        let mttr = learnt.outcome.mttr_p50_s.expect("a repair was seen");
+        assert!((299.0..330.0).contains(&mttr), "{mttr}");
+
+        let change = SignatureChange { confirmed: Some(true), fixed: Some(true), ..SignatureChange::default() };
+        let fixed = done(db.store.change_signature(T, learnt.id, change).await.expect("changes"));
+        assert_eq!((fixed.status, fixed.recurred_at, fixed.version), (Status::Confirmed, None, 2));
+        assert!(fixed.confidence >= 0.8 && fixed.fixed_at.is_some());
+        db.pass_ms(1_000).await;
+        fail(&db.store, worker, on_subject("nginx"), "fetch", boom()).await;
+        learn(&db.store).await;
+        let again = db.store.signature(T, learnt.id).await.expect("reads").expect("is there");
+        assert!(again.recurred_at.is_some(), "it came back after it was said to be mended");
+        assert!(db.store.list_failures(T, None, 1).await.expect("lists")[0].recurred_at.is_some());
+    })
+    .await;
+}
+
+/// Causes with noise in every message: numbers, ids, paths, addresses, times, names.
+fn message(cause: usize, dice: &mut StdRng) -> (&'static str, String) {
+    let n: u32 = dice.random_range(1..100_000);
+    let id: u128 = dice.random();
+    let host = format!("10.{}.{}.{}", n % 250, n % 40, n % 7);
+    match cause {
+        0 => (
+            "LAYER_EXTRACT_FAILED",
+            format!("cannot extract layer sha256:{id:064x} to /var/lib/w/{n}/fs: no space left"),
+        ),
+        1 => {
+            ("RATE_LIMITED", format!("GET https://{host}/v2/library/app-{n}/manifests/v{n} answered 429 after {n} ms"))
+        }
+        2 => ("DB_DOWN", format!("connection to {host}:{} refused after {} attempts", 5_000 + n % 900, n % 9 + 1)),
+        3 => ("OOM", format!("process {n} was killed: out of memory at {n} MiB")),
+        4 => ("BAD_MANIFEST", format!("manifest of 'app:{n}' is not valid at 2026-01-{:02}T12:00:00Z", n % 28 + 1)),
+        5 => ("DB_DOWN", format!("deadlock detected by worker {id:032x} in transaction {n}")),
+        6 => ("TIMEOUT", format!("no answer from user-{n}@mail.example.com within {n} ms")),
+        _ => ("PARSE", format!("unexpected token '{n}' at line {n} of /tmp/{id:08x}.json")),
+    }
+}
+
+#[tokio::test]
+async fn s7_a_log_of_several_causes_with_noise_is_grouped_purely_and_foretold() {
+    on_both(async |db| {
+        let mut dice = StdRng::seed_from_u64(8);
+        let worker = patient(&db.store).await;
+        let mut cause_of: HashMap<JobId, usize> = HashMap::new();
+        for n in 0..160 {
+            let cause = n % 8;
+            let (code, message) = message(cause, &mut dice);
+            // Each cause befalls a few subjects of its own, three times over.
+            let subject = format!("app-{cause}-{}", n / 8 % 5);
+            let id = fail(&db.store, worker, on_subject(&subject), "analyze", error(code, &message)).await;
+            cause_of.insert(id, cause);
+        }
+        learn(&db.store).await;
+        let mut right = 0;
+        let members = texts(
+            &db.store,
+            "select hex(group_id) || ' ' || hex(job) from failure_jobs",
+            "select replace(group_id::text, '-', '') || ' ' || replace(job::text, '-', '') from failure_jobs",
+        )
+        .await;
+        let mut groups: HashMap<String, HashMap<usize, usize>> = HashMap::new();
+        for member in &members {
+            let (group, job) = member.split_once(' ').expect("two words");
+            let job = JobId::new(job.parse().expect("an id"));
+            *groups.entry(group.to_lowercase()).or_default().entry(cause_of[&job]).or_default() += 1;
+        }
+        groups.values().for_each(|causes| right += causes.values().max().expect("a group has members"));
+        assert_eq!(members.len(), 160);
+        assert!(right * 100 >= 95 * 160, "purity {right} of 160 in {} groups", groups.len());
+        assert!(groups.len() <= 12, "one cause is one group, or nearly: {}", groups.len());
+
+        let mut foreseen = 0;
+        for cause in 0..8 {
+            let next = push(&db.store, on_subject(&format!("app-{cause}-1"))).await;
+            let (code, _) = message(cause, &mut dice);
+            let prediction = foretold(&db, next).await;
+            foreseen +=
+                usize::from(prediction.is_some_and(|told| told.signature.pattern.error_code.as_deref() == Some(code)));
+        }
+        assert_eq!(foreseen, 8, "later jobs on the same subjects are foretold their causes");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn s7_a_group_is_run_again_once() {
+    on_both(async |db| {
+        let worker = patient(&db.store).await;
+        for n in 0..4 {
+            fail(&db.store, worker, on_subject(&format!("m-{n}")), "fetch", error("BOOM", "it broke")).await;
+        }
+        learn(&db.store).await;
+        let group = db.store.list_failures(T, None, 10).await.expect("lists")[0].id;
+        let by = "me".into();
+        let replay = async |limit| db.store.replay_failures(T, group, limit, &by).await.expect("replays");
+        assert_eq!(replay(1).await.expect("is there").made.len(), 1);
+        let rest = replay(100).await.expect("is there");
+        assert_eq!((rest.made.len(), rest.gone), (3, 0));
+        assert_eq!(replay(100).await.expect("is there").made, [], "twice is once");
+        assert_eq!(claim(&db.store, worker, 10).await.len(), 4);
+        let strangers = db.store.replay_failures(domain::TenantId(77), group, 10, &by).await.expect("answers");
+        assert_eq!(strangers, None, "X6");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn s6_the_surest_match_wins_then_the_one_with_most_samples() {
+    on_both(async |db| {
+        let kind = |kind: &str| Pattern { kind: Some(kind.into()), ..Pattern::default() };
+        let subject = Pattern { subject_pattern: Some("^nginx".into()), ..Pattern::default() };
+        let made =
+            async |pattern: Pattern, sure| done(db.store.make_signature(T, new(pattern, sure)).await.expect("makes"));
+        let (broad, narrow) = (made(kind("scan"), 0.5).await, made(subject, 0.9).await);
+        let best = async |case: Case<'static>| {
+            let index = db.store.signature_index(T).await.expect("reads");
+            index.best(case, db.clock.now()).map(|signature| signature.id)
+        };
+        let scan = Case { kind: Some("scan"), subject: Some("nginx:1"), ..Case::default() };
+        assert_eq!(best(scan).await, Some(narrow.id));
+        assert_eq!(best(Case { subject: Some("redis"), ..scan }).await, Some(broad.id));
+        assert_eq!(best(Case { kind: Some("other"), subject: None, ..scan }).await, None);
+        let again = db.store.make_signature(T, new(kind("scan"), 0.1)).await.expect("answers");
+        assert_eq!(again, Changed::Exists(broad.id), "one pattern, one signature");
+        assert!(
+            matches!(
+                db.store.make_signature(domain::TenantId(1), new(kind("scan"), 0.1)).await.expect("answers"),
+                Changed::Done(_)
+            ),
+            "in each tenant"
+        );
+        let change = |change: SignatureChange| db.store.change_signature(T, narrow.id, change);
+        change(SignatureChange { muted: Some(true), ..Default::default() }).await.expect("mutes");
+        assert_eq!(best(scan).await, Some(broad.id));
+        change(SignatureChange {
+            muted: Some(false),
+            expires_at: Some(Some(db.clock.now().plus_s(60))),
+            ..Default::default()
+        })
+        .await
+        .expect("expires");
+        assert_eq!(best(scan).await, Some(narrow.id));
+        db.pass_ms(61_000).await;
+        assert_eq!(best(scan).await, Some(broad.id), "it has expired");
+        let merged = db.store.merge_signatures(T, narrow.id, broad.id).await.expect("merges").expect("both are there");
+        assert_eq!(merged.id, broad.id);
+        assert_eq!(db.store.signature(T, narrow.id).await.expect("reads"), None);
+        assert!(db.store.delete_signature(T, broad.id).await.expect("deletes"));
+        assert!(!db.store.delete_signature(T, broad.id).await.expect("answers"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn s8_a_persons_signature_foretells_for_the_kind_and_subject_it_names() {
+    on_both(async |db| {
+        let pattern = Pattern {
+            kind: Some("scan".into()),
+            error_code: Some("X".into()),
+            subject_pattern: Some("^registry/".into()),
+            ..Pattern::default()
+        };
+        let made = done(db.store.make_signature(T, new(pattern, 0.9)).await.expect("makes"));
+        let hit = push(&db.store, on_subject("registry/app")).await;
+        assert_eq!(foretold(&db, hit).await.map(|told| told.signature.id), Some(made.id));
+        let by_image = NewJob { kind: name("scan"), payload: r#"{"image": "registry/other:1"}"#.into(), ..job("q") };
+        let by_image = push(&db.store, by_image).await;
+        assert!(foretold(&db, by_image).await.is_some(), "without a subject the payload's image counts");
+        for miss in [on_subject("docker.io/app"), NewJob { kind: name("scan"), ..job("q") }, job("q")] {
+            let miss = push(&db.store, miss).await;
+            assert!(foretold(&db, miss).await.is_none());
+        }
+        let worker = patient(&db.store).await;
+        claim(&db.store, worker, 10).await;
+        assert!(foretold(&db, hit).await.is_none(), "it has begun");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn s10_doubtful_signatures_fade_and_are_disabled_and_old_signals_go() {
+    on_both(async |db| {
+        let worker = patient(&db.store).await;
+        for _ in 0..3 {
+            fail(&db.store, worker, on_subject("nginx"), "fetch", error("BOOM", "it broke")).await;
+        }
+        let said = push(&db.store, job("q")).await;
+        let claimed = claim_one(&db.store, worker).await;
+        let change = SignalChange { epoch: claimed.epoch, summary: Some("hm".into()), ..SignalChange::default() };
+        db.store.signal(T, said, change).await.expect("signals");
+        finish(&db.store, worker, &claimed).await;
+        learn(&db.store).await;
+        let manual = Pattern { kind: Some("other".into()), ..Pattern::default() };
+        let sure = done(db.store.make_signature(T, new(manual, 0.9)).await.expect("makes"));
+        assert_eq!(db.store.prune_signals().await.expect("prunes"), Default::default());
+        db.pass_ms(25 * 3_600_000).await;
+        assert_eq!(db.store.prune_signals().await.expect("prunes").signals, 1);
+        assert_eq!(number(&db.store, "select count(*) from signals").await, 0);
+        db.pass_ms(31 * 86_400_000).await;
+        assert_eq!(db.store.prune_signals().await.expect("prunes").signatures, 1);
+        let listed = db.store.list_signatures(T, None, 10).await.expect("lists");
+        let enabled: Vec<_> =
+            listed.iter().filter(|signature| signature.enabled).map(|signature| signature.id).collect();
+        assert_eq!(enabled, [sure.id], "what was learnt and not seen for a month is not believed any more");
+        db.pass_ms(60 * 86_400_000).await;
+        assert_eq!(db.store.prune_signals().await.expect("prunes").failures, 1);
+        assert_eq!(number(&db.store, "select count(*) from failure_jobs").await, 0);
+    })
+    .await;
+}
+
+/// Patterns of every part of the common language, at random.
+fn random_regex(dice: &mut StdRng, depth: usize) -> String {
+    let atoms = ["a", "b", "c", "1", ".", "\\d", "\\w", "\\s", "[abc]", "[^ab]", "[a-c0-9_-]", "\\.", "\\+", "-", "ä"];
+    let mut text = String::new();
+    for _ in 0..dice.random_range(1..4) {
+        let atom = match dice.random_range(0..10) {
+            0 if depth > 0 => format!("({}|{})", random_regex(dice, depth - 1), random_regex(dice, depth - 1)),
+            1 if depth > 0 => format!("(?:{})", random_regex(dice, depth - 1)),
+            _ => atoms[dice.random_range(0..atoms.len())].to_owned(),
+        };
+        text.push_str(&atom);
+        text.push_str(["", "", "", "*", "+", "?", "{2}", "{1,3}", "{2,}"][dice.random_range(0..9)]);
+    }
+    match dice.random_range(0..6) {
+        0 => format!("^{text}"),
+        1 => format!("{text}$"),
+        _ => text,
+    }
+}
+
+#[tokio::test]
+async fn s6_both_engines_read_every_pattern_alike() {
+    on_postgres(async |db| {
+        let psql = psql(&db.url).await;
+        let mut dice = StdRng::seed_from_u64(6);
+        let letters: Vec<char> = "abc1. -+_ä".chars().collect();
+        for round in 0..400 {
+            let pattern = Pattern { subject_pattern: Some(random_regex(&mut dice, 2)), ..Pattern::default() };
+            let text = pattern.subject_pattern.clone().expect("a pattern");
+            let Ok(matcher) = pattern.matcher() else { continue };
+            let portable = domain::signature::portable(&text).expect("it was read before");
+            let subject: String =
+                (0..dice.random_range(0..8)).map(|_| letters[dice.random_range(0..letters.len())]).collect();
+            let rust = matcher.matches(Case { subject: Some(&subject), ..Case::default() });
+            let row = psql.client.query_one("select $1::text ~ $2::text", &[&subject, &portable]).await;
+            let postgres: bool = row.unwrap_or_else(|error| panic!("{text} as {portable}: {error:?}")).get(0);
+            assert_eq!(rust, postgres, "round {round}: {subject:?} against {text} as {portable}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn s6_match_failure_signature_answers_as_the_program_does() {
+    on_postgres(async |db| {
+        let psql = psql(&db.url).await;
+        let pattern =
+            Pattern { phase: Some("fetch".into()), subject_pattern: Some("^nginx:\\d+$".into()), ..Pattern::default() };
+        let made = done(db.store.make_signature(T, new(pattern, 0.7)).await.expect("makes"));
+        let find = async |arguments: &str| -> Option<(uuid::Uuid, f64)> {
+            let text = format!("select signature_id, confidence from windlass.match_failure_signature({arguments})");
+            let row = psql.client.query_opt(&text, &[]).await.expect("asks");
+            row.map(|row| (row.get(0), row.get(1)))
+        };
+        assert_eq!(find("phase => 'fetch', image_reference => 'nginx:17'").await, Some((made.id, 0.7)));
+        assert_eq!(find("'fetch', null, 'nginx:latest'").await, None);
+        assert_eq!(find("phase => 'fetch'").await, None, "never against nothing");
+        assert_eq!(find("").await, None);
+    })
+    .await;
+}
+
+#[test]
+fn s6_a_match_is_bounded_whatever_the_pattern_and_the_subject() {
+    // The classic that brings backtracking engines to their knees.
+    let pattern = Pattern { subject_pattern: Some("(a|a|aa)*(a|aa)*(a*)*c$".into()), ..Pattern::default() };
+    let matcher = pattern.matcher().expect("it is good");
+    let subject = "a".repeat(100_000);
+    let began = std::time::Instant::now();
+    for _ in 0..1_000 {
+        assert!(!matcher.matches(Case { subject: Some(&subject), ..Case::default() }));
+    }
+    assert!(began.elapsed() < std::time::Duration::from_secs(5), "{:?}", began.elapsed());
+}
