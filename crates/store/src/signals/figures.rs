@@ -75,9 +75,11 @@ impl EndedFeed {
     /// Remembers the first answer that was given on a job, to see whether it holds.
     fn answered(&self, job: JobId, now: Time, said: Eta) {
         let mut feed = self.inner.lock().expect("nobody panics with the feed in hand");
-        if feed.answers.len() < FIGURE_ANSWERS {
-            feed.answers.entry(job).or_insert((now, said));
+        if feed.answers.len() >= FIGURE_ANSWERS {
+            // Jobs that end on other nodes are never judged here: begin anew rather than stop measuring.
+            feed.answers.clear();
         }
+        feed.answers.entry(job).or_insert((now, said));
     }
 
     fn take(&self) -> (Vec<JobId>, Vec<(JobId, Time, Eta)>) {

@@ -170,7 +170,10 @@ impl Operation for Keep {
                         watched.began.push(alert.clone());
                     }
                 }
-                (Some(alert), None) if tx.execute(&END, &id).await? > 0 => watched.ended.push(alert.clone()),
+                (Some(alert), None) => {
+                    let is_gone = tx.execute(&END, &id).await? > 0;
+                    watched.ended.extend(is_gone.then(|| alert.clone()));
+                }
                 _ => {}
             }
         }
