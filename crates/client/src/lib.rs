@@ -11,10 +11,10 @@ mod deliveries;
 mod error;
 mod jobs;
 mod queues;
+mod signals;
 mod subjects;
 mod tokens;
 mod triggers;
-mod signals;
 mod worker;
 mod workers;
 

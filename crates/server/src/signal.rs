@@ -5,7 +5,7 @@ mod eta;
 use std::sync::Arc;
 
 use domain::signal::{Eta, Facts, Foretold, Obstacle, Standing};
-use domain::{JobState, Right, SignalKind, TenantId};
+use domain::{JobState, Right, SignalKind};
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
 use store::jobs::get::StoredJob;

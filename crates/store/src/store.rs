@@ -9,11 +9,11 @@ use crate::error::StoreError;
 use crate::floors::Floors;
 use crate::hints::Hints;
 use crate::lanes::LaneCache;
-use crate::tokens::authenticate::TokenCache;
-use crate::triggers::cache::TriggerCache;
 use crate::signals::figures::{EndedFeed, FigureCache};
 use crate::signals::surroundings::SurroundingsCache;
 use crate::signatures::index::SignatureCache;
+use crate::tokens::authenticate::TokenCache;
+use crate::triggers::cache::TriggerCache;
 use crate::tx::{Operation, Postgres, Sqlite};
 
 /// Where a database is.

@@ -9,12 +9,12 @@ pub(crate) mod outcome;
 pub(crate) mod query;
 pub(crate) mod queue;
 pub(crate) mod signal;
+pub(crate) mod signature;
 pub(crate) mod subject;
 pub(crate) mod token;
 pub(crate) mod trigger;
-pub(crate) mod webhook;
-pub(crate) mod signature;
 pub(crate) mod ttfs;
+pub(crate) mod webhook;
 pub(crate) mod worker;
 
 use std::fmt::Display;

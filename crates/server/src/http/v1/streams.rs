@@ -9,14 +9,12 @@ use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use domain::limits::STREAM_WINDOW;
-use domain::{JobId, JobState, TenantId};
+use domain::{JobId, JobState};
 use futures_util::stream::{Stream, unfold};
 use serde::Deserialize;
-use store::Store;
 use store::jobs::list::JobFilter;
 use store::signals::read::{SignalRead, SignalSource};
 use tokio::sync::broadcast;
-use tokio_util::sync::CancellationToken;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -27,7 +25,7 @@ use crate::error::ApiError;
 use crate::extract::{Params, PathJob, header};
 use crate::signal::tell;
 use crate::state::AppState;
-use crate::streams::{Streams, Watching};
+use crate::streams::Watching;
 use crate::validate::query::{label, name, state as job_state};
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -60,14 +58,7 @@ async fn job(
     }
     let too_many = || ApiError::too_many_streams();
     let watching = state.streams.watch(id, source.job.version).ok_or_else(too_many)?;
-    let follow = Follow {
-        state,
-        principal,
-        source,
-        watching,
-        sent: seen.map(|version| (version, None)),
-        ended: false,
-    };
+    let follow = Follow { state, principal, source, watching, sent: seen.map(|version| (version, None)), ended: false };
     Ok(sse(unfold(follow, Follow::next)))
 }
 
@@ -117,7 +108,7 @@ impl Follow {
                     *text = Some(body);
                 }
             }
-            let every = self.streams.overlay_every();
+            let every = self.state.streams.overlay_every();
             tokio::select! {
                 changed = self.watching.version.changed() => changed.ok()?,
                 () = tokio::time::sleep(every) => {}
@@ -236,7 +227,9 @@ impl Survey {
     }
 
     async fn signal(&mut self, job: JobId) -> Option<Event> {
-        let Ok(SignalRead::Found(source)) = self.state.store.signal_source(self.principal.tenant, job).await else { return None };
+        let Ok(SignalRead::Found(source)) = self.state.store.signal_source(self.principal.tenant, job).await else {
+            return None;
+        };
         let version = source.job.version;
         if self.seen.insert(job, version) == Some(version) || !self.matches(&source) {
             return None;
