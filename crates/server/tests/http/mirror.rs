@@ -48,13 +48,28 @@ async fn things_of(a: &Caller<'_>) -> Ids {
     ids.insert("cursor", page["next_cursor"].as_str().unwrap().to_owned());
     let settings = json!({"timeout_s": 7, "phases": [CANARY]});
     assert_eq!(a.put("/api/v1/queues/mail", settings).await.status, 200);
+    let value = json!({"c": CANARY});
+    assert_eq!(a.put("/api/v1/kv/collection-of-a/key-of-a", value).await.status, 200);
+    ids.insert("collection", "collection-of-a".to_owned());
+    ids.insert("key", "key-of-a".to_owned());
+    let facts = json!({"facts": {"note": CANARY}});
+    assert_eq!(a.put("/api/v1/subjects/machine-of-a", facts).await.status, 200);
+    ids.insert("subject", "machine-of-a".to_owned());
+    let trigger = json!({"name": CANARY, "source": "pubsub", "filter": {"topic": "t"},
+                         "target": {"job": {"queue": "mail", "kind": "k"}}});
+    let trigger = a.post("/api/v1/triggers", trigger).await;
+    assert_eq!(trigger.status, 201, "{:?}", trigger.body);
+    ids.insert("trigger", trigger.json()["id"].as_str().unwrap().to_owned());
     ids
 }
 
 /// The same names with ids that nobody has.
 fn nothing(of: &Ids) -> Ids {
     let mut ids = of.clone();
-    for name in ["job", "claimed", "worker", "token"] {
+    for name in ["collection", "key", "subject"] {
+        ids.insert(name, format!("{name}-of-nobody"));
+    }
+    for name in ["job", "claimed", "worker", "token", "trigger"] {
         ids.insert(name, Uuid::from_u128(0x0190_0000_0000_7000_8000_0000_0000_0000 + ids.len() as u128).to_string());
     }
     ids
@@ -67,6 +82,8 @@ fn id_in(path: &str) -> &'static str {
         "jobs" => "job",
         "workers" => "worker",
         "tokens" => "token",
+        "subjects" => "subject",
+        "triggers" | "hooks" => "trigger",
         _ => "job",
     }
 }
@@ -126,7 +143,7 @@ fn told(answer: &Answer, ids: &Ids) -> (u16, String) {
         let word = rest[start..end].trim_matches('"');
         text.push_str(&rest[..start]);
         let is_time = word.len() >= 20 && word.as_bytes()[4] == b'-' && word.ends_with('Z');
-        let is_token = word.starts_with("windlass_");
+        let is_token = word.starts_with("windlass_") || word.starts_with("wlsub_");
         text.push_str(if is_time || is_token || Uuid::parse_str(word).is_ok() { "…" } else { word });
         rest = &rest[end..];
     }
@@ -161,6 +178,7 @@ async fn x6_every_operation_as_b_with_the_ids_of_a() {
                     let ask = async |ids: &Ids| {
                         let (path, body) = bodies(&method, path, ids, own_worker).swap_remove(kind);
                         let path = path.replace("{id}", &ids[id_in(&path)]).replace("{name}", "artifact");
+                        let path = path.replace("{collection}", &ids["collection"]).replace("{key}", &ids["key"]);
                         let asked = match method.as_str() {
                             "GET" | "DELETE" => request(&method, &path).body(Body::empty()).unwrap(),
                             method => json_request(method, &path, &body),

@@ -20,7 +20,7 @@ set search_path = windlass, pg_temp
 as $$
 #variable_conflict use_column
 declare
-    of_tenant constant bigint := 2;
+    of_tenant constant bigint := caller_tenant();
     said constant timestamptz := now();
     is_live boolean := true;
     of_epoch bigint;
@@ -82,3 +82,6 @@ begin
     return new_version;
 end
 $$;
+
+-- Whoever may call it was granted so.
+revoke execute on all functions in schema windlass from public;

@@ -112,7 +112,7 @@ set search_path = windlass, pg_temp
 as $$
 #variable_conflict use_column
 declare
-    of_tenant constant bigint := 2;
+    of_tenant constant bigint := caller_tenant();
 begin
     return query
         select s.id, s.likely_cause, s.mttr_p50_s, s.mttr_p95_s, s.suggested_action, s.remediation_url, s.confidence
@@ -126,3 +126,6 @@ begin
         limit 1;
 end
 $$;
+
+-- Whoever may call it was granted so.
+revoke execute on all functions in schema windlass from public;

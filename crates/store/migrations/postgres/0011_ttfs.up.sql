@@ -123,7 +123,7 @@ set search_path = windlass, pg_temp
 as $$
 #variable_conflict use_column
 declare
-    of_tenant constant bigint := 2;
+    of_tenant constant bigint := caller_tenant();
     happened constant timestamptz := now();
     of_hour constant timestamptz := date_trunc('hour', happened, 'UTC');
     hit constant boolean := coalesce(record_ttfs_event.cache_hit, false);
@@ -180,3 +180,6 @@ begin
     return new_id;
 end
 $$;
+
+-- Whoever may call it was granted so.
+revoke execute on all functions in schema windlass from public;

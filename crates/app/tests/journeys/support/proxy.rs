@@ -9,6 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 const COMMIT: &[u8] = b"commit\0";
+const COMMITTED: &[u8] = b"COMMIT\0";
 const CHUNK_BYTES: usize = 64 << 10;
 
 pub(crate) struct Proxy {
@@ -54,7 +55,7 @@ async fn pass(mut client: TcpStream, mut server: TcpStream, marker: &str, broke:
         tokio::select! {
             read = client.read(&mut asked) => {
                 let Ok(length @ 1..) = read else { return };
-                doomed = marked && contains(&asked[..length], COMMIT) && !broke.swap(true, Ordering::SeqCst);
+                doomed |= marked && contains(&asked[..length], COMMIT) && !broke.swap(true, Ordering::SeqCst);
                 if server.write_all(&asked[..length]).await.is_err() {
                     return;
                 }
@@ -62,7 +63,11 @@ async fn pass(mut client: TcpStream, mut server: TcpStream, marker: &str, broke:
             read = server.read(&mut answered) => {
                 let Ok(length @ 1..) = read else { return };
                 if doomed {
-                    return;
+                    // Answers to what came with the commit are swallowed too: the connection breaks once it is done.
+                    if contains(&answered[..length], COMMITTED) {
+                        return;
+                    }
+                    continue;
                 }
                 before.extend_from_slice(&answered[..length]);
                 marked |= contains(&before, marker.as_bytes());

@@ -44,6 +44,7 @@ async fn call(
     let payload_bytes = state.options.payload_bytes;
     let maker = Maker { principal: principal.name.clone(), payload_bytes, now: state.store.clock().now() };
     let (job, wait_s) = maker.call(request)?;
+    principal.check_queue(&job.queue)?;
     // A caller that is still there when its time is up takes its note back itself; the grace is for that.
     let made = state.store.make_call(principal.tenant, job, wait_s * 1_000 + CALL_GRACE_MS).await?;
     metrics::counter!("windlass_calls_total").increment(1);

@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use domain::{DeliveryId, JobId};
+use domain::{DeliveryId, JobId, Right};
 use engine::outbound::sign;
 use store::StoreError;
 use store::deliveries::DeliveryState;
@@ -68,7 +68,7 @@ async fn get(
     PathDelivery(id): PathDelivery,
 ) -> Result<Json<DeliveryDetails>, ApiError> {
     let found = state.store.delivery(principal.tenant, id).await?;
-    Ok(Json(details(found.ok_or_else(|| ApiError::not_found("delivery"))?)?))
+    Ok(Json(details(&principal, found.ok_or_else(|| ApiError::not_found("delivery"))?)?))
 }
 
 /// Sends a delivery again, at once, under the same id. One that is under way is left alone.
@@ -80,7 +80,8 @@ async fn redeliver(
     PathDelivery(id): PathDelivery,
 ) -> Result<(StatusCode, Json<DeliveryDetails>), ApiError> {
     let found = state.store.redeliver(principal.tenant, id, principal.name.to_string()).await?;
-    Ok((StatusCode::ACCEPTED, Json(details(found.ok_or_else(|| ApiError::not_found("delivery"))?)?)))
+    let found = found.ok_or_else(|| ApiError::not_found("delivery"))?;
+    Ok((StatusCode::ACCEPTED, Json(details(&principal, found)?)))
 }
 
 fn delivery(delivery: Delivery) -> DeliveryView {
@@ -106,18 +107,20 @@ fn delivery(delivery: Delivery) -> DeliveryView {
     }
 }
 
-fn details(whole: WholeDelivery) -> Result<DeliveryDetails, StoreError> {
+/// The body carries the job's result: without the right to results it is `null`, and so is what the receiver said to it.
+fn details(principal: &Principal, whole: WholeDelivery) -> Result<DeliveryDetails, StoreError> {
+    let reads = principal.has(Right::ReadResults);
     let attempt = |attempt: DeliveryAttempt| DeliveryAttemptView {
         attempt: attempt.attempt.into(),
         at: view::time(attempt.at),
         duration_ms: attempt.duration_ms,
         status: attempt.status,
         error: attempt.error,
-        response: attempt.response,
+        response: attempt.response.filter(|_| reads),
     };
     Ok(DeliveryDetails {
         delivery: delivery(whole.delivery),
-        body: view::raw(whole.body)?,
+        body: view::raw(if reads { whole.body } else { "null".into() })?,
         attempts: whole.attempts.into_iter().map(attempt).collect(),
     })
 }
