@@ -154,6 +154,8 @@ impl ClientBuilder {
             .user_agent(concat!("windlass/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(self.connect_timeout)
             .tcp_keepalive(Duration::from_secs(30))
+            // A server closes connections that say nothing for a minute: one that is near that is not used again.
+            .pool_idle_timeout(Duration::from_secs(20))
             .redirect(reqwest::redirect::Policy::none())
             .tls_backend_preconfigured(self.tls.unwrap_or_else(public_roots));
         if is_loopback(&api) {

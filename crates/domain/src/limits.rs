@@ -254,3 +254,16 @@ pub const TTFS_METADATA_BYTES: usize = 64 << 10;
 pub const TTFS_DAYS: i64 = 90;
 pub const TTFS_HOURS: i64 = 7 * 24;
 pub const TTFS_SLO_HOURS: i64 = 24;
+/// Connections served at once.
+pub const CONNECTIONS: usize = 8_192;
+/// How long a connection may take to say the head of a request, and to say nothing between two.
+pub const HEAD_S: u64 = 60;
+pub const HEAD_BYTES: usize = 64 << 10;
+pub const HEAD_FIELDS: usize = 100;
+/// How long a body may say nothing before it counts as broken off.
+pub const BODY_IDLE_S: u64 = 30;
+/// How long a page session lasts without being used, how old its secret may get, and how long an old one still holds.
+pub const SESSION_S: i64 = 12 * 3_600;
+pub const SESSION_ROTATE_S: i64 = 3_600;
+pub const SESSION_GRACE_S: i64 = 60;
+pub const SESSIONS_PER_TOKEN: usize = 100;

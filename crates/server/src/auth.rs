@@ -6,23 +6,26 @@
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
+use axum::body::{Body, HttpBody};
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
-use axum::http::header::AUTHORIZATION;
+use axum::http::header::{ACCEPT, AUTHORIZATION, LOCATION, SET_COOKIE};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Method};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use domain::limits::TOKEN_TRUST_MS;
+use domain::limits::{BODY_IDLE_S, SESSION_ROTATE_S, TOKEN_TRUST_MS};
 use domain::{Access, JobId, Name, Right, TenantId, TokenId, WorkerId};
 use store::jobs::get::StoredJob;
 use store::jobs::list::JobFilter;
 use store::tokens::Token;
 use store::tokens::authenticate::{Caller, Known};
+use tower_http::timeout::TimeoutBody;
 
 use crate::error::ApiError;
 use crate::extract::{drain, header};
 use crate::host;
 use crate::rights::{self, Found, Need, Reach};
+use crate::session::{SessionSecret, check_origin};
 use crate::state::AppState;
 
 const TRUST: Duration = Duration::from_millis(TOKEN_TRUST_MS);
@@ -52,6 +55,10 @@ impl Principal {
 
     pub(crate) fn token(&self) -> Option<&Token> {
         self.known.as_ref().map(|known| &*known.token)
+    }
+
+    fn has_session(&self) -> bool {
+        self.known.as_ref().is_some_and(|known| known.session_since.is_some())
     }
 
     pub(crate) fn token_id(&self) -> Option<TokenId> {
@@ -128,13 +135,19 @@ pub(crate) async fn gate(State(state): State<AppState>, request: Request, next: 
     let path = request.extensions().get::<MatchedPath>();
     let found = path.map(|path| rights::of(path.as_str(), request.method()));
     let need = match found {
-        Some(Found::Route(route)) if route.need == Need::Nothing => return next.run(request).await,
+        Some(Found::Route(route)) if route.need == Need::Nothing => {
+            return match check_origin(request.method(), request.headers(), false) {
+                Ok(()) => next.run(request).await,
+                Err(refusal) => refusal.into_response(),
+            };
+        }
         Some(Found::Route(route)) => Some((route.need, route.reach)),
         // No route, or not by this method: the router says so to whoever has a token.
         None | Some(Found::OtherMethod) => Some((Need::Token, Reach::Queues)),
         Some(Found::Unheard) => None,
     };
     let (mut parts, body) = request.into_parts();
+    let body = patient(body);
     let admitted = match admit(&state, &parts).await {
         Ok(principal) => match need {
             Some((need, reach)) => principal.check(need, reach).map(|()| principal),
@@ -146,28 +159,92 @@ pub(crate) async fn gate(State(state): State<AppState>, request: Request, next: 
         Ok(principal) => principal,
         Err(refusal) => {
             drain(&parts.headers, body).await;
-            return refusal.into_response();
+            return if wants_a_page(&parts, &refusal) { to_sign_in(&parts) } else { refusal.into_response() };
         }
     };
+    let session = state.options.cookies.read(&parts.headers).filter(|_| principal.has_session());
+    let is_page = !parts.uri.path().starts_with("/api/") && !changes(&parts.method);
     parts.extensions.insert(principal.clone());
     let began = Instant::now();
-    let response = next.run(Request::from_parts(parts, body)).await;
+    let mut response = next.run(Request::from_parts(parts, body)).await;
     // A long-poll may have outlived its token: then what it found is not for the caller any more.
+    let parting = response.extensions_mut().remove::<Parting>().is_some();
     if began.elapsed() > TRUST
+        && !parting
         && let Err(refusal) = still_good(&state, &principal).await
     {
         return refusal.into_response();
     }
+    if let Some(session) = session.filter(|_| is_page)
+        && let Some(cookie) = rotated(&state, &principal, &session).await
+    {
+        response.headers_mut().append(SET_COOKIE, cookie);
+    }
     response
 }
 
+/// Goes with an answer that is for the caller although it ended the caller's own token or session.
+#[derive(Clone, Copy)]
+pub(crate) struct Parting;
+
+/// A body that says nothing for long counts as broken off.
+fn patient(body: Body) -> Body {
+    if body.is_end_stream() { body } else { Body::new(TimeoutBody::new(Duration::from_secs(BODY_IDLE_S), body)) }
+}
+
+/// Whether a browser asks for a page, and would rather be shown the door than a problem document.
+fn wants_a_page(parts: &Parts, refusal: &ApiError) -> bool {
+    let accepts = parts.headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
+    refusal.status() == StatusCode::UNAUTHORIZED
+        && parts.method == Method::GET
+        && !parts.uri.path().starts_with("/api/")
+        && accepts.is_some_and(|accept| accept.contains("text/html"))
+}
+
+fn to_sign_in(parts: &Parts) -> Response {
+    let page = parts.uri.path_and_query().map_or("/", |page| page.as_str());
+    let encoded: String = page
+        .bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' => char::from(byte).to_string(),
+            byte => format!("%{byte:02X}"),
+        })
+        .collect();
+    let place = HeaderValue::from_str(&format!("/sign-in?next={encoded}"));
+    let place = place.unwrap_or(HeaderValue::from_static("/sign-in"));
+    (StatusCode::SEE_OTHER, [(LOCATION, place)]).into_response()
+}
+
+/// A fresh secret for a session whose secret has got old.
+async fn rotated(state: &AppState, principal: &Principal, session: &SessionSecret) -> Option<HeaderValue> {
+    let since = principal.known.as_ref().and_then(|known| known.session_since)?;
+    if since.plus_s(SESSION_ROTATE_S) > state.store.clock().now() {
+        return None;
+    }
+    let fresh = SessionSecret::new();
+    // What goes wrong here is tried again with the next page.
+    match state.store.rotate_session(session.hash(), fresh.hash()).await {
+        Ok(true) => Some(state.options.cookies.cookie(&fresh)),
+        _ => None,
+    }
+}
+
 async fn admit(state: &AppState, parts: &Parts) -> Result<Principal, ApiError> {
-    match state.store.authenticate(bearer(&parts.headers)?).await? {
+    let bearer = bearer(&parts.headers)?;
+    let session = if bearer.is_none() { state.options.cookies.read(&parts.headers) } else { None };
+    let caller = match &session {
+        Some(session) => state.store.authenticate_session(session.hash()).await?,
+        None => state.store.authenticate(bearer).await?,
+    };
+    match caller {
         Caller::Anyone => {
             host::check(state.options.host_check, &parts.method, &parts.uri, &parts.headers)?;
             Ok(Principal::local())
         }
-        Caller::Token(known) => Ok(Principal::of(known)),
+        Caller::Token(known) => {
+            check_origin(&parts.method, &parts.headers, known.session_since.is_some())?;
+            Ok(Principal::of(known))
+        }
         Caller::Nobody => Err(ApiError::token_required()),
         Caller::Refused => Err(ApiError::invalid_token()),
     }

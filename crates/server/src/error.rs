@@ -23,11 +23,13 @@ pub(crate) struct ApiError {
     field: Option<String>,
     /// Of a call that failed: its job, and how that failed.
     call: Option<Box<(JobId, Option<wire::JobError>)>>,
+    /// When to come back, where that helps.
+    retry_s: Option<u64>,
 }
 
 impl ApiError {
     fn new(status: StatusCode, code: &'static str, detail: impl Display) -> Self {
-        Self { status, code, detail: detail.to_string(), field: None, call: None }
+        Self { status, code, detail: detail.to_string(), field: None, call: None, retry_s: None }
     }
 
     fn at(self, field: impl Into<String>) -> Self {
@@ -204,6 +206,14 @@ impl ApiError {
         Self { call: Some(Box::new((job, error))), ..Self::new(status, code, detail) }
     }
 
+    /// Without `retry_s` time alone makes no room.
+    pub(crate) fn over_quota(quota: &str, limit: f64, retry_s: Option<u64>) -> Self {
+        let again = retry_s.map(|retry_s| format!("; try again in {retry_s} s")).unwrap_or_default();
+        let detail = format_args!("the tenant's quota {quota} of {limit} is used up{again}");
+        let refusal = Self::new(StatusCode::TOO_MANY_REQUESTS, code::OVER_QUOTA, detail).at(quota);
+        Self { retry_s, ..refusal }
+    }
+
     pub(crate) fn panicked() -> Self {
         Self::internal()
     }
@@ -281,8 +291,9 @@ impl IntoResponse for ApiError {
         if self.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"windlass\""));
         }
-        if self.status == StatusCode::SERVICE_UNAVAILABLE {
-            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        let retry_s = self.retry_s.or((self.status == StatusCode::SERVICE_UNAVAILABLE).then_some(1));
+        if let Some(retry_s) = retry_s {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(retry_s));
         }
         response
     }

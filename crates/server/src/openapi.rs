@@ -14,7 +14,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use wire::Problem;
 
-use crate::http::{health, metrics, page, v1};
+use crate::http::{health, metrics, page, sign_in, v1};
 use crate::rights;
 use crate::state::AppState;
 
@@ -37,6 +37,7 @@ pub(crate) fn undeclared() -> OpenApiRouter<AppState> {
         .merge(health::routes())
         .merge(metrics::routes())
         .merge(page::routes())
+        .merge(sign_in::routes())
         .routes(routes!(openapi));
     complete(router.get_openapi_mut());
     router

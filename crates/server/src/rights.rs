@@ -70,6 +70,9 @@ const SEE_JOBS: &[Right] = &[ReadJobs, ReadOwnJobs];
 const ROUTES: &[Route] = &[
     public("GET", "/healthz"),
     public("GET", "/readyz"),
+    public("GET", "/sign-in"),
+    public("POST", "/sign-in"),
+    any_token("POST", "/sign-out"),
     any_token("GET", "/openapi.json"),
     tenant("GET", "/", &[Read]),
     tenant("GET", "/metrics", &[Read]),
@@ -307,9 +310,11 @@ mod tests {
     }
 
     #[test]
-    fn x7_only_health_and_what_has_a_secret_of_its_own_need_no_token() {
+    fn x7_only_health_the_door_and_what_has_a_secret_of_its_own_need_no_token() {
         let open: Vec<&str> =
             ROUTES.iter().filter(|route| route.need == Need::Nothing).map(|route| route.path).collect();
-        assert_eq!(open, ["/healthz", "/readyz", "/api/v1/subjects/{id}/facts", "/api/v1/hooks/{id}"]);
+        let expected =
+            ["/healthz", "/readyz", "/sign-in", "/sign-in", "/api/v1/subjects/{id}/facts", "/api/v1/hooks/{id}"];
+        assert_eq!(open, expected);
     }
 }

@@ -6,16 +6,16 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::Request;
 use axum::http::HeaderValue;
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::serve::ListenerExt;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::error::{ApiError, PROBLEM};
 use crate::http::{metrics, trace};
+use crate::listen::listen;
 use crate::state::AppState;
 use crate::{auth, openapi};
 
@@ -30,6 +30,7 @@ pub fn router(state: AppState) -> Router {
         .layer(from_fn_with_state(state.clone(), auth::gate))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn(problems))
+        .layer(from_fn(nothing_behind))
         .layer(from_fn(metrics::count))
         .layer(from_fn(trace::span))
         .with_state(state)
@@ -37,16 +38,10 @@ pub fn router(state: AppState) -> Router {
 
 /// Serves until `shutdown`: then takes no more connections, answers long-polls at once and lets the rest finish.
 pub async fn serve(listener: TcpListener, state: AppState, shutdown: CancellationToken) -> std::io::Result<()> {
+    let tls = state.options.tls.clone();
     let router = router(AppState { stopping: shutdown.clone(), ..state });
-    // Answers are small and complete: waiting to fill a packet only delays them.
-    let listener = listener.tap_io(|connection| {
-        if let Err(error) = connection.set_nodelay(true) {
-            tracing::debug!(%error, "a connection keeps its delay");
-        }
-    });
-    let serving = axum::serve(listener, router).with_graceful_shutdown(shutdown.clone().cancelled_owned());
     tokio::select! {
-        result = serving.into_future() => result,
+        result = listen(listener, tls, router, shutdown.clone()) => result,
         () = out_of_patience(&shutdown) => {
             tracing::warn!("requests were still under way when the time to stop was up");
             Ok(())
@@ -73,12 +68,24 @@ fn panicked(panic: Box<dyn Any + Send + 'static>) -> Response {
     ApiError::panicked().into_response()
 }
 
+/// A body in chunks ends where its bytes say so, and a proxy in front may have gone by a length that was sent beside them:
+/// what follows on the connection could be a stranger's words in another's mouth (RFC 9112, 6.3). So nothing follows.
+async fn nothing_behind(request: Request, next: Next) -> Response {
+    let chunked = request.headers().contains_key(TRANSFER_ENCODING);
+    let mut response = next.run(request).await;
+    if chunked {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
 /// What the framework refuses by itself is a problem document too; its headers, `Allow` among them, stay.
 async fn problems(request: Request, next: Next) -> Response {
     let response = next.run(request).await;
     let status = response.status();
     let content_type = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-    let told = content_type.is_some_and(|text| text.starts_with(b"application/"));
+    // What we say ourselves is JSON or a page; the framework speaks plain text.
+    let told = content_type.is_some_and(|text| text.starts_with(b"application/") || text.starts_with(b"text/html"));
     if told || !(status.is_client_error() || status.is_server_error()) {
         return response;
     }

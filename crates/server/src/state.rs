@@ -10,7 +10,9 @@ use store::artifacts::Blobs;
 use tokio_util::sync::CancellationToken;
 
 use crate::host::HostCheck;
+use crate::session::CookieKey;
 use crate::streams::Streams;
+use crate::tls::Tls;
 
 #[derive(Clone)]
 pub struct AppState {
@@ -33,6 +35,10 @@ pub struct ServerOptions {
     pub host_check: HostCheck,
     /// What a new trigger takes where it says nothing.
     pub trigger_defaults: TriggerDefaults,
+    /// What page sessions are signed with.
+    pub cookies: CookieKey,
+    /// Plain HTTP without.
+    pub tls: Option<Tls>,
 }
 
 /// How runs of triggers are retried unless the trigger says otherwise; copied when it is made.
@@ -55,6 +61,8 @@ impl Default for ServerOptions {
             artifact_bytes: ARTIFACT_BYTES,
             host_check: HostCheck::Loopback,
             trigger_defaults: TriggerDefaults::default(),
+            cookies: CookieKey::for_this_process(),
+            tls: None,
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Natural batching: callers that arrive while a commit is under way share the next one.
 //!
 //! No timer and no added latency: an idle batcher runs a lone request at once. Sixteen producers with one job each cost
-//! one commit.
+//! one commit. Tenants are taken in turn: one that floods waits for itself, and another's request is in the next commit.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
+use domain::TenantId;
 use domain::limits::{SHARED_COMMIT_JOBS, SHARED_COMMIT_REQUESTS};
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
@@ -34,10 +35,13 @@ pub(crate) trait Batch: Operation<Output = Vec<Self::Reply>> + Sized {
     fn batcher(store: &Store) -> &Batcher<Self>;
     fn of(store: &Store, requests: Vec<Self::Request>) -> Self;
     fn jobs(request: &Self::Request) -> usize;
+    fn whose(request: &Self::Request) -> TenantId;
     /// Runs once the commit holds.
     fn committed(store: &Store, replies: &[Self::Reply]);
 }
 
+/// A request, and where its answer goes.
+type Waiting<B> = (<B as Batch>::Request, Answer<B>);
 type Answer<B> = oneshot::Sender<Result<<B as Batch>::Reply, StoreError>>;
 
 pub(crate) struct Batcher<B: Batch> {
@@ -45,13 +49,15 @@ pub(crate) struct Batcher<B: Batch> {
 }
 
 struct State<B: Batch> {
-    waiting: VecDeque<(B::Request, Answer<B>)>,
+    /// Those with something waiting, in the order of their turns.
+    turns: VecDeque<TenantId>,
+    waiting: HashMap<TenantId, VecDeque<Waiting<B>>>,
     under_way: usize,
 }
 
 impl<B: Batch> Default for Batcher<B> {
     fn default() -> Self {
-        Self { state: Mutex::new(State { waiting: VecDeque::new(), under_way: 0 }) }
+        Self { state: Mutex::new(State { turns: VecDeque::new(), waiting: HashMap::new(), under_way: 0 }) }
     }
 }
 
@@ -59,7 +65,12 @@ impl<B: Batch> Batcher<B> {
     fn submit(&self, request: B::Request) -> (bool, oneshot::Receiver<Result<B::Reply, StoreError>>) {
         let (reply, answer) = oneshot::channel();
         let mut state = self.state.lock().expect("no batcher panics");
-        state.waiting.push_back((request, reply));
+        let tenant = B::whose(&request);
+        let waiting = state.waiting.entry(tenant).or_default();
+        waiting.push_back((request, reply));
+        if waiting.len() == 1 {
+            state.turns.push_back(tenant);
+        }
         let start = state.under_way < UNDER_WAY;
         if start {
             state.under_way += 1;
@@ -82,14 +93,24 @@ impl<B: Batch> Batcher<B> {
         let mut state = self.state.lock().expect("no batcher panics");
         let (mut requests, mut answers) = (Vec::new(), Vec::new());
         let mut jobs = 0;
-        while let Some((request, _)) = state.waiting.front() {
-            jobs += B::jobs(request);
+        while let Some(tenant) = state.turns.pop_front() {
+            let waiting = state.waiting.get_mut(&tenant).expect("whoever has a turn waits");
+            jobs += waiting.front().map_or(0, |(request, _)| B::jobs(request));
             if !requests.is_empty() && (jobs > SHARED_COMMIT_JOBS || requests.len() >= SHARED_COMMIT_REQUESTS) {
+                // Its turn is the first of the next commit.
+                state.turns.push_front(tenant);
                 break;
             }
-            let Some((request, answer)) = state.waiting.pop_front() else { break };
-            requests.push(request);
-            answers.push(answer);
+            let taken = waiting.pop_front();
+            if waiting.is_empty() {
+                state.waiting.remove(&tenant);
+            } else {
+                state.turns.push_back(tenant);
+            }
+            if let Some((request, answer)) = taken {
+                requests.push(request);
+                answers.push(answer);
+            }
         }
         (requests, answers)
     }
@@ -158,5 +179,71 @@ impl Store {
             self.batchers().tracker.spawn(async move { B::batcher(&store).run(&store).await });
         }
         answer.await.map_err(|_| StoreError::unexpected("a request was dropped"))?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tx::Tx;
+
+    /// A request of a tenant, with so many jobs.
+    struct Turns;
+    struct Asked(i64, usize);
+
+    impl Operation for Turns {
+        type Output = Vec<()>;
+
+        async fn run(&self, _: &mut Tx<'_>) -> Result<Vec<()>, StoreError> {
+            Ok(Vec::new())
+        }
+    }
+
+    impl Batch for Turns {
+        type Request = Asked;
+        type Reply = ();
+
+        fn batcher(_: &Store) -> &Batcher<Self> {
+            unreachable!("the tests take turns by hand")
+        }
+
+        fn of(_: &Store, _: Vec<Asked>) -> Self {
+            Self
+        }
+
+        fn jobs(request: &Asked) -> usize {
+            request.1
+        }
+
+        fn whose(request: &Asked) -> TenantId {
+            TenantId(request.0)
+        }
+
+        fn committed(_: &Store, _: &[()]) {}
+    }
+
+    fn next(batcher: &Batcher<Turns>) -> Vec<i64> {
+        batcher.take().0.into_iter().map(|request| request.0).collect()
+    }
+
+    #[test]
+    fn q12_a_tenant_that_floods_keeps_no_other_out_of_the_next_commit() {
+        let batcher = Batcher::<Turns>::default();
+        let answers: Vec<_> = (0..100).map(|_| batcher.submit(Asked(1, SHARED_COMMIT_JOBS))).collect();
+        let small = [batcher.submit(Asked(2, 1)), batcher.submit(Asked(3, 1))];
+        assert_eq!(next(&batcher), [1], "what is full is full");
+        assert_eq!(next(&batcher), [2, 3], "the others come before the flood goes on");
+        assert_eq!(next(&batcher), [1]);
+        drop((answers, small));
+    }
+
+    #[test]
+    fn q12_one_tenant_is_served_in_the_order_of_its_requests() {
+        let batcher = Batcher::<Turns>::default();
+        let answers: Vec<_> = (0..5).map(|number| batcher.submit(Asked(1, number))).collect();
+        let taken: Vec<usize> = batcher.take().0.into_iter().map(|request| request.1).collect();
+        assert_eq!(taken, [0, 1, 2, 3, 4]);
+        assert!(next(&batcher).is_empty());
+        drop(answers);
     }
 }

@@ -29,6 +29,7 @@ pub mod outbox;
 pub mod processes;
 pub mod queues;
 pub mod schedule;
+pub mod sessions;
 pub mod signals;
 pub mod signatures;
 mod store;

@@ -155,6 +155,18 @@ pub const MIGRATIONS: &[Migration] = &[
             down: include_str!("../migrations/postgres/0011_ttfs.down.sql"),
         },
     },
+    Migration {
+        version: 12,
+        name: "sessions_and_quotas",
+        sqlite: Script {
+            up: include_str!("../migrations/sqlite/0012_sessions_and_quotas.up.sql"),
+            down: include_str!("../migrations/sqlite/0012_sessions_and_quotas.down.sql"),
+        },
+        postgres: Script {
+            up: include_str!("../migrations/postgres/0012_sessions_and_quotas.up.sql"),
+            down: include_str!("../migrations/postgres/0012_sessions_and_quotas.down.sql"),
+        },
+    },
 ];
 
 const MAKE_TABLE_SQLITE: &str = "create table if not exists schema_migrations (

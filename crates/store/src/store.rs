@@ -12,6 +12,7 @@ use crate::lanes::LaneCache;
 use crate::signals::figures::{EndedFeed, FigureCache};
 use crate::signals::surroundings::SurroundingsCache;
 use crate::signatures::index::SignatureCache;
+use crate::tenants::quota::QuotaUse;
 use crate::tokens::authenticate::TokenCache;
 use crate::triggers::cache::TriggerCache;
 use crate::tx::{Operation, Postgres, Sqlite};
@@ -73,6 +74,7 @@ struct Inner {
     signatures: SignatureCache,
     ended: EndedFeed,
     figures: FigureCache,
+    quota_use: QuotaUse,
 }
 
 enum Backend {
@@ -106,6 +108,7 @@ impl Store {
                 signatures: SignatureCache::default(),
                 ended: EndedFeed::default(),
                 figures: FigureCache::default(),
+                quota_use: QuotaUse::default(),
             }),
         })
     }
@@ -196,6 +199,10 @@ impl Store {
 
     pub(crate) fn figure_cache(&self) -> &FigureCache {
         &self.inner.figures
+    }
+
+    pub(crate) fn quota_use(&self) -> &QuotaUse {
+        &self.inner.quota_use
     }
 
     /// A PostgreSQL setting, as the server tells it.

@@ -69,6 +69,8 @@ pub mod code {
     pub const CALL_TIMED_OUT: &str = "call_timed_out";
     pub const CALL_OUT_OF_RESOURCES: &str = "call_out_of_resources";
     pub const CALL_BROKEN: &str = "call_broken";
+    /// A quota of the tenant is used up for now; `Retry-After` says when to come back.
+    pub const OVER_QUOTA: &str = "over_quota";
     pub const LIMIT_REACHED: &str = "limit_reached";
     pub const SIGNATURE_EXISTS: &str = "signature_exists";
     /// Nothing was done; the same request may succeed later.

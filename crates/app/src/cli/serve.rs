@@ -10,7 +10,8 @@ use domain::RetryPolicy;
 use domain::address::{Allowed, Network, Private};
 use domain::limits::MAX_ATTEMPTS;
 use engine::{Engine, EngineOptions};
-use server::{AppState, ServerOptions, TriggerDefaults};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use server::{AppState, ServerOptions, Tls, TriggerDefaults};
 use store::artifacts::Blobs;
 use store::{DatabaseUrl, Store, StoreOptions};
 use tokio::net::TcpListener;
@@ -20,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::exit::{Exit, UsageError};
+use super::output;
 use crate::demo;
 use crate::telemetry::Telemetry;
 
@@ -40,6 +42,12 @@ pub(crate) struct ServeArgs {
     /// A bucket for large artifacts instead of a folder: s3://BUCKET/PREFIX.
     #[arg(long, env = "WINDLASS_ARTIFACTS")]
     pub(crate) artifacts: Option<String>,
+    /// Serve over TLS with this certificate chain, as PEM; it is read again when it changes.
+    #[arg(long, env = "WINDLASS_TLS_CERT", requires = "tls_key", value_name = "FILE")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The private key of --tls-cert, as PEM.
+    #[arg(long, env = "WINDLASS_TLS_KEY", requires = "tls_cert", value_name = "FILE")]
+    pub(crate) tls_key: Option<PathBuf>,
     /// A TOML file with any of these settings.
     #[arg(long, env = "WINDLASS_CONFIG")]
     pub(crate) config: Option<PathBuf>,
@@ -100,9 +108,11 @@ pub(crate) struct ServeArgs {
 }
 
 pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
-    if !args.listen.ip().is_loopback() {
-        bail!("without tokens this program answers on loopback only: listen on 127.0.0.1 or [::1]");
-    }
+    raise_open_files();
+    let tls = match (&args.tls_cert, &args.tls_key) {
+        (Some(certificate), Some(key)) => Some(Tls::open(certificate, key).context("cannot serve over TLS")?),
+        _ => None,
+    };
     let telemetry = Telemetry::start(&args.log, args.log_json, args.otlp_endpoint.as_deref())?;
     let folder = if args.demo { Some(tempfile::tempdir().context("cannot make a temporary folder")?) } else { None };
     let database = match &folder {
@@ -116,6 +126,14 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         StoreOptions { exclusive: true, unsafe_durability: args.unsafe_durability, ..StoreOptions::default() };
     let store = Store::open(&url, options).await?;
     store.migrate_up().await?;
+    if !args.listen.ip().is_loopback() {
+        refuse_the_world_without_tokens(&store, &database).await?;
+        if tls.is_none() {
+            output::note(
+                "Tokens go over the network in the clear: give --tls-cert and --tls-key, or put TLS in front.",
+            );
+        }
+    }
     let data_dir = data_dir(&args, &url);
     let engine_options = EngineOptions {
         history_retention_s: args.history_retention_days.saturating_mul(86_400),
@@ -129,9 +147,11 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         max_trigger_depth: args.max_trigger_depth,
         dead_letter_retention_s: args.dead_letter_retention_days.saturating_mul(86_400),
     };
+    let is_secure = tls.is_some();
     let options = ServerOptions {
         payload_bytes: args.payload_bytes,
         trigger_defaults: trigger_defaults(&args)?,
+        tls,
         ..ServerOptions::default()
     };
     let state = build(store, engine_options, &data_dir, args.artifacts.as_deref(), options).await?;
@@ -141,7 +161,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     let mut signals = JoinSet::new();
     signals.spawn(stop_on_signal(signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, stop.clone()));
     let address = listener.local_addr()?;
-    announce(address, &url, args.demo);
+    announce(if is_secure { "https" } else { "http" }, address, &url, args.demo);
     if args.demo {
         tracker.spawn(demo::run(state.engine.clone(), stop.clone()));
     }
@@ -190,6 +210,26 @@ fn trigger_defaults(args: &ServeArgs) -> anyhow::Result<TriggerDefaults> {
     Ok(TriggerDefaults { retry, max_attempts: args.trigger_retry_max_attempts })
 }
 
+/// Whoever reaches a server without tokens may do everything: that is for this machine alone.
+async fn refuse_the_world_without_tokens(store: &Store, database: &str) -> anyhow::Result<()> {
+    if !store.is_open().await? {
+        return Ok(());
+    }
+    let database = if database.starts_with("postgres") { "$WINDLASS_DATABASE" } else { database };
+    bail!(
+        "there are no tokens yet, and without tokens this program answers on loopback only; make the first one with \
+         `windlass token create --database {database} --role admin --name me`, or listen on 127.0.0.1 or [::1]"
+    )
+}
+
+/// Every connection is an open file, and the usual limit is for programs that have few.
+fn raise_open_files() {
+    let limits = getrlimit(Resource::Nofile);
+    let wanted = Rlimit { current: limits.maximum.or(limits.current), maximum: limits.maximum };
+    // Without it fewer connections are served at once, and everything else works.
+    let _ = setrlimit(Resource::Nofile, wanted);
+}
+
 async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => {
@@ -213,12 +253,12 @@ fn data_dir(args: &ServeArgs, url: &DatabaseUrl) -> PathBuf {
     }
 }
 
-fn announce(address: SocketAddr, url: &DatabaseUrl, demo: bool) {
+fn announce(scheme: &str, address: SocketAddr, url: &DatabaseUrl, demo: bool) {
     let database = match url {
         DatabaseUrl::Sqlite(path) => format!("SQLite in {}", path.display()),
         DatabaseUrl::Postgres(_) => "PostgreSQL".to_string(),
     };
-    println!("Windlass {} serves on http://{address} ({database}).", env!("CARGO_PKG_VERSION"));
+    println!("Windlass {} serves on {scheme}://{address} ({database}).", env!("CARGO_PKG_VERSION"));
     if demo {
         println!("The demo is running: its database is temporary and goes when you press Ctrl-C.");
         println!("In another terminal:  windlass queue list    windlass job list    windlass worker list");

@@ -8,6 +8,7 @@ use store::Store;
 use store::tenants::create::TenantCreated;
 use store::tenants::grant_db_role::RoleGranted;
 use store::tenants::list::Tenant;
+use store::tenants::quota::Quota;
 use wire::{Page, TenantView, Timestamp};
 
 use super::exit::{Exit, UsageError};
@@ -27,6 +28,24 @@ pub(crate) enum Verb {
         #[command(flatten)]
         database: DatabaseArgs,
     },
+    /// Limit what a tenant may use; what is not named has no limit.
+    Set {
+        #[command(flatten)]
+        database: DatabaseArgs,
+        name: String,
+        /// Jobs that may be scheduled or queued at once.
+        #[arg(long, value_name = "N")]
+        waiting_jobs: Option<u32>,
+        /// Jobs that may come in in a second, on each node.
+        #[arg(long, value_name = "N", value_parser = rate)]
+        jobs_per_s: Option<f64>,
+        /// Bytes of payload that may come in in a second, on each node.
+        #[arg(long, value_name = "N", value_parser = rate)]
+        payload_bytes_per_s: Option<f64>,
+        /// Triggers that it may have.
+        #[arg(long, value_name = "N")]
+        triggers: Option<u32>,
+    },
     /// Let a role of the PostgreSQL database speak for a tenant in SQL: `windlass.enqueue(…)` then makes that tenant's jobs.
     GrantDbRole {
         #[command(flatten)]
@@ -39,8 +58,29 @@ pub(crate) enum Verb {
 pub(super) async fn run(verb: Verb, format: Output) -> anyhow::Result<Exit> {
     match verb {
         Verb::Create { database, name } => create(&open(&database).await?, &name, format).await,
+        Verb::Set { database, name: text, waiting_jobs, jobs_per_s, payload_bytes_per_s, triggers } => {
+            let quota = Quota {
+                waiting_jobs: waiting_jobs.map(i64::from),
+                jobs_per_s,
+                payload_bytes_per_s,
+                triggers: triggers.map(i64::from),
+            };
+            if !open(&database).await?.set_quota(name(&text)?, quota).await? {
+                bail!("there is no tenant {text}: windlass tenant create {text}");
+            }
+            output::note(&format!("The quotas of {text} were set; every node keeps to them within a second."));
+            Ok(Exit::Done)
+        }
         Verb::List { database } => list(&open(&database).await?, format).await,
         Verb::GrantDbRole { database, tenant, role } => grant(&open(&database).await?, &tenant, role).await,
+    }
+}
+
+/// A rate of nothing would be a lock, which a quota is not.
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate.is_finite() && rate > 0.0 => Ok(rate),
+        _ => Err("must be a number above 0".into()),
     }
 }
 

@@ -17,6 +17,7 @@ mod outage;
 mod serve;
 mod signals;
 mod subjects;
+mod tls;
 mod tokens;
 mod traces;
 mod work;

@@ -17,6 +17,7 @@ impl Task for Prune {
     const EVERY: Duration = Duration::from_secs(30);
 
     async fn run(&self, store: &Store) -> Result<Done, StoreError> {
+        store.prune_sessions().await?;
         let pruned = store.prune(self.history_retention_s).await?;
         let deliveries = store.prune_deliveries().await?;
         metrics::counter!("windlass_pruned_total", "kind" => "deliveries").increment(deliveries);

@@ -87,6 +87,8 @@ const ROUTES: &[(&str, &[&str])] = &[
     ("/metrics", &["get"]),
     ("/openapi.json", &["get"]),
     ("/readyz", &["get"]),
+    ("/sign-in", &["get", "post"]),
+    ("/sign-out", &["post"]),
 ];
 
 #[tokio::test]

@@ -161,6 +161,10 @@ impl Batch for EnqueueBatch {
         request.jobs.len()
     }
 
+    fn whose(request: &EnqueueRequest) -> TenantId {
+        request.tenant
+    }
+
     fn committed(store: &Store, replies: &[EnqueueReply]) {
         let mut told: Option<(TenantId, &Name)> = None;
         for reply in replies {

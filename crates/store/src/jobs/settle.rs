@@ -128,6 +128,10 @@ impl Batch for SettleBatch {
         request.outcomes.len()
     }
 
+    fn whose(request: &SettleRequest) -> TenantId {
+        request.tenant
+    }
+
     fn committed(store: &Store, replies: &[SettleReply]) {
         replies.iter().for_each(|reply| store.announce(&reply.effects));
     }

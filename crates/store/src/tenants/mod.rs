@@ -3,6 +3,7 @@
 pub mod create;
 pub mod grant_db_role;
 pub mod list;
+pub mod quota;
 
 use domain::{Name, TenantId};
 

@@ -10,11 +10,13 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use domain::limits::{TOKEN_LOOK_AHEAD_MS, TOKEN_TRUST_MS, TOKENS_CACHED};
-use domain::{Time, TokenId, TokenText};
+use domain::{TenantId, Time, TokenId, TokenText};
 use tokio_util::task::TaskTracker;
 
 use crate::error::StoreError;
+use crate::sessions::FindSession;
 use crate::store::Store;
+use crate::tenants::quota::{self, Quota};
 use crate::tokens::{Hash, Token, hash, read, version};
 use crate::tx::{Column, Operation, Param, Sql, Tx};
 
@@ -39,6 +41,8 @@ pub enum Caller {
 #[derive(Clone, Debug)]
 pub struct Known {
     pub token: Arc<Token>,
+    /// When the page session through which it came got its secret; none when it came by itself.
+    pub session_since: Option<Time>,
     hash: Hash,
 }
 
@@ -60,17 +64,24 @@ struct Remembered {
     looked: Option<Instant>,
     /// What the database's clock is ahead of ours.
     ahead_ms: i64,
+    /// By the hash of their text, or of the secret of a page session.
     tokens: HashMap<Hash, Entry>,
+    quotas: HashMap<TenantId, Quota>,
 }
 
 struct Entry {
     token: Arc<Token>,
+    session_since: Option<Time>,
     used_ms: i64,
 }
 
 impl TokenCache {
     fn age(&self) -> Option<Duration> {
         self.remembered.read().expect("no reader panics").looked.map(|looked| looked.elapsed())
+    }
+
+    pub(crate) fn quota(&self, tenant: TenantId) -> Option<Quota> {
+        self.remembered.read().expect("no reader panics").quotas.get(&tenant).copied()
     }
 
     /// The next request looks at the database.
@@ -96,10 +107,25 @@ impl Store {
         }
     }
 
+    /// Who the caller is whose page session has a secret with this hash. One that has ended is nobody's.
+    pub async fn authenticate_session(&self, hash: Hash) -> Result<Caller, StoreError> {
+        self.look_at_tokens().await?;
+        if self.tokens().remembered.read().expect("no reader panics").version == 0 {
+            return Ok(Caller::Anyone);
+        }
+        Ok(match self.find_session(hash).await? {
+            Caller::Token(known) => Caller::Token(known),
+            _ => Caller::Nobody,
+        })
+    }
+
     /// Whether a caller would still be let in; one without a token while there are none. A long-poll asks while it waits.
     pub async fn is_still_good(&self, known: Option<&Known>) -> Result<bool, StoreError> {
         self.look_at_tokens().await?;
         match known {
+            Some(known) if known.session_since.is_some() => {
+                Ok(matches!(self.find_session(known.hash).await?, Caller::Token(_)))
+            }
             Some(known) => Ok(matches!(self.find_token(known.hash).await?, Caller::Token(_))),
             None => Ok(self.tokens().remembered.read().expect("no reader panics").version == 0),
         }
@@ -111,14 +137,30 @@ impl Store {
     }
 
     async fn find_token(&self, hash: Hash) -> Result<Caller, StoreError> {
-        if let Some(token) = self.remembered_token(&hash) {
-            let now = self.database_now();
-            return Ok(if token.is_alive(now) { Caller::Token(Known { token, hash }) } else { Caller::Refused });
+        if let Some(known) = self.remembered_token(&hash) {
+            return Ok(self.judge(known));
         }
         let (version, found) = self.read(Find { hash }).await?;
-        let Some(token) = found.map(Arc::new) else { return Ok(Caller::Refused) };
+        Ok(self.remember(version, hash, found, None))
+    }
+
+    async fn find_session(&self, hash: Hash) -> Result<Caller, StoreError> {
+        if let Some(known) = self.remembered_token(&hash) {
+            return Ok(self.judge(known));
+        }
+        let (version, found) = self.read(FindSession { hash }).await?;
+        let (token, since) = found.unzip();
+        Ok(self.remember(version, hash, token, since))
+    }
+
+    fn judge(&self, known: Known) -> Caller {
+        if known.token.is_alive(self.database_now()) { Caller::Token(known) } else { Caller::Refused }
+    }
+
+    fn remember(&self, version: i64, hash: Hash, found: Option<Token>, session_since: Option<Time>) -> Caller {
+        let Some(token) = found.map(Arc::new) else { return Caller::Refused };
         if !token.is_alive(self.database_now()) {
-            return Ok(Caller::Refused);
+            return Caller::Refused;
         }
         let mut remembered = self.tokens().remembered.write().expect("no writer panics");
         // Read at another version, it may be out of date already: then it is good for this request alone.
@@ -127,24 +169,26 @@ impl Store {
                 remembered.tokens.clear();
             }
             let used_ms = token.used_at.map_or(0, Time::millis);
-            remembered.tokens.insert(hash, Entry { token: token.clone(), used_ms });
+            remembered.tokens.insert(hash, Entry { token: token.clone(), session_since, used_ms });
         }
-        Ok(Caller::Token(Known { token, hash }))
+        Caller::Token(Known { token, session_since, hash })
     }
 
-    fn remembered_token(&self, hash: &Hash) -> Option<Arc<Token>> {
+    fn remembered_token(&self, hash: &Hash) -> Option<Known> {
         let now_ms = self.clock().now().millis();
-        let (token, used_ms) = {
+        let (known, used_ms) = {
             let remembered = self.tokens().remembered.read().expect("no reader panics");
-            remembered.tokens.get(hash).map(|entry| (entry.token.clone(), entry.used_ms))?
+            let entry = remembered.tokens.get(hash)?;
+            let known = Known { token: entry.token.clone(), session_since: entry.session_since, hash: *hash };
+            (known, entry.used_ms)
         };
         if now_ms - used_ms >= USED_MS {
             if let Some(entry) = self.tokens().remembered.write().expect("no writer panics").tokens.get_mut(hash) {
                 entry.used_ms = now_ms;
             }
-            self.tokens().used.lock().expect("nobody panics with it in hand").push(token.id);
+            self.tokens().used.lock().expect("nobody panics with it in hand").push(known.token.id);
         }
-        Some(token)
+        Some(known)
     }
 
     /// Our clock, as far from the database's as it was at the last look.
@@ -181,12 +225,17 @@ impl Store {
         // What is read is at least as new as the moment before the question.
         let began = Instant::now();
         let (version, now) = self.read(Version).await?;
+        let moved = cache.remembered.read().expect("no reader panics").version != version || cache.age().is_none();
+        let quotas = if moved { Some(self.read(quota::All).await?) } else { None };
         {
             let mut remembered = cache.remembered.write().expect("no writer panics");
             if remembered.version != version {
                 remembered.tokens.clear();
             }
             remembered.version = version;
+            if let Some(quotas) = quotas {
+                remembered.quotas = quotas;
+            }
             remembered.looked = Some(began);
             remembered.ahead_ms = now.millis() - self.clock().now().millis();
         }

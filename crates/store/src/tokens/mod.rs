@@ -48,7 +48,7 @@ impl Token {
     }
 }
 
-pub(crate) type Hash = [u8; 32];
+pub type Hash = [u8; 32];
 
 pub(crate) fn hash(text: &TokenText) -> Hash {
     Sha256::digest(text.as_str()).into()
@@ -100,13 +100,13 @@ const VERSION: Sql = Sql::both(&["select version from access where id = 1"]);
 const MOVE: Sql = Sql::both(&["update access set version = version + 1 where id = 1 returning version"]);
 
 /// 0 while no token was ever made.
-async fn version(tx: &mut Tx<'_>) -> Result<i64, StoreError> {
+pub(crate) async fn version(tx: &mut Tx<'_>) -> Result<i64, StoreError> {
     let row = tx.query_opt(&VERSION, &[]).await?;
     row.ok_or_else(|| StoreError::unexpected("the row of access is missing"))?.int(0)
 }
 
 /// Tells every node that what it remembers of tokens may be wrong.
-async fn move_version(tx: &mut Tx<'_>) -> Result<i64, StoreError> {
+pub(crate) async fn move_version(tx: &mut Tx<'_>) -> Result<i64, StoreError> {
     let row = tx.query_opt(&MOVE, &[]).await?;
     row.ok_or_else(|| StoreError::unexpected("the row of access is missing"))?.int(0)
 }

@@ -7,6 +7,7 @@ use crate::clock::new_uuid;
 use crate::codec::retry_to_json;
 use crate::error::StoreError;
 use crate::store::Store;
+use crate::tenants::quota;
 use crate::triggers::NewTrigger;
 use crate::triggers::cache::tick;
 use crate::tx::{Operation, Param, Sql, Tx};
@@ -17,6 +18,8 @@ pub enum Put {
     /// Another trigger of the tenant has the name.
     NameTaken,
     TooMany,
+    /// The tenant's quota allows this many.
+    OverQuota(i64),
     NotFound,
 }
 
@@ -71,6 +74,9 @@ impl Operation for Create {
         let count = tx.query_opt(&COUNT, &[tenant]).await?.map(|row| row.int(0)).transpose()?.unwrap_or(0);
         if count as usize >= TRIGGERS_PER_TENANT {
             return Ok(Put::TooMany);
+        }
+        if let Some(limit) = quota::triggers(tx, self.tenant).await?.filter(|limit| count >= *limit) {
+            return Ok(Put::OverQuota(limit));
         }
         if tx.query_opt(&NAMED, &[tenant, Param::Text(&self.trigger.name)]).await?.is_some() {
             return Ok(Put::NameTaken);

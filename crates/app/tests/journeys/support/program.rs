@@ -115,13 +115,13 @@ impl Drop for Program {
 /// How to start a server.
 pub(crate) struct Serve<'a> {
     place: &'a Place,
-    port: u16,
+    listen: String,
     command: Command,
 }
 
 impl<'a> Serve<'a> {
     pub(crate) fn on(place: &'a Place) -> Self {
-        Self { place, port: 0, command: clean_command() }.settings()
+        Self { place, listen: "127.0.0.1:0".into(), command: clean_command() }.settings()
     }
 
     /// Through a shell that ignores a signal first: what is ignored stays ignored in the program.
@@ -135,7 +135,7 @@ impl<'a> Serve<'a> {
             };
         }
         command.args(["-c", &format!("trap '' {signal}; exec \"$0\" \"$@\"")]).arg(program.get_program());
-        Self { place, port: 0, command }.settings()
+        Self { place, listen: "127.0.0.1:0".into(), command }.settings()
     }
 
     fn settings(mut self) -> Self {
@@ -148,7 +148,12 @@ impl<'a> Serve<'a> {
 
     /// The same port again after a restart, so that workers find it.
     pub(crate) fn port(mut self, port: u16) -> Self {
-        self.port = port;
+        self.listen = format!("127.0.0.1:{port}");
+        self
+    }
+
+    pub(crate) fn listen(mut self, address: &str) -> Self {
+        self.listen = address.to_owned();
         self
     }
 
@@ -158,7 +163,7 @@ impl<'a> Serve<'a> {
     }
 
     pub(crate) async fn start(mut self) -> Server {
-        self.command.args(["--listen", &format!("127.0.0.1:{}", self.port)]);
+        self.command.args(["--listen", &self.listen]);
         Server::announced(Program::start(self.place.folder(), &mut self.command)).await
     }
 }

@@ -22,6 +22,7 @@ use crate::auth::Principal;
 use crate::cursor;
 use crate::error::ApiError;
 use crate::extract::{JsonBody, Params};
+use crate::http::v1::jobs::check_quota;
 use crate::state::AppState;
 use crate::validate::job::Maker;
 use crate::validate::query::{PageQuery, limit};
@@ -45,6 +46,7 @@ async fn call(
     let maker = Maker { principal: principal.name.clone(), payload_bytes, now: state.store.clock().now() };
     let (job, wait_s) = maker.call(request)?;
     principal.check_queue(&job.queue)?;
+    check_quota(&state, &principal, std::slice::from_ref(&job)).await?;
     // A caller that is still there when its time is up takes its note back itself; the grace is for that.
     let made = state.store.make_call(principal.tenant, job, wait_s * 1_000 + CALL_GRACE_MS).await?;
     metrics::counter!("windlass_calls_total").increment(1);

@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 use store::jobs::cancel::Canceled;
 use store::jobs::enqueue::{Accepted, EnqueueReply, Idempotency, NewJob};
 use store::jobs::retry::Retried;
+use store::tenants::quota::{Admission, Wanted};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use wire::{
@@ -96,6 +97,7 @@ async fn enqueue_all(
     jobs: Vec<NewJob>,
     idempotency: Option<Idempotency>,
 ) -> Result<Vec<Accepted>, ApiError> {
+    check_quota(state, principal, &jobs).await?;
     match state.store.enqueue(principal.tenant, jobs, idempotency).await? {
         EnqueueReply::Accepted(jobs) => {
             let made = jobs.iter().filter(|job| !job.existing).count();
@@ -103,6 +105,15 @@ async fn enqueue_all(
             Ok(jobs)
         }
         EnqueueReply::KeyReused => Err(ApiError::idempotency_key_reused()),
+    }
+}
+
+/// Refuses what is more than the tenant may bring in now (Q12).
+pub(super) async fn check_quota(state: &AppState, principal: &Principal, jobs: &[NewJob]) -> Result<(), ApiError> {
+    let payload_bytes = jobs.iter().map(|job| job.payload.len()).sum();
+    match state.store.admit(principal.tenant, Wanted { jobs: jobs.len(), payload_bytes }).await? {
+        Admission::Admitted => Ok(()),
+        Admission::Over { quota, limit, retry_s } => Err(ApiError::over_quota(quota, limit, Some(retry_s))),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Tokens and tenants (X6, X7). Tokens are made for the caller's own tenant; others only by the built-in tenant's admins.
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::{Extension, Json};
 use domain::limits::TOKENS_PER_TENANT;
 use domain::{Name, TenantId, TokenId};
 use serde::Deserialize;
@@ -14,7 +14,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use wire::{Page, TenantView, TokenRequest, TokenView};
 
-use crate::auth::Principal;
+use crate::auth::{Parting, Principal};
 use crate::cursor;
 use crate::error::ApiError;
 use crate::extract::{JsonBody, Params, PathToken};
@@ -115,10 +115,10 @@ async fn revoke(
     State(state): State<AppState>,
     principal: Principal,
     PathToken(id): PathToken,
-) -> Result<StatusCode, ApiError> {
+) -> Result<(Extension<Parting>, StatusCode), ApiError> {
     let tenant = Some(principal.tenant).filter(|tenant| *tenant != TenantId::SYSTEM);
     if state.store.revoke_token(tenant, id, principal.name.to_string()).await? {
-        Ok(StatusCode::NO_CONTENT)
+        Ok((Extension(Parting), StatusCode::NO_CONTENT))
     } else {
         Err(ApiError::not_found("token"))
     }

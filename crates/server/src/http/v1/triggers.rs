@@ -203,6 +203,7 @@ fn done(put: Put) -> Result<TriggerId, ApiError> {
         Put::Done(id) => Ok(id),
         Put::NameTaken => Err(ApiError::name_taken()),
         Put::TooMany => Err(ApiError::limit_reached("the tenant has as many triggers as it may have")),
+        Put::OverQuota(limit) => Err(ApiError::over_quota("triggers", limit as f64, None)),
         Put::NotFound => Err(not_found()),
     }
 }

@@ -1,0 +1,77 @@
+//! X7: TLS with the real program, a certificate that is replaced while it serves, and the refusal to listen to the world
+//! without tokens.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use client::Client;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+use crate::support::{Place, Serve, on_sqlite, refused, until, windlass};
+
+const ONE: [&str; 2] = [include_str!("tls/one.crt"), include_str!("tls/one.key")];
+const TWO: [&str; 2] = [include_str!("tls/two.crt"), include_str!("tls/two.key")];
+
+fn put(folder: &Path, [certificate, key]: [&str; 2]) {
+    std::fs::write(folder.join("tls.crt"), certificate).expect("the folder takes files");
+    std::fs::write(folder.join("tls.key"), key).expect("the folder takes files");
+}
+
+/// A client that trusts this certificate and no other.
+fn trusting(url: &str, certificate: &str, token: &str) -> Client {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(certificate.as_bytes()).expect("PEM")).expect("a certificate");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("ring supports them")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Client::builder(url).tls(config).token(token).build().expect("the address is valid")
+}
+
+async fn admin_token(place: &Place) -> String {
+    let args = ["token", "create", "--database", &place.url, "--role", "admin", "--name", "root"];
+    windlass(&args).await.stdout.trim().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn x7_a_new_certificate_is_taken_without_a_restart() {
+    on_sqlite(async |place| {
+        let token = admin_token(&place).await;
+        put(place.folder(), ONE);
+        let server = Serve::on(&place)
+            .env("WINDLASS_TLS_CERT", place.path("tls.crt"))
+            .env("WINDLASS_TLS_KEY", place.path("tls.key"))
+            .start()
+            .await;
+        assert!(server.url.starts_with("https://"), "{}", server.url);
+        trusting(&server.url, ONE[0], &token).queues(None).await.expect("the first certificate is shown");
+        trusting(&server.url, TWO[0], &token).queues(None).await.expect_err("the second is not");
+        put(place.folder(), TWO);
+        until("the second certificate is shown", async || {
+            trusting(&server.url, TWO[0], &token).queues(None).await.ok()
+        })
+        .await;
+        // A pair that does not fit leaves the last good one.
+        put(place.folder(), [ONE[0], TWO[1]]);
+        tokio::time::sleep(std::time::Duration::from_millis(1_200)).await;
+        trusting(&server.url, TWO[0], &token).queues(None).await.expect("the good pair stays");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn x7_it_does_not_listen_to_the_world_without_tokens() {
+    on_sqlite(async |place| {
+        let args = ["--database", &place.url, "--listen", "0.0.0.0:0"];
+        let done = refused(place.folder(), &args).await;
+        assert_eq!(done.code, Some(1), "{done:?}");
+        assert!(done.stderr.contains("windlass token create"), "{done:?}");
+        admin_token(&place).await;
+        let server = Serve::on(&place).listen("0.0.0.0:0").start().await;
+        assert!(server.program.stderr().contains("TLS"), "it says that tokens go in the clear");
+    })
+    .await;
+}

@@ -1,0 +1,168 @@
+//! Page sessions: a person signs in with a token once, and the browser then carries a cookie in its place (X7).
+//!
+//! The cookie is a secret drawn at random and a signature over it: a forged one is told without asking the database, which
+//! keeps the secret's hash alone. It is HttpOnly and SameSite=Lax (a link from a chat leads to the page, a post from there does not), ends with its token, and is replaced every hour. Whatever
+//! changes something must come from a page of our own (`check_origin`), and no GET changes anything.
+
+use std::fmt;
+
+use axum::http::header::{COOKIE, HOST, ORIGIN};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use domain::limits::SESSION_S;
+use ring::hmac;
+use sha2::{Digest, Sha256};
+use store::clock::fill_random;
+
+use crate::auth::changes;
+use crate::error::ApiError;
+
+const NAME: &str = "windlass_session";
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+const SECRET_BYTES: usize = 32;
+
+/// What cookies are signed with. The same on every node, or a session holds on one of them only.
+#[derive(Clone)]
+pub struct CookieKey {
+    key: hmac::Key,
+    /// Sent over TLS alone.
+    secure: bool,
+}
+
+impl fmt::Debug for CookieKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CookieKey")
+    }
+}
+
+/// A session's secret, as the browser holds it.
+pub(crate) struct SessionSecret([u8; SECRET_BYTES]);
+
+impl SessionSecret {
+    pub(crate) fn new() -> Self {
+        let mut secret = [0; SECRET_BYTES];
+        fill_random(&mut secret);
+        Self(secret)
+    }
+
+    /// What is kept of it.
+    pub(crate) fn hash(&self) -> [u8; 32] {
+        Sha256::new().chain_update(b"windlass session").chain_update(self.0).finalize().into()
+    }
+}
+
+impl CookieKey {
+    pub fn new(secret: &[u8], secure: bool) -> Self {
+        Self { key: hmac::Key::new(hmac::HMAC_SHA256, secret), secure }
+    }
+
+    /// Good until this process ends.
+    pub fn for_this_process() -> Self {
+        let mut secret = [0; SECRET_BYTES];
+        fill_random(&mut secret);
+        Self::new(&secret, false)
+    }
+
+    pub(crate) fn cookie(&self, secret: &SessionSecret) -> HeaderValue {
+        let signature = hmac::sign(&self.key, &secret.0);
+        let value = format!("{}.{}", URL_SAFE_NO_PAD.encode(secret.0), URL_SAFE_NO_PAD.encode(signature));
+        self.header(&value, SESSION_S)
+    }
+
+    /// Takes the cookie away.
+    pub(crate) fn no_cookie(&self) -> HeaderValue {
+        self.header("", 0)
+    }
+
+    fn header(&self, value: &str, max_age_s: i64) -> HeaderValue {
+        let secure = if self.secure { "; Secure" } else { "" };
+        let text = format!("{NAME}={value}; Path=/; HttpOnly; SameSite=Lax; Max-Age={max_age_s}{secure}");
+        HeaderValue::from_str(&text).expect("base64 is ASCII")
+    }
+
+    /// The session that the request carries, if its signature is ours.
+    pub(crate) fn read(&self, headers: &HeaderMap) -> Option<SessionSecret> {
+        let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
+        let mut ours = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|cookie| {
+            let (name, value) = cookie.trim().split_once('=')?;
+            (name == NAME).then_some(value)
+        });
+        let (secret, signature) = ours.next()?.split_once('.')?;
+        let secret: [u8; SECRET_BYTES] = URL_SAFE_NO_PAD.decode(secret).ok()?.try_into().ok()?;
+        let signature = URL_SAFE_NO_PAD.decode(signature).ok()?;
+        hmac::verify(&self.key, &secret, &signature).ok()?;
+        Some(SessionSecret(secret))
+    }
+}
+
+/// A change that a browser sends must come from a page of this very origin.
+///
+/// Browsers say where a request comes from, and pages cannot forge that; programs say nothing. Whoever comes with a cookie is
+/// a browser, and so must say it.
+pub(crate) fn check_origin(method: &Method, headers: &HeaderMap, with_cookie: bool) -> Result<(), ApiError> {
+    if !changes(method) {
+        return Ok(());
+    }
+    let refuse = || Err(ApiError::host_not_allowed("pages of other origins may not change anything here"));
+    let site = headers.get(SEC_FETCH_SITE).map(HeaderValue::as_bytes);
+    if site.is_some_and(|site| site != b"same-origin" && site != b"none") {
+        return refuse();
+    }
+    match headers.get(ORIGIN) {
+        Some(origin) => {
+            let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, host)| host);
+            let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+            let same = origin.zip(host).is_some_and(|(origin, host)| origin.eq_ignore_ascii_case(host));
+            if same { Ok(()) } else { refuse() }
+        }
+        None if with_cookie && site.is_none() => refuse(),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().expect("visible"))).collect()
+    }
+
+    #[test]
+    fn x7_a_cookie_reads_back_and_a_changed_or_foreign_one_does_not() {
+        let key = CookieKey::for_this_process();
+        let secret = SessionSecret::new();
+        let cookie = key.cookie(&secret);
+        let cookie = cookie.to_str().expect("ASCII").split(';').next().expect("a value").to_owned();
+        let read = |key: &CookieKey, cookie: &str| key.read(&headers(&[("cookie", cookie)])).map(|read| read.hash());
+        assert_eq!(read(&key, &cookie), Some(secret.hash()));
+        assert_eq!(read(&key, &format!("a=b; {cookie}; c=d")), Some(secret.hash()));
+        assert_eq!(read(&CookieKey::for_this_process(), &cookie), None);
+        for place in cookie.len() - 80..cookie.len() {
+            let mut changed = cookie.clone().into_bytes();
+            changed[place] = if changed[place] == b'B' { b'C' } else { b'B' };
+            assert_eq!(read(&key, std::str::from_utf8(&changed).expect("ASCII")), None, "at {place}");
+        }
+    }
+
+    #[test]
+    fn x7_a_change_comes_from_our_own_pages_or_from_no_page() {
+        let check =
+            |pairs: &[(&'static str, &str)], cookie| check_origin(&Method::POST, &headers(pairs), cookie).is_ok();
+        let host = ("host", "w.example:7717");
+        assert!(check(&[host], false), "a program says nothing");
+        assert!(!check(&[host], true), "a browser with a cookie says where it is");
+        for cookie in [false, true] {
+            assert!(check(&[host, ("origin", "https://w.example:7717")], cookie));
+            assert!(check(&[host, ("sec-fetch-site", "same-origin")], cookie));
+            for origin in ["https://evil.example", "null", "https://w.example", "https://w.example:7717.evil.example"] {
+                assert!(!check(&[host, ("origin", origin)], cookie), "{origin}");
+            }
+            for site in ["cross-site", "same-site", "nonsense"] {
+                assert!(!check(&[host, ("sec-fetch-site", site)], cookie), "{site}");
+            }
+        }
+        assert!(check_origin(&Method::GET, &headers(&[host, ("origin", "https://evil.example")]), true).is_ok());
+    }
+}

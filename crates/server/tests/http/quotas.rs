@@ -1,0 +1,67 @@
+//! Q12: what a tenant may use, and the 429 that says what is used up.
+
+use domain::Name;
+use serde_json::json;
+use store::tenants::quota::Quota;
+use testkit::on_both;
+
+use crate::api::Api;
+
+#[tokio::test]
+async fn q12_a_quota_that_is_used_up_is_a_429_that_names_it_and_stores_nothing() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        server::machine::create_tenant(&api.db.store, "small").await.unwrap();
+        let small = api.caller(json!({"name": "p", "role": "admin", "tenant": "small"})).await;
+        let free = api.caller(json!({"name": "p", "role": "admin"})).await;
+        let set = async |quota| assert!(api.db.store.set_quota(Name::stored("small"), quota).await.unwrap());
+
+        set(Quota { waiting_jobs: Some(3), ..Quota::default() }).await;
+        for _ in 0..3 {
+            small.job("q").await;
+        }
+        let over = small.post("/api/v1/jobs", json!({"queue": "q", "kind": "k"})).await;
+        over.problem(429, "over_quota", Some("waiting_jobs"));
+        assert!(over.header("retry-after").parse::<u64>().unwrap() > 0);
+        let batch = json!({"jobs": [{"queue": "q", "kind": "k"}, {"queue": "q", "kind": "k"}]});
+        small.post("/api/v1/jobs/batch", batch).await.problem(429, "over_quota", Some("waiting_jobs"));
+        assert_eq!(small.get("/api/v1/jobs").await.json()["items"].as_array().unwrap().len(), 3);
+        free.job("q").await;
+        small.run("q").await;
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while small.post("/api/v1/jobs", json!({"queue": "q", "kind": "k"})).await.status != 202 {
+            assert!(std::time::Instant::now() < deadline, "what has ended makes room");
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+
+        set(Quota { jobs_per_s: Some(2.0), ..Quota::default() }).await;
+        let mut statuses = Vec::new();
+        for _ in 0..20 {
+            statuses.push(small.post("/api/v1/jobs", json!({"queue": "q", "kind": "k"})).await.status.as_u16());
+        }
+        assert!(statuses.contains(&202) && statuses.contains(&429), "{statuses:?}");
+
+        set(Quota { payload_bytes_per_s: Some(1_000.0), ..Quota::default() }).await;
+        let large = json!({"queue": "q", "kind": "k", "payload": "x".repeat(2_000)});
+        assert_eq!(small.post("/api/v1/jobs", large.clone()).await.status, 202);
+        small.post("/api/v1/jobs", large).await.problem(429, "over_quota", Some("payload_bytes_per_s"));
+
+        set(Quota { waiting_jobs: Some(0), ..Quota::default() }).await;
+        let call = json!({"queue": "q", "kind": "k", "timeout_s": 1});
+        small.post("/api/v1/calls", call).await.problem(429, "over_quota", Some("waiting_jobs"));
+
+        set(Quota { triggers: Some(1), ..Quota::default() }).await;
+        let trigger = |name: &str| {
+            let target = json!({"job": {"queue": "q", "kind": "k"}});
+            json!({"name": name, "source": "kv", "filter": {"collection": "c"}, "target": target})
+        };
+        assert_eq!(small.post("/api/v1/triggers", trigger("one")).await.status, 201);
+        small.post("/api/v1/triggers", trigger("two")).await.problem(429, "over_quota", Some("triggers"));
+        assert_eq!(free.post("/api/v1/triggers", trigger("two")).await.status, 201);
+
+        set(Quota::default()).await;
+        small.job("q").await;
+        assert_eq!(small.post("/api/v1/triggers", trigger("two")).await.status, 201);
+    })
+    .await;
+}

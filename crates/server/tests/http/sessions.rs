@@ -1,0 +1,166 @@
+//! X7: page sessions, and who may change something from a browser.
+
+use axum::body::Body;
+use axum::http::Request;
+use serde_json::json;
+use testkit::{Database, on_both};
+
+use crate::api::{Answer, Api, json_request, request};
+use crate::tokens::Caller;
+
+const HOST: &str = "windlass.example";
+const ORIGIN: &str = "https://windlass.example";
+
+/// A browser that has signed in, perhaps.
+struct Browser<'a> {
+    api: &'a Api,
+    cookie: String,
+}
+
+impl Browser<'_> {
+    async fn ask(&self, mut request: Request<Body>, headers: &[(&'static str, &str)]) -> Answer {
+        let all = [("host", HOST), ("cookie", self.cookie.as_str())];
+        for (name, value) in all.iter().chain(headers).filter(|(_, value)| !value.is_empty()) {
+            request.headers_mut().insert(*name, value.parse().unwrap());
+        }
+        self.api.ask(request).await
+    }
+
+    async fn page(&self, path: &str) -> Answer {
+        let page = request("GET", path).header("accept", "text/html").body(Body::empty()).unwrap();
+        self.ask(page, &[]).await
+    }
+
+    /// Sends the form of the sign-in page.
+    async fn sign_in(&mut self, token: &str, next: &str) -> Answer {
+        let form = request("POST", "/sign-in").header("content-type", "application/x-www-form-urlencoded");
+        let form = form.body(Body::from(format!("token={token}&next={next}"))).unwrap();
+        let answer = self.ask(form, &[("origin", ORIGIN)]).await;
+        self.take_cookie(&answer);
+        answer
+    }
+
+    async fn post(&self, path: &str, headers: &[(&'static str, &str)]) -> Answer {
+        self.ask(json_request("POST", path, &json!({"queue": "q", "kind": "k"})), headers).await
+    }
+
+    fn take_cookie(&mut self, answer: &Answer) -> bool {
+        let Some(cookie) = answer.headers.get("set-cookie") else { return false };
+        self.cookie = cookie.to_str().unwrap().split(';').next().unwrap().to_owned();
+        true
+    }
+}
+
+#[tokio::test]
+async fn x7_a_person_signs_in_with_a_token_and_out_again() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let token = api.token(json!({"name": "me", "role": "admin"})).await;
+        let mut browser = Browser { api: &api, cookie: String::new() };
+        let door = browser.page("/?a=b").await;
+        assert_eq!((door.status.as_u16(), door.header("location")), (303, "/sign-in?next=/%3Fa%3Db"));
+        let page = browser.page("/sign-in").await;
+        assert_eq!(page.status, 200);
+        assert!(page.header("content-security-policy").contains("form-action 'self'"));
+
+        let wrong = browser.sign_in("windlass_nonsense", "/").await;
+        assert_eq!((wrong.status.as_u16(), browser.cookie.as_str()), (401, ""));
+        let shown = String::from_utf8_lossy(&wrong.body);
+        assert!(shown.contains("That token is unknown"), "the page says what is wrong: {shown}");
+        assert!(!shown.contains("nonsense"), "what was typed is not shown again");
+        let signed_in = browser.sign_in(&token, "//evil.example").await;
+        assert_eq!((signed_in.status.as_u16(), signed_in.header("location")), (303, "/"));
+        let cookie = signed_in.header("set-cookie");
+        assert!(
+            cookie.contains("HttpOnly") && cookie.contains("SameSite=Lax") && cookie.contains("Path=/"),
+            "{cookie}"
+        );
+        assert!(!cookie.contains(&token));
+        assert_eq!(browser.page("/").await.status, 200);
+        assert_eq!(browser.page("/api/v1/jobs").await.status, 200);
+        assert_eq!(browser.post("/api/v1/jobs", &[("origin", ORIGIN)]).await.status, 202);
+
+        let before = browser.cookie.clone();
+        let out = browser.post("/sign-out", &[("origin", ORIGIN)]).await;
+        assert_eq!((out.status.as_u16(), out.header("location")), (303, "/sign-in"));
+        assert!(out.header("set-cookie").contains("Max-Age=0"));
+        browser.cookie = before;
+        browser.page("/api/v1/jobs").await.problem(401, "token_required", None);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x7_a_session_gets_a_fresh_secret_every_hour_and_ends_with_its_token() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let admin = api.caller(json!({"name": "root", "role": "admin"})).await;
+        let made = admin.post("/api/v1/tokens", json!({"name": "me", "role": "viewer"})).await.json();
+        let mut browser = Browser { api: &api, cookie: String::new() };
+        browser.sign_in(made["token"].as_str().unwrap(), "/").await;
+        assert!(!browser.page("/").await.headers.contains_key("set-cookie"), "not yet");
+        api.db.pass_ms(3_601_000).await;
+        let old = browser.cookie.clone();
+        let page = browser.page("/").await;
+        assert!(browser.take_cookie(&page) && browser.cookie != old);
+        assert_eq!(browser.page("/").await.status, 200);
+        let late = Browser { api: &api, cookie: old };
+        assert_eq!(late.page("/").await.status, 200, "requests under way still have the old one");
+        api.db.pass_ms(61_000).await;
+        assert_eq!(late.page("/").await.status, 303, "for a minute");
+        assert_eq!(browser.page("/").await.status, 200);
+
+        let revoked = admin.delete(&format!("/api/v1/tokens/{}", made["id"].as_str().unwrap())).await;
+        assert_eq!(revoked.status, 204);
+        assert_eq!(browser.page("/").await.status, 303, "without its token a session is nothing");
+        let own = admin.post("/api/v1/tokens", json!({"name": "leaver", "role": "admin"})).await.json();
+        let leaver = Caller { api: &api, token: own["token"].as_str().unwrap().to_owned() };
+        let path = format!("/api/v1/tokens/{}", own["id"].as_str().unwrap());
+        assert_eq!(leaver.delete(&path).await.status, 204, "who revokes their own token hears that it is done");
+        leaver.get("/api/v1/jobs").await.problem(401, "invalid_token", None);
+        browser.sign_in(&admin.token, "/").await;
+        assert_eq!(browser.page("/").await.status, 200);
+        api.db.pass_ms(12 * 3_600_000).await;
+        assert_eq!(browser.page("/").await.status, 303, "it ends when it is not used");
+        assert!(api.db.store.prune_sessions().await.unwrap() > 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x7_pages_of_other_origins_change_nothing_on_any_route() {
+    let api = Api::new(Database::sqlite().await).await;
+    let token = api.token(json!({"name": "me", "role": "admin"})).await;
+    let mut browser = Browser { api: &api, cookie: String::new() };
+    browser.sign_in(&token, "/").await;
+    let caller = Caller { api: &api, token };
+    let document: serde_json::Value = serde_json::from_str(&server::document().to_json().unwrap()).unwrap();
+    let mut asked = 0;
+    for (path, item) in document["paths"].as_object().unwrap() {
+        let path = path.replace("{id}", "00000000-0000-7000-8000-000000000000").replace(['{', '}'], "");
+        for method in item.as_object().unwrap().keys().filter(|method| *method != "get") {
+            let method = method.to_uppercase();
+            for headers in [
+                [("origin", "https://evil.example"), ("sec-fetch-site", "cross-site")],
+                [("origin", "https://evil.example"), ("sec-fetch-site", "")],
+                [("origin", ""), ("sec-fetch-site", "same-site")],
+                [("origin", "null"), ("sec-fetch-site", "")],
+            ] {
+                let answer = browser.ask(json_request(&method, &path, &json!({})), &headers).await;
+                answer.problem(403, "host_not_allowed", None);
+                let mut asked_with_token = json_request(&method, &path, &json!({}));
+                for (name, value) in headers.iter().filter(|(_, value)| !value.is_empty()) {
+                    asked_with_token.headers_mut().insert(*name, value.parse().unwrap());
+                }
+                caller.ask(asked_with_token).await.problem(403, "host_not_allowed", None);
+                asked += 1;
+            }
+            // A cookie without a word on where it comes from is not a browser's doing.
+            let has_its_own_secret = path.starts_with("/api/v1/hooks/") || path.ends_with("/facts");
+            if path != "/sign-in" && !has_its_own_secret {
+                browser.ask(json_request(&method, &path, &json!({})), &[]).await.problem(403, "host_not_allowed", None);
+            }
+        }
+    }
+    assert!(asked > 60, "only {asked}");
+}

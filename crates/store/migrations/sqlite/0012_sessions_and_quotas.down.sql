@@ -1,0 +1,2 @@
+drop table quotas;
+drop table sessions;
