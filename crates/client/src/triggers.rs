@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde::Serialize;
 use uuid::Uuid;
-use wire::{EventAccepted, FireRequest, FireView, KvView, Page, TriggerRequest, TriggerView};
+use wire::{EventAccepted, FireRequest, FireView, KvView, Page, TriggerRequest, TriggerRunView, TriggerView};
 
 use crate::client::Client;
 use crate::error::ClientError;
@@ -34,6 +34,12 @@ impl Client {
     /// Starts it by hand, or shows what it would start.
     pub async fn fire_trigger(&self, id: Uuid, request: &FireRequest) -> Result<FireView, ClientError> {
         self.post(&["triggers", &id.to_string(), "fire"], request).await
+    }
+
+    /// How runs of a script went, newest first.
+    pub async fn trigger_runs(&self, id: Uuid, cursor: Option<&str>) -> Result<Page<TriggerRunView>, ClientError> {
+        let query: Vec<_> = cursor.map(|cursor| ("cursor", cursor)).into_iter().collect();
+        self.answer(self.get(&["triggers", &id.to_string(), "runs"]).query(&query)).await
     }
 
     /// Publishes any JSON on a topic.

@@ -19,6 +19,7 @@ pub mod limits;
 pub mod line;
 pub mod name;
 pub mod origin;
+pub mod principal;
 pub mod process;
 pub mod queue;
 pub mod retry;
@@ -40,6 +41,7 @@ pub use id::{ClaimId, DeadLetterId, DeliveryId, EventId, JobId, NodeId, TenantId
 pub use job::{Epoch, Job, JobError, JobState, Outcome, Refusal, State};
 pub use name::{Label, Name, NameError};
 pub use origin::Origin;
+pub use principal::Standing;
 pub use process::ProcessSettings;
 pub use queue::{KindSettings, QueueSettings, Webhook};
 pub use retry::RetryPolicy;

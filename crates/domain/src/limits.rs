@@ -135,6 +135,11 @@ pub const SCRIPT_CALLS: usize = 100;
 pub const SCRIPT_LOG_LINES: usize = 1_000;
 pub const SCRIPT_LOG_BYTES: usize = 64 << 10;
 pub const SCRIPT_OUTPUT_BYTES: usize = 64 << 10;
+/// Scripts that one node runs at once, and those that wait for their turn there; past them the outbox waits.
+pub const SCRIPTS_AT_ONCE: usize = 4;
+pub const SCRIPTS_WAITING: usize = 500;
+/// How runs of scripts and of triggers that are waited for went is kept this long, with their logs.
+pub const TRIGGER_RUNS_KEEP_S: i64 = 7 * 24 * 3_600;
 /// Inbound mail: one message, one line that is a command, one conversation.
 pub const SMTP_MESSAGE_BYTES: usize = 1 << 20;
 pub const SMTP_LINE_BYTES: usize = 2 << 10;

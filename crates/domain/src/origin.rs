@@ -1,4 +1,5 @@
-//! What made a job, as one line of text in its row: nothing for a plain one, `trigger:…`, `replay:…`, `process:…`, `call`.
+//! What made a job, as one line of text in its row: nothing for a plain one, `trigger:…`, `script:…`, `replay:…`,
+//! `process:…`, `call`.
 //!
 //! Written by whoever makes the job, read when it ends: what a failure leads to depends on it.
 
@@ -13,6 +14,11 @@ pub enum Origin {
     /// A producer, by its own call.
     Plain,
     Trigger {
+        trigger: TriggerId,
+        cause: Cause,
+    },
+    /// The script of a trigger, which may make many.
+    Script {
         trigger: TriggerId,
         cause: Cause,
     },
@@ -52,6 +58,7 @@ impl Origin {
         };
         match what {
             "trigger" => caused().map(|(id, cause)| Self::Trigger { trigger: TriggerId::new(id), cause }),
+            "script" => caused().map(|(id, cause)| Self::Script { trigger: TriggerId::new(id), cause }),
             "replay" => caused().map(|(id, cause)| Self::Replay { letter: DeadLetterId::new(id), cause }),
             "process" => Some(Self::Process(rest.to_owned())),
             "call" => Some(Self::Call),
@@ -65,11 +72,11 @@ impl Origin {
     }
 
     /// Whether a job of this origin that is out of retries becomes a dead letter (T6). A process makes its next job by
-    /// itself, a caller has heard of the failure, and the handler of a dead letter must not make another (T8).
+    /// itself, a caller has heard of the failure, and what handles a dead letter must not make another (T8).
     pub fn leaves_a_dead_letter(&self) -> bool {
         match self {
             Self::Plain | Self::Replay { .. } => true,
-            Self::Trigger { .. } => self.handles().is_none(),
+            Self::Trigger { cause, .. } | Self::Script { cause, .. } => cause.source != "dead_letter",
             Self::Process(_) | Self::Call => false,
         }
     }
@@ -90,6 +97,9 @@ impl fmt::Display for Origin {
             Self::Trigger { trigger, cause: Cause { event, source, op } } => {
                 write!(f, "trigger:{trigger}:{event}:{source}:{op}")
             }
+            Self::Script { trigger, cause: Cause { event, source, op } } => {
+                write!(f, "script:{trigger}:{event}:{source}:{op}")
+            }
             Self::Replay { letter, cause: Cause { event, source, op } } => {
                 write!(f, "replay:{letter}:{event}:{source}:{op}")
             }
@@ -109,6 +119,7 @@ mod tests {
         let cause = Cause { event: EventId::new(Uuid::from_u128(8)), source: "kv".into(), op: "set".into() };
         for origin in [
             Origin::Trigger { trigger: TriggerId::new(id), cause: cause.clone() },
+            Origin::Script { trigger: TriggerId::new(id), cause: cause.clone() },
             Origin::Replay { letter: DeadLetterId::new(id), cause },
             Origin::Process("scan:all".into()),
             Origin::Call,
@@ -131,5 +142,9 @@ mod tests {
         assert!(!Origin::Call.leaves_a_dead_letter() && !Origin::Process("p".into()).leaves_a_dead_letter());
         assert_eq!(by("dead_letter").handles(), Some(DeadLetterId::new(Uuid::from_u128(8))));
         assert_eq!(by("kv").handles(), None);
+        // What a script that handles a letter makes leaves none either, and is not the handler itself.
+        let made = |source| Origin::Script { trigger: TriggerId::new(Uuid::from_u128(7)), cause: cause(source) };
+        assert!(made("kv").leaves_a_dead_letter() && !made("dead_letter").leaves_a_dead_letter());
+        assert_eq!(made("dead_letter").handles(), None);
     }
 }

@@ -14,12 +14,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::outbound::Outbound;
+use crate::scripting::Stage;
 use crate::task::{Task, TaskStatus, run_until};
 use crate::tasks::beat::Beat;
 use crate::tasks::check_counters::CheckCounters;
 use crate::tasks::collect_garbage::CollectGarbage;
 use crate::tasks::deliver::Deliver;
-use crate::tasks::dispatch_outbox::DispatchOutbox;
+use crate::tasks::dispatch_outbox::{DispatchOutbox, Scripts};
 use crate::tasks::fire_schedules::FireSchedules;
 use crate::tasks::fold_counters::FoldCounters;
 use crate::tasks::fold_figures::FoldFigures;
@@ -89,7 +90,8 @@ impl Engine {
         engine.run(ScanSubjects);
         engine.run(FoldCounters);
         engine.run(CheckCounters);
-        engine.run(DispatchOutbox { max_depth: options.max_trigger_depth });
+        let scripts = Scripts::new(engine.stage(), engine.tracker.clone());
+        engine.run(DispatchOutbox { max_depth: options.max_trigger_depth, scripts });
         engine.run(FireSchedules);
         engine.run(LearnFailures);
         engine.run(FoldFigures);
@@ -136,6 +138,11 @@ impl Engine {
                 tracing::warn!(%job, %error, "an abandoned call could not be noted");
             }
         });
+    }
+
+    /// Where scripts run.
+    pub fn stage(&self) -> Stage {
+        Stage { store: self.store.clone(), outbound: self.outbound.clone(), stop: self.stop.clone() }
     }
 
     /// For calls that a user's URL causes.

@@ -2,6 +2,7 @@
 
 mod engine;
 pub mod outbound;
+pub mod scripting;
 mod task;
 mod tasks;
 pub mod trigger;

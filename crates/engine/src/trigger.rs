@@ -2,14 +2,16 @@
 
 use domain::limits::{DELIVERY_TIMEOUT_MS, LABEL_BYTES, PAYLOAD_BYTES};
 use domain::origin::Cause;
-use domain::{JobError, Label, Name, Origin, RetryPolicy};
+use domain::principal::Reach;
+use domain::trigger::Source;
+use domain::{JobError, Label, Name, Origin, RetryPolicy, Right, Standing};
 use store::deliveries::NewDelivery;
 use store::expression::{ExpressionError, Scope, is_true, map, render};
 use store::jobs::enqueue::{Extras, NewJob, Unique};
 use store::outbox::{Taken, failure};
-use store::triggers::Trigger;
 use store::triggers::filter;
 use store::triggers::target::{self, HttpTarget, JobTemplate, RetryTemplate, Target};
+use store::triggers::{Mode, Trigger};
 
 /// What a run would be.
 #[derive(Clone, Debug)]
@@ -17,6 +19,8 @@ pub enum Run {
     Job(Box<NewJob>),
     /// An HTTP call, sent and retried as a delivery.
     Delivery(Box<NewDelivery>),
+    /// A script, by its source.
+    Script(String),
 }
 
 /// Why there is no run.
@@ -33,11 +37,12 @@ impl From<ExpressionError> for NoRun {
     }
 }
 
-/// What the trigger starts because of this event, at this depth.
-pub fn run(trigger: &Trigger, row: &Taken, depth: i32) -> Result<Run, NoRun> {
+/// What the trigger starts because of this event, at this depth, if its principal may have it so now.
+pub fn run(trigger: &Trigger, row: &Taken, depth: i32, standing: &Standing) -> Result<Run, NoRun> {
     let stored = |fault: target::Fault| NoRun::Failed(failure("trigger_unreadable", fault.to_string()));
     let filter = filter::read(trigger.source, trigger.id, &trigger.filter).map_err(stored)?;
     let target = target::read(&trigger.target).map_err(stored)?;
+    allowed(trigger, &target, standing)?;
     let scope = Scope::new(&row.head, &row.data)?;
     // By hand it runs whatever the filter says.
     if let Some(when) = filter.when.filter(|_| row.op != FIRED_BY_HAND)
@@ -50,9 +55,22 @@ pub fn run(trigger: &Trigger, row: &Taken, depth: i32) -> Result<Run, NoRun> {
         Target::Http(http) => {
             delivery(trigger, row, &http, &scope, depth).map(|delivery| Run::Delivery(Box::new(delivery)))
         }
-        Target::Script(_) => {
-            Err(NoRun::Failed(failure("target_unknown", "this program cannot run the trigger's target")))
-        }
+        Target::Script(source) => Ok(Run::Script(source)),
+    }
+}
+
+/// A run has the rights that whoever registered its trigger has now, and no more (T2).
+fn allowed(trigger: &Trigger, target: &Target, standing: &Standing) -> Result<(), NoRun> {
+    let Some(right) = lacked(trigger.source, target, standing) else { return Ok(()) };
+    let detail = format!("{} lacks the right {right}, and what it registered has no more", trigger.principal);
+    Err(NoRun::Failed(JobError { retryable: false, ..failure("forbidden", detail) }))
+}
+
+/// The right that a principal lacks to have a trigger of this source and target run.
+pub fn lacked(source: Source, target: &Target, standing: &Standing) -> Option<Right> {
+    match target {
+        Target::Job(template) => standing.lacks(source, Reach::Queue(&Name::stored(&template.queue))),
+        Target::Http(_) | Target::Script(_) => standing.lacks(source, Reach::Outside),
     }
 }
 
@@ -76,7 +94,6 @@ fn job(trigger: &Trigger, row: &Taken, template: &JobTemplate, scope: &Scope, de
     if payload.len() > PAYLOAD_BYTES + LABEL_BYTES {
         return Err(invalid("payload", format!("has {} bytes; at most {PAYLOAD_BYTES} are allowed", payload.len())));
     }
-    let handler = row.source == "dead_letter";
     let own_attempts = template.max_attempts.map(|attempts| attempts as i32);
     let max_attempts = own_attempts.unwrap_or(trigger.max_attempts).max(1);
     let cause = Cause { event: row.event, source: row.source.clone(), op: row.op.clone() };
@@ -92,8 +109,7 @@ fn job(trigger: &Trigger, row: &Taken, template: &JobTemplate, scope: &Scope, de
         affinity: label("affinity", &template.affinity)?,
         priority: template.priority.unwrap_or(0) as i32,
         run_at: None,
-        // T8: the handler of a dead letter is not tried again.
-        max_attempts: if handler { 1 } else { max_attempts },
+        max_attempts: if is_tried_once(trigger, row) { 1 } else { max_attempts },
         principal: trigger.principal.as_str().into(),
         extras: Some(Box::new(Extras {
             subject: label("subject", &template.subject)?,
@@ -131,13 +147,12 @@ fn delivery(
         }
         headers.push((name.clone(), value));
     }
-    let handler = row.source == "dead_letter";
     Ok(NewDelivery {
         source: row.source.clone(),
         op: row.op.clone(),
         trigger: Some(trigger.id.uuid()),
         event: Some(row.event.uuid()),
-        dead_letter: handler.then(|| row.event.uuid()),
+        dead_letter: (row.source == "dead_letter").then(|| row.event.uuid()),
         principal: trigger.principal.clone(),
         depth,
         method: http.method.clone().unwrap_or_else(|| "POST".into()),
@@ -145,10 +160,14 @@ fn delivery(
         secrets: http.secret.clone().into_iter().collect(),
         timeout_ms: http.timeout_s.map_or(DELIVERY_TIMEOUT_MS, |seconds| seconds * 1_000),
         retry: trigger.retry,
-        // T8: the handler of a dead letter is not tried again.
-        max_attempts: if handler { 1 } else { trigger.max_attempts },
+        max_attempts: if is_tried_once(trigger, row) { 1 } else { trigger.max_attempts },
         ..NewDelivery::post(row.tenant, http.url.clone(), body)
     })
+}
+
+/// The handler of a dead letter is not tried again (T8), nor is what somebody waits for: that one hears of it at once.
+fn is_tried_once(trigger: &Trigger, row: &Taken) -> bool {
+    row.source == "dead_letter" || trigger.mode == Mode::Sync
 }
 
 fn policy(retry: RetryTemplate) -> Result<RetryPolicy, NoRun> {

@@ -41,6 +41,10 @@ impl Run {
         Self { host, limits: limits.clone(), deadline, used: Mutex::default() }
     }
 
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.host.is_stopped()
+    }
+
     pub(crate) fn take_log(&self) -> Vec<String> {
         std::mem::take(&mut self.used.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).log)
     }
@@ -101,9 +105,10 @@ pub(crate) fn register(engine: &mut Engine, run: &Arc<Run>) {
     engine.register_fn("sleep", |_: f64| -> Called<()> { Err("a script cannot sleep".into()) });
 
     let of = run.clone();
-    engine.register_fn("enqueue", move |job: Map| -> Called<String> {
+    engine.register_fn("enqueue", move |job: Map| -> Called<Dynamic> {
         of.call()?;
-        of.host.enqueue(value(&Dynamic::from_map(job))?).map_err(failed)
+        let id = of.host.enqueue(value(&Dynamic::from_map(job))?).map_err(failed)?;
+        Ok(id.map_or(Dynamic::UNIT, Dynamic::from))
     });
     let of = run.clone();
     engine.register_fn("kv_get", move |collection: &str, key: &str| -> Called<Dynamic> {

@@ -21,8 +21,12 @@ const STACK_BYTES: usize = 16 << 20;
 
 /// What a script may do to the world, with the rights of its principal. Calls come one at a time and may block.
 pub trait Host: Send + Sync + 'static {
-    /// Makes a job and gives its id. `job` has the members of an enqueue request.
-    fn enqueue(&self, job: Value) -> Result<String, HostError>;
+    /// Whether the script should end, wherever it is.
+    fn is_stopped(&self) -> bool {
+        false
+    }
+    /// Makes a job and gives its id, if that is known already. `job` has the members of an enqueue request.
+    fn enqueue(&self, job: Value) -> Result<Option<String>, HostError>;
     fn kv_get(&self, collection: &str, key: &str) -> Result<Option<Value>, HostError>;
     fn kv_set(&self, collection: &str, key: &str, value: Value) -> Result<(), HostError>;
     /// Whether there was something to delete.
@@ -51,6 +55,13 @@ pub struct HttpRequest {
 pub struct HttpAnswer {
     pub status: u16,
     pub body: String,
+}
+
+/// What a script begins with: two constants of these names.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Input {
+    pub event: Value,
+    pub data: Value,
 }
 
 /// A script that came to its end.
@@ -85,13 +96,16 @@ pub enum ScriptError {
 pub fn check(source: &str) -> Result<(), ScriptError> {
     let limits = Limits::default();
     within(source, &limits)?;
-    engine(&limits).compile_with_scope(&scope(Dynamic::UNIT), source).map(drop).map_err(|error| syntax(&error))
+    engine(&limits)
+        .compile_with_scope(&scope(Dynamic::UNIT, Dynamic::UNIT), source)
+        .map(drop)
+        .map_err(|error| syntax(&error))
 }
 
 /// Runs a script on an event, until its end or a ceiling. Blocks the caller's thread.
-pub fn run(source: &str, event: &Value, host: Arc<dyn Host>, limits: &Limits) -> Result<Ran, Stopped> {
+pub fn run(source: &str, input: &Input, host: Arc<dyn Host>, limits: &Limits) -> Result<Ran, Stopped> {
     let run = Arc::new(Run::new(host, limits));
-    let in_thread = || evaluate(source, event, &run, limits);
+    let in_thread = || evaluate(source, input, &run, limits);
     // A thread of its own has a stack of its own, and a panic in the interpreter ends there.
     let result = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("script".into()).stack_size(STACK_BYTES);
@@ -108,13 +122,15 @@ pub fn run(source: &str, event: &Value, host: Arc<dyn Host>, limits: &Limits) ->
     }
 }
 
-fn evaluate(source: &str, event: &Value, run: &Arc<Run>, limits: &Limits) -> Result<Value, ScriptError> {
+fn evaluate(source: &str, input: &Input, run: &Arc<Run>, limits: &Limits) -> Result<Value, ScriptError> {
     within(source, limits)?;
     let mut engine = engine(limits);
     functions::register(&mut engine, run);
     let deadline = Instant::now() + limits.time;
-    engine.on_progress(move |_| (Instant::now() >= deadline).then(|| Dynamic::from("time")));
-    let mut scope = scope(to_dynamic(event).map_err(|error| told(&error))?);
+    let stopping = run.clone();
+    engine.on_progress(move |_| (Instant::now() >= deadline || stopping.is_stopped()).then(|| Dynamic::from("time")));
+    let given = |value: &Value| to_dynamic(value).map_err(|error| told(&error));
+    let mut scope = scope(given(&input.event)?, given(&input.data)?);
     let ast = engine.compile_with_scope(&scope, source).map_err(|error| syntax(&error))?;
     let result = match engine.eval_ast_with_scope::<Dynamic>(&mut scope, &ast) {
         Ok(result) => result,
@@ -132,9 +148,10 @@ fn evaluate(source: &str, event: &Value, run: &Arc<Run>, limits: &Limits) -> Res
 }
 
 /// All that a script finds when it begins.
-fn scope(event: Dynamic) -> Scope<'static> {
+fn scope(event: Dynamic, data: Dynamic) -> Scope<'static> {
     let mut scope = Scope::new();
     scope.push_constant_dynamic("event", event);
+    scope.push_constant_dynamic("data", data);
     scope
 }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use script::{Host, HostError, HttpAnswer, HttpRequest, Limits, Ran, ScriptError, Stopped, check, run};
+use script::{Host, HostError, HttpAnswer, HttpRequest, Input, Limits, Ran, ScriptError, Stopped, check, run};
 use serde_json::{Value, json};
 
 /// Writes down what it is asked for, and refuses what its principal may not.
@@ -19,9 +19,9 @@ impl Recorder {
 }
 
 impl Host for Recorder {
-    fn enqueue(&self, job: Value) -> Result<String, HostError> {
+    fn enqueue(&self, job: Value) -> Result<Option<String>, HostError> {
         self.note(format!("enqueue {job}"));
-        Ok("01890a5d-ac96-774b-bcce-b302099a8057".into())
+        Ok(Some("01890a5d-ac96-774b-bcce-b302099a8057".into()))
     }
 
     fn kv_get(&self, collection: &str, key: &str) -> Result<Option<Value>, HostError> {
@@ -56,20 +56,19 @@ impl Host for Recorder {
     }
 }
 
+fn input() -> Input {
+    Input { event: json!({"id": "e1"}), data: json!({"n": 7, "tags": ["a"]}) }
+}
+
 fn go(source: &str) -> Result<Ran, Stopped> {
-    run(
-        source,
-        &json!({"id": "e1", "data": {"n": 7, "tags": ["a"]}}),
-        Arc::new(Recorder::default()),
-        &Limits::default(),
-    )
+    run(source, &input(), Arc::new(Recorder::default()), &Limits::default())
 }
 
 #[test]
 fn t11_a_script_sees_its_event_and_reaches_its_host() {
     let host = Arc::new(Recorder::default());
     let source = r#"
-        let n = event.data.n * 6;
+        let n = data.n * 6;
         let id = enqueue(#{queue: "q", kind: "k", payload: #{n: n}});
         let old = kv_get("c", "known").n[1];
         if kv_get("c", "unknown") == () { kv_set("c", "unknown", #{old: old}); }
@@ -81,7 +80,7 @@ fn t11_a_script_sees_its_event_and_reaches_its_host() {
         print(answer.status);
         #{id: id, status: answer.status, body: answer.body}
     "#;
-    let ran = run(source, &json!({"data": {"n": 7}}), host.clone(), &Limits::default()).expect("it runs");
+    let ran = run(source, &input(), host.clone(), &Limits::default()).expect("it runs");
     let id = "01890a5d-ac96-774b-bcce-b302099a8057";
     assert_eq!(ran.result, json!({"id": id, "status": 201, "body": "made"}));
     assert_eq!(ran.log, ["n is 42", "201"]);
@@ -179,6 +178,7 @@ fn t11_there_is_no_way_out() {
         "run(\"x\")",
         "this.x",
         "event.id = 7; event",
+        "data.n = 8; data",
         "undeclared",
     ] {
         let started = Instant::now();

@@ -14,7 +14,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use domain::limits::{BODY_IDLE_S, SESSION_ROTATE_S, TOKEN_TRUST_MS};
-use domain::{Access, JobId, Name, Right, TenantId, TokenId, WorkerId};
+use domain::{Access, JobId, Name, Right, Standing, TenantId, TokenId, WorkerId};
 use store::jobs::get::StoredJob;
 use store::jobs::list::JobFilter;
 use store::tokens::Token;
@@ -63,6 +63,11 @@ impl Principal {
 
     pub(crate) fn token_id(&self) -> Option<TokenId> {
         self.token().map(|token| token.id)
+    }
+
+    /// What it may do, as a later moment will ask.
+    pub(crate) fn standing(&self) -> Standing {
+        Standing::of(vec![self.access().clone()])
     }
 
     pub(crate) fn has(&self, right: Right) -> bool {

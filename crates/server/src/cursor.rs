@@ -35,6 +35,14 @@ pub(crate) fn trigger(cursor: Option<&str>) -> Result<Option<TriggerId>, ApiErro
     cursor.map(|cursor| id(b't', cursor).map(TriggerId::new)).transpose()
 }
 
+pub(crate) fn after_run(run: Uuid) -> String {
+    encode(b'r', run.as_bytes())
+}
+
+pub(crate) fn run(cursor: Option<&str>) -> Result<Option<Uuid>, ApiError> {
+    cursor.map(|cursor| id(b'r', cursor)).transpose()
+}
+
 pub(crate) fn after_dead_letter(letter: DeadLetterId) -> String {
     encode(b'd', letter.uuid().as_bytes())
 }

@@ -166,6 +166,7 @@ const ROUTES: &[Route] = &[
     tenant("PUT", "/api/v1/triggers/{id}", &[ManageTriggers]),
     tenant("DELETE", "/api/v1/triggers/{id}", &[ManageTriggers]),
     tenant("POST", "/api/v1/triggers/{id}/fire", &[ManageTriggers]),
+    tenant("GET", "/api/v1/triggers/{id}/runs", &[ReadLogs]),
     tenant("GET", "/api/v1/dead-letters", &[ReadPayloads]),
     tenant("GET", "/api/v1/dead-letters/count", &[Read]),
     tenant("GET", "/api/v1/dead-letters/{id}", &[ReadPayloads]),

@@ -167,6 +167,18 @@ pub const MIGRATIONS: &[Migration] = &[
             down: include_str!("../migrations/postgres/0012_sessions_and_quotas.down.sql"),
         },
     },
+    Migration {
+        version: 13,
+        name: "trigger_runs",
+        sqlite: Script {
+            up: include_str!("../migrations/sqlite/0013_trigger_runs.up.sql"),
+            down: include_str!("../migrations/sqlite/0013_trigger_runs.down.sql"),
+        },
+        postgres: Script {
+            up: include_str!("../migrations/postgres/0013_trigger_runs.up.sql"),
+            down: include_str!("../migrations/postgres/0013_trigger_runs.down.sql"),
+        },
+    },
 ];
 
 const MAKE_TABLE_SQLITE: &str = "create table if not exists schema_migrations (

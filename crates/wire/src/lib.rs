@@ -48,7 +48,7 @@ pub use subject::{
 };
 pub use task::{HealthView, PruningView, TaskView, TasksView};
 pub use token::{Serves, TenantView, TokenCreated, TokenRequest, TokenView};
-pub use trigger::{DryRunView, FireRequest, FireView, TriggerRequest, TriggerRetry, TriggerView};
+pub use trigger::{DryRunView, FireRequest, FireView, TriggerRequest, TriggerRetry, TriggerRunView, TriggerView};
 pub use ttfs::{TtfsAccepted, TtfsAlert, TtfsEvent, TtfsEvents, TtfsSlo, TtfsSloHour, TtfsSummary};
 pub use worker::{
     ClaimRequest, ClaimView, ClaimedJob, HeartbeatRequest, HeartbeatView, OutcomeKind, OutcomeRequest, OutcomeStatus,

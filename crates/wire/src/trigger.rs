@@ -20,8 +20,8 @@ pub struct TriggerRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub filter: Option<Box<RawValue>>,
-    /// `{job: {…}}`, `{http: {url, method?, headers?, timeout_s?}}` or `{script: "…"}`. Strings in a job's payload and in
-    /// a call's body may hold expressions: `{{ data.user }}`.
+    /// `{job: {…}}`, `{http: {url, method?, headers?, timeout_s?}}` or `{script: "…"}`, which is Rhai. Strings in a job's
+    /// payload and in a call's body may hold expressions: `{{ data.user }}`.
     #[schema(value_type = serde_json::Value)]
     pub target: Box<RawValue>,
     /// `async` (the default), or `sync`: whoever causes the event waits for the run.
@@ -75,6 +75,9 @@ pub struct TriggerView {
     pub loops_stopped: i64,
     pub last_fired_at: Option<Timestamp>,
     pub last_error: Option<String>,
+    /// Which script its target is; another text is another script.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script_id: Option<Uuid>,
     /// Where an `http` trigger is called.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hook: Option<String>,
@@ -126,4 +129,38 @@ pub struct DryRunView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub payload: Option<Box<RawValue>>,
+    /// What a script would do, in its order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deeds: Vec<String>,
+    /// What a script would log.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub log: Vec<String>,
+}
+
+/// How one run went: of a script, or of a trigger that is waited for.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct TriggerRunView {
+    pub id: Uuid,
+    pub trigger_id: Uuid,
+    pub event_id: Uuid,
+    pub attempt: i64,
+    pub at: Timestamp,
+    /// `done`, `job`, `delivery`, `failed` or `skipped`.
+    pub outcome: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_id: Option<Uuid>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivery_id: Option<Uuid>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script_id: Option<Uuid>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<crate::JobError>,
+    /// What the script gave; needs the right to read results.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub result: Option<Box<RawValue>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub log: Vec<String>,
 }

@@ -91,7 +91,7 @@ fn show(failure: &FailureView, format: Output) -> anyhow::Result<Exit> {
         .text("first", output::moment(failure.first_seen))
         .text("last", output::moment(failure.last_seen))
         .text("last job", failure.last_job_id)
-        .maybe("subjects", (failure.subject_count > 0).then(|| failure.subjects.join(", ") + &more))
+        .maybe("subjects", (failure.subject_count > 0).then(|| failure.subjects.join(", ") + more.as_str()))
         .maybe("clears in", failure.repair_p50_seconds.map(|seconds| format!("{seconds:.0} s")))
         .maybe("signature", failure.signature_id)
         .maybe("recurred", failure.recurred_at.map(output::moment));

@@ -43,6 +43,8 @@ pub(crate) enum Verb {
         #[arg(long = "attribute", value_name = "NAME=VALUE")]
         attributes: Vec<String>,
     },
+    /// Show how its script ran lately, with what it logged.
+    Runs { trigger: String },
     /// Take it away, with what it had still to start.
     Delete { trigger: String },
 }
@@ -57,8 +59,11 @@ pub(crate) struct CreateArgs {
     #[arg(long, value_name = "JSON")]
     filter: Option<String>,
     /// What to start, as JSON: {"job": {"queue": "mail", "kind": "welcome"}}.
-    #[arg(long, value_name = "JSON")]
-    target: String,
+    #[arg(long, value_name = "JSON", required_unless_present = "script")]
+    target: Option<String>,
+    /// A script to run instead, in Rhai: a file, or - for stdin.
+    #[arg(long, value_name = "FILE", conflicts_with = "target")]
+    script: Option<String>,
     /// How failed runs are tried again, as JSON: {"max_attempts": 5, "initial_s": 10}.
     #[arg(long, value_name = "JSON")]
     retry: Option<String>,
@@ -79,7 +84,7 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
                 name: args.name,
                 source: args.source,
                 filter: args.filter.as_deref().map(json_argument).transpose()?,
-                target: json_argument(&args.target)?,
+                target: target(args.target.as_deref(), args.script.as_deref())?,
                 mode: None,
                 retry,
                 enabled: Some(!args.disabled),
@@ -105,11 +110,49 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
             let attributes = if attributes.is_empty() { None } else { Some(pairs(&attributes)?) };
             test(client, id, FireRequest { data, op, attributes, dry_run: Some(true) }, format).await
         }
+        Verb::Runs { trigger } => runs(client, find(client, &trigger).await?.id, format).await,
         Verb::Delete { trigger } => {
             client.delete_trigger(find(client, &trigger).await?.id).await?;
             Ok(Exit::Done)
         }
     }
+}
+
+fn target(target: Option<&str>, script: Option<&str>) -> anyhow::Result<Box<RawValue>> {
+    let Some(file) = script else { return json_argument(target.unwrap_or_default()) };
+    let source = match file {
+        "-" => std::io::read_to_string(std::io::stdin()),
+        file => std::fs::read_to_string(file),
+    };
+    let source = source.map_err(|error| UsageError(format!("--script {file} cannot be read: {error}")))?;
+    Ok(serde_json::value::to_raw_value(&serde_json::json!({"script": source}))?)
+}
+
+async fn runs(client: &Client, id: Uuid, format: Output) -> anyhow::Result<Exit> {
+    let page = client.trigger_runs(id, None).await?;
+    if format == Output::Json {
+        output::json(&page)?;
+        return Ok(Exit::Done);
+    }
+    if page.items.is_empty() {
+        output::note("No run is kept: only those of scripts and of triggers that are waited for are.");
+        return Ok(Exit::Done);
+    }
+    let mut listing = Listing::new(&["WHEN", "OUTCOME", "TRY", "TOOK", "EVENT", "SAID"]);
+    for run in &page.items {
+        let error = run.error.iter().map(|error| format!("{}: {}", error.code, error.message));
+        let said: Vec<String> = run.log.iter().cloned().chain(error).collect();
+        listing.row([
+            cell(moment(run.at)),
+            output::state(&run.outcome),
+            cell(run.attempt),
+            cell(run.duration_ms.map_or_else(String::new, |ms| format!("{ms} ms"))),
+            cell(run.event_id),
+            cell(said.join("\n")),
+        ]);
+    }
+    listing.print()?;
+    Ok(Exit::Done)
 }
 
 fn pairs(texts: &[String]) -> Result<BTreeMap<String, String>, UsageError> {
@@ -233,6 +276,12 @@ async fn test(client: &Client, id: Uuid, request: FireRequest, format: Output) -
         .maybe("kind", run.kind.as_ref())
         .maybe("url", run.url.as_ref())
         .maybe("payload", run.payload.as_ref().map(|payload| super::job::pretty(payload.get())));
+    for deed in &run.deeds {
+        details.text("would", deed);
+    }
+    for line in &run.log {
+        details.text("log", line);
+    }
     details.print()?;
     Ok(Exit::Done)
 }

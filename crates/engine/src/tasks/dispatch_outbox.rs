@@ -1,26 +1,33 @@
 //! Starts what triggers ask for: takes due rows of the outbox in batches and closes each in the transaction that starts
 //! its run (T3, T4). Any number of nodes do so at once.
 
-use std::collections::HashMap;
-use std::time::Duration;
+mod scripts;
 
-use domain::TriggerId;
+use std::collections::{BTreeSet, HashMap};
+use std::time::{Duration, Instant};
+
 use domain::limits::DISPATCH_ROWS;
 use domain::trigger::next_depth;
+use domain::{Standing, TriggerId};
 use store::hints::Topic;
 use store::outbox::Taken;
 use store::outbox::settle::{Dispatched, Failure, Verdict};
-use store::triggers::Trigger;
+use store::tokens::standing::Named;
+use store::triggers::{Mode, Trigger};
 use store::{Store, StoreError};
 
+use crate::scripting::Actor;
 use crate::task::{Done, Task};
 use crate::trigger::{NoRun, Run, run};
+pub(crate) use scripts::Scripts;
+use scripts::Waiting;
 
 /// Rows of a trigger that is off look again after this.
 const OFF_MS: i64 = 30_000;
 
 pub(crate) struct DispatchOutbox {
     pub(crate) max_depth: i32,
+    pub(crate) scripts: Scripts,
 }
 
 impl Task for DispatchOutbox {
@@ -29,6 +36,7 @@ impl Task for DispatchOutbox {
     const WAKE: Option<Topic> = Some(Topic::Outbox);
 
     async fn run(&self, store: &Store) -> Result<Done, StoreError> {
+        let taken_at = Instant::now();
         let batch = store.take_outbox().await?;
         if batch.rows.is_empty() {
             return Ok(Done::nothing());
@@ -39,11 +47,34 @@ impl Task for DispatchOutbox {
         ids.dedup();
         let triggers: HashMap<TriggerId, Trigger> =
             store.triggers(ids).await?.into_iter().map(|trigger| (trigger.id, trigger)).collect();
-        let outcomes = batch.rows.into_iter().map(|row| {
-            let verdict = self.judge(triggers.get(&row.trigger), &row);
-            (row, verdict)
-        });
-        let dispatched = store.settle_outbox(batch.lease, outcomes.collect()).await?;
+        let principals: BTreeSet<Named> = triggers.values().map(named).collect();
+        let standings = store.standings(principals).await?;
+        let mut outcomes = Vec::with_capacity(batch.rows.len());
+        for mut row in batch.rows {
+            let trigger = triggers.get(&row.trigger).filter(|trigger| trigger.tenant == row.tenant);
+            let Some(trigger) = trigger else {
+                outcomes.push((row, Verdict::Dropped));
+                continue;
+            };
+            row.mode = trigger.mode;
+            let standing = standings.get(&named(trigger)).cloned().unwrap_or_default();
+            match self.judge(trigger, &row, &standing) {
+                Judged::Verdict(verdict) => outcomes.push((row, verdict)),
+                Judged::Script { source, depth } => {
+                    let actor = Actor::new(trigger, &row, standing, depth);
+                    let waiting = Waiting {
+                        lease: batch.lease,
+                        row,
+                        actor,
+                        source,
+                        retry: trigger.retry,
+                        max_attempts: tries(trigger),
+                    };
+                    outcomes.extend(self.scripts.take(waiting, taken_at));
+                }
+            }
+        }
+        let dispatched = store.settle_outbox(batch.lease, outcomes).await?;
         count(&dispatched);
         let Dispatched { jobs, deliveries, failed, dead, loops, .. } = dispatched;
         let work = format!(
@@ -54,24 +85,43 @@ impl Task for DispatchOutbox {
 }
 
 impl DispatchOutbox {
-    fn judge(&self, trigger: Option<&Trigger>, row: &Taken) -> Verdict {
-        let Some(trigger) = trigger.filter(|trigger| trigger.tenant == row.tenant) else { return Verdict::Dropped };
+    fn judge(&self, trigger: &Trigger, row: &Taken, standing: &Standing) -> Judged {
         if !trigger.enabled && row.op != crate::trigger::FIRED_BY_HAND {
-            return Verdict::Later { delay_ms: OFF_MS };
+            return Judged::Verdict(Verdict::Later { delay_ms: OFF_MS });
         }
         let Some(depth) = next_depth(row.depth, self.max_depth) else {
             tracing::warn!(trigger = %trigger.id, event = %row.event, depth = row.depth, "a loop was stopped");
-            return Verdict::Loop;
+            return Judged::Verdict(Verdict::Loop);
         };
-        match run(trigger, row, depth) {
+        Judged::Verdict(match run(trigger, row, depth, standing) {
             Ok(Run::Job(job)) => Verdict::Job(job),
             Ok(Run::Delivery(delivery)) => Verdict::Delivery(delivery),
+            Ok(Run::Script(source)) => return Judged::Script { source, depth },
             Err(NoRun::Unwanted) => Verdict::Dropped,
             Err(NoRun::Failed(error)) => {
-                Verdict::Failed(Failure { error, retry: trigger.retry, max_attempts: trigger.max_attempts })
+                Verdict::Failed(Failure { error, retry: trigger.retry, max_attempts: tries(trigger), ran: None })
             }
-        }
+        })
     }
+}
+
+/// What is to become of a row.
+enum Judged {
+    Verdict(Verdict),
+    /// Its script says.
+    Script {
+        source: String,
+        depth: i32,
+    },
+}
+
+/// What somebody waits for is tried once: that one hears of it at once.
+fn tries(trigger: &Trigger) -> i32 {
+    if trigger.mode == Mode::Sync { 1 } else { trigger.max_attempts }
+}
+
+fn named(trigger: &Trigger) -> Named {
+    (trigger.tenant, trigger.principal.clone())
 }
 
 fn count(dispatched: &Dispatched) {

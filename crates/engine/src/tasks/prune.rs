@@ -27,6 +27,8 @@ impl Task for Prune {
         metrics::counter!("windlass_pruned_total", "kind" => "history").increment(pruned.history);
         let letters = store.prune_dead_letters(self.dead_letter_retention_s).await?;
         store.prune_events().await?;
+        let runs = store.prune_trigger_runs().await?;
+        metrics::counter!("windlass_pruned_total", "kind" => "trigger_runs").increment(runs);
         metrics::counter!("windlass_pruned_total", "kind" => "dead_letters").increment(letters);
         metrics::counter!("windlass_pruned_total", "kind" => "signals").increment(signals.signals);
         metrics::counter!("windlass_pruned_total", "kind" => "ttfs").increment(ttfs);

@@ -4,6 +4,8 @@ use axum::http::{HeaderName, HeaderValue};
 use domain::limits::{DELIVERY_TIMEOUT_S_MAX, MAX_ATTEMPTS};
 use domain::trigger::Source;
 use domain::{RetryPolicy, TriggerId};
+use engine::scripting;
+use engine::trigger::lacked;
 use serde_json::Value;
 use store::schedule::Slots;
 use store::triggers::filter::{self, Filter};
@@ -56,8 +58,8 @@ pub(crate) fn new_trigger(
     {
         return Err(place.refuse("filter.secret", "must be whsec_ followed by the base64 of 16 to 128 bytes"));
     }
-    let target = request.target.get().to_owned();
-    check_target(state, principal, &target)?;
+    let target = with_kept_call_secret(request.target.get(), before.map(|before| before.target.as_str()))?;
+    check_target(state, principal, source, &target)?;
     let mode = match request.mode.as_deref() {
         None => Mode::Async,
         Some(text) => Mode::parse(text).ok_or_else(|| place.refuse("mode", "must be async or sync"))?,
@@ -95,8 +97,24 @@ fn with_kept_secret(member: &str, text: &str, before: Option<&str>) -> Result<St
     Ok(value.to_string())
 }
 
-fn check_target(state: &AppState, principal: &Principal, text: &str) -> Result<(), ApiError> {
+/// The same for what a call is signed with.
+fn with_kept_call_secret(text: &str, before: Option<&str>) -> Result<String, ApiError> {
+    let read = |text: &str| serde_json::from_str::<Value>(text).unwrap_or_default();
+    let mut value = read(text);
+    if value["http"]["secret"] != KEPT {
+        return Ok(text.to_owned());
+    }
+    let kept = before.map(|before| read(before)["http"]["secret"].take()).filter(Value::is_string);
+    value["http"]["secret"] = kept.ok_or_else(|| ApiError::invalid_field("target.http.secret", "must be a secret"))?;
+    Ok(value.to_string())
+}
+
+fn check_target(state: &AppState, principal: &Principal, source: Source, text: &str) -> Result<(), ApiError> {
     let target = target::read(text).map_err(|fault| within("target", fault))?;
+    if let Some(right) = lacked(source, &target, &principal.standing()) {
+        let detail = format_args!("what a trigger starts has your rights and no more: you lack the right {right}");
+        return Err(ApiError::forbidden(detail));
+    }
     match target {
         Target::Job(_) => {
             // The same rules as for any job. Expressions pass them as the texts they are.
@@ -111,7 +129,9 @@ fn check_target(state: &AppState, principal: &Principal, text: &str) -> Result<(
             maker.template("target.job", request).map(|_| ())
         }
         Target::Http(http) => check_http(&http),
-        Target::Script(_) => Err(ApiError::invalid_field("target", "cannot be a script yet; use job")),
+        Target::Script(source) => {
+            scripting::check(&source).map_err(|error| ApiError::invalid_field("target.script", error))
+        }
     }
 }
 

@@ -15,11 +15,13 @@ use store::jobs::history::HistoryItem;
 use store::queues::get::{Pause, Queue};
 use store::schedule::Slots;
 use store::tokens::{Serves, Token};
+use store::triggers::runs::{RunOutcome, TriggerRun};
+use store::triggers::target::{self, Target, script_id};
 use store::triggers::{Trigger, filter};
 use store::workers::list::ListedWorker;
 use wire::{
     AttemptView, DeadLetterView, JobAccepted, JobView, QueueCounts, QueueView, RawValue, ReplayView, RetrySettings,
-    Timestamp, TriggerRetry, TriggerView, WebhookSettings,
+    Timestamp, TriggerRetry, TriggerRunView, TriggerView, WebhookSettings,
 };
 
 use crate::validate::trigger::KEPT;
@@ -302,7 +304,8 @@ pub(crate) fn trigger(trigger: Trigger, now: Time) -> Result<TriggerView, StoreE
         name: trigger.name,
         source: trigger.source.to_string(),
         filter: raw(without_secret(trigger.filter))?,
-        target: raw(trigger.target)?,
+        script_id: script(&trigger.target),
+        target: raw(without_call_secret(trigger.target))?,
         mode: trigger.mode.as_str().into(),
         retry: TriggerRetry {
             max_attempts: Some(trigger.max_attempts.into()),
@@ -322,6 +325,48 @@ pub(crate) fn trigger(trigger: Trigger, now: Time) -> Result<TriggerView, StoreE
         last_error: trigger.last_error,
         hook: (trigger.source == Source::Http).then(|| format!("/api/v1/hooks/{}", trigger.id)),
         next_fires: slots.map(|slots| slots.next(now, NEXT_FIRES).into_iter().map(time).collect()).unwrap_or_default(),
+    })
+}
+
+fn script(target: &str) -> Option<uuid::Uuid> {
+    match target::read(target) {
+        Ok(Target::Script(source)) => Some(script_id(&source)),
+        _ => None,
+    }
+}
+
+/// What a call is signed with is shown to nobody.
+fn without_call_secret(target: String) -> String {
+    match serde_json::from_str::<Value>(&target) {
+        Ok(mut value) if value["http"]["secret"].is_string() => {
+            value["http"]["secret"] = KEPT.into();
+            value.to_string()
+        }
+        _ => target,
+    }
+}
+
+pub(crate) fn trigger_run(run: TriggerRun, principal: &Principal) -> Result<TriggerRunView, StoreError> {
+    let (job_id, delivery_id) = match run.outcome {
+        RunOutcome::Job(job) => (Some(job.uuid()), None),
+        RunOutcome::Delivery(delivery) => (None, Some(delivery)),
+        _ => (None, None),
+    };
+    let result = run.ran.as_ref().and_then(|ran| ran.result.clone()).filter(|_| principal.has(Right::ReadResults));
+    Ok(TriggerRunView {
+        id: run.id,
+        trigger_id: run.trigger.uuid(),
+        event_id: run.event.uuid(),
+        attempt: run.attempt,
+        at: time(run.at),
+        outcome: run.outcome.as_str().into(),
+        job_id,
+        delivery_id,
+        script_id: run.ran.as_ref().map(|ran| ran.script),
+        duration_ms: run.ran.as_ref().map(|ran| ran.duration_ms),
+        error: run.error.map(error),
+        result: result.map(raw).transpose()?,
+        log: run.ran.map(|ran| ran.log).unwrap_or_default(),
     })
 }
 

@@ -74,6 +74,7 @@ const ROUTES: &[(&str, &[&str])] = &[
     ("/api/v1/triggers", &["get", "post"]),
     ("/api/v1/triggers/{id}", &["delete", "get", "put"]),
     ("/api/v1/triggers/{id}/fire", &["post"]),
+    ("/api/v1/triggers/{id}/runs", &["get"]),
     ("/api/v1/ttfs/events", &["post"]),
     ("/api/v1/ttfs/slo", &["get"]),
     ("/api/v1/ttfs/summary", &["get"]),

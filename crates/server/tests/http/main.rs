@@ -15,6 +15,7 @@ mod matrix;
 mod mirror;
 mod queues;
 mod quotas;
+mod scripts;
 mod sessions;
 mod signals;
 mod smtp;

@@ -72,7 +72,7 @@ fn letter(tenant: TenantId, job: &StoredJob, attempts: Vec<Attempt>) -> Option<N
     }
     let own = Cause { event: EventId::new(job.id.uuid()), source: "job".into(), op: "failed".into() };
     let (trigger, cause) = match origin {
-        Origin::Trigger { trigger, cause } => (Some(trigger), cause),
+        Origin::Trigger { trigger, cause } | Origin::Script { trigger, cause } => (Some(trigger), cause),
         Origin::Replay { cause, .. } => (None, cause),
         _ => (None, own),
     };

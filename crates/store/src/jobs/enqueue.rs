@@ -98,7 +98,7 @@ impl Store {
     ) -> Result<EnqueueReply, StoreError> {
         let lanes: Vec<Lane> = jobs.iter().map(|job| job.lane(tenant)).collect();
         let lanes = self.lane_ids(&lanes).await?;
-        self.shared_enqueue(EnqueueRequest { tenant, jobs, lanes, idempotency }).await
+        self.shared_enqueue(EnqueueRequest { tenant, jobs, lanes, ids: Vec::new(), idempotency }).await
     }
 }
 
@@ -124,12 +124,18 @@ pub(crate) struct EnqueueRequest {
     tenant: TenantId,
     jobs: Vec<NewJob>,
     lanes: Vec<i64>,
+    /// Ids that were promised beforehand; without them jobs get fresh ones.
+    ids: Vec<JobId>,
     idempotency: Option<Idempotency>,
 }
 
 impl EnqueueRequest {
     pub(crate) fn new(tenant: TenantId, jobs: Vec<NewJob>, lanes: Vec<i64>) -> Self {
-        Self { tenant, jobs, lanes, idempotency: None }
+        Self { tenant, jobs, lanes, ids: Vec::new(), idempotency: None }
+    }
+
+    pub(crate) fn with_ids(self, ids: Vec<JobId>) -> Self {
+        Self { ids, ..self }
     }
 }
 
@@ -204,10 +210,11 @@ impl Operation for EnqueueBatch {
         let mut ids = new_job_ids(now, count).into_iter();
         let mut entries: Vec<Entry<'_>> = Vec::with_capacity(count);
         for (number, request) in self.requests.iter().enumerate() {
-            for (job, lane) in request.jobs.iter().zip(&request.lanes) {
+            for (place, (job, lane)) in request.jobs.iter().zip(&request.lanes).enumerate() {
                 let run_at = job.run_at.unwrap_or(now);
                 let state = if run_at > now { JobState::Scheduled } else { JobState::Queued };
-                let id = ids.next().expect("one id per job");
+                let fresh = ids.next().expect("one id per job");
+                let id = request.ids.get(place).copied().unwrap_or(fresh);
                 entries.push(Entry { request: number, tenant: request.tenant, job, lane: *lane, id, run_at, state });
             }
         }

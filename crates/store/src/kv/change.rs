@@ -8,7 +8,7 @@ use crate::events::{Event, emit};
 use crate::hints::Topic;
 use crate::kv::{Entry, read};
 use crate::store::Store;
-use crate::triggers::cache::TriggerCache;
+use crate::triggers::cache::{Listeners, TriggerCache};
 use crate::tx::{Operation, Param, Sql, Tx};
 
 impl Store {
@@ -71,22 +71,35 @@ impl Operation for Change {
     type Output = (Option<Entry>, bool);
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(Option<Entry>, bool), StoreError> {
-        let key = [Param::Int(self.tenant.0), Param::Text(&self.collection), Param::Text(&self.key)];
-        let row = match &self.value {
-            Some(value) => {
-                let params = [key[0], key[1], key[2], Param::Json(value), Param::Time(tx.now())];
-                tx.query_opt(&SET, &params).await?
-            }
-            None => tx.query_opt(&DELETE, &key).await?,
-        };
-        let Some(entry) = row.as_ref().map(read).transpose()? else { return Ok((None, false)) };
-        let listeners = self.triggers.current(tx).await?;
-        let op = if self.value.is_some() { "set" } else { "delete" };
-        // What a delete tells is what was there.
-        let event = Event::new(tx.now(), self.tenant, Source::Kv, op, self.depth, entry.value.clone())
-            .with("collection", self.collection.as_str())
-            .with("key", self.key.as_str());
-        let heard = emit(tx, &listeners, &[event]).await? > 0;
-        Ok((Some(entry), heard))
+        let Self { tenant, collection, key, value, depth, triggers } = self;
+        let listeners = triggers.current(tx).await?;
+        change(tx, &listeners, *tenant, (collection, key), value.as_deref(), *depth).await
     }
+}
+
+/// Sets the value, or without one deletes it. Gives the entry and whether a trigger heard.
+pub(crate) async fn change(
+    tx: &mut Tx<'_>,
+    listeners: &Listeners,
+    tenant: TenantId,
+    (collection, key): (&str, &str),
+    value: Option<&str>,
+    depth: i32,
+) -> Result<(Option<Entry>, bool), StoreError> {
+    let found = [Param::Int(tenant.0), Param::Text(collection), Param::Text(key)];
+    let row = match value {
+        Some(value) => {
+            let params = [found[0], found[1], found[2], Param::Json(value), Param::Time(tx.now())];
+            tx.query_opt(&SET, &params).await?
+        }
+        None => tx.query_opt(&DELETE, &found).await?,
+    };
+    let Some(entry) = row.as_ref().map(read).transpose()? else { return Ok((None, false)) };
+    let op = if value.is_some() { "set" } else { "delete" };
+    // What a delete tells is what was there.
+    let event = Event::new(tx.now(), tenant, Source::Kv, op, depth, entry.value.clone())
+        .with("collection", collection)
+        .with("key", key);
+    let heard = emit(tx, listeners, &[event]).await? > 0;
+    Ok((Some(entry), heard))
 }

@@ -1,6 +1,7 @@
 //! The outbox: what is to be started. Taken in batches by any node, closed in the transaction that starts it (T3, T4).
 
 pub mod age;
+pub mod deed;
 pub mod settle;
 pub mod take;
 
@@ -8,6 +9,7 @@ use domain::{EventId, JobError, TenantId, TriggerId};
 use uuid::Uuid;
 
 use crate::dead_letters::Attempt;
+use crate::triggers::Mode;
 
 /// One run to be started, as a dispatcher has it.
 #[derive(Clone, Debug)]
@@ -26,6 +28,8 @@ pub struct Taken {
     pub wait_s: Option<u64>,
     /// Tries that failed.
     pub attempts: Vec<Attempt>,
+    /// As its trigger says; whoever knows the trigger sets it.
+    pub mode: Mode,
 }
 
 impl Taken {

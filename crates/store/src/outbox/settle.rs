@@ -1,4 +1,5 @@
-//! Closes rows in the transaction that starts what they ask for: a job, or a dead letter when all tries failed (T3–T6).
+//! Closes rows in the transaction that starts what they ask for: a job, a request, what a script did, or a dead letter
+//! when all tries failed (T3–T6).
 //!
 //! The lease guards every row: one that came back to somebody else meanwhile is left alone, so that an event makes at
 //! most one job per trigger.
@@ -20,7 +21,11 @@ use crate::effects::Effects;
 use crate::error::StoreError;
 use crate::jobs::enqueue::{EnqueueBatch, EnqueueReply, EnqueueRequest, NewJob};
 use crate::outbox::Taken;
+use crate::outbox::deed::{Deed, carry_out};
 use crate::store::Store;
+use crate::triggers::Mode;
+use crate::triggers::cache::TriggerCache;
+use crate::triggers::runs::{self, Ran, RunOutcome};
 use crate::tx::{Column, Operation, Param, Sql, Tx};
 
 /// What becomes of a row.
@@ -30,7 +35,9 @@ pub enum Verdict {
     Job(Box<NewJob>),
     /// A request is owed.
     Delivery(Box<NewDelivery>),
-    /// It was done by whoever took the row.
+    /// A script ran: what it did is carried out.
+    Script(Box<Script>),
+    /// Nothing is left to do.
     Done,
     /// A try failed; another follows, or a dead letter.
     Failed(Failure),
@@ -43,10 +50,18 @@ pub enum Verdict {
 }
 
 #[derive(Clone, Debug)]
+pub struct Script {
+    pub ran: Ran,
+    pub deeds: Vec<Deed>,
+}
+
+#[derive(Clone, Debug)]
 pub struct Failure {
     pub error: JobError,
     pub retry: RetryPolicy,
     pub max_attempts: i32,
+    /// The script that failed, if one did.
+    pub ran: Option<Ran>,
 }
 
 /// How many of each.
@@ -64,28 +79,42 @@ pub struct Dispatched {
 
 impl Store {
     pub async fn settle_outbox(&self, lease: Uuid, outcomes: Vec<(Taken, Verdict)>) -> Result<Dispatched, StoreError> {
-        let lanes: Vec<_> = outcomes
-            .iter()
-            .filter_map(|(row, verdict)| match verdict {
-                Verdict::Job(job) => Some(job.lane(row.tenant)),
-                _ => None,
-            })
-            .collect();
-        let mut lanes = self.lane_ids(&lanes).await?.into_iter();
+        let lanes: Vec<_> =
+            outcomes.iter().flat_map(|(row, verdict)| verdict.jobs().map(|job| job.lane(row.tenant))).collect();
+        let mut ids = self.lane_ids(&lanes).await?.into_iter();
         let settling = outcomes.into_iter().map(|(row, verdict)| {
-            let lane = matches!(verdict, Verdict::Job(_)).then(|| lanes.next().expect("one lane per job"));
-            Settling { row, verdict, lane }
+            let lanes = ids.by_ref().take(verdict.jobs().count()).collect();
+            Settling { row, verdict, lanes }
         });
-        let (dispatched, effects) = self.write(Settle { lease, rows: settling.collect() }).await?;
+        let rows = settling.collect();
+        let settle = Settle { lease, rows, triggers: self.triggers_cache().clone() };
+        let (dispatched, effects) = self.write(settle).await?;
         self.announce(&effects);
         Ok(dispatched)
+    }
+}
+
+impl Verdict {
+    /// The jobs it makes.
+    fn jobs(&self) -> impl Iterator<Item = &NewJob> {
+        let (own, deeds) = match self {
+            Self::Job(job) => (Some(&**job), &[] as &[Deed]),
+            Self::Script(script) => (None, script.deeds.as_slice()),
+            _ => (None, &[] as &[Deed]),
+        };
+        let made = deeds.iter().filter_map(|deed| match deed {
+            Deed::Enqueue { job, .. } => Some(&**job),
+            _ => None,
+        });
+        own.into_iter().chain(made)
     }
 }
 
 struct Settling {
     row: Taken,
     verdict: Verdict,
-    lane: Option<i64>,
+    /// One per job that it makes.
+    lanes: Vec<i64>,
 }
 
 impl Settling {
@@ -99,8 +128,18 @@ impl Settling {
         match &self.verdict {
             Verdict::Failed(failure) => self.is_last(failure),
             Verdict::Later { .. } => false,
-            Verdict::Job(_) | Verdict::Delivery(_) | Verdict::Done | Verdict::Loop | Verdict::Dropped => true,
+            Verdict::Job(_)
+            | Verdict::Delivery(_)
+            | Verdict::Script(_)
+            | Verdict::Done
+            | Verdict::Loop
+            | Verdict::Dropped => true,
         }
+    }
+
+    /// Whoever caused the event waits to hear what became of it.
+    fn is_waited_for(&self) -> bool {
+        self.row.mode == Mode::Sync
     }
 
     fn origin(&self) -> Origin {
@@ -113,6 +152,7 @@ impl Settling {
 struct Settle {
     lease: Uuid,
     rows: Vec<Settling>,
+    triggers: TriggerCache,
 }
 
 const CLOSE: Sql = Sql::new(
@@ -153,18 +193,34 @@ impl Operation for Settle {
             }
             let figure = figures.entry(settling.row.trigger).or_default();
             match &settling.verdict {
+                Verdict::Job(job) if settling.is_waited_for() => {
+                    self.make_noted(tx, settling, job, &mut effects).await?;
+                    figure.fired += 1;
+                    dispatched.jobs += 1;
+                }
                 Verdict::Job(job) => {
                     let (made, lanes) = jobs.entry(settling.row.tenant).or_default();
                     made.push((**job).clone());
-                    lanes.extend(settling.lane);
+                    lanes.extend(&settling.lanes);
                     figure.fired += 1;
                     dispatched.jobs += 1;
                 }
                 Verdict::Delivery(delivery) => {
-                    deliveries::insert(tx, vec![(**delivery).clone()]).await?;
+                    let ids = deliveries::insert(tx, vec![(**delivery).clone()]).await?;
+                    if let (true, Some(id)) = (settling.is_waited_for(), ids.first()) {
+                        runs::note(tx, &settling.row, RunOutcome::Delivery(id.uuid()), None, None).await?;
+                    }
                     effects.deliveries = true;
                     figure.fired += 1;
                     dispatched.deliveries += 1;
+                }
+                Verdict::Script(script) => {
+                    let Script { ran, deeds } = &**script;
+                    carry_out(tx, &settling.row, deeds, &settling.lanes, &self.triggers, &mut effects).await?;
+                    runs::note(tx, &settling.row, RunOutcome::Done, Some(ran), None).await?;
+                    handler_ended(tx, settling.row.tenant, &settling.origin(), Resolution::HandledByScript).await?;
+                    figure.fired += 1;
+                    dispatched.done += 1;
                 }
                 Verdict::Done => {
                     handler_ended(tx, settling.row.tenant, &settling.origin(), Resolution::HandledByScript).await?;
@@ -174,6 +230,10 @@ impl Operation for Settle {
                 Verdict::Failed(failure) => {
                     figure.error = Some(format!("{}: {}", failure.error.code, failure.error.message));
                     dispatched.failed += 1;
+                    if failure.ran.is_some() || settling.is_waited_for() {
+                        let (ran, error) = (failure.ran.as_ref(), Some(&failure.error));
+                        runs::note(tx, &settling.row, RunOutcome::Failed, ran, error).await?;
+                    }
                     if settling.is_last(failure) {
                         figure.failed += 1;
                         dispatched.dead += 1;
@@ -186,13 +246,17 @@ impl Operation for Settle {
                     figure.loops += 1;
                     dispatched.loops += 1;
                     tell_of_the_loop(tx, &settling.row).await?;
+                    self.note_skipped(tx, settling).await?;
                 }
                 Verdict::Later { delay_ms } => {
                     dispatched.later += 1;
                     let due = Param::Time(tx.now().plus_ms(*delay_ms));
                     tx.execute(&LATER, &[Param::Uuid(settling.row.id), Param::Uuid(self.lease), due]).await?;
                 }
-                Verdict::Dropped => dispatched.dropped += 1,
+                Verdict::Dropped => {
+                    dispatched.dropped += 1;
+                    self.note_skipped(tx, settling).await?;
+                }
             }
         }
         for (tenant, (made, lanes)) in jobs {
@@ -208,6 +272,32 @@ impl Operation for Settle {
 }
 
 impl Settle {
+    /// A job whose end somebody waits for: which one it is must be known.
+    async fn make_noted(
+        &self,
+        tx: &mut Tx<'_>,
+        settling: &Settling,
+        job: &NewJob,
+        effects: &mut Effects,
+    ) -> Result<(), StoreError> {
+        let tenant = settling.row.tenant;
+        let request = EnqueueRequest::new(tenant, vec![job.clone()], settling.lanes.clone());
+        let reply = EnqueueBatch::one(request).run(tx).await?.pop();
+        let Some(EnqueueReply::Accepted(jobs)) = reply else { return Ok(()) };
+        for job in jobs {
+            runs::note(tx, &settling.row, RunOutcome::Job(job.id), None, None).await?;
+            effects.ready.insert((tenant, job.queue));
+        }
+        Ok(())
+    }
+
+    async fn note_skipped(&self, tx: &mut Tx<'_>, settling: &Settling) -> Result<(), StoreError> {
+        match settling.is_waited_for() {
+            true => runs::note(tx, &settling.row, RunOutcome::Skipped, None, None).await,
+            false => Ok(()),
+        }
+    }
+
     async fn again(&self, tx: &mut Tx<'_>, settling: &Settling, failure: &Failure) -> Result<(), StoreError> {
         let wait_s = failure.retry.next_wait_s(settling.row.wait_s);
         let wait_ms = (wait_s as i64).saturating_mul(1_000) + failure.retry.jitter_ms(wait_s, dice());
@@ -235,7 +325,7 @@ impl Settle {
             source: row.source.clone(),
             op: row.op.clone(),
             trigger: Some(row.trigger),
-            script: None,
+            script: failure.ran.as_ref().map(|ran| ran.script),
             job: None,
             queue: None,
             kind: None,

@@ -9,6 +9,7 @@ use crate::dead_letters::attempts_from_json;
 use crate::error::StoreError;
 use crate::outbox::Taken;
 use crate::store::Store;
+use crate::triggers::Mode;
 use crate::tx::{Operation, Param, Row, Sql, Tx};
 
 /// Rows and the word by which they may be closed.
@@ -85,5 +86,6 @@ fn read(row: &Row) -> Result<Taken, StoreError> {
         data: row.text(8)?,
         wait_s: row.opt_int(9)?.map(|wait| wait as u64),
         attempts: attempts_from_json(&row.text(10)?)?,
+        mode: Mode::Async,
     })
 }

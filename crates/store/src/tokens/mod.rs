@@ -4,6 +4,7 @@ pub mod authenticate;
 pub mod create;
 pub mod list;
 pub mod revoke;
+pub mod standing;
 
 use std::sync::Arc;
 

@@ -22,6 +22,7 @@ struct Delete {
 const DELETE: Sql = Sql::both(&["delete from triggers where id = $1 and tenant = $2"]);
 const DELETE_ROWS: Sql = Sql::both(&["delete from outbox where trigger_id = $1"]);
 const DELETE_SLOTS: Sql = Sql::both(&["delete from cron_slots where trigger_id = $1"]);
+const DELETE_RUNS: Sql = Sql::both(&["delete from trigger_runs where trigger_id = $1"]);
 const DELETE_RECEIPTS: Sql = Sql::both(&["delete from hook_receipts where trigger_id = $1"]);
 
 impl Operation for Delete {
@@ -32,7 +33,7 @@ impl Operation for Delete {
         if tx.execute(&DELETE, &[id, Param::Int(self.tenant.0)]).await? == 0 {
             return Ok(false);
         }
-        for sql in [&DELETE_ROWS, &DELETE_SLOTS, &DELETE_RECEIPTS] {
+        for sql in [&DELETE_ROWS, &DELETE_SLOTS, &DELETE_RECEIPTS, &DELETE_RUNS] {
             tx.execute(sql, &[id]).await?;
         }
         tick(tx).await?;

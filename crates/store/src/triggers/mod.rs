@@ -6,6 +6,7 @@ pub mod filter;
 pub mod fire;
 pub mod get;
 pub mod put;
+pub mod runs;
 pub mod target;
 
 use domain::trigger::Source;

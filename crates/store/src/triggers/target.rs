@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use domain::limits::EXPRESSION_BYTES;
 use serde::Deserialize;
 use serde_json::Value as Json;
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
 
 use crate::expression::{check_mapping, is_template};
 
@@ -143,6 +145,12 @@ pub fn read(text: &str) -> Result<Target, Fault> {
         Target::Script(_) => {}
     }
     Ok(target)
+}
+
+/// Which script it is: scripts of the same text have the same id, so that a changed one can be told from what it was.
+pub fn script_id(source: &str) -> Uuid {
+    let hash = Sha256::digest(source);
+    uuid::Builder::from_custom_bytes(std::array::from_fn(|at| hash[at])).into_uuid()
 }
 
 fn check(field: &str, mapping: Option<&Json>) -> Result<(), Fault> {

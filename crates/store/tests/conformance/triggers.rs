@@ -8,11 +8,13 @@ use store::dead_letters::list::DeadLetterFilter;
 use store::events::Event;
 use store::events::hook::Received;
 use store::jobs::settle::End;
-use store::outbox::settle::{Dispatched, Failure, Verdict};
+use store::outbox::deed::Deed;
+use store::outbox::settle::{Dispatched, Failure, Script, Verdict};
 use store::outbox::take::Batch;
 use store::outbox::{Taken, failure};
 use store::schedule::Slots;
 use store::triggers::put::Put;
+use store::triggers::runs::{Ran, RunOutcome};
 use store::triggers::{Mode, NewTrigger, filter};
 use testkit::{Database, job, on_both, on_postgres};
 
@@ -221,6 +223,39 @@ async fn t3_rows_of_a_dispatcher_that_died_come_back_and_its_late_word_changes_n
 }
 
 #[tokio::test]
+async fn t4_what_a_script_did_holds_once_and_only_with_its_row() {
+    on_both(async |db| {
+        let script = create(&db.store, new("script", Source::Pubsub, r#"{"topic": "a"}"#)).await;
+        let hears = create(&db.store, new("hears", Source::Kv, r#"{"collection": "c"}"#)).await;
+        publish(&db.store, "a").await;
+        let dead = take(&db.store).await;
+        db.pass_ms(DISPATCH_LEASE_MS + 1).await;
+        let next = take(&db.store).await;
+        let id = domain::JobId::new(store::clock::new_uuid(db.clock.now()));
+        let ran = Ran { script: uuid::Uuid::nil(), duration_ms: 1, result: Some("1".into()), log: vec!["x".into()] };
+        let deeds = vec![
+            Deed::Enqueue { id, job: Box::new(job("made")) },
+            Deed::Keep { collection: "c".into(), key: "k".into(), value: Some("7".into()), depth: 1 },
+        ];
+        let verdict = |_: &Taken| Verdict::Script(Box::new(Script { ran: ran.clone(), deeds: deeds.clone() }));
+        assert_eq!(settle_all(&db.store, dead, verdict).await, Dispatched::default(), "its row is another's");
+        assert_eq!((made(&db.store).await, db.store.kv(T, "c", "k").await.expect("reads")), (0, None));
+        assert_eq!(settle_all(&db.store, next.clone(), verdict).await.done, 1);
+        assert_eq!(settle_all(&db.store, next, verdict).await, Dispatched::default(), "once");
+        assert_eq!((made(&db.store).await, waiting(&db.store).await), (1, vec![hears]));
+        assert!(db.store.job(T, id).await.expect("reads").is_some(), "under the id that the script knows");
+        let runs = db.store.trigger_runs(T, script, None, 9).await.expect("lists");
+        assert_eq!((runs.len(), runs[0].outcome), (1, RunOutcome::Done));
+        db.pass_ms(domain::limits::TRIGGER_RUNS_KEEP_S * 1_000 - 60_000).await;
+        assert_eq!(db.store.prune_trigger_runs().await.expect("prunes"), 0, "not before its time");
+        db.pass_ms(60_001).await;
+        assert_eq!(db.store.prune_trigger_runs().await.expect("prunes"), 1);
+        holds(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn t3_two_dispatchers_share_the_rows_and_make_each_job_once() {
     on_postgres(async |db| {
         let trigger = create(&db.store, new("t", Source::Pubsub, r#"{"topic": "*"}"#)).await;
@@ -270,7 +305,7 @@ async fn t6_a_run_out_of_tries_becomes_one_letter_that_can_be_played_again() {
         publish(&db.store, "a").await;
         let fail = |_: &Taken| {
             let error = failure("mapping_failed", "no such thing");
-            Verdict::Failed(Failure { error, retry: RetryPolicy::NONE, max_attempts: 2 })
+            Verdict::Failed(Failure { error, retry: RetryPolicy::NONE, max_attempts: 2, ran: None })
         };
         let batch = take(&db.store).await;
         assert_eq!(settle_all(&db.store, batch, fail).await.dead, 0);
@@ -311,7 +346,7 @@ async fn t8_a_dead_letter_is_an_event_and_its_handler_that_fails_leaves_none() {
         assert_eq!(batch.rows[0].event.uuid(), letter.uuid());
         let fail = |_: &Taken| {
             let error = failure("mapping_failed", "no such thing");
-            Verdict::Failed(Failure { error, retry: RetryPolicy::NONE, max_attempts: 9 })
+            Verdict::Failed(Failure { error, retry: RetryPolicy::NONE, max_attempts: 9, ran: None })
         };
         assert_eq!(settle_all(&db.store, batch, fail).await.dead, 1, "no second try");
         let letters = db.store.list_dead_letters(T, DeadLetterFilter::default(), None, 9).await.expect("lists");

@@ -4,16 +4,18 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use domain::TriggerId;
+use engine::scripting::{Actor, Ended, Way};
 use engine::trigger::{FIRED_BY_HAND, NoRun, Run, run};
 use store::events::Event;
 use store::outbox::Taken;
+use store::outbox::deed::Deed;
 use store::triggers::Trigger;
 use store::triggers::filter;
 use store::triggers::put::Put;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
-use wire::{DryRunView, FireRequest, FireView, Page, RawValue, TriggerRequest, TriggerView};
+use wire::{DryRunView, FireRequest, FireView, Page, RawValue, TriggerRequest, TriggerRunView, TriggerView};
 
 use crate::auth::Principal;
 use crate::cursor;
@@ -25,7 +27,11 @@ use crate::validate::trigger::{ATTRIBUTES, new_trigger};
 use crate::view;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(get, put, delete)).routes(routes!(fire))
+    OpenApiRouter::new()
+        .routes(routes!(list, create))
+        .routes(routes!(get, put, delete))
+        .routes(routes!(fire))
+        .routes(routes!(runs))
 }
 
 /// Lists triggers, newest first.
@@ -136,23 +142,36 @@ async fn fire(
         event = event.with(known, value);
     }
     if dry_run {
-        let dry_run = try_out(&trigger, &event)?;
+        let dry_run = try_out(&state, &trigger, &event).await?;
         return Ok((StatusCode::OK, Json(FireView { event_id: None, dry_run: Some(dry_run) })));
     }
     let fired = state.store.fire_trigger(principal.tenant, id, event).await?.ok_or_else(not_found)?;
     Ok((StatusCode::ACCEPTED, Json(FireView { event_id: Some(fired.uuid()), dry_run: None })))
 }
 
-/// The same way that the dispatcher goes, without its end.
-fn try_out(trigger: &Trigger, event: &Event) -> Result<DryRunView, ApiError> {
-    let refused = |reason: String| DryRunView {
-        matches: false,
-        reason: Some(reason),
-        queue: None,
-        kind: None,
-        url: None,
-        payload: None,
-    };
+/// How runs of a script went, with its logs, and those of a trigger that is waited for; newest first.
+#[utoipa::path(get, path = "/triggers/{id}/runs", tag = "triggers", params(("id" = Uuid, Path), PageQuery),
+    responses((status = 200, body = Page<TriggerRunView>)))]
+async fn runs(
+    State(state): State<AppState>,
+    principal: Principal,
+    PathTrigger(id): PathTrigger,
+    Params(query): Params<PageQuery>,
+) -> Result<Json<Page<TriggerRunView>>, ApiError> {
+    find(&state, &principal, id).await?;
+    let limit = limit(query.limit.as_deref())?;
+    let before = cursor::run(query.cursor.as_deref())?;
+    let mut runs = state.store.trigger_runs(principal.tenant, id, before, limit + 1).await?;
+    let more = runs.len() > limit;
+    runs.truncate(limit);
+    let next_cursor = runs.last().filter(|_| more).map(|last| cursor::after_run(last.id));
+    let items = runs.into_iter().map(|run| view::trigger_run(run, &principal)).collect::<Result<_, _>>()?;
+    Ok(Json(Page { items, next_cursor, partial: false }))
+}
+
+/// The same way that the dispatcher goes, without its end. A script is run, and nothing that it does is carried out.
+async fn try_out(state: &AppState, trigger: &Trigger, event: &Event) -> Result<DryRunView, ApiError> {
+    let refused = |reason: String| DryRunView { reason: Some(reason), ..nothing() };
     let filter = filter::read(trigger.source, trigger.id, &trigger.filter)
         .map_err(|fault| store::StoreError::unexpected(format!("the filter of trigger {}: {fault}", trigger.id)))?;
     let attribute = |name: &str| event.attributes.iter().find(|(known, _)| *known == name).map(|(_, v)| v.as_str());
@@ -173,29 +192,74 @@ fn try_out(trigger: &Trigger, event: &Event) -> Result<DryRunView, ApiError> {
         data: event.data.clone(),
         wait_s: None,
         attempts: Vec::new(),
+        mode: trigger.mode,
     };
-    Ok(match run(trigger, &row, 1) {
+    let named = (trigger.tenant, trigger.principal.clone());
+    let standing = state.store.standings([named.clone()].into()).await?.remove(&named).unwrap_or_default();
+    Ok(match run(trigger, &row, 1, &standing) {
+        Ok(Run::Script(source)) => {
+            let actor = Actor::new(trigger, &row, standing, 1);
+            let ended = state.engine.stage().run(actor, source, &row.head, &row.data, Way::Dry).await;
+            of_script(ended)
+        }
         Ok(Run::Job(job)) => DryRunView {
             matches: true,
-            reason: None,
             queue: Some(job.queue.to_string()),
             kind: Some(job.kind.to_string()),
-            url: None,
             payload: RawValue::from_string(job.payload.into()).ok(),
+            ..nothing()
         },
         Ok(Run::Delivery(delivery)) => DryRunView {
             matches: true,
-            reason: None,
-            queue: None,
-            kind: None,
             url: Some(delivery.url.clone()),
             payload: RawValue::from_string(delivery.body).ok(),
+            ..nothing()
         },
         Err(NoRun::Unwanted) => refused("the filter's `when` is not true of it".into()),
         Err(NoRun::Failed(error)) => {
             DryRunView { matches: true, ..refused(format!("{}: {}", error.code, error.message)) }
         }
     })
+}
+
+fn nothing() -> DryRunView {
+    DryRunView {
+        matches: false,
+        reason: None,
+        queue: None,
+        kind: None,
+        url: None,
+        payload: None,
+        deeds: Vec::new(),
+        log: Vec::new(),
+    }
+}
+
+fn of_script(ended: Ended) -> DryRunView {
+    match ended {
+        Ended::Well { ran, deeds } => DryRunView {
+            matches: true,
+            payload: ran.result.and_then(|result| RawValue::from_string(result).ok()),
+            deeds: deeds.iter().map(deed).collect(),
+            log: ran.log,
+            ..nothing()
+        },
+        Ended::Failed { ran, error } => {
+            let reason = Some(format!("{}: {}", error.code, error.message));
+            DryRunView { matches: true, reason, log: ran.log, ..nothing() }
+        }
+        Ended::CutShort => DryRunView { matches: true, reason: Some("the server stops".into()), ..nothing() },
+    }
+}
+
+fn deed(deed: &Deed) -> String {
+    match deed {
+        Deed::Enqueue { job, .. } => format!("enqueue {} {} {}", job.queue, job.kind, job.payload),
+        Deed::Keep { collection, key, value: Some(value), .. } => format!("set {collection} {key} {value}"),
+        Deed::Keep { collection, key, value: None, .. } => format!("delete {collection} {key}"),
+        Deed::Publish(event) => format!("publish {} {}", event.attribute("topic").unwrap_or_default(), event.data),
+        Deed::Resolve { letter, .. } => format!("resolve {letter}"),
+    }
 }
 
 fn done(put: Put) -> Result<TriggerId, ApiError> {

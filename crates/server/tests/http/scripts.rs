@@ -1,0 +1,280 @@
+//! T2, T11: scripts as targets of triggers, and runs that have their principal's rights, with the engine at work.
+
+use std::time::{Duration, Instant};
+
+use domain::address::{Allowed, Private};
+use engine::EngineOptions;
+use serde_json::{Value, json};
+use testkit::on_both;
+use testkit::receiver::{Manner, Receiver};
+
+use crate::api::{Answer, Api};
+
+const TRIGGERS: &str = "/api/v1/triggers";
+
+fn script(topic: &str, source: &str) -> Value {
+    json!({"name": format!("script on {topic}"), "source": "pubsub", "filter": {"topic": topic},
+           "target": {"script": source}, "retry": {"max_attempts": 2, "initial_s": 0}})
+}
+
+async fn create(api: &Api, trigger: Value) -> String {
+    let answer = api.post(TRIGGERS, trigger).await;
+    assert_eq!(answer.status, 201, "{:?}", answer.body);
+    answer.json()["id"].as_str().unwrap().to_owned()
+}
+
+/// The answer once it is as it should be.
+async fn until(ask: impl AsyncFn() -> Answer, is_so: impl Fn(&Value) -> bool) -> Value {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let answer = ask().await.json();
+        if is_so(&answer) {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "{answer}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn count(page: &Value) -> usize {
+    page["items"].as_array().unwrap().len()
+}
+
+/// The runs of a trigger once there are this many, newest first.
+async fn runs(api: &Api, trigger: &str, many: usize) -> Vec<Value> {
+    let path = format!("{TRIGGERS}/{trigger}/runs");
+    let page = until(async || api.get(&path).await, |page| count(page) >= many).await;
+    page["items"].as_array().unwrap().clone()
+}
+
+#[tokio::test]
+async fn t11_what_a_script_does_is_done_when_it_ends_and_its_log_is_kept() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let heard = json!({"name": "heard", "source": "pubsub", "filter": {"topic": "said"},
+                           "target": {"job": {"queue": "heard", "kind": "k"}}});
+        create(&api, heard).await;
+        api.put("/api/v1/kv/seen/old", json!(1)).await;
+        let source = r#"
+            let n = kv_get("seen", "count");
+            if n == () { n = 0; }
+            kv_set("seen", "count", n + data.n);
+            log("it was " + n + ", it is " + kv_get("seen", "count"));
+            let gone = kv_delete("seen", "old");
+            let id = enqueue(#{queue: "made", kind: "k", payload: #{topic: event.topic}, priority: 3, delay_s: 0});
+            publish("said", #{id: id, gone: gone, again: kv_delete("seen", "old")});
+            n + data.n
+        "#;
+        let id = create(&api, script("t", source)).await;
+        let event = api.post("/api/v1/topics/t", json!({"n": 7})).await.json()["event_id"].clone();
+        let run = runs(&api, &id, 1).await.remove(0);
+        assert_eq!((&run["outcome"], &run["result"], &run["event_id"]), (&json!("done"), &json!(7), &event), "{run}");
+        assert_eq!(run["log"], json!(["it was 0, it is 7"]));
+        assert_eq!(run["script_id"], api.get(&format!("{TRIGGERS}/{id}")).await.json()["script_id"]);
+        assert_eq!(api.get("/api/v1/kv/seen/count").await.json()["value"], 7);
+        api.get("/api/v1/kv/seen/old").await.problem(404, "not_found", None);
+        let made = api.get("/api/v1/jobs?queue=made").await.json()["items"][0].clone();
+        assert_eq!((&made["payload"], &made["priority"]), (&json!({"topic": "t"}), &json!(3)));
+        assert_eq!((&made["depth"], &made["principal"]), (&json!(1), &json!("local")));
+        assert!(made["triggered_by"].as_str().unwrap().starts_with(&format!("script:{id}:")), "{made}");
+        let page = until(async || api.get("/api/v1/jobs?queue=heard").await, |page| count(page) == 1).await;
+        let told = &page["items"][0]["payload"];
+        assert_eq!(told["data"], json!({"id": made["id"], "gone": true, "again": false}));
+        assert_eq!(told["event"]["depth"], 1, "what a script causes is one step deeper");
+        assert_eq!(api.db.store.verify().await.unwrap().findings, []);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t11_a_script_that_fails_has_done_nothing_and_leaves_one_letter_with_every_try() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let source =
+            r#"kv_set("c", "k", 1); enqueue(#{queue: "q", kind: "k"}); publish("p", 1); log("so far"); throw "no""#;
+        let id = create(&api, script("t", source)).await;
+        api.post("/api/v1/topics/t", json!({"a": 1})).await;
+        let letters = format!("/api/v1/dead-letters?trigger_id={id}");
+        let page = until(async || api.get(&letters).await, |page| count(page) == 1).await;
+        let letter = &page["items"][0];
+        assert_eq!((&letter["last_error"]["code"], &letter["attempt_count"]), (&json!("script_failed"), &json!(2)));
+        assert_eq!(letter["script_id"], api.get(&format!("{TRIGGERS}/{id}")).await.json()["script_id"]);
+        let tries = runs(&api, &id, 2).await;
+        assert_eq!((tries.len(), &tries[0]["attempt"], &tries[1]["attempt"]), (2, &json!(2), &json!(1)));
+        assert_eq!((&tries[0]["log"], &tries[0]["outcome"]), (&json!(["so far"]), &json!("failed")));
+        api.get("/api/v1/kv/c/k").await.problem(404, "not_found", None);
+        assert_eq!(api.job_count().await, 0);
+        // What was mended is played again.
+        let mut mended = script("t", r#"enqueue(#{queue: "q", kind: "k", payload: data})"#);
+        mended["name"] = json!("mended");
+        assert_eq!(api.put(&format!("{TRIGGERS}/{id}"), mended).await.status, 200);
+        let replay = format!("/api/v1/dead-letters/{}/replay", letter["id"].as_str().unwrap());
+        assert_eq!(api.post(&replay, json!({})).await.status, 202);
+        let page = until(async || api.get("/api/v1/jobs?queue=q").await, |page| count(page) == 1).await;
+        assert_eq!(page["items"][0]["payload"], json!({"a": 1}));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t11_endless_scripts_end_and_hold_up_nobody() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let mut ids = Vec::new();
+        for (number, source) in ["loop { }", "fn f() { f() } f()", "let s = \"x\"; loop { s += s; }"].iter().enumerate()
+        {
+            let mut trigger = script("t", source);
+            trigger["name"] = json!(format!("endless {number}"));
+            ids.push(create(&api, trigger).await);
+        }
+        let job = json!({"name": "beside", "source": "pubsub", "filter": {"topic": "t"},
+                         "target": {"job": {"queue": "beside", "kind": "k"}}});
+        create(&api, job).await;
+        api.post("/api/v1/topics/t", json!({})).await;
+        until(async || api.get("/api/v1/jobs?queue=beside").await, |page| count(page) == 1).await;
+        for id in ids {
+            let run = runs(&api, &id, 1).await.remove(0);
+            assert_eq!(run["error"]["code"], "script_ceiling", "{run}");
+            let letters = api.get(&format!("/api/v1/dead-letters?trigger_id={id}")).await.json();
+            assert_eq!((count(&letters), &letters["items"][0]["attempt_count"]), (1, &json!(1)), "not tried again");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t11_a_script_calls_out_through_the_same_guard_as_everyone() {
+    on_both(async |db| {
+        let private = Allowed { private: Private::Allowed, ..Allowed::default() };
+        let api = Api::with_engine(db, EngineOptions { allowed: private, ..EngineOptions::default() }).await;
+        let receiver = Receiver::start(Manner::Say(201, "made".into())).await;
+        let url = format!("http://{}/path", receiver.address);
+        let source = format!(
+            r#"let answer = http(#{{url: "{url}", body: data, headers: #{{"x-a": "b"}}}}); [answer.status, answer.body]"#
+        );
+        let id = create(&api, script("t", &source)).await;
+        api.post("/api/v1/topics/t", json!({"n": 1})).await;
+        let run = runs(&api, &id, 1).await.remove(0);
+        assert_eq!(run["result"], json!([201, "made"]), "{run}");
+        let seen = receiver.seen();
+        assert_eq!((seen[0].method.as_str(), seen[0].body.as_str()), ("POST", r#"{"n":1}"#));
+        assert_eq!((seen[0].header("x-a"), seen[0].header("windlass-depth")), (Some("b"), Some("1")));
+        let forged = format!(r#"http(#{{url: "{url}", headers: #{{"Windlass-Depth": "0"}}}})"#);
+        let id = create(&api, script("forged", &forged)).await;
+        api.post("/api/v1/topics/forged", json!(1)).await;
+        let run = runs(&api, &id, 1).await.remove(0);
+        assert!(run["error"]["message"].as_str().unwrap().contains("not a script's to set"), "{run}");
+        assert_eq!(receiver.seen().len(), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t11_a_script_reaches_nothing_of_this_machine_without_leave() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let receiver = Receiver::start(Manner::Answer(200)).await;
+        let id = create(&api, script("t", &format!(r#"http(#{{url: "http://{}/"}})"#, receiver.address))).await;
+        api.post("/api/v1/topics/t", json!(1)).await;
+        let run = runs(&api, &id, 1).await.remove(0);
+        assert_eq!((&run["outcome"], receiver.connections()), (&json!("failed"), 0), "{run}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t8_a_script_handles_dead_letters_and_resolves_them() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let handler = json!({"name": "handler", "source": "dead_letter", "filter": {"source": "job"}, "target": {"script":
+            r#"if data.queue == "fails" { throw "cannot" } kv_set("dead", data.id, data.last_error.code); resolve(data.id, "seen")"#}});
+        create(&api, handler).await;
+        for (queue, expected) in [("q", "handled_by_script"), ("fails", "handler_failed")] {
+            let (job, worker, epoch) = api.claimed(queue).await;
+            let error = json!({"code": "boom", "retryable": false});
+            api.settle(&worker, json!({"job_id": job, "epoch": epoch, "outcome": "fail", "error": error})).await;
+            let path = format!("/api/v1/dead-letters?job_id={job}");
+            let page = until(async || api.get(&path).await, |page| !page["items"][0]["resolution"].is_null()).await;
+            let letter = &page["items"][0];
+            assert_eq!(letter["resolution"], expected);
+            if queue == "q" {
+                assert_eq!(letter["note"], "seen");
+                let key = format!("/api/v1/kv/dead/{}", letter["id"].as_str().unwrap());
+                assert_eq!(api.get(&key).await.json()["value"], "boom");
+            }
+        }
+        assert_eq!(api.get("/api/v1/dead-letters/count").await.json()["count"], 2, "no letter of a handler");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t2_trying_a_script_shows_what_it_would_do_and_does_none_of_it() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let source = r#"kv_set("c", "k", data.n); enqueue(#{queue: "q", kind: "k"}); publish("p", [1]); log("tried"); data.n + 1"#;
+        let id = create(&api, script("t", source)).await;
+        let fire = format!("{TRIGGERS}/{id}/fire");
+        let tried = api.post(&fire, json!({"dry_run": true, "data": {"n": 1}})).await.json()["dry_run"].clone();
+        let expected = json!({"matches": true, "payload": 2, "log": ["tried"],
+                              "deeds": ["set c k 1", "enqueue q k null", "publish p [1]"]});
+        assert_eq!(tried, expected);
+        assert_eq!(api.job_count().await, 0);
+        api.get("/api/v1/kv/c/k").await.problem(404, "not_found", None);
+        let mut bad = script("bad", "let x = ;");
+        api.post(TRIGGERS, bad.clone()).await.problem(422, "invalid_field", Some("target.script"));
+        bad["target"]["script"] = json!("x".repeat(1 << 17));
+        api.post(TRIGGERS, bad).await.problem(422, "invalid_field", Some("target.script"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t2_a_run_has_its_principals_rights_and_stops_when_they_are_taken_away() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let root = api.caller(json!({"name": "root", "role": "admin"})).await;
+        let ann = api.caller(json!({"name": "ann", "role": "operator", "rights": ["manage_triggers"]})).await;
+        let tokens = root.get("/api/v1/tokens").await.json();
+        let of_ann = tokens["items"].as_array().unwrap().iter().find(|token| token["name"] == "ann").unwrap();
+        let job = |name: &str, source: &str, filter: Value, target: Value| {
+            json!({"name": name, "source": source, "filter": filter, "target": target})
+        };
+        let into = json!({"job": {"queue": "made", "kind": "k"}});
+        let made = ann.post(TRIGGERS, job("jobs", "kv", json!({"collection": "c"}), into.clone())).await;
+        assert_eq!(made.status, 201, "{:?}", made.body);
+        // What ann may not read, ann's triggers do not tell outside.
+        let out = json!({"http": {"url": "https://example.com/"}});
+        let refused = ann.post(TRIGGERS, job("out", "kv", json!({"collection": "c"}), out)).await;
+        refused.problem(403, "forbidden", None);
+        let viewer = api.caller(json!({"name": "vic", "role": "viewer", "rights": ["manage_triggers"]})).await;
+        viewer.post(TRIGGERS, job("v", "pubsub", json!({"topic": "t"}), into)).await.problem(403, "forbidden", None);
+        let read = json!({"script": "kv_get(\"c\", \"k\")"});
+        let script = ann.post(TRIGGERS, job("reads", "pubsub", json!({"topic": "t"}), read)).await;
+        assert_eq!(script.status, 201, "{:?}", script.body);
+        let script = script.json()["id"].as_str().unwrap().to_owned();
+        root.post("/api/v1/topics/t", json!(1)).await;
+        let path = format!("{TRIGGERS}/{script}/runs");
+        let page = until(async || root.get(&path).await, |page| count(page) == 1).await;
+        let said = page["items"][0]["error"]["message"].as_str().unwrap();
+        assert!(said.contains("ann lacks the right read_payloads"), "{said}");
+
+        root.put("/api/v1/kv/c/k", json!(1)).await;
+        until(async || root.get("/api/v1/jobs?queue=made").await, |page| count(page) == 1).await;
+        assert_eq!(root.delete(&format!("/api/v1/tokens/{}", of_ann["id"].as_str().unwrap())).await.status, 204);
+        root.put("/api/v1/kv/c/k", json!(2)).await;
+        let id = made.json()["id"].as_str().unwrap().to_owned();
+        let letters = format!("/api/v1/dead-letters?trigger_id={id}");
+        let page = until(async || root.get(&letters).await, |page| count(page) == 1).await;
+        assert_eq!(page["items"][0]["last_error"]["code"], "forbidden");
+        assert_eq!(count(&root.get("/api/v1/jobs?queue=made").await.json()), 1);
+        // Whoever takes the trigger over has what waits played again.
+        let shown = root.get(&format!("{TRIGGERS}/{id}")).await.json();
+        let taken_over = job("jobs", "kv", shown["filter"].clone(), shown["target"].clone());
+        assert_eq!(root.put(&format!("{TRIGGERS}/{id}"), taken_over).await.json()["principal"], "root");
+        let replay = format!("/api/v1/dead-letters/{}/replay", page["items"][0]["id"].as_str().unwrap());
+        assert_eq!(root.post(&replay, json!({})).await.status, 202);
+        until(async || root.get("/api/v1/jobs?queue=made").await, |page| count(page) == 2).await;
+    })
+    .await;
+}

@@ -1,0 +1,2 @@
+drop index tokens_name;
+drop table trigger_runs;
