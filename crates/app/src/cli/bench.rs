@@ -3,7 +3,9 @@
 //! Figures are for ratios within one run; machines differ and are noisy. Every line is one measurement.
 
 mod drive;
+mod figure;
 mod measure;
+mod raw;
 
 use std::path::PathBuf;
 
@@ -12,9 +14,9 @@ use clap::{Args, ValueEnum};
 use store::{DatabaseUrl, Store, StoreOptions};
 
 use super::exit::Exit;
-use super::output::Output;
+use super::output::{Output, note};
 use drive::{Embed, Http};
-use measure::Figure;
+use figure::Figure;
 
 #[derive(Args)]
 pub(crate) struct BenchArgs {
@@ -33,6 +35,9 @@ pub(crate) struct BenchArgs {
     /// Jobs per measurement, in percent of the full size.
     #[arg(long, default_value_t = 100)]
     scale: u64,
+    /// Also tell what changed since an older run, a file of JSON lines, by more than the noise.
+    #[arg(long, value_name = "FILE")]
+    compare: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -47,6 +52,29 @@ pub(crate) enum Metric {
     Drain100k,
     /// From the enqueue to the handler's start, 50 jobs a second.
     Latency,
+    /// A hundred thousand of a million waiting jobs. Only when named, like those below.
+    #[value(name = "drain_of_1M")]
+    DrainOf1M,
+    /// A hundred thousand waiting jobs beside a million that have ended.
+    #[value(name = "drain_retained1M")]
+    DrainRetained1M,
+    /// The same beside ten million.
+    #[value(name = "drain_retained10M")]
+    DrainRetained10M,
+    /// A hundred thousand waiting jobs behind a million that cannot run.
+    #[value(name = "drain_parked1M")]
+    DrainParked1M,
+}
+
+impl Metric {
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    /// Takes minutes.
+    fn is_large(self) -> bool {
+        matches!(self, Self::DrainOf1M | Self::DrainRetained1M | Self::DrainRetained10M | Self::DrainParked1M)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -56,13 +84,15 @@ pub(crate) enum Mode {
 }
 
 pub(crate) async fn run(args: BenchArgs, output: Output) -> anyhow::Result<Exit> {
+    let old = args.compare.as_deref().map(figure::read).transpose()?;
     let mut figures = Vec::new();
     for mode in [Mode::Embedded, Mode::Http] {
         if args.mode.is_some_and(|only| only != mode) {
             continue;
         }
         for metric in Metric::value_variants() {
-            if !args.only.is_empty() && !args.only.contains(metric) {
+            let wanted = if args.only.is_empty() { !metric.is_large() } else { args.only.contains(metric) };
+            if !wanted {
                 continue;
             }
             let figure = median(&args, mode, *metric).await?;
@@ -72,6 +102,12 @@ pub(crate) async fn run(args: BenchArgs, output: Output) -> anyhow::Result<Exit>
     }
     if figures.is_empty() {
         bail!("nothing was measured");
+    }
+    if let Some(old) = old {
+        let changes = figure::compare(&old, &figures);
+        let none = || vec!["nothing changed by more than the noise".to_owned()];
+        // Beside the figures, which a program may be reading.
+        Some(changes).filter(|changes| !changes.is_empty()).unwrap_or_else(none).iter().for_each(|line| note(line));
     }
     Ok(Exit::Done)
 }
@@ -88,8 +124,7 @@ async fn median(args: &BenchArgs, mode: Mode, metric: Metric) -> anyhow::Result<
         rounds.push(figure);
         scratch.wipe().await?;
     }
-    rounds.sort_by(|a, b| a.value.total_cmp(&b.value));
-    Ok(rounds.swap_remove(rounds.len() / 2))
+    Ok(Figure::median(rounds))
 }
 
 /// A database that held nothing before the measurement and holds nothing after it.

@@ -12,6 +12,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use wire::{JobRequest, RawValue};
 
+use super::raw::Connection;
+
 pub(super) const QUEUE: &str = "bench";
 pub(super) const KIND: &str = "noop";
 
@@ -19,12 +21,32 @@ pub(super) const KIND: &str = "noop";
 pub(super) trait Way: Clone + Send + Sync + 'static {
     type Backend: client::Backend;
 
+    /// One of the callers that put in a job at a time.
+    type Producer: Producer;
+
     const CFG: &'static str;
 
+    fn producer(&self) -> impl Future<Output = anyhow::Result<Self::Producer>> + Send;
     fn one(&self, payload: String) -> impl Future<Output = anyhow::Result<()>> + Send;
     fn many(&self, payloads: Vec<String>) -> impl Future<Output = anyhow::Result<()>> + Send;
     fn worker(&self) -> anyhow::Result<WorkerBuilder<Self::Backend>>;
     fn store(&self) -> &Store;
+}
+
+pub(super) trait Producer: Send + 'static {
+    fn put(&mut self, payload: String) -> impl Future<Output = anyhow::Result<()>> + Send;
+}
+
+impl Producer for Embed {
+    async fn put(&mut self, payload: String) -> anyhow::Result<()> {
+        self.one(payload).await
+    }
+}
+
+impl Producer for Connection {
+    async fn put(&mut self, payload: String) -> anyhow::Result<()> {
+        self.post(&format!(r#"{{"queue":"{QUEUE}","kind":"{KIND}","payload":{payload}}}"#)).await
+    }
 }
 
 #[derive(Clone)]
@@ -45,8 +67,13 @@ fn job(payload: &str) -> anyhow::Result<Job> {
 
 impl Way for Embed {
     type Backend = embedded::Backend;
+    type Producer = Self;
 
     const CFG: &'static str = "embedded";
+
+    async fn producer(&self) -> anyhow::Result<Self> {
+        Ok(self.clone())
+    }
 
     async fn one(&self, payload: String) -> anyhow::Result<()> {
         self.engine.enqueue(job(&payload)?).await?;
@@ -113,8 +140,13 @@ fn request(payload: String) -> anyhow::Result<JobRequest> {
 
 impl Way for Http {
     type Backend = Client;
+    type Producer = Connection;
 
     const CFG: &'static str = "http";
+
+    async fn producer(&self) -> anyhow::Result<Connection> {
+        Connection::open(self.url.trim_start_matches("http://")).await
+    }
 
     async fn one(&self, payload: String) -> anyhow::Result<()> {
         self.client.enqueue(&request(payload)?).await?;
@@ -136,14 +168,13 @@ impl Way for Http {
     }
 }
 
-/// Runs a no-op worker until told to stop.
-pub(super) async fn work<W: Way>(
+/// A worker that does nothing with each job, as well as it can.
+pub(super) fn worker<W: Way>(
     way: &W,
     concurrency: usize,
     prefetch: usize,
     on_start: impl Fn(&JobContext) + Send + Sync + 'static,
-    stop: CancellationToken,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Worker<W::Backend>> {
     let on_start = Arc::new(on_start);
     let handler = move |job: JobContext| {
         let on_start = on_start.clone();
@@ -153,7 +184,5 @@ pub(super) async fn work<W: Way>(
         }
     };
     let worker = way.worker()?.queue(QUEUE).concurrency(concurrency).prefetch(prefetch);
-    let worker = worker.drain_grace(Duration::from_secs(5)).handle(KIND, handler).build()?;
-    worker.run(stop).await?;
-    Ok(())
+    Ok(worker.drain_grace(Duration::from_secs(5)).handle(KIND, handler).build()?)
 }

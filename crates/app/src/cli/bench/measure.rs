@@ -1,58 +1,45 @@
 //! The measurements themselves, the same for every way to the engine.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
-use domain::{Name, TenantId};
-use serde::Serialize;
+use anyhow::{Context, bail};
+use domain::Name;
+use store::maintenance::fill::Filling;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Metric;
-use super::drive::{QUEUE, Way, work};
-use crate::cli::output::Output;
-
-/// One line of the result.
-#[derive(Debug, Serialize)]
-pub(super) struct Figure {
-    peer: &'static str,
-    cfg: String,
-    metric: &'static str,
-    n: u64,
-    secs: f64,
-    pub(super) value: f64,
-    unit: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    p99: Option<f64>,
-    rss_kb: u64,
-}
-
-impl Figure {
-    pub(super) fn print(&self, output: Output) -> anyhow::Result<()> {
-        match output {
-            Output::Json => println!("{}", serde_json::to_string(self)?),
-            Output::Table => {
-                let p99 = self.p99.map(|p99| format!(", p99 {p99:.2}")).unwrap_or_default();
-                println!(
-                    "{:<18} {:<10} {:>12.2} {}{p99}   (n={})",
-                    self.cfg, self.metric, self.value, self.unit, self.n
-                );
-            }
-        }
-        Ok(())
-    }
-}
+use super::drive::{KIND, Producer, QUEUE, Way, worker};
+use super::figure::Figure;
 
 pub(super) async fn measure<W: Way>(way: &W, metric: Metric, scaled: impl Fn(u64) -> u64) -> anyhow::Result<Figure> {
+    let name = metric.name();
+    let jobs = scaled(100_000);
+    let fill = async |filling: Filling, jobs: u64| {
+        way.store().fill(Name::new(QUEUE)?, Name::new(KIND)?, filling, jobs).await.map_err(anyhow::Error::from)
+    };
     match metric {
-        Metric::Enqueue16 => enqueue(way, "enqueue16", 16, scaled(20_000)).await,
-        Metric::Enqueue64 => enqueue(way, "enqueue64", 64, scaled(50_000)).await,
-        Metric::Bulk => bulk(way, scaled(100_000)).await,
-        Metric::Drain100k => drain(way, scaled(100_000)).await,
-        Metric::Latency => latency(way, scaled(500)).await,
+        Metric::Enqueue16 => enqueue(way, &name, 16, scaled(20_000)).await,
+        Metric::Enqueue64 => enqueue(way, &name, 64, scaled(50_000)).await,
+        Metric::Bulk => bulk(way, &name, jobs).await,
+        Metric::Latency => latency(way, &name, scaled(500)).await,
+        Metric::DrainOf1M => {
+            fill(Filling::Waiting, scaled(1_000_000)).await?;
+            drain(way, &name, jobs).await
+        }
+        Metric::Drain100k | Metric::DrainRetained1M | Metric::DrainRetained10M | Metric::DrainParked1M => {
+            match metric {
+                Metric::DrainRetained1M => fill(Filling::Ended, scaled(1_000_000)).await?,
+                Metric::DrainRetained10M => fill(Filling::Ended, scaled(10_000_000)).await?,
+                Metric::DrainParked1M => fill(Filling::Parked, scaled(1_000_000)).await?,
+                _ => {}
+            }
+            put(way, jobs).await?;
+            drain(way, &name, jobs).await
+        }
     }
 }
 
@@ -63,37 +50,39 @@ fn payload(number: u64, at_us: u64) -> String {
     format!("{start}{}\"}}", "x".repeat(pad))
 }
 
-fn figure<W: Way>(way: &W, metric: &'static str, n: u64, elapsed: Duration) -> Figure {
+fn figure<W: Way>(way: &W, metric: &str, n: u64, elapsed: Duration) -> Figure {
     let secs = elapsed.as_secs_f64();
     let database = if way.store().is_postgres() { "postgres" } else { "sqlite" };
-    let cfg = format!("{} {database}", W::CFG);
     Figure {
-        peer: "windlass",
-        cfg,
-        metric,
+        peer: "windlass".into(),
+        cfg: format!("{} {database}", W::CFG),
+        metric: metric.into(),
         n,
         secs,
         value: n as f64 / secs,
-        unit: "jobs/s",
+        unit: "jobs/s".into(),
         p99: None,
         rss_kb: rss_kb(),
+        wal_bytes: None,
+        least: None,
+        most: None,
     }
 }
 
-async fn enqueue<W: Way>(way: &W, metric: &'static str, producers: u64, n: u64) -> anyhow::Result<Figure> {
+async fn enqueue<W: Way>(way: &W, metric: &str, producers: u64, n: u64) -> anyhow::Result<Figure> {
     way.one(payload(0, 0)).await.context("the first enqueue")?;
     let next = Arc::new(AtomicU64::new(0));
     let mut tasks = JoinSet::new();
     let started = Instant::now();
     for _ in 0..producers {
-        let (way, next) = (way.clone(), next.clone());
+        let (mut producer, next) = (way.producer().await?, next.clone());
         tasks.spawn(async move {
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= n {
                     return Ok::<_, anyhow::Error>(());
                 }
-                way.one(payload(number, 0)).await?;
+                producer.put(payload(number, 0)).await?;
             }
         });
     }
@@ -103,14 +92,15 @@ async fn enqueue<W: Way>(way: &W, metric: &'static str, producers: u64, n: u64) 
     Ok(figure(way, metric, n, started.elapsed()))
 }
 
-async fn bulk<W: Way>(way: &W, n: u64) -> anyhow::Result<Figure> {
+async fn bulk<W: Way>(way: &W, metric: &str, n: u64) -> anyhow::Result<Figure> {
     way.one(payload(0, 0)).await.context("the first enqueue")?;
     let started = Instant::now();
-    fill(way, n).await?;
-    Ok(figure(way, "bulk", n, started.elapsed()))
+    put(way, n).await?;
+    Ok(figure(way, metric, n, started.elapsed()))
 }
 
-async fn fill<W: Way>(way: &W, n: u64) -> anyhow::Result<()> {
+/// A thousand jobs at a time.
+async fn put<W: Way>(way: &W, n: u64) -> anyhow::Result<()> {
     let mut number = 0;
     while number < n {
         let until = (number + 1_000).min(n);
@@ -120,50 +110,39 @@ async fn fill<W: Way>(way: &W, n: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn drain<W: Way>(way: &W, n: u64) -> anyhow::Result<Figure> {
-    fill(way, n).await?;
-    let stop = CancellationToken::new();
-    let begun = Arc::new(std::sync::OnceLock::new());
+/// From the first handler's start until the server has confirmed that as many have ended: that is durable.
+async fn drain<W: Way>(way: &W, metric: &str, n: u64) -> anyhow::Result<Figure> {
+    let log_before = way.store().log_position().await?;
+    let begun = Arc::new(OnceLock::new());
     let first = begun.clone();
-    let worker = {
-        let (way, stop) = (way.clone(), stop.clone());
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move {
-            work(
-                &way,
-                512,
-                1_000,
-                move |_| {
-                    let _ = first.set(Instant::now());
-                },
-                stop,
-            )
-            .await
-        });
-        tasks
+    let on_start = move |_: &client::JobContext| {
+        let _ = first.set(Instant::now());
     };
-    let ended = all_succeeded(way, n).await?;
+    let worker = Arc::new(worker(way, 512, 1_000, on_start)?);
+    let stop = CancellationToken::new();
+    let mut running = JoinSet::new();
+    {
+        let (worker, stop) = (worker.clone(), stop.clone());
+        running.spawn(async move { worker.run(stop).await });
+    }
+    while worker.statistics().done < n {
+        if !running.is_empty() && running.try_join_next().is_some() {
+            bail!("the worker stopped before its work was done");
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let ended = Instant::now();
+    let log_after = way.store().log_position().await?;
     stop.cancel();
-    for done in worker.join_all().await {
+    for done in running.join_all().await {
         done?;
     }
     let begun = begun.get().copied().context("no handler ran")?;
-    Ok(figure(way, "drain100k", n, ended.duration_since(begun)))
+    let wal_bytes = log_after.zip(log_before).map(|(after, before)| (after - before) as f64 / n as f64);
+    Ok(Figure { wal_bytes, ..figure(way, metric, n, ended.duration_since(begun)) })
 }
 
-/// Waits until the kept counters say that every job has succeeded: what they count is durable.
-async fn all_succeeded<W: Way>(way: &W, n: u64) -> anyhow::Result<Instant> {
-    let queue = Name::new(QUEUE)?;
-    loop {
-        let seen = way.store().queue(TenantId::DEFAULT, &queue).await?;
-        if seen.is_some_and(|queue| queue.counts.succeeded as u64 >= n) {
-            return Ok(Instant::now());
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
-async fn latency<W: Way>(way: &W, n: u64) -> anyhow::Result<Figure> {
+async fn latency<W: Way>(way: &W, metric: &str, n: u64) -> anyhow::Result<Figure> {
     let epoch = Instant::now();
     let (seen, mut starts) = mpsc::channel::<u64>(1_000);
     let stop = CancellationToken::new();
@@ -172,10 +151,11 @@ async fn latency<W: Way>(way: &W, n: u64) -> anyhow::Result<Figure> {
         let sent: Option<u64> = job.payload::<Sent>().ok().map(|sent| sent.t);
         let _ = seen.try_send(now_us.saturating_sub(sent.unwrap_or(now_us)));
     };
-    let mut worker = JoinSet::new();
+    let worker = worker(way, 16, 16, on_start)?;
+    let mut running = JoinSet::new();
     {
-        let (way, stop) = (way.clone(), stop.clone());
-        worker.spawn(async move { work(&way, 16, 16, on_start, stop).await });
+        let stop = stop.clone();
+        running.spawn(async move { worker.run(stop).await });
     }
     // The first few find the worker registering and the caches cold.
     let warm_up = 25;
@@ -194,14 +174,14 @@ async fn latency<W: Way>(way: &W, n: u64) -> anyhow::Result<Figure> {
         waits_ms.push(wait.ok().flatten().context("a job never started")? as f64 / 1_000.0);
     }
     stop.cancel();
-    for done in worker.join_all().await {
+    for done in running.join_all().await {
         done?;
     }
     let mut waits = waits_ms.split_off(warm_up as usize);
     waits.sort_by(f64::total_cmp);
     let at = |quantile: f64| waits[((waits.len() - 1) as f64 * quantile) as usize];
-    let figure = figure(way, "latency", n, started.elapsed());
-    Ok(Figure { value: at(0.5), unit: "ms", p99: Some(at(0.99)), ..figure })
+    let figure = figure(way, metric, n, started.elapsed());
+    Ok(Figure { value: at(0.5), unit: "ms".into(), p99: Some(at(0.99)), ..figure })
 }
 
 #[derive(serde::Deserialize)]

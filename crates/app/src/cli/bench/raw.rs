@@ -1,0 +1,74 @@
+//! A producer's connection that costs next to nothing, so that the server is measured and not its client: HTTP/1.1 by
+//! hand, one request at a time, kept alive.
+
+use anyhow::{Context, bail};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// An answer longer than this is none of ours.
+const ANSWER_BYTES: usize = 64 << 10;
+
+pub(super) struct Connection {
+    stream: TcpStream,
+    host: String,
+    buffer: Vec<u8>,
+}
+
+impl Connection {
+    pub(super) async fn open(host: &str) -> anyhow::Result<Self> {
+        let stream = TcpStream::connect(host).await.context("cannot reach the server")?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, host: host.to_owned(), buffer: Vec::with_capacity(1_024) })
+    }
+
+    /// Posts a job and returns once the server has said that it is accepted.
+    pub(super) async fn post(&mut self, body: &str) -> anyhow::Result<()> {
+        let request = format!(
+            "POST /api/v1/jobs HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            self.host,
+            body.len(),
+        );
+        self.stream.write_all(request.as_bytes()).await?;
+        self.buffer.clear();
+        loop {
+            if self.stream.read_buf(&mut self.buffer).await? == 0 {
+                bail!("the server closed the connection");
+            }
+            if let Some(status) = whole(&self.buffer)? {
+                if status != "202" {
+                    bail!("the server answered {status}");
+                }
+                return Ok(());
+            }
+            if self.buffer.len() > ANSWER_BYTES {
+                bail!("the server's answer does not end");
+            }
+        }
+    }
+}
+
+/// The status, once the answer is there to its last byte.
+fn whole(answer: &[u8]) -> anyhow::Result<Option<&str>> {
+    let Some(end) = answer.windows(4).position(|four| four == b"\r\n\r\n") else { return Ok(None) };
+    let head = std::str::from_utf8(&answer[..end])?;
+    let length = head.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
+    });
+    let length = length.context("the answer does not say how long it is")?;
+    Ok((answer.len() >= end + 4 + length).then(|| head.split(' ').nth(1).unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::whole;
+
+    #[test]
+    fn an_answer_is_whole_when_its_last_byte_is_there() {
+        let answer = b"HTTP/1.1 202 Accepted\r\nContent-Length: 2\r\n\r\n{}";
+        assert_eq!(whole(answer).expect("reads"), Some("202"));
+        assert_eq!(whole(&answer[..answer.len() - 1]).expect("reads"), None);
+        assert_eq!(whole(&answer[..20]).expect("reads"), None);
+        assert!(whole(b"HTTP/1.1 202 Accepted\r\n\r\n").is_err());
+    }
+}
