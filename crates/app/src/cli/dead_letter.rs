@@ -6,7 +6,8 @@ use uuid::Uuid;
 use wire::{DeadLetterFilter, DeadLetterView, ReplayManyRequest, ReplayRequest, ReplayView, Timestamp};
 
 use super::exit::{Exit, UsageError};
-use super::output::{self, Details, Listing, Output, cell, moment, relative};
+use super::list;
+use super::output::{self, Details, Output, cell, moment, relative};
 
 #[derive(Subcommand)]
 pub(crate) enum Verb {
@@ -123,29 +124,25 @@ async fn list(client: &Client, args: ListArgs, format: Output) -> anyhow::Result
     let page =
         DeadLetterPage { filter: filter(&args.matching)?, resolved, limit: Some(args.limit), ..Default::default() };
     let page = client.dead_letters(&page).await?;
-    if format == Output::Json {
-        output::json(&page)?;
-        return Ok(Exit::Done);
-    }
-    if page.items.is_empty() {
-        output::note("No dead letter matches.");
-        return Ok(Exit::Done);
-    }
-    let mut listing = Listing::new(&["ID", "SOURCE", "QUEUE", "KIND", "ATTEMPTS", "CREATED", "RESOLUTION", "ERROR"]);
-    for letter in &page.items {
-        listing.row([
-            cell(letter.id),
-            cell(&letter.source),
-            cell(letter.queue.as_deref().unwrap_or_default()),
-            cell(letter.kind.as_deref().unwrap_or_default()),
-            cell(letter.attempt_count),
-            cell(relative(letter.created_at)),
-            cell(letter.resolution.as_deref().unwrap_or("open")),
-            cell(error(letter)),
-        ]);
-    }
-    listing.print()?;
-    if page.next_cursor.is_some() {
+    list::print(
+        format,
+        &page,
+        "No dead letter matches.",
+        ["ID", "SOURCE", "QUEUE", "KIND", "ATTEMPTS", "CREATED", "RESOLUTION", "ERROR"],
+        |letter| {
+            [
+                cell(letter.id),
+                cell(&letter.source),
+                cell(letter.queue.as_deref().unwrap_or_default()),
+                cell(letter.kind.as_deref().unwrap_or_default()),
+                cell(letter.attempt_count),
+                cell(relative(letter.created_at)),
+                cell(letter.resolution.as_deref().unwrap_or("open")),
+                cell(error(letter)),
+            ]
+        },
+    )?;
+    if format == Output::Table && page.next_cursor.is_some() {
         output::note("There are more: raise --limit, or narrow it with --where.");
     }
     Ok(Exit::Done)

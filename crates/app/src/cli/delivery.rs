@@ -6,7 +6,8 @@ use uuid::Uuid;
 use wire::{DeliveryAttemptView, DeliveryDetails, DeliveryView};
 
 use super::exit::Exit;
-use super::output::{self, Details, Listing, Output, cell, moment, relative};
+use super::list;
+use super::output::{self, Details, Output, cell, moment, relative};
 
 #[derive(Subcommand)]
 pub(crate) enum Verb {
@@ -56,28 +57,24 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
 async fn list(client: &Client, args: ListArgs, format: Output) -> anyhow::Result<Exit> {
     let ListArgs { state, job, limit, cursor } = args;
     let page = client.deliveries(&DeliveryFilter { state, job, limit, cursor }).await?;
-    if format == Output::Json {
-        output::json(&page)?;
-        return Ok(Exit::Done);
-    }
-    if page.items.is_empty() {
-        output::note("No delivery matches.");
-        return Ok(Exit::Done);
-    }
-    let mut listing = Listing::new(&["ID", "STATE", "WHAT", "URL", "ATTEMPT", "CREATED", "NOTE"]);
-    for delivery in &page.items {
-        listing.row([
-            cell(delivery.id),
-            output::state(&delivery.state),
-            cell(format!("{}.{}", delivery.source, delivery.op)),
-            cell(&delivery.url),
-            cell(format!("{}/{}", delivery.attempt, delivery.max_attempts)),
-            cell(relative(delivery.created_at)),
-            cell(note(delivery)),
-        ]);
-    }
-    listing.print()?;
-    if let Some(cursor) = &page.next_cursor {
+    list::print(
+        format,
+        &page,
+        "No delivery matches.",
+        ["ID", "STATE", "WHAT", "URL", "ATTEMPT", "CREATED", "NOTE"],
+        |delivery| {
+            [
+                cell(delivery.id),
+                output::state(&delivery.state),
+                cell(format!("{}.{}", delivery.source, delivery.op)),
+                cell(&delivery.url),
+                cell(format!("{}/{}", delivery.attempt, delivery.max_attempts)),
+                cell(relative(delivery.created_at)),
+                cell(note(delivery)),
+            ]
+        },
+    )?;
+    if let (Output::Table, Some(cursor)) = (format, &page.next_cursor) {
         output::note(&format!("There are more: --cursor {cursor}"));
     }
     Ok(Exit::Done)

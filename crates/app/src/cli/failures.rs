@@ -6,7 +6,8 @@ use uuid::Uuid;
 use wire::FailureView;
 
 use super::exit::Exit;
-use super::output::{self, Details, Listing, Output, cell, relative, spark};
+use super::list;
+use super::output::{self, Details, Output, cell, relative, spark};
 
 #[derive(Subcommand)]
 pub(crate) enum Verb {
@@ -45,28 +46,24 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
 
 async fn list(client: &Client, format: Output) -> anyhow::Result<Exit> {
     let page = client.failures(None).await?;
-    if format == Output::Json {
-        output::json(&page)?;
-        return Ok(Exit::Done);
-    }
-    if page.items.is_empty() {
-        output::note("Nothing has failed yet.");
-        return Ok(Exit::Done);
-    }
-    let mut listing = Listing::new(&["GROUP", "COUNT", "LAST", "LAST 24 H", "TREND", "KIND", "CODE", "MESSAGE"]);
-    for failure in &page.items {
-        listing.row([
-            cell(failure.group_id),
-            cell(failure.count),
-            cell(relative(failure.last_seen)),
-            cell(spark(&failure.hourly)),
-            cell(&failure.trend),
-            cell(&failure.kind),
-            cell(&failure.error_code),
-            cell(&failure.message_pattern),
-        ]);
-    }
-    listing.print()?;
+    list::print(
+        format,
+        &page,
+        "Nothing has failed yet.",
+        ["GROUP", "COUNT", "LAST", "LAST 24 H", "TREND", "KIND", "CODE", "MESSAGE"],
+        |failure| {
+            [
+                cell(failure.group_id),
+                cell(failure.count),
+                cell(relative(failure.last_seen)),
+                cell(spark(&failure.hourly)),
+                cell(&failure.trend),
+                cell(&failure.kind),
+                cell(&failure.error_code),
+                cell(&failure.message_pattern),
+            ]
+        },
+    )?;
     Ok(Exit::Done)
 }
 

@@ -5,7 +5,8 @@ use client::Client;
 use wire::KvView;
 
 use super::exit::Exit;
-use super::output::{self, Listing, Output, cell, relative};
+use super::list;
+use super::output::{self, Output, cell, relative};
 
 #[derive(Subcommand)]
 pub(crate) enum Verb {
@@ -39,20 +40,15 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
 }
 
 async fn list(client: &Client, collection: &str, format: Output) -> anyhow::Result<Exit> {
-    let mut page = client.kv_entries(collection, None).await?;
-    while let Some(cursor) = page.next_cursor.take() {
-        let next = client.kv_entries(collection, Some(&cursor)).await?;
-        page.items.extend(next.items);
-        page.next_cursor = next.next_cursor;
-    }
-    if format == Output::Json {
-        output::json(&page)?;
-        return Ok(Exit::Done);
-    }
-    let mut listing = Listing::new(&["KEY", "VERSION", "UPDATED", "VALUE"]);
-    for KvView { key, version, updated_at, value, .. } in &page.items {
-        listing.row([cell(key), cell(version), cell(relative(*updated_at)), cell(value.get())]);
-    }
-    listing.print()?;
+    let page = list::every_page(async |cursor| client.kv_entries(collection, cursor).await).await?;
+    list::print(
+        format,
+        &page,
+        "There is nothing in it.",
+        ["KEY", "VERSION", "UPDATED", "VALUE"],
+        |KvView { key, version, updated_at, value, .. }| {
+            [cell(key), cell(version), cell(relative(*updated_at)), cell(value.get())]
+        },
+    )?;
     Ok(Exit::Done)
 }

@@ -9,6 +9,7 @@ pub(crate) mod exit;
 mod failures;
 mod job;
 mod kv;
+mod list;
 mod migrate;
 pub(crate) mod output;
 mod process;

@@ -6,6 +6,7 @@ use wire::{Condition, ProcessRequest, ProcessView, RetrySettings, Selector};
 
 use super::exit::{Exit, UsageError};
 use super::job::payload;
+use super::list;
 use super::output::{self, Details, Listing, Output, cell, moment, relative, relative_maybe};
 use super::queue::retry;
 
@@ -100,37 +101,28 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
 }
 
 async fn list(client: &Client, format: Output) -> anyhow::Result<Exit> {
-    let mut page = client.processes(None).await?;
-    while let Some(cursor) = page.next_cursor.take() {
-        let next = client.processes(Some(&cursor)).await?;
-        page.items.extend(next.items);
-        page.next_cursor = next.next_cursor;
-    }
-    if format == Output::Json {
-        output::json(&page)?;
-        return Ok(Exit::Done);
-    }
-    if page.items.is_empty() {
-        output::note("There are no processes.");
-        return Ok(Exit::Done);
-    }
-    let mut listing = Listing::new(&["NAME", "QUEUE", "KIND", "ELIGIBLE", "ACTIVE", "IN BACKOFF", "OLDEST"]);
-    for process in &page.items {
-        let active = match process.max_active {
-            Some(most) => format!("{}/{most}", process.active),
-            None => process.active.to_string(),
-        };
-        listing.row([
-            cell(&process.name),
-            cell(&process.queue),
-            cell(&process.kind),
-            cell(process.eligible),
-            cell(active),
-            cell(process.in_backoff),
-            cell(relative_maybe(process.oldest)),
-        ]);
-    }
-    listing.print()?;
+    let page = list::every_page(async |cursor| client.processes(cursor).await).await?;
+    list::print(
+        format,
+        &page,
+        "There are no processes.",
+        ["NAME", "QUEUE", "KIND", "ELIGIBLE", "ACTIVE", "IN BACKOFF", "OLDEST"],
+        |process| {
+            let active = match process.max_active {
+                Some(most) => format!("{}/{most}", process.active),
+                None => process.active.to_string(),
+            };
+            [
+                cell(&process.name),
+                cell(&process.queue),
+                cell(&process.kind),
+                cell(process.eligible),
+                cell(active),
+                cell(process.in_backoff),
+                cell(relative_maybe(process.oldest)),
+            ]
+        },
+    )?;
     Ok(Exit::Done)
 }
 
@@ -186,7 +178,7 @@ async fn eligible(client: &Client, name: &str, cursor: Option<&str>, format: Out
         listing.row([cell(&subject.subject), cell(relative(subject.since))]);
     }
     listing.print()?;
-    if let Some(cursor) = &page.next_cursor {
+    if let (Output::Table, Some(cursor)) = (format, &page.next_cursor) {
         output::note(&format!("There are more: --cursor {cursor}"));
     }
     Ok(Exit::Done)

@@ -6,7 +6,8 @@ use wire::{QueueSettings, QueueView, RetrySettings, WebhookSettings};
 
 use super::exit::Exit;
 use super::job::RetryArgs;
-use super::output::{self, Details, Listing, Output, cell, relative_maybe};
+use super::list;
+use super::output::{self, Details, Output, cell, relative_maybe};
 
 #[derive(Subcommand)]
 pub(crate) enum Verb {
@@ -95,37 +96,27 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
 }
 
 async fn list(client: &Client, format: Output) -> anyhow::Result<Exit> {
-    let mut page = client.queues(None).await?;
-    while let Some(cursor) = page.next_cursor.take() {
-        let next = client.queues(Some(&cursor)).await?;
-        page.items.extend(next.items);
-        page.next_cursor = next.next_cursor;
-    }
-    if format == Output::Json {
-        output::json(&page)?;
-        return Ok(Exit::Done);
-    }
-    if page.items.is_empty() {
-        output::note("There are no queues yet. Pushing a job makes its queue.");
-        return Ok(Exit::Done);
-    }
-    let mut listing =
-        Listing::new(&["NAME", "STATE", "SCHEDULED", "QUEUED", "RUNNING", "SUCCEEDED", "FAILED", "CANCELED", "OLDEST"]);
-    for queue in &page.items {
-        let counts = queue.counts;
-        listing.row([
-            cell(&queue.name),
-            state(queue),
-            cell(counts.scheduled),
-            cell(counts.queued),
-            cell(counts.running),
-            cell(counts.succeeded),
-            cell(counts.failed),
-            cell(counts.canceled),
-            cell(relative_maybe(queue.oldest_waiting_at)),
-        ]);
-    }
-    listing.print()?;
+    let page = list::every_page(async |cursor| client.queues(cursor).await).await?;
+    list::print(
+        format,
+        &page,
+        "There are no queues yet. Pushing a job makes its queue.",
+        ["NAME", "STATE", "SCHEDULED", "QUEUED", "RUNNING", "SUCCEEDED", "FAILED", "CANCELED", "OLDEST"],
+        |queue| {
+            let counts = queue.counts;
+            [
+                cell(&queue.name),
+                state(queue),
+                cell(counts.scheduled),
+                cell(counts.queued),
+                cell(counts.running),
+                cell(counts.succeeded),
+                cell(counts.failed),
+                cell(counts.canceled),
+                cell(relative_maybe(queue.oldest_waiting_at)),
+            ]
+        },
+    )?;
     Ok(Exit::Done)
 }
 

@@ -7,7 +7,8 @@ use uuid::Uuid;
 use wire::{MatchRequest, SignatureOutcome, SignaturePattern, SignatureRequest, SignatureUpdate, SignatureView};
 
 use super::exit::Exit;
-use super::output::{self, Details, Listing, Output, cell, relative_maybe};
+use super::list;
+use super::output::{self, Details, Output, cell, relative_maybe};
 
 #[derive(Subcommand)]
 pub(crate) enum Verb {
@@ -170,33 +171,24 @@ async fn find(client: &Client, args: PatternArgs, format: Output) -> anyhow::Res
 }
 
 async fn list(client: &Client, format: Output) -> anyhow::Result<Exit> {
-    let mut page = client.signatures(None).await?;
-    while let Some(cursor) = page.next_cursor.take() {
-        let next = client.signatures(Some(&cursor)).await?;
-        page.items.extend(next.items);
-        page.next_cursor = next.next_cursor;
-    }
-    if format == Output::Json {
-        output::json(&page)?;
-        return Ok(Exit::Done);
-    }
-    if page.items.is_empty() {
-        output::note("There are no signatures yet. Three failures alike propose one.");
-        return Ok(Exit::Done);
-    }
-    let mut listing = Listing::new(&["ID", "STATUS", "SURE", "SAMPLES", "LAST", "MATCHES", "CAUSE"]);
-    for signature in &page.items {
-        listing.row([
-            cell(signature.id),
-            cell(status(signature)),
-            cell(percent(signature.confidence)),
-            cell(signature.sample_count),
-            cell(relative_maybe(signature.last_match_at)),
-            cell(matches(&signature.pattern)),
-            cell(signature.outcome.likely_cause.as_deref().unwrap_or_default()),
-        ]);
-    }
-    listing.print()?;
+    let page = list::every_page(async |cursor| client.signatures(cursor).await).await?;
+    list::print(
+        format,
+        &page,
+        "There are no signatures yet. Three failures alike propose one.",
+        ["ID", "STATUS", "SURE", "SAMPLES", "LAST", "MATCHES", "CAUSE"],
+        |signature| {
+            [
+                cell(signature.id),
+                cell(status(signature)),
+                cell(percent(signature.confidence)),
+                cell(signature.sample_count),
+                cell(relative_maybe(signature.last_match_at)),
+                cell(matches(&signature.pattern)),
+                cell(signature.outcome.likely_cause.as_deref().unwrap_or_default()),
+            ]
+        },
+    )?;
     Ok(Exit::Done)
 }
 

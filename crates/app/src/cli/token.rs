@@ -13,7 +13,8 @@ use wire::{Page, Problem, Serves, Timestamp, TokenRequest, TokenView};
 
 use super::Connection;
 use super::exit::Exit;
-use super::output::{self, Listing, Output, cell, relative, relative_maybe};
+use super::list;
+use super::output::{self, Output, cell, relative, relative_maybe};
 
 const DATABASE: &str = "sqlite:windlass.db";
 const TENANT: &str = "default";
@@ -187,18 +188,9 @@ async fn list(place: &Place, tenant: Option<String>, format: Output) -> anyhow::
         }
         Place::Server(client) => from_server(client, tenant.as_deref()).await?,
     };
-    if format == Output::Json {
-        output::json(&Page { items, next_cursor: None, partial: false })?;
-        return Ok(Exit::Done);
-    }
-    if items.is_empty() {
-        output::note("There are no tokens.");
-        return Ok(Exit::Done);
-    }
-    let mut listing =
-        Listing::new(&["ID", "NAME", "ROLE", "STATE", "RIGHTS", "QUEUES", "CREATED", "EXPIRES", "LAST USE"]);
-    for token in &items {
-        listing.row([
+    let header = ["ID", "NAME", "ROLE", "STATE", "RIGHTS", "QUEUES", "CREATED", "EXPIRES", "LAST USE"];
+    list::print(format, &Page { items, next_cursor: None, partial: false }, "There are no tokens.", header, |token| {
+        [
             cell(token.id),
             cell(&token.name),
             cell(&token.role),
@@ -208,18 +200,11 @@ async fn list(place: &Place, tenant: Option<String>, format: Output) -> anyhow::
             cell(relative(token.created_at)),
             cell(token.expires_at.map_or("never".into(), output::moment)),
             cell(relative_maybe(token.last_used_at)),
-        ]);
-    }
-    listing.print()?;
+        ]
+    })?;
     Ok(Exit::Done)
 }
 
 async fn from_server(client: &Client, tenant: Option<&str>) -> Result<Vec<TokenView>, ClientError> {
-    let mut page = client.tokens(tenant, None).await?;
-    let mut items = std::mem::take(&mut page.items);
-    while let Some(cursor) = page.next_cursor.take() {
-        page = client.tokens(tenant, Some(&cursor)).await?;
-        items.append(&mut page.items);
-    }
-    Ok(items)
+    Ok(list::every_page(async |cursor| client.tokens(tenant, cursor).await).await?.items)
 }

@@ -9,7 +9,8 @@ use wire::{FireRequest, RawValue, TriggerRequest, TriggerView};
 
 use super::exit::{Exit, UsageError};
 use super::job::payload as json_argument;
-use super::output::{self, Details, Listing, Output, cell, moment, relative_maybe};
+use super::list;
+use super::output::{self, Details, Output, cell, moment, relative_maybe};
 
 #[derive(Subcommand)]
 pub(crate) enum Verb {
@@ -182,34 +183,25 @@ async fn find(client: &Client, wanted: &str) -> anyhow::Result<TriggerView> {
 }
 
 async fn list(client: &Client, format: Output) -> anyhow::Result<Exit> {
-    let mut page = client.triggers(None).await?;
-    while let Some(cursor) = page.next_cursor.take() {
-        let next = client.triggers(Some(&cursor)).await?;
-        page.items.extend(next.items);
-        page.next_cursor = next.next_cursor;
-    }
-    if format == Output::Json {
-        output::json(&page)?;
-        return Ok(Exit::Done);
-    }
-    if page.items.is_empty() {
-        output::note("There are no triggers yet.");
-        return Ok(Exit::Done);
-    }
-    let mut listing = Listing::new(&["NAME", "STATE", "SOURCE", "FIRED", "FAILED", "LOOPS", "LAST", "FILTER"]);
-    for trigger in &page.items {
-        listing.row([
-            cell(&trigger.name),
-            state(trigger),
-            cell(&trigger.source),
-            cell(trigger.fired),
-            cell(trigger.failed),
-            cell(trigger.loops_stopped),
-            cell(relative_maybe(trigger.last_fired_at)),
-            cell(trigger.filter.get()),
-        ]);
-    }
-    listing.print()?;
+    let page = list::every_page(async |cursor| client.triggers(cursor).await).await?;
+    list::print(
+        format,
+        &page,
+        "There are no triggers yet.",
+        ["NAME", "STATE", "SOURCE", "FIRED", "FAILED", "LOOPS", "LAST", "FILTER"],
+        |trigger| {
+            [
+                cell(&trigger.name),
+                state(trigger),
+                cell(&trigger.source),
+                cell(trigger.fired),
+                cell(trigger.failed),
+                cell(trigger.loops_stopped),
+                cell(relative_maybe(trigger.last_fired_at)),
+                cell(trigger.filter.get()),
+            ]
+        },
+    )?;
     Ok(Exit::Done)
 }
 

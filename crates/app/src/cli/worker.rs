@@ -6,7 +6,8 @@ use uuid::Uuid;
 use wire::WorkerView;
 
 use super::exit::Exit;
-use super::output::{self, Listing, Output, cell, relative, relative_maybe};
+use super::list;
+use super::output::{self, Output, cell, relative, relative_maybe};
 
 #[derive(Subcommand)]
 pub(crate) enum Verb {
@@ -33,36 +34,26 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
 }
 
 async fn list(client: &Client, format: Output) -> anyhow::Result<Exit> {
-    let mut page = client.workers(None).await?;
-    while let Some(cursor) = page.next_cursor.take() {
-        let next = client.workers(Some(&cursor)).await?;
-        page.items.extend(next.items);
-        page.next_cursor = next.next_cursor;
-    }
-    if format == Output::Json {
-        output::json(&page)?;
-        return Ok(Exit::Done);
-    }
-    if page.items.is_empty() {
-        output::note("There are no workers.");
-        return Ok(Exit::Done);
-    }
-    let mut listing =
-        Listing::new(&["ID", "NAME", "STATE", "QUEUES", "KINDS", "JOBS", "AFFINITY", "LAST CLAIM", "AGE"]);
-    for worker in &page.items {
-        listing.row([
-            cell(worker.id),
-            cell(&worker.name),
-            output::state(state(worker)),
-            cell(worker.queues.join(", ")),
-            cell(worker.kinds.as_ref().map_or("any".into(), |kinds| kinds.join(", "))),
-            cell(worker.claims),
-            cell(worker.affinity.as_deref().unwrap_or_default()),
-            cell(relative_maybe(worker.last_claim_at)),
-            cell(relative(worker.registered_at)),
-        ]);
-    }
-    listing.print()?;
+    let page = list::every_page(async |cursor| client.workers(cursor).await).await?;
+    list::print(
+        format,
+        &page,
+        "There are no workers.",
+        ["ID", "NAME", "STATE", "QUEUES", "KINDS", "JOBS", "AFFINITY", "LAST CLAIM", "AGE"],
+        |worker| {
+            [
+                cell(worker.id),
+                cell(&worker.name),
+                output::state(state(worker)),
+                cell(worker.queues.join(", ")),
+                cell(worker.kinds.as_ref().map_or("any".into(), |kinds| kinds.join(", "))),
+                cell(worker.claims),
+                cell(worker.affinity.as_deref().unwrap_or_default()),
+                cell(relative_maybe(worker.last_claim_at)),
+                cell(relative(worker.registered_at)),
+            ]
+        },
+    )?;
     Ok(Exit::Done)
 }
 

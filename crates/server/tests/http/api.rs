@@ -148,3 +148,8 @@ pub(crate) fn members(value: &Value) -> Vec<&str> {
     names.sort_unstable();
     names
 }
+
+/// Waits, though not for ever.
+pub(crate) async fn in_time<T>(waiting: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(30), waiting).await.expect("in time")
+}

@@ -19,6 +19,7 @@ mod scripts;
 mod sessions;
 mod signals;
 mod smtp;
+mod streams;
 mod subjects;
 mod tokens;
 mod triggers;

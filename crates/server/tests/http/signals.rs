@@ -4,7 +4,7 @@ use axum::body::Body;
 use serde_json::{Value, json};
 use testkit::on_both;
 
-use crate::api::{Answer, Api, members, request};
+use crate::api::{Answer, Api, in_time, members, request};
 
 #[tokio::test]
 async fn s1_a_signal_is_derived_and_refined_by_the_worker_that_has_the_job() {
@@ -280,12 +280,15 @@ async fn s8_a_new_job_says_what_befell_its_like_and_the_group_is_run_again() {
         }
         while api.db.store.learn_failures().await.unwrap() > 0 {}
         // The engine's own task may have been quicker.
-        let groups = loop {
-            let groups = api.get("/api/v1/failures").await.json();
-            if groups["items"][0]["count"] == 3 && groups["items"][0]["signature_id"].is_string() {
-                break groups;
+        let learnt = async {
+            loop {
+                let groups = api.get("/api/v1/failures").await.json();
+                if groups["items"][0]["count"] == 3 && groups["items"][0]["signature_id"].is_string() {
+                    break groups;
+                }
             }
         };
+        let groups = in_time(learnt).await;
         let group = &groups["items"][0];
         let expected = [
             "count", "error_code", "example", "first_seen", "group_id", "hourly", "kind", "last_job_id", "last_seen",
@@ -343,12 +346,15 @@ async fn s9_the_eta_comes_from_history_and_says_nothing_without_one() {
         api.db.store.fold_figures().await.unwrap();
         let waiting = api.job("q").await;
         // What surrounds the queue, and its figures, may be kept for some seconds.
-        let told = loop {
-            let told = signal(&api, &waiting).await.json();
-            if !told["eta_seconds"].is_null() {
-                break told;
+        let estimated = async {
+            loop {
+                let told = signal(&api, &waiting).await.json();
+                if !told["eta_seconds"].is_null() {
+                    break told;
+                }
             }
         };
+        let told = in_time(estimated).await;
         let p50 = told["eta_seconds"]["p50"].as_f64().unwrap();
         assert!((9.0..12.0).contains(&p50), "{told}");
         assert!(told["summary"].as_str().unwrap().contains("done in about 10 s"), "{told}");
@@ -359,106 +365,6 @@ async fn s9_the_eta_comes_from_history_and_says_nothing_without_one() {
         let running = signal(&api, &waiting).await.json();
         let left = running["eta_seconds"]["p50"].as_f64().unwrap();
         assert!((4.0..7.0).contains(&left), "{running}");
-    })
-    .await;
-}
-
-/// Reads events until `enough` says so.
-async fn events(api: &Api, request: axum::http::Request<Body>, enough: impl Fn(&[Value]) -> bool) -> Vec<Value> {
-    use http_body_util::BodyExt;
-    let response = api.raw(request).await;
-    assert_eq!(response.status(), 200);
-    assert!(response.headers()["content-type"].to_str().unwrap().starts_with("text/event-stream"));
-    let mut body = response.into_body();
-    let (mut text, mut seen) = (String::new(), Vec::new());
-    let reading = async {
-        while !enough(&seen) {
-            let Some(frame) = body.frame().await else { break };
-            text.push_str(std::str::from_utf8(frame.unwrap().data_ref().unwrap()).unwrap());
-            while let Some((event, rest)) = text.split_once("\n\n") {
-                let line = |name: &str| event.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-                if let Some(data) = line("data:") {
-                    let mut signal: Value = serde_json::from_str(data).unwrap();
-                    assert_eq!(line("event:"), Some("signal"));
-                    assert_eq!(line("id:"), Some(signal["version"].to_string().as_str()), "the id is the version");
-                    signal["seen"] = json!(seen.len());
-                    seen.push(signal);
-                }
-                text = rest.to_owned();
-            }
-        }
-    };
-    tokio::time::timeout(std::time::Duration::from_secs(30), reading).await.expect("events in time");
-    seen
-}
-
-fn kinds(events: &[Value]) -> Vec<&str> {
-    let mut kinds: Vec<&str> = events.iter().map(|event| event["kind"].as_str().unwrap()).collect();
-    kinds.dedup();
-    kinds
-}
-
-#[tokio::test]
-async fn s3_a_stream_follows_a_job_to_its_end_and_goes_on_where_it_broke_off() {
-    on_both(async |db| {
-        let api = Api::new(db).await;
-        let job = api.job("q").await;
-        let path = format!("/api/v1/jobs/{job}/stream");
-        let get = |last: Option<i64>| {
-            let request = request("GET", &path);
-            let request = match last {
-                Some(last) => request.header("last-event-id", last.to_string()),
-                None => request,
-            };
-            request.body(Body::empty()).unwrap()
-        };
-        let work = async {
-            let worker = api.worker("q").await;
-            let claim = api.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1})).await.json();
-            let epoch = claim["jobs"][0]["epoch"].clone();
-            api.put(&format!("/api/v1/jobs/{job}/signal"), json!({"epoch": epoch, "phase": "fetch"})).await;
-            // Each step waits until the reader may have seen the one before.
-            tokio::time::sleep(std::time::Duration::from_millis(400)).await;
-            api.settle(&worker, json!({"job_id": job, "epoch": epoch, "outcome": "finish"})).await;
-        };
-        let first = events(&api, get(None), |seen| !seen.is_empty()).await;
-        assert_eq!(kinds(&first), ["queued"]);
-        let version = first[0]["version"].as_i64().unwrap();
-        let (seen, ()) = tokio::join!(events(&api, get(Some(version)), |_| false), work);
-        assert_eq!(seen.last().unwrap()["kind"], "succeeded", "the stream ends with the job: {seen:?}");
-        assert!(seen.iter().any(|event| event["kind"] == "phase"), "{seen:?}");
-        let versions: Vec<i64> = seen.iter().map(|event| event["version"].as_i64().unwrap()).collect();
-        assert!(versions.is_sorted(), "it never goes back: {versions:?}");
-        let again = api.ask(get(versions.last().copied())).await;
-        assert_eq!(again.status, 204, "its last signal was seen");
-        api.get("/api/v1/jobs/01890a5d-ac96-774b-bcce-b302099a8057/stream").await.problem(404, "not_found", None);
-        assert_eq!(api.state.streams.open(), 0, "a stream that is gone costs nothing");
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn s3_a_filtered_stream_tells_of_all_that_match_also_from_another_node() {
-    on_both(async |db| {
-        let other_node = db.another_node().await;
-        let api = Api::new(db).await;
-        let (here, there) = (api.job("q").await, api.job("elsewhere").await);
-        let get = request("GET", "/api/v1/stream?queue=q").body(Body::empty()).unwrap();
-        let jobs = |seen: &[Value]| seen.iter().map(|event| event["job_id"].clone()).collect::<Vec<_>>();
-        let push = async {
-            tokio::time::sleep(std::time::Duration::from_millis(200)).await;
-            other_node
-                .cancel(domain::TenantId::DEFAULT, domain::JobId::new(here.parse().unwrap()), "x".into())
-                .await
-                .unwrap();
-            api.job("q").await
-        };
-        let enough = |seen: &[Value]| jobs(seen).len() >= 3;
-        let (seen, new) = tokio::join!(events(&api, get, enough), push);
-        assert!(jobs(&seen).contains(&json!(new)) && !jobs(&seen).contains(&json!(there)), "{seen:?}");
-        assert!(seen.iter().any(|event| event["job_id"] == here.as_str() && event["kind"] == "canceled"), "{seen:?}");
-        api.get("/api/v1/stream?state=odd").await.problem(400, "invalid_query", Some("state"));
-        api.get("/api/v1/stream?odd=1").await.problem(400, "invalid_query", Some("odd"));
     })
     .await;
 }

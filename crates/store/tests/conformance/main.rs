@@ -2,6 +2,7 @@
 
 mod support;
 
+mod backoffs;
 mod cancel;
 mod claim;
 mod dead_letters;

@@ -1,0 +1,207 @@
+//! Outcomes on subjects: backoffs, lockouts, facts set by finish.
+
+use domain::{JobError, JobId, RetryPolicy, WorkerId};
+use store::Store;
+use store::backoffs::by_hand::Until;
+use store::jobs::enqueue::{Extras, NewJob};
+use store::jobs::settle::{End, Status};
+use testkit::{job, label, name, on_both};
+
+use crate::subjects::{all_sound, card, declare, figures, finish_with, lock_out, on, process, scan, set, timeline};
+use crate::support::*;
+
+async fn fail(store: &Store, worker: WorkerId, error: JobError) -> JobId {
+    let claimed = claim_one(store, worker).await;
+    assert_eq!(settle(store, worker, claimed.id, claimed.epoch, End::Fail(error)).await, Status::Applied);
+    claimed.id
+}
+
+async fn let_in(store: &Store, subject: &str, process: &str) -> bool {
+    store.let_in(T, label(subject), process.into(), "eve".into()).await.expect("lets in")
+}
+
+#[tokio::test]
+async fn w3_finish_sets_facts_and_clears_the_backoff_in_one_commit() {
+    on_both(async |db| {
+        declare(&db.store, "install", process()).await;
+        set(&db.store, "m-1", &[("state", "1")]).await;
+        scan(&db.store).await;
+        let worker = register(&db.store, &["q"]).await;
+        fail(&db.store, worker, boom()).await;
+        assert_eq!(card(&db.store, "m-1").await.subject.backoffs.len(), 1);
+        assert_eq!((scan(&db.store).await, figures(&db.store, "install").await), (0, (0, 0, 1)));
+        db.pass_ms(61_000).await;
+        let worker = register(&db.store, &["q"]).await;
+        assert_eq!(scan(&db.store).await, 1);
+        let job = finish_with(&db.store, worker, &[("state", "2"), ("disk", "\"sda\"")]).await;
+        let after = card(&db.store, "m-1").await;
+        assert_eq!((after.subject.backoffs.len(), after.work.len(), after.standings.len()), (0, 0, 0));
+        assert_eq!((scan(&db.store).await, figures(&db.store, "install").await), (0, (0, 0, 0)));
+        let again = settle(&db.store, worker, job, domain::Epoch(1), End::Fail(boom())).await;
+        assert_eq!(again, Status::AlreadyEnded, "a second outcome is refused");
+        let expected = [
+            "created",
+            "facts_changed",
+            "started install",
+            "failed install boom",
+            "backed_off install boom",
+            "started install",
+            "finished install",
+            "facts_changed install",
+        ];
+        assert_eq!(timeline(&db.store, "m-1").await, expected);
+        all_sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn w5_backoff_grows_by_the_vectors_and_what_cannot_be_repaired_locks_out() {
+    on_both(async |db| {
+        declare(&db.store, "install", process()).await;
+        set(&db.store, "m-1", &[("state", "1")]).await;
+        for wait_s in [60, 120, 240] {
+            assert_eq!(scan(&db.store).await, 1);
+            let worker = register(&db.store, &["q"]).await;
+            fail(&db.store, worker, boom()).await;
+            let stored = card(&db.store, "m-1").await.subject.backoffs.remove(0);
+            let wait_ms = stored.backoff.until.expect("it passes").ms_since(stored.backoff.at);
+            assert_eq!((wait_ms, stored.backoff.cause.as_str()), (wait_s * 1_000, "boom"));
+            db.pass_ms(wait_s * 1_000 - 1_000).await;
+            assert_eq!(scan(&db.store).await, 0, "never early");
+            db.pass_ms(1_100).await;
+            assert!(card(&db.store, "m-1").await.subject.backoffs.is_empty(), "ignored once past");
+        }
+        assert_eq!(scan(&db.store).await, 1);
+        let worker = register(&db.store, &["q"]).await;
+        fail(&db.store, worker, JobError { retryable: false, ..boom() }).await;
+        assert_eq!(card(&db.store, "m-1").await.subject.backoffs[0].backoff.until, None);
+        db.pass_ms(100 * 86_400_000).await;
+        assert_eq!((scan(&db.store).await, figures(&db.store, "install").await), (0, (0, 0, 1)));
+        assert!(let_in(&db.store, "m-1", "install").await);
+        assert_eq!(scan(&db.store).await, 1);
+        all_sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn w5_a_whole_subject_is_locked_out_by_hand_and_let_in_again() {
+    on_both(async |db| {
+        declare(&db.store, "install", process()).await;
+        declare(&db.store, "wipe", process()).await;
+        set(&db.store, "m-1", &[("state", "1")]).await;
+        set(&db.store, "m-2", &[("state", "1")]).await;
+        lock_out(&db.store, "m-1", "*", Until::Forever).await;
+        assert_eq!(scan(&db.store).await, 2, "m-2, twice");
+        assert_eq!(figures(&db.store, "install").await, (0, 1, 1));
+        let stored = card(&db.store, "m-1").await.subject.backoffs.remove(0);
+        let told = (stored.process.as_str(), stored.backoff.until, stored.backoff.by.as_str());
+        assert_eq!((told, stored.backoff.cause.as_str()), (("*", None, "eve"), "bad disk"));
+        // A job that someone pushes for it waits too, and says why.
+        let pushed = push(&db.store, on("m-1", "other")).await;
+        let worker = register(&db.store, &["q"]).await;
+        assert_eq!(claim(&db.store, worker, 10).await.len(), 2);
+        let why = db.store.why(T, pushed).await.expect("asks").expect("exists");
+        assert_eq!(why.reason.as_str(), "backoff");
+        assert!(why.detail.contains("bad disk") && why.detail.contains("eve"), "{}", why.detail);
+        all_sound(&db.store).await;
+        assert!(let_in(&db.store, "m-1", "*").await);
+        assert!(!let_in(&db.store, "m-1", "*").await);
+        assert_eq!(claim(&db.store, worker, 10).await.iter().map(|job| job.id).collect::<Vec<_>>(), [pushed]);
+        assert_eq!(scan(&db.store).await, 2);
+        let told = timeline(&db.store, "m-1").await;
+        assert_eq!(told[2..4], ["locked_out * bad disk", "let_in * bad disk"]);
+        all_sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn w5_a_job_parked_for_a_backoff_goes_on_when_its_time_has_passed() {
+    on_both(async |db| {
+        lock_out(&db.store, "m-1", "scrub", Until::Seconds(30)).await;
+        let pushed = push(&db.store, on("m-1", "scrub")).await;
+        let other = push(&db.store, on("m-1", "other")).await;
+        let worker = register(&db.store, &["q"]).await;
+        assert_eq!(claim(&db.store, worker, 10).await.iter().map(|job| job.id).collect::<Vec<_>>(), [other]);
+        db.pass_ms(20_000).await;
+        scan(&db.store).await;
+        assert!(claim(&db.store, worker, 10).await.is_empty());
+        assert_eq!(db.store.unpark_forgotten().await.expect("sweeps"), 0, "it was not forgotten");
+        let next = db.store.scan().await.expect("scans").next_in_ms.expect("a moment is known");
+        assert!(next <= 10_100, "{next}");
+        db.pass_ms(10_100).await;
+        let keeps = register(&db.store, &["q"]).await;
+        scan(&db.store).await;
+        assert_eq!(claim(&db.store, keeps, 10).await.iter().map(|job| job.id).collect::<Vec<_>>(), [pushed]);
+        all_sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn w5_a_producers_own_job_backs_off_until_it_runs_again() {
+    on_both(async |db| {
+        let retry = RetryPolicy::new(Some(60), None, None, None).ok();
+        let extras = Extras { subject: Some(label("m-1")), process: Some(name("scrub")), retry, ..Extras::default() };
+        let pushed = push(&db.store, NewJob { extras: Some(Box::new(extras)), ..job("q") }).await;
+        let worker = register(&db.store, &["q"]).await;
+        fail(&db.store, worker, boom()).await;
+        let job = get(&db.store, pushed).await;
+        let backoff = card(&db.store, "m-1").await.subject.backoffs.remove(0).backoff;
+        assert_eq!((job.state.to_string().as_str(), backoff.until), ("scheduled", Some(job.run_at)));
+        db.pass_ms(61_000).await;
+        db.store.promote_due().await.expect("promotes");
+        let worker = register(&db.store, &["q"]).await;
+        let again = claim_one(&db.store, worker).await;
+        assert_eq!(finish(&db.store, worker, &again).await, Status::Applied);
+        assert!(card(&db.store, "m-1").await.subject.backoffs.is_empty());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn w4_cancel_twice_is_once_and_leaves_the_backoff_as_it_is() {
+    on_both(async |db| {
+        declare(&db.store, "install", process()).await;
+        set(&db.store, "m-1", &[("state", "1")]).await;
+        scan(&db.store).await;
+        let worker = register(&db.store, &["q"]).await;
+        fail(&db.store, worker, boom()).await;
+        db.pass_ms(61_000).await;
+        let worker = register(&db.store, &["q"]).await;
+        scan(&db.store).await;
+        let claimed = claim_one(&db.store, worker).await;
+        lock_out(&db.store, "m-1", "install", Until::Seconds(500)).await;
+        let before = card(&db.store, "m-1").await.subject.backoffs;
+        for expected in [Status::Applied, Status::AlreadyEnded] {
+            assert_eq!(settle(&db.store, worker, claimed.id, claimed.epoch, End::Cancel).await, expected);
+        }
+        assert_eq!(card(&db.store, "m-1").await.subject.backoffs, before);
+        assert_eq!(timeline(&db.store, "m-1").await.iter().filter(|line| line.starts_with("canceled")).count(), 1);
+        all_sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x4_a_dead_workers_subject_is_free_and_backs_off() {
+    on_both(async |db| {
+        declare(&db.store, "install", process()).await;
+        set(&db.store, "m-1", &[("state", "1")]).await;
+        scan(&db.store).await;
+        let dead = register(&db.store, &["q"]).await;
+        claim_one(&db.store, dead).await;
+        db.pass_ms(31_000).await;
+        db.store.sweep().await.expect("sweeps");
+        assert_eq!(figures(&db.store, "install").await, (0, 0, 1));
+        assert_eq!(number(&db.store, "select count(*) from holds").await, 0);
+        db.pass_ms(61_000).await;
+        assert_eq!(scan(&db.store).await, 1);
+        let told = timeline(&db.store, "m-1").await;
+        assert_eq!(told[2..], ["started install", "expired install expired", "backed_off install expired"]);
+        all_sound(&db.store).await;
+    })
+    .await;
+}
