@@ -1,0 +1,25 @@
+//! The checker of histories, checked: it finds every planted error in a million events, and nothing else.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use testkit::history::{Fault, check, generate};
+
+const EVENTS: usize = 1_000_000;
+
+#[test]
+fn every_planted_error_in_a_million_events_is_found_and_nothing_else() {
+    let generated = generate(1, EVENTS);
+    let started = Instant::now();
+    let verdict = check(&generated.log);
+    println!("{verdict} in {:?}", started.elapsed());
+    let planted: BTreeSet<_> = generated.planted.into_iter().collect();
+    let found: BTreeSet<_> = verdict.findings.iter().map(|finding| (finding.fault, finding.of)).collect();
+    for fault in Fault::ALL {
+        assert!(planted.iter().filter(|(of, _)| *of == fault).count() > 50, "too few of {fault:?} were planted");
+    }
+    let missed: Vec<_> = planted.difference(&found).take(10).collect();
+    assert!(missed.is_empty(), "planted and not found: {missed:?}");
+    let wrong: Vec<_> = verdict.findings.iter().filter(|it| !planted.contains(&(it.fault, it.of))).take(10).collect();
+    assert!(wrong.is_empty(), "found and not planted: {wrong:#?}");
+}

@@ -1,0 +1,31 @@
+//! Thousands of seeds of the simulation. A failure names its seed and the command that plays it again.
+
+use testkit::simulation::simulate;
+
+const SEEDS: std::ops::Range<u64> = 0..5_000;
+
+#[test]
+fn x1_no_order_of_crashes_delays_and_doubles_breaks_a_promise_in_five_thousand_seeds() {
+    let seeds = match seed() {
+        Some(seed) => seed..seed + 1,
+        None => SEEDS,
+    };
+    let (mut steps, mut events) = (0, 0);
+    let count = seeds.end - seeds.start;
+    for seed in seeds {
+        let run = simulate(seed);
+        let again = format!(
+            "seed {seed}; again: WINDLASS_SIMULATION_SEED={seed} cargo test -p windlass-testkit --test simulation"
+        );
+        assert!(run.verdict.findings.is_empty(), "{again}\n{}\n{:#?}", run.verdict, run.verdict.findings);
+        assert!(run.unfinished.is_empty(), "{again}\n{:#?}", run.unfinished);
+        steps += run.steps;
+        events += run.verdict.events;
+    }
+    println!("seeds={count} steps={steps} operations={events}");
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one seed to look at is named on the command line")]
+fn seed() -> Option<u64> {
+    Some(std::env::var("WINDLASS_SIMULATION_SEED").ok()?.parse().expect("a seed is a number"))
+}
