@@ -9,6 +9,7 @@ readonly NEXTEST_VERSION=0.9.143
 readonly DENY_VERSION=0.20.2
 readonly PYPI_STANDARDWEBHOOKS=1.1.0
 readonly NPM_STANDARDWEBHOOKS=1.1.1
+readonly PYPI_SCHEMATHESIS=4.32.5
 
 # Each line is a name, the package that brings it, and the probe that tells whether it is there.
 # Debian 12 carries a current Rust only in the `-web` packages, which its browsers are built with.
@@ -22,6 +23,7 @@ postgresql      postgresql        postgres_bin
 pgbouncer       pgbouncer         command -v pgbouncer
 promtool        prometheus        command -v promtool
 sqlite3         sqlite3           command -v sqlite3
+strace          strace            command -v strace
 libfaketime     libfaketime       ls /usr/lib/*/faketime/libfaketime.so.1
 swaks           swaks             command -v swaks
 python3         python3           command -v python3
@@ -157,9 +159,10 @@ prerequisites_install() {
         deny) install_cargo_tool deny cargo-deny "$DENY_VERSION" >&2 || echo cargo-deny ;;
         clients)
             install_python_client "standardwebhooks==$PYPI_STANDARDWEBHOOKS" standardwebhooks >&2 || echo pypi:standardwebhooks
+            install_python_client "schemathesis==$PYPI_SCHEMATHESIS" schemathesis >&2 || echo pypi:schemathesis
             install_npm_client "standardwebhooks@$NPM_STANDARDWEBHOOKS" >&2 || echo npm:standardwebhooks
             ;;
-        tests) install_cargo_tool nextest cargo-nextest "$NEXTEST_VERSION" >&2 || echo cargo-nextest ;;
+        tests | torture) install_cargo_tool nextest cargo-nextest "$NEXTEST_VERSION" >&2 || echo cargo-nextest ;;
         esac
     done
 }

@@ -6,6 +6,7 @@
 
 pub mod artifacts;
 pub mod backoffs;
+pub mod backup;
 mod batch;
 pub mod calls;
 pub mod clock;

@@ -9,6 +9,10 @@ use super::exit::Exit;
 use super::migrate::DatabaseArgs;
 use super::output::{self, Listing, Output};
 
+/// A busy server burns through so many in minutes; older than that, tables bloat.
+const XMIN_AGE: i64 = 1_000_000;
+const WAL_BYTES: i64 = 8 << 30;
+
 #[derive(Serialize)]
 struct Advice {
     /// `ok`, `note` or `problem`.
@@ -105,6 +109,22 @@ async fn postgres(store: &Store, advice: &mut Vec<Advice>) -> anyhow::Result<()>
         problem("transactions", format!("one has been open for {oldest_s} s and keeps dead rows from being removed"))
     } else {
         ok("transactions", format!("the oldest is {oldest_s} s old"))
+    });
+    if let Some(burden) = store.postgres_burden().await? {
+        let age = burden.xmin_age;
+        advice.push(if age > XMIN_AGE {
+            problem("xmin", format!("{age} transactions old: a snapshot, slot or prepared transaction keeps dead rows"))
+        } else {
+            ok("xmin", format!("{age} transactions old"))
+        });
+        advice.push(ok("size", format!("{} of database", output::bytes(burden.database_bytes))));
+    }
+    advice.push(match store.postgres_wal_bytes().await {
+        Some(bytes) if bytes > WAL_BYTES => {
+            note("WAL", format!("{}: a slot or a failing archiver may keep it", output::bytes(bytes)))
+        }
+        Some(bytes) => ok("WAL", output::bytes(bytes)),
+        None => note("WAL", "this role may not see its size; pg_monitor may".into()),
     });
     Ok(())
 }

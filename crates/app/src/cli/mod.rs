@@ -1,5 +1,6 @@
 //! The command line: noun, then verb. This file is the tree of commands; each noun has a file of its own.
 
+mod backup;
 pub(crate) mod bench;
 mod completions;
 mod dead_letter;
@@ -57,6 +58,10 @@ pub(crate) enum Command {
     Verify(migrate::DatabaseArgs),
     /// Look for what could go wrong: configuration, versions, disk, clocks.
     Doctor(migrate::DatabaseArgs),
+    /// Copy a SQLite database while it is in use, and check the copy.
+    Backup(backup::BackupArgs),
+    /// Put a copy back where there is no database, and check it.
+    Restore(backup::RestoreArgs),
     /// Make and list tenants, and let roles of a PostgreSQL database speak for them.
     #[command(subcommand)]
     Tenant(tenant::Verb),
@@ -120,6 +125,8 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Migrate(verb) => migrate::run(verb, cli.output).await,
         Command::Verify(database) => verify::run(&database, cli.output).await,
         Command::Doctor(database) => doctor::run(&database, cli.output).await,
+        Command::Backup(args) => backup::back_up(&args, cli.output).await,
+        Command::Restore(args) => backup::put_back(&args, cli.output).await,
         Command::Tenant(verb) => tenant::run(verb, cli.output).await,
         Command::Token(verb) => token::run(&cli.connection, verb, cli.output).await,
         Command::Bench(args) => bench::run(args, cli.output).await,

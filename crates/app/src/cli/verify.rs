@@ -1,11 +1,17 @@
 //! `windlass verify`: every promise, checked on the rows themselves (X14).
 
+use store::verify::Verdict;
+
 use super::exit::Exit;
 use super::migrate::DatabaseArgs;
 use super::output::{self, Output};
 
 pub(crate) async fn run(database: &DatabaseArgs, output: Output) -> anyhow::Result<Exit> {
-    let verdict = database.open().await?.verify().await?;
+    tell(&database.open().await?.verify().await?, output)
+}
+
+/// Prints what was found; the exit code says whether all held.
+pub(super) fn tell(verdict: &Verdict, output: Output) -> anyhow::Result<Exit> {
     if output == Output::Json {
         let findings: Vec<_> = verdict
             .findings

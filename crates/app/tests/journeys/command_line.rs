@@ -139,6 +139,17 @@ async fn x14_verify_doctor_and_migrate_speak_of_a_live_and_of_a_stopped_database
             let advice: Value = serde_json::from_str(&advice.stdout).expect("advice is JSON");
             let schema = advice.as_array().expect("a list").iter().find(|item| item["about"] == "schema");
             assert_eq!(schema.expect("the schema is looked at")["level"], json!("ok"), "{state}: {advice}");
+            let looked_at = if place.is_postgres() {
+                &["clock", "transactions", "xmin", "size", "WAL"][..]
+            } else {
+                &["disk", "WAL"]
+            };
+            for about in looked_at {
+                assert!(
+                    advice.as_array().expect("a list").iter().any(|item| item["about"] == *about),
+                    "{about}: {advice}"
+                );
+            }
             if state == "live" {
                 assert_eq!(server.program.terminate().await, Some(0));
             }

@@ -5,6 +5,7 @@
 
 mod support;
 
+mod backup;
 mod calls;
 mod clock;
 mod command_line;
@@ -19,5 +20,6 @@ mod signals;
 mod subjects;
 mod tls;
 mod tokens;
+mod torture;
 mod traces;
 mod work;

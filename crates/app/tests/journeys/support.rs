@@ -5,6 +5,7 @@ mod place;
 mod postgres;
 mod program;
 mod proxy;
+mod wire;
 mod witness;
 
 use std::time::{Duration, Instant};
@@ -14,12 +15,13 @@ use client::{Client, ClientError};
 use serde_json::Value;
 use uuid::Uuid;
 
-pub(crate) use load::Load;
+pub(crate) use load::{Load, seen};
 pub(crate) use place::{Place, on_both, on_postgres, on_sqlite};
 pub(crate) use postgres::Cluster;
 pub(crate) use program::{Done, Program, Serve, Server, Work, free_port, refused, windlass};
 pub(crate) use proxy::Proxy;
-pub(crate) use witness::Witness;
+pub(crate) use wire::{Between, Wire};
+pub(crate) use witness::{RETRY_MS, Witness};
 
 /// How long anything may take before a test gives up: machines are noisy, and no test is about speed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(45);

@@ -3,6 +3,7 @@
 //! Operations are `async fn`s over `Tx`. On PostgreSQL they await the network. On SQLite they run on the writer's own
 //! thread and never wait, so a single poll completes them.
 
+mod copy;
 mod later;
 mod listen;
 mod postgres;
@@ -13,6 +14,7 @@ use domain::Time;
 use uuid::Uuid;
 
 use crate::error::StoreError;
+pub(crate) use copy::copy_sqlite;
 pub use postgres::BEGIN;
 pub(crate) use postgres::Postgres;
 pub(crate) use sqlite::Sqlite;

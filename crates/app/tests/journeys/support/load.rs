@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use client::wire::{JobAccepted, JobRequest, JobView, QueueCounts};
 use client::{Client, HandlerError, JobContext, JobFilter, Worker};
+use domain::limits::DEFAULT_MAX_ATTEMPTS;
 use serde_json::json;
+use testkit::history::{self, At, Event, State};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -101,7 +103,9 @@ impl Load {
         while let Some(ended) = self.workers.join_next().await {
             ended.expect("no worker panics");
         }
+        let asked = self.witness.now();
         let jobs = self.all_jobs().await;
+        self.judge(&acknowledged, &jobs, asked);
         self.check(&acknowledged, &jobs)
     }
 
@@ -139,6 +143,17 @@ impl Load {
         }
     }
 
+    /// What producers, workers and this last look saw, held against each other.
+    fn judge(&self, acknowledged: &HashSet<Uuid>, jobs: &HashMap<Uuid, JobView>, asked: At) {
+        let mut log = self.witness.read(|log| log.history.clone());
+        let max_attempts = DEFAULT_MAX_ATTEMPTS.into();
+        log.extend(acknowledged.iter().map(|job| Event::Enqueued { job: *job, max_attempts }));
+        log.extend(jobs.values().map(|job| seen(job, asked, self.witness.now())));
+        let verdict = history::check(&log);
+        println!("{verdict}");
+        verdict.assert_kept();
+    }
+
     fn check(&self, acknowledged: &HashSet<Uuid>, jobs: &HashMap<Uuid, JobView>) -> Report {
         let lost: Vec<_> = acknowledged.iter().filter(|id| !jobs.contains_key(id)).collect();
         assert!(lost.is_empty(), "acknowledged and lost: {lost:?}");
@@ -169,6 +184,11 @@ impl Load {
             }
         })
     }
+}
+
+/// A look at a job, as the checker of histories wants it.
+pub(crate) fn seen(job: &JobView, asked: At, at: At) -> Event {
+    Event::Seen { job: job.id, state: State::named(&job.state), attempt: job.attempt, asked, at }
 }
 
 async fn produce(producer: usize, client: Client, acknowledged: Arc<Mutex<HashSet<Uuid>>>, no_more: CancellationToken) {

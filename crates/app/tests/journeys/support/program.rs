@@ -112,6 +112,13 @@ impl Drop for Program {
     }
 }
 
+/// The recorder is a grandchild, so that the server's process is our own child and can be killed.
+fn strace() -> Command {
+    let mut command = Command::new("strace");
+    command.args(["-D", "-f", "-q", "--seccomp-bpf"]);
+    command
+}
+
 /// How to start a server.
 pub(crate) struct Serve<'a> {
     place: &'a Place,
@@ -126,15 +133,40 @@ impl<'a> Serve<'a> {
 
     /// Through a shell that ignores a signal first: what is ignored stays ignored in the program.
     pub(crate) fn ignoring(place: &'a Place, signal: &str) -> Self {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("trap '' {signal}; exec \"$0\" \"$@\"")]);
+        Self::within(place, shell)
+    }
+
+    /// With every call that touches a file or goes out on a connection written down, whole.
+    pub(crate) fn recorded(place: &'a Place, trace: &Path) -> Self {
+        let mut strace = strace();
+        strace.args(["-y", "-xx", "-s", "100000000", "-e"]);
+        strace.arg("trace=openat,unlink,write,pwrite64,pwritev,writev,sendto,ftruncate,fallocate,fsync,fdatasync");
+        strace.arg("-o").arg(trace);
+        Self::within(place, strace)
+    }
+
+    /// With system calls that fail as told, say `pwrite64:error=EIO:when=50+90`.
+    pub(crate) fn injected(place: &'a Place, trace: &Path, faults: &[&str]) -> Self {
+        let mut strace = strace();
+        strace.args(["-s", "0", "-e", "trace=pwrite64,fsync,ftruncate", "-o"]).arg(trace);
+        for fault in faults {
+            strace.args(["-e", &format!("inject={fault}")]);
+        }
+        Self::within(place, strace)
+    }
+
+    /// As an argument of another program.
+    fn within(place: &'a Place, mut command: Command) -> Self {
         let program = clean_command();
-        let mut command = Command::new("sh");
         for (name, value) in program.get_envs() {
             match value {
                 Some(value) => command.env(name, value),
                 None => command.env_remove(name),
             };
         }
-        command.args(["-c", &format!("trap '' {signal}; exec \"$0\" \"$@\"")]).arg(program.get_program());
+        command.arg(program.get_program());
         Self { place, listen: "127.0.0.1:0".into(), command }.settings()
     }
 

@@ -2,14 +2,19 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use bytes::Bytes;
 use client::wire::{
-    ArtifactView, ClaimRequest, ClaimView, HeartbeatRequest, HeartbeatView, OutcomeKind, OutcomeStatus, SettleRequest,
-    SettleView, SignalUpdate, WorkerRegistered, WorkerRequest,
+    ArtifactView, ClaimRequest, ClaimView, HeartbeatRequest, HeartbeatView, OutcomeKind, OutcomeRequest, OutcomeStatus,
+    SettleRequest, SettleView, SignalUpdate, WorkerRegistered, WorkerRequest,
 };
 use client::{Backend, BackendError, Client, JobContext};
+use testkit::history::{Answer, At, Event, Outcome};
 use uuid::Uuid;
+
+/// What jobs that may fail are told to wait between attempts.
+pub(crate) const RETRY_MS: At = 1_000;
 
 /// One claim of one job.
 pub(crate) type Claim = (Uuid, i64);
@@ -29,17 +34,35 @@ pub(crate) struct Log {
     running: HashSet<Uuid>,
     /// Jobs that two handlers ran at once.
     pub(crate) overlaps: Vec<Uuid>,
+    /// All of it in the order of time, for the checker of histories.
+    pub(crate) history: Vec<Event>,
+    leases: HashMap<Uuid, At>,
 }
 
 #[derive(Clone)]
 pub(crate) struct Witness {
     client: Client,
     log: Arc<Mutex<Log>>,
+    since: Instant,
 }
 
 impl Witness {
     pub(crate) fn new(client: Client) -> Self {
-        Self { client, log: Arc::default() }
+        Self { client, log: Arc::default(), since: Instant::now() }
+    }
+
+    /// The same log for whoever speaks to another node.
+    pub(crate) fn beside(&self, client: Client) -> Self {
+        Self { client, ..self.clone() }
+    }
+
+    /// Milliseconds since the log began.
+    pub(crate) fn now(&self) -> At {
+        self.since.elapsed().as_millis() as At
+    }
+
+    pub(crate) fn tell(&self, event: Event) {
+        self.write(|log| log.history.push(event));
     }
 
     pub(crate) fn read<T>(&self, look: impl FnOnce(&Log) -> T) -> T {
@@ -82,17 +105,34 @@ impl Drop for Running {
 
 impl Backend for Witness {
     async fn register(&self, request: WorkerRequest) -> Result<WorkerRegistered, BackendError> {
-        self.client.register(request).await
+        let asked = self.now();
+        let registered = self.client.register(request).await?;
+        let lease_ms = registered.lease_s as At * 1_000;
+        self.write(|log| {
+            log.leases.insert(registered.id, lease_ms);
+            log.history.push(Event::Beat { worker: registered.id, asked, lease_ms });
+        });
+        Ok(registered)
     }
 
     async fn heartbeat(&self, worker: Uuid, request: HeartbeatRequest) -> Result<HeartbeatView, BackendError> {
-        Backend::heartbeat(&self.client, worker, request).await
+        let asked = self.now();
+        let told = Backend::heartbeat(&self.client, worker, request).await?;
+        self.write(|log| {
+            let lease_ms = log.leases.get(&worker).copied().unwrap_or_default();
+            log.history.push(Event::Beat { worker, asked, lease_ms });
+        });
+        Ok(told)
     }
 
     async fn claim(&self, worker: Uuid, request: ClaimRequest) -> Result<ClaimView, BackendError> {
+        let asked = self.now();
         let claimed = Backend::claim(&self.client, worker, request).await?;
+        let at = self.now();
         self.write(|log| {
             for job in &claimed.jobs {
+                let (epoch, attempt) = (job.epoch, job.attempt);
+                log.history.push(Event::Claimed { job: job.id, epoch, attempt, worker, asked, at });
                 log.claimed_by.entry((job.id, job.epoch)).or_default().insert(worker);
             }
         });
@@ -100,10 +140,26 @@ impl Backend for Witness {
     }
 
     async fn settle(&self, worker: Uuid, request: &SettleRequest) -> Result<SettleView, BackendError> {
+        let asked = self.now();
+        let told = |outcome: &OutcomeRequest, answer, at| Event::Settled {
+            job: outcome.job_id,
+            epoch: outcome.epoch,
+            worker,
+            outcome: meaning(outcome),
+            answer,
+            asked,
+            at,
+        };
+        let asking = request.outcomes.iter().map(|outcome| told(outcome, Answer::None, asked));
+        self.write(|log| log.history.extend(asking));
         let answer = Backend::settle(&self.client, worker, request).await;
+        let at = self.now();
         let finished = || request.outcomes.iter().filter(|outcome| outcome.outcome == OutcomeKind::Finish);
         self.write(|log| match &answer {
             Ok(view) => {
+                let applied = |status| if status == OutcomeStatus::Applied { Answer::Applied } else { Answer::Refused };
+                let pairs = request.outcomes.iter().zip(&view.results);
+                log.history.extend(pairs.map(|(outcome, result)| told(outcome, applied(result.status), at)));
                 for (outcome, result) in request.outcomes.iter().zip(&view.results) {
                     assert_eq!(outcome.job_id, result.job_id, "results come in the order of the outcomes");
                     if outcome.outcome == OutcomeKind::Finish && result.status == OutcomeStatus::Applied {
@@ -132,6 +188,21 @@ impl Backend for Witness {
     }
 
     async fn deregister(&self, worker: Uuid) -> Result<(), BackendError> {
+        self.tell(Event::Left { worker, asked: self.now() });
         self.client.deregister(worker).await
+    }
+}
+
+/// What an outcome promises.
+fn meaning(outcome: &OutcomeRequest) -> Outcome {
+    match outcome.outcome {
+        OutcomeKind::Finish => Outcome::Finish,
+        OutcomeKind::Fail => {
+            let retryable = outcome.error.as_ref().is_none_or(|error| error.retryable);
+            Outcome::Fail { wait_ms: retryable.then_some(RETRY_MS) }
+        }
+        OutcomeKind::Cancel => Outcome::Cancel,
+        OutcomeKind::Snooze => Outcome::Snooze { wait_ms: (outcome.delay_s.unwrap_or(0.0) * 1_000.0) as At },
+        OutcomeKind::Release => Outcome::Release,
     }
 }
