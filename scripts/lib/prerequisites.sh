@@ -10,6 +10,7 @@ readonly DENY_VERSION=0.20.2
 readonly PYPI_STANDARDWEBHOOKS=1.1.0
 readonly NPM_STANDARDWEBHOOKS=1.1.1
 readonly PYPI_SCHEMATHESIS=4.32.5
+readonly NPM_AXE=4.14.0
 
 # Each line is a name, the package that brings it, and the probe that tells whether it is there.
 # Debian 12 carries a current Rust only in the `-web` packages, which its browsers are built with.
@@ -30,6 +31,8 @@ python3         python3           command -v python3
 python3-venv    python3-venv      python3 -c 'import ensurepip, venv'
 node            nodejs            command -v node
 npm             npm               command -v npm
+chromium        chromium          command -v chromium
+chromedriver    chromium-driver   command -v chromedriver
 cargo           cargo-web         cargo --version
 rustdoc         rustc-web         rustdoc --version
 rustfmt         rustfmt-web       cargo fmt --version
@@ -162,6 +165,7 @@ prerequisites_install() {
             install_python_client "schemathesis==$PYPI_SCHEMATHESIS" schemathesis >&2 || echo pypi:schemathesis
             install_npm_client "standardwebhooks@$NPM_STANDARDWEBHOOKS" >&2 || echo npm:standardwebhooks
             ;;
+        browser) install_npm_client "axe-core@$NPM_AXE" >&2 || echo npm:axe-core ;;
         tests | torture) install_cargo_tool nextest cargo-nextest "$NEXTEST_VERSION" >&2 || echo cargo-nextest ;;
         esac
     done

@@ -272,3 +272,11 @@ pub const SESSION_S: i64 = 12 * 3_600;
 pub const SESSION_ROTATE_S: i64 = 3_600;
 pub const SESSION_GRACE_S: i64 = 60;
 pub const SESSIONS_PER_TOKEN: usize = 100;
+/// Throughput by the minute: how long it is kept, and how far back pages look.
+pub const THROUGHPUT_S: i64 = 24 * 3_600;
+pub const THROUGHPUT_MINUTES: i64 = 60;
+/// What the overview looks at: queues, workers and groups of failures, and the wait that it calls long.
+pub const OVERVIEW_QUEUES: usize = 200;
+pub const OVERVIEW_WORKERS: usize = 500;
+pub const OVERVIEW_FAILURES: usize = 5;
+pub const OVERVIEW_OLD_S: i64 = 300;

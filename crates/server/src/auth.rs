@@ -15,6 +15,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use domain::limits::{BODY_IDLE_S, SESSION_ROTATE_S, TOKEN_TRUST_MS};
 use domain::{Access, JobId, Name, Right, Standing, TenantId, TokenId, WorkerId};
+use pages::frame::root_of;
 use store::jobs::get::StoredJob;
 use store::jobs::list::JobFilter;
 use store::tokens::Token;
@@ -57,7 +58,7 @@ impl Principal {
         self.known.as_ref().map(|known| &*known.token)
     }
 
-    fn has_session(&self) -> bool {
+    pub(crate) fn has_session(&self) -> bool {
         self.known.as_ref().is_some_and(|known| known.session_since.is_some())
     }
 
@@ -120,6 +121,14 @@ impl Principal {
             return Ok(());
         }
         Err(ApiError::forbidden(format_args!("the token does not reach the queue {queue}")))
+    }
+
+    /// Whether the gate would let it in there, by the router's own pattern of the path.
+    pub(crate) fn may(&self, method: &Method, path: &str) -> bool {
+        match rights::of(path, method) {
+            Found::Route(route) => self.check(route.need, route.reach).is_ok(),
+            Found::OtherMethod | Found::Unheard => false,
+        }
     }
 
     fn check(&self, need: Need, reach: Reach) -> Result<(), ApiError> {
@@ -215,8 +224,8 @@ fn to_sign_in(parts: &Parts) -> Response {
             byte => format!("%{byte:02X}"),
         })
         .collect();
-    let place = HeaderValue::from_str(&format!("/sign-in?next={encoded}"));
-    let place = place.unwrap_or(HeaderValue::from_static("/sign-in"));
+    let place = HeaderValue::from_str(&format!("{}sign-in?next={encoded}", root_of(parts.uri.path())));
+    let place = place.unwrap_or(HeaderValue::from_static("./sign-in"));
     (StatusCode::SEE_OTHER, [(LOCATION, place)]).into_response()
 }
 

@@ -1,4 +1,4 @@
-//! The HTTP face: routes under `/api/v1`, health, metrics, the OpenAPI document and a small page.
+//! The HTTP face: routes under `/api/v1`, health, metrics, the OpenAPI document and the dashboard.
 //!
 //! `http/v1/<noun>.rs` holds the handlers. They check what came in (`extract`, `validate`), call one operation of the
 //! store or one long-poll of the engine, and shape the answer (`view`). `error` alone maps to statuses.
@@ -7,6 +7,7 @@ mod agent;
 mod auth;
 mod cloudevent;
 mod cursor;
+mod dashboard;
 mod depth;
 mod error;
 mod extract;

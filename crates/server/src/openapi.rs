@@ -14,7 +14,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use wire::Problem;
 
-use crate::http::{health, metrics, page, sign_in, v1};
+use crate::dashboard;
+use crate::http::{health, metrics, sign_in, v1};
 use crate::rights;
 use crate::state::AppState;
 
@@ -36,7 +37,7 @@ pub(crate) fn undeclared() -> OpenApiRouter<AppState> {
         .nest("/api/v1", v1::routes())
         .merge(health::routes())
         .merge(metrics::routes())
-        .merge(page::routes())
+        .merge(dashboard::routes())
         .merge(sign_in::routes())
         .routes(routes!(openapi));
     complete(router.get_openapi_mut());

@@ -74,7 +74,12 @@ const ROUTES: &[Route] = &[
     public("POST", "/sign-in"),
     any_token("POST", "/sign-out"),
     any_token("GET", "/openapi.json"),
+    // Styles and scripts: they tell nothing of anyone.
+    public("GET", "/static/{name}"),
     tenant("GET", "/", &[Read]),
+    queues("GET", "/jobs", SEE_JOBS),
+    queues("GET", "/jobs/{id}", SEE_JOBS),
+    queues("GET", "/queues", &[Read]),
     tenant("GET", "/metrics", &[Read]),
 
     queues("GET", "/api/v1/jobs", SEE_JOBS),
@@ -314,8 +319,15 @@ mod tests {
     fn x7_only_health_the_door_and_what_has_a_secret_of_its_own_need_no_token() {
         let open: Vec<&str> =
             ROUTES.iter().filter(|route| route.need == Need::Nothing).map(|route| route.path).collect();
-        let expected =
-            ["/healthz", "/readyz", "/sign-in", "/sign-in", "/api/v1/subjects/{id}/facts", "/api/v1/hooks/{id}"];
+        let expected = [
+            "/healthz",
+            "/readyz",
+            "/sign-in",
+            "/sign-in",
+            "/static/{name}",
+            "/api/v1/subjects/{id}/facts",
+            "/api/v1/hooks/{id}",
+        ];
         assert_eq!(open, expected);
     }
 }

@@ -17,7 +17,7 @@ use crate::error::{ApiError, PROBLEM};
 use crate::http::{metrics, trace};
 use crate::listen::listen;
 use crate::state::AppState;
-use crate::{auth, openapi};
+use crate::{auth, dashboard, openapi};
 
 /// How long requests under way may take once the server was told to stop.
 const GRACE: Duration = Duration::from_secs(10);
@@ -31,6 +31,7 @@ pub fn router(state: AppState) -> Router {
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn(problems))
         .layer(from_fn(nothing_behind))
+        .layer(from_fn(dashboard::refusals))
         .layer(from_fn(metrics::count))
         .layer(from_fn(trace::span))
         .with_state(state)

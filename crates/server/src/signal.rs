@@ -260,7 +260,7 @@ fn derived_actions(
 }
 
 /// A name as one segment of a path.
-fn escaped(segment: &str) -> String {
+pub(crate) fn escaped(segment: &str) -> String {
     segment
         .bytes()
         .map(|byte| match byte {

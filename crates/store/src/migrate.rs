@@ -179,6 +179,18 @@ pub const MIGRATIONS: &[Migration] = &[
             down: include_str!("../migrations/postgres/0013_trigger_runs.down.sql"),
         },
     },
+    Migration {
+        version: 14,
+        name: "throughput",
+        sqlite: Script {
+            up: include_str!("../migrations/sqlite/0014_throughput.up.sql"),
+            down: include_str!("../migrations/sqlite/0014_throughput.down.sql"),
+        },
+        postgres: Script {
+            up: include_str!("../migrations/postgres/0014_throughput.up.sql"),
+            down: include_str!("../migrations/postgres/0014_throughput.down.sql"),
+        },
+    },
 ];
 
 const MAKE_TABLE_SQLITE: &str = "create table if not exists schema_migrations (

@@ -29,6 +29,7 @@ impl Task for Prune {
         store.prune_events().await?;
         let runs = store.prune_trigger_runs().await?;
         metrics::counter!("windlass_pruned_total", "kind" => "trigger_runs").increment(runs);
+        store.prune_throughput().await?;
         metrics::counter!("windlass_pruned_total", "kind" => "dead_letters").increment(letters);
         metrics::counter!("windlass_pruned_total", "kind" => "signals").increment(signals.signals);
         metrics::counter!("windlass_pruned_total", "kind" => "ttfs").increment(ttfs);

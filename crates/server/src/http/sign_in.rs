@@ -1,9 +1,10 @@
 //! Signing in and out of the pages: a token for a cookie, and back.
 
 use axum::extract::{Form, State};
-use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, LOCATION, REFERRER_POLICY, SET_COOKIE};
+use axum::http::header::{LOCATION, SET_COOKIE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use pages::sign_in::SignIn as SignInPage;
 use serde::Deserialize;
 use store::tokens::authenticate::Caller;
 use utoipa::{IntoParams, ToSchema};
@@ -11,19 +12,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::auth::{Parting, Principal};
+use crate::dashboard::shown;
 use crate::error::ApiError;
 use crate::extract::Params;
-use crate::http::page::escaped;
 use crate::session::SessionSecret;
 use crate::state::AppState;
-
-const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;margin:0;min-height:100vh;display:grid;place-items:center;\
-    background:Canvas;color:CanvasText;color-scheme:light dark}main{width:min(24rem,90vw)}h1{font-size:1.5rem}\
-    label,input,button{display:block;width:100%;box-sizing:border-box;font:inherit}input,button{padding:.6rem;margin:.4rem 0 1rem}\
-    p.wrong{color:#b00020;font-weight:600}code{overflow-wrap:anywhere}";
-const POLICY: HeaderValue = HeaderValue::from_static(
-    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
-);
 
 pub(crate) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(page, sign_in)).routes(routes!(sign_out))
@@ -88,7 +81,8 @@ async fn sign_out(State(state): State<AppState>, _: Principal, headers: HeaderMa
 }
 
 fn go(next: Option<&str>, cookie: HeaderValue) -> Response {
-    let place = HeaderValue::from_str(local(next)).unwrap_or(HeaderValue::from_static("/"));
+    // From this page, not from the root of the host: a proxy may have put the pages under a path.
+    let place = HeaderValue::from_str(&format!(".{}", local(next))).unwrap_or(HeaderValue::from_static("./"));
     (StatusCode::SEE_OTHER, [(LOCATION, place), (SET_COOKIE, cookie)]).into_response()
 }
 
@@ -99,26 +93,7 @@ fn local(next: Option<&str>) -> &str {
 }
 
 fn html(status: StatusCode, next: Option<&str>, wrong: Option<&str>) -> Response {
-    let next = escaped(local(next));
-    let wrong =
-        wrong.map(|wrong| format!("<p class=\"wrong\" role=\"alert\">{}</p>", escaped(wrong))).unwrap_or_default();
-    let body = format!(
-        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>Sign in · Windlass</title>\
-         <meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}</style></head><body><main>\
-         <h1>Windlass</h1>{wrong}<form method=\"post\" action=\"/sign-in\"><label for=\"token\">Token</label>\
-         <input id=\"token\" name=\"token\" type=\"password\" autocomplete=\"current-password\" required autofocus \
-         spellcheck=\"false\" placeholder=\"windlass_…\"><input type=\"hidden\" name=\"next\" value=\"{next}\">\
-         <button type=\"submit\">Sign in</button></form><p>No token yet? On the machine itself:<br>\
-         <code>windlass token create --role admin --name me</code></p></main></body></html>"
-    );
-    let headers = [
-        (CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
-        (CONTENT_SECURITY_POLICY, POLICY),
-        (CACHE_CONTROL, HeaderValue::from_static("no-store")),
-        // The browser must say that a form of ours comes from here.
-        (REFERRER_POLICY, HeaderValue::from_static("same-origin")),
-    ];
-    (status, headers, body).into_response()
+    (status, shown(&SignInPage { next: local(next), wrong })).into_response()
 }
 
 #[cfg(test)]

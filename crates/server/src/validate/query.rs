@@ -73,21 +73,21 @@ impl SubjectQuery {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct JobQuery {
-    state: Option<String>,
-    queue: Option<String>,
-    kind: Option<String>,
-    affinity: Option<String>,
-    subject: Option<String>,
-    run: Option<String>,
-    tag: Option<String>,
+    pub(crate) state: Option<String>,
+    pub(crate) queue: Option<String>,
+    pub(crate) kind: Option<String>,
+    pub(crate) affinity: Option<String>,
+    pub(crate) subject: Option<String>,
+    pub(crate) run: Option<String>,
+    pub(crate) tag: Option<String>,
     /// Created at this time or later.
     #[param(value_type = Option<String>, format = DateTime)]
-    since: Option<String>,
+    pub(crate) since: Option<String>,
     /// Created before this time.
     #[param(value_type = Option<String>, format = DateTime)]
-    until: Option<String>,
+    pub(crate) until: Option<String>,
     /// The start of a kind, tag, unique key or error code; or anything inside the newest payloads.
-    text: Option<String>,
+    pub(crate) text: Option<String>,
     /// Items on a page: 1 to 500, 50 unless set.
     #[param(value_type = Option<u32>)]
     pub(crate) limit: Option<String>,

@@ -6,6 +6,7 @@ use domain::trigger::Source;
 use domain::{JobError, RetryPolicy, Right, Time};
 use serde_json::Value;
 use store::StoreError;
+use store::counters::Counts;
 use store::dead_letters::DeadLetter;
 use store::dead_letters::replay::Work;
 use store::jobs::claim::ClaimedJob;
@@ -213,17 +214,21 @@ pub(crate) fn queue(queue: Queue) -> QueueView {
         paused_by: by,
         paused_at,
         settings: settings(queue.settings),
-        counts: QueueCounts {
-            scheduled: queue.counts.scheduled,
-            queued: queue.counts.queued,
-            running: queue.counts.running,
-            succeeded: queue.counts.succeeded,
-            failed: queue.counts.failed,
-            canceled: queue.counts.canceled,
-        },
+        counts: counts(&queue.counts),
         oldest_waiting_at: queue.oldest_waiting_at.map(time),
         swaps_made: queue.counts.swaps_made,
         swaps_avoided: queue.counts.swaps_avoided,
+    }
+}
+
+pub(crate) fn counts(counts: &Counts) -> QueueCounts {
+    QueueCounts {
+        scheduled: counts.scheduled,
+        queued: counts.queued,
+        running: counts.running,
+        succeeded: counts.succeeded,
+        failed: counts.failed,
+        canceled: counts.canceled,
     }
 }
 

@@ -13,6 +13,7 @@ mod hardening;
 mod jobs;
 mod matrix;
 mod mirror;
+mod pages;
 mod queues;
 mod quotas;
 mod scripts;

@@ -58,7 +58,7 @@ async fn x7_a_person_signs_in_with_a_token_and_out_again() {
         let token = api.token(json!({"name": "me", "role": "admin"})).await;
         let mut browser = Browser { api: &api, cookie: String::new() };
         let door = browser.page("/?a=b").await;
-        assert_eq!((door.status.as_u16(), door.header("location")), (303, "/sign-in?next=/%3Fa%3Db"));
+        assert_eq!((door.status.as_u16(), door.header("location")), (303, "./sign-in?next=/%3Fa%3Db"));
         let page = browser.page("/sign-in").await;
         assert_eq!(page.status, 200);
         assert!(page.header("content-security-policy").contains("form-action 'self'"));
@@ -69,7 +69,7 @@ async fn x7_a_person_signs_in_with_a_token_and_out_again() {
         assert!(shown.contains("That token is unknown"), "the page says what is wrong: {shown}");
         assert!(!shown.contains("nonsense"), "what was typed is not shown again");
         let signed_in = browser.sign_in(&token, "//evil.example").await;
-        assert_eq!((signed_in.status.as_u16(), signed_in.header("location")), (303, "/"));
+        assert_eq!((signed_in.status.as_u16(), signed_in.header("location")), (303, "./"));
         let cookie = signed_in.header("set-cookie");
         assert!(
             cookie.contains("HttpOnly") && cookie.contains("SameSite=Lax") && cookie.contains("Path=/"),
@@ -82,7 +82,7 @@ async fn x7_a_person_signs_in_with_a_token_and_out_again() {
 
         let before = browser.cookie.clone();
         let out = browser.post("/sign-out", &[("origin", ORIGIN)]).await;
-        assert_eq!((out.status.as_u16(), out.header("location")), (303, "/sign-in"));
+        assert_eq!((out.status.as_u16(), out.header("location")), (303, "./sign-in"));
         assert!(out.header("set-cookie").contains("Max-Age=0"));
         browser.cookie = before;
         browser.page("/api/v1/jobs").await.problem(401, "token_required", None);

@@ -1,6 +1,7 @@
-//! Folds what each commit appended into one row per queue, and checks the kept figures against the jobs themselves.
+//! Folds what each commit appended into one row per queue and one per minute, and checks the kept figures against the jobs
+//! themselves.
 
-use domain::{Name, TenantId};
+use domain::{Name, TenantId, Time};
 
 use crate::error::StoreError;
 use crate::store::Store;
@@ -41,6 +42,12 @@ const FOLD: Sql = Sql::new(
              succeeded = counters.succeeded + excluded.succeeded, failed = counters.failed + excluded.failed,
              canceled = counters.canceled + excluded.canceled, swaps_made = counters.swaps_made + excluded.swaps_made,
              swaps_avoided = counters.swaps_avoided + excluded.swaps_avoided",
+        "insert into throughput (tenant, minute_at, queue, enqueued, succeeded, failed)
+         select tenant, $2, queue, sum(scheduled + queued + running + succeeded + failed + canceled), sum(succeeded),
+             sum(failed)
+         from counter_deltas where id <= $1 group by tenant, queue
+         on conflict (tenant, minute_at, queue) do update set enqueued = throughput.enqueued + excluded.enqueued,
+             succeeded = throughput.succeeded + excluded.succeeded, failed = throughput.failed + excluded.failed",
         "delete from counter_deltas where id <= $1",
     ],
     "with folded as (
@@ -57,7 +64,14 @@ const FOLD: Sql = Sql::new(
              queued = counters.queued + excluded.queued, running = counters.running + excluded.running,
              succeeded = counters.succeeded + excluded.succeeded, failed = counters.failed + excluded.failed,
              canceled = counters.canceled + excluded.canceled, swaps_made = counters.swaps_made + excluded.swaps_made,
-             swaps_avoided = counters.swaps_avoided + excluded.swaps_avoided)
+             swaps_avoided = counters.swaps_avoided + excluded.swaps_avoided),
+     told as (
+         insert into throughput (tenant, minute_at, queue, enqueued, succeeded, failed)
+         select tenant, $2, queue, sum(scheduled + queued + running + succeeded + failed + canceled), sum(succeeded),
+             sum(failed)
+         from folded group by tenant, queue order by tenant, queue
+         on conflict (tenant, minute_at, queue) do update set enqueued = throughput.enqueued + excluded.enqueued,
+             succeeded = throughput.succeeded + excluded.succeeded, failed = throughput.failed + excluded.failed)
      select count(*) from folded",
 );
 const NEWEST: Sql = Sql::both(&["select coalesce(max(id), 0), count(*) from counter_deltas"]);
@@ -71,12 +85,17 @@ impl Operation for Fold {
         let row = tx.query_opt(&NEWEST, &[]).await?;
         let (newest, count) =
             row.map(|row| Ok::<_, StoreError>((row.int(0)?, row.int(1)?))).transpose()?.unwrap_or_default();
-        if count < 2 {
+        if count == 0 {
             return Ok(0);
         }
-        tx.query(&FOLD, &[Param::Int(newest)]).await?;
+        tx.query(&FOLD, &[Param::Int(newest), Param::Time(minute(tx.now()))]).await?;
         Ok(count as u64)
     }
+}
+
+/// The minute that a moment lies in.
+pub(crate) fn minute(at: Time) -> Time {
+    Time::from_seconds(at.millis().div_euclid(60_000) * 60)
 }
 
 struct Check;

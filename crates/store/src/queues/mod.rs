@@ -3,6 +3,8 @@
 pub mod get;
 pub mod pause;
 pub mod put;
+pub mod throughput;
+pub mod waits;
 
 use domain::{Name, QueueSettings, TenantId};
 

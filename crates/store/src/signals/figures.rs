@@ -265,7 +265,7 @@ fn encode(sketch: &Sketch) -> String {
     to_json(&sketch.buckets().map(|(bucket, weight)| (bucket, hundredths(weight))).collect::<Vec<_>>())
 }
 
-fn decode(text: Option<&str>) -> Result<Sketch, StoreError> {
+pub(crate) fn decode(text: Option<&str>) -> Result<Sketch, StoreError> {
     let Some(text) = text else { return Ok(Sketch::default()) };
     Ok(Sketch::from_buckets(from_json::<Vec<(i32, f64)>>(text)?))
 }

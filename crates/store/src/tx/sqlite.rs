@@ -4,7 +4,7 @@ use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use domain::limits::{SHARED_COMMIT_REQUESTS, SQLITE_HOLD_MS};
 use rusqlite::types::Value as SqliteValue;
 use rusqlite::vtab::array;
 use rusqlite::{CachedStatement, Connection, ErrorCode, OpenFlags};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use uuid::Uuid;
 
 use super::value::{Column, Param, Row};
@@ -25,12 +25,31 @@ const STATEMENTS: usize = 256;
 
 pub(crate) struct Sqlite {
     writer: mpsc::Sender<Request>,
-    readers: Mutex<Vec<Connection>>,
-    permits: Semaphore,
+    readers: Readers,
+    permits: Arc<Semaphore>,
     clock: Clock,
     path: PathBuf,
     /// Keeps a second server out for as long as this one lives.
     _lock: Option<File>,
+}
+
+type Readers = Arc<Mutex<Vec<Connection>>>;
+
+/// A reader that goes back to the others when whoever borrowed it is done, also when it panicked or its caller left.
+struct Borrowed {
+    /// Taken when it goes back.
+    connection: Option<Connection>,
+    readers: Readers,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        let Some(connection) = self.connection.take() else { return };
+        // Nothing was written; without a transaction under way there is nothing to end.
+        let _ = connection.execute_batch("rollback");
+        self.readers.lock().expect("nobody panics while holding the pool").push(connection);
+    }
 }
 
 /// Runs inside the writer's transaction, or hears why there is none, and returns what to do once it is known whether
@@ -52,8 +71,8 @@ impl Sqlite {
             .map_err(|error| StoreError::unavailable(error.to_string()))?;
         Ok(Self {
             writer: sender,
-            readers: Mutex::new(readers),
-            permits: Semaphore::new(READERS),
+            readers: Arc::new(Mutex::new(readers)),
+            permits: Arc::new(Semaphore::new(READERS)),
             clock,
             path: path.to_owned(),
             _lock: lock,
@@ -85,24 +104,17 @@ impl Sqlite {
     where
         Self: 'static,
     {
-        let _permit = self.permits.acquire().await.map_err(|_| StoreError::unavailable("closed"))?;
-        let mut connection = {
-            let mut readers = self.readers.lock().expect("no reader panics while it holds the pool");
-            readers.pop().ok_or_else(|| StoreError::unavailable("no reader is left"))?
-        };
+        let permit = self.permits.clone().acquire_owned().await.map_err(|_| StoreError::unavailable("closed"))?;
+        let connection = self.readers.lock().expect("nobody panics while holding the pool").pop();
+        let mut reader = Borrowed { connection, readers: self.readers.clone(), _permit: permit };
         let clock = self.clock.clone();
-        let (connection, result) = tokio::task::spawn_blocking(move || {
-            let result = connection
-                .execute_batch("begin")
-                .map_err(sqlite_error)
-                .and_then(|()| run_now(&mut connection, &clock, &operation));
-            let _ = connection.execute_batch("rollback");
-            (connection, result)
-        })
-        .await
-        .map_err(|_| StoreError::unexpected("a read panicked"))?;
-        self.readers.lock().expect("no reader panics while it holds the pool").push(connection);
-        result
+        // The reader goes along: a caller that leaves in the middle must not take it away.
+        let read = tokio::task::spawn_blocking(move || {
+            let connection = reader.connection.as_mut().ok_or_else(|| StoreError::unavailable("no reader is left"))?;
+            connection.execute_batch("begin").map_err(sqlite_error)?;
+            run_now(connection, &clock, &operation)
+        });
+        read.await.map_err(|_| StoreError::unexpected("a read panicked"))?
     }
 }
 

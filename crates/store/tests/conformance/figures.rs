@@ -2,6 +2,7 @@ use domain::{JobState, QueueSettings};
 use store::counters::Counts;
 use store::jobs::enqueue::{Extras, NewJob};
 use store::jobs::settle::End;
+use store::queues::throughput::Minute;
 use testkit::{Database, job, label, name, on_both};
 
 use crate::support::*;
@@ -158,6 +159,61 @@ async fn w2_a_claim_that_was_ended_holds_its_place_until_the_worker_answers() {
         assert_eq!(claim(&db.store, worker, 10).await.len(), 1, "one place is free, the other is the new attempt's");
         assert_eq!(get(&db.store, slow).await.state, JobState::Working);
         assert_eq!(db.store.check_counters().await.expect("checks"), []);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_fold_keeps_what_came_in_and_what_ended_by_the_minute() {
+    on_both(async |db| {
+        one_of_each(&db).await;
+        push(&db.store, job("r")).await;
+        db.store.fold_counters().await.expect("folds");
+        let hour = db.store.throughput(T).await.expect("reads");
+        assert_eq!((hour.minutes.len(), hour.by_queue.len()), (60, 2));
+        let sum = |minutes: &[Minute]| {
+            minutes.iter().fold((0, 0, 0), |(a, b, c), m| (a + m.enqueued, b + m.succeeded, c + m.failed))
+        };
+        assert_eq!(sum(&hour.by_queue[&name("q")]), (6, 1, 1));
+        assert_eq!(sum(&hour.sums()), (7, 1, 1));
+        assert_eq!(db.store.totals(T).await.expect("reads").queued, 2);
+        // A claim moves jobs and makes none; later minutes are rows of their own, and old ones go.
+        db.clock.advance_ms(120_000);
+        let worker = register(&db.store, &["r"]).await;
+        claim_one(&db.store, worker).await;
+        push(&db.store, job("r")).await;
+        db.store.fold_counters().await.expect("folds");
+        let hour = db.store.throughput(T).await.expect("reads");
+        let busy: Vec<_> = hour.by_queue[&name("r")].iter().filter(|minute| minute.enqueued > 0).collect();
+        assert_eq!(busy.iter().map(|minute| minute.enqueued).collect::<Vec<_>>(), [1, 1]);
+        assert_eq!(db.store.prune_throughput().await.expect("prunes"), 0);
+        db.clock.advance_ms(25 * 3_600_000);
+        assert_eq!(db.store.throughput(T).await.expect("reads").by_queue.len(), 0);
+        assert_eq!(db.store.prune_throughput().await.expect("prunes"), 3);
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn s9_a_queue_tells_how_long_its_work_waits_and_which_kinds_it_has() {
+    on_both(async |db| {
+        assert!(db.store.waits(T).await.expect("reads").is_empty());
+        let worker = register(&db.store, &["q"]).await;
+        for _ in 0..10 {
+            let id = push(&db.store, job("q")).await;
+            db.clock.advance_ms(2_000);
+            let claimed = claim_one(&db.store, worker).await;
+            settle(&db.store, worker, id, claimed.epoch, End::Finish(None)).await;
+        }
+        push(&db.store, job("r")).await;
+        db.store.fold_figures().await.expect("folds");
+        let waits = db.store.waits(T).await.expect("reads");
+        let wait = waits[&name("q")];
+        assert!((1.9..2.5).contains(&wait.p50_s) && wait.p95_s >= wait.p50_s, "{wait:?}");
+        let names = db.store.queue_names(T, 10).await.expect("reads");
+        assert_eq!(names, [name("q"), name("r")]);
+        assert_eq!(db.store.kinds(T, 10).await.expect("reads").len(), 1);
     })
     .await;
 }

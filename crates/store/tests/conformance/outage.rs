@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use domain::JobId;
 use store::StoreError;
 use store::jobs::enqueue::{EnqueueReply, NewJob};
-use testkit::{Database, job, on_postgres, on_sqlite};
+use testkit::{Database, job, on_both, on_postgres, on_sqlite};
 
 use crate::support::*;
 
@@ -184,6 +184,20 @@ async fn x12_connections_cut_under_load_lose_nothing_that_was_acknowledged() {
             assert!(!finished.contains(&id) || job.state == domain::JobState::Succeeded, "{id} was finished");
         }
         sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x12_callers_that_leave_in_the_middle_take_nothing_away() {
+    on_both(async |db| {
+        push(&db.store, job("q")).await;
+        for _ in 0..40 {
+            // Polled once and dropped: the read is under way and nobody waits for it any more.
+            let left = tokio::time::timeout(std::time::Duration::ZERO, db.store.totals(T)).await;
+            drop(left);
+        }
+        assert_eq!(db.store.totals(T).await.expect("reads").queued, 1);
     })
     .await;
 }

@@ -44,7 +44,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 /// The artifacts of a job, by name.
 #[utoipa::path(get, path = "/jobs/{id}/artifacts", tag = "artifacts", params(("id" = Uuid, Path)),
     responses((status = 200, body = Page<ArtifactView>)))]
-async fn list(
+pub(crate) async fn list(
     State(state): State<AppState>,
     principal: Principal,
     PathJob(id): PathJob,

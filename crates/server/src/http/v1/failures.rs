@@ -24,7 +24,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 /// Lists failure groups, the one seen last first.
 #[utoipa::path(get, path = "/failures", tag = "failures", params(PageQuery),
     responses((status = 200, body = Page<FailureView>)))]
-async fn list(
+pub(crate) async fn list(
     State(state): State<AppState>,
     principal: Principal,
     Params(query): Params<PageQuery>,

@@ -128,7 +128,7 @@ fn idempotency(headers: &HeaderMap, body: &Bytes) -> Result<Option<Idempotency>,
 
 /// Lists jobs, newest first.
 #[utoipa::path(get, path = "/jobs", tag = "jobs", params(JobQuery), responses((status = 200, body = Page<JobView>)))]
-async fn list(
+pub(crate) async fn list(
     State(state): State<AppState>,
     principal: Principal,
     Params(query): Params<JobQuery>,
@@ -228,7 +228,7 @@ async fn retried_before(state: &AppState, principal: &Principal, again: JobId) -
 /// What happened to a job, oldest first.
 #[utoipa::path(get, path = "/jobs/{id}/history", tag = "jobs", params(("id" = Uuid, Path)),
     responses((status = 200, body = Page<HistoryItem>)))]
-async fn history(
+pub(crate) async fn history(
     State(state): State<AppState>,
     principal: Principal,
     PathJob(id): PathJob,
@@ -242,7 +242,7 @@ async fn history(
 /// The one reason why a job is not running.
 #[utoipa::path(get, path = "/jobs/{id}/why", tag = "jobs", params(("id" = Uuid, Path)),
     responses((status = 200, body = WhyView)))]
-async fn why(
+pub(crate) async fn why(
     State(state): State<AppState>,
     principal: Principal,
     PathJob(id): PathJob,

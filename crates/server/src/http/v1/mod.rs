@@ -1,15 +1,15 @@
 //! Everything under `/api/v1`, one file per noun.
 
-mod artifacts;
+pub(crate) mod artifacts;
 mod calls;
 mod dead_letters;
 mod deliveries;
 mod events;
-mod failures;
-mod jobs;
+pub(crate) mod failures;
+pub(crate) mod jobs;
 mod kv;
 mod processes;
-mod queues;
+pub(crate) mod queues;
 mod signals;
 mod signatures;
 mod streams;
@@ -17,7 +17,7 @@ mod subjects;
 mod tasks;
 pub(crate) mod tokens;
 mod triggers;
-mod ttfs;
+pub(crate) mod ttfs;
 mod workers;
 
 use utoipa_axum::router::OpenApiRouter;

@@ -22,7 +22,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 
 /// Lists queues by name.
 #[utoipa::path(get, path = "/queues", tag = "queues", params(PageQuery), responses((status = 200, body = Page<QueueView>)))]
-async fn list(
+pub(crate) async fn list(
     State(state): State<AppState>,
     principal: Principal,
     Params(query): Params<PageQuery>,

@@ -90,7 +90,7 @@ fn shown(summary: Summary) -> TtfsSummary {
 
 /// Rendered signals of the last 24 hours against their targets, and the alerts that hold.
 #[utoipa::path(get, path = "/ttfs/slo", tag = "ttfs", responses((status = 200, body = TtfsSlo)))]
-async fn slo(State(state): State<AppState>, principal: Principal) -> Result<Json<TtfsSlo>, ApiError> {
+pub(crate) async fn slo(State(state): State<AppState>, principal: Principal) -> Result<Json<TtfsSlo>, ApiError> {
     let item = |hour: SloHour| TtfsSloHour {
         at: view::time(hour.at),
         surface: hour.surface,

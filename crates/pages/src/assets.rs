@@ -1,0 +1,43 @@
+//! The files that pages load, carried in the program. Their address changes with their content, so browsers may keep them.
+
+use std::fmt::Write;
+use std::sync::LazyLock;
+
+use sha2::{Digest, Sha256};
+
+pub struct Asset {
+    pub name: &'static str,
+    pub content_type: &'static str,
+    pub bytes: &'static [u8],
+}
+
+const fn asset(name: &'static str, content_type: &'static str, bytes: &'static [u8]) -> Asset {
+    Asset { name, content_type, bytes }
+}
+
+const ASSETS: &[Asset] = &[
+    asset("app.css", "text/css; charset=utf-8", include_bytes!("../static/app.css")),
+    asset("app.js", "text/javascript; charset=utf-8", include_bytes!("../static/app.js")),
+    asset("act.js", "text/javascript; charset=utf-8", include_bytes!("../static/act.js")),
+    asset("bulk.js", "text/javascript; charset=utf-8", include_bytes!("../static/bulk.js")),
+    asset("call.js", "text/javascript; charset=utf-8", include_bytes!("../static/call.js")),
+    asset("decorate.js", "text/javascript; charset=utf-8", include_bytes!("../static/decorate.js")),
+    asset("keys.js", "text/javascript; charset=utf-8", include_bytes!("../static/keys.js")),
+    asset("live.js", "text/javascript; charset=utf-8", include_bytes!("../static/live.js")),
+    asset("theme.js", "text/javascript; charset=utf-8", include_bytes!("../static/theme.js")),
+    asset("icon.svg", "image/svg+xml", include_bytes!("../static/icon.svg")),
+];
+
+/// What every address of a file carries: the same for all, another after every change of any.
+pub static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let mut digest = Sha256::new();
+    ASSETS.iter().for_each(|asset| digest.update(asset.bytes));
+    digest.finalize().iter().take(6).fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+});
+
+pub fn find(name: &str) -> Option<&'static Asset> {
+    ASSETS.iter().find(|asset| asset.name == name)
+}

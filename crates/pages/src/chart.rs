@@ -1,0 +1,178 @@
+//! Charts as inline SVG: no script draws them, and a screen reader gets the same figures as a table.
+
+use std::fmt::Write;
+
+use jiff::Timestamp;
+
+use crate::html::{self, Markup};
+
+/// What happened in one stretch of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Point {
+    pub at: Timestamp,
+    pub enqueued: i64,
+    pub succeeded: i64,
+    pub failed: i64,
+}
+
+const WIDTH: usize = 720;
+const HEIGHT: usize = 132;
+/// Room for the figures of the scale.
+const LEFT: usize = 40;
+const BOTTOM: usize = 16;
+
+/// Bars of what ended, failures on top of successes, and a line of what came in.
+pub(crate) fn throughput(points: &[Point]) -> Markup {
+    let most = points.iter().map(|point| (point.succeeded + point.failed).max(point.enqueued)).max().unwrap_or(0);
+    let top = round_up(most.max(4));
+    let plot = (HEIGHT - BOTTOM) as f64;
+    let step = (WIDTH - LEFT) as f64 / points.len().max(1) as f64;
+    let high = |figure: i64| figure as f64 / top as f64 * (plot - 6.0);
+    let mut svg = format!(
+        "<svg class=\"chart\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"Jobs per minute in the last {} \
+         minutes; the table after it has the figures\">",
+        points.len()
+    );
+    for share in [0, 1, 2] {
+        let figure = top * share / 2;
+        let y = plot - high(figure);
+        let _ = write!(
+            svg,
+            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{WIDTH}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
+             <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            LEFT - 6,
+            y + 3.5,
+            compact(figure)
+        );
+    }
+    let mut line = String::new();
+    for (number, point) in points.iter().enumerate() {
+        let x = LEFT as f64 + number as f64 * step;
+        let (good, bad) = (high(point.succeeded), high(point.failed));
+        let _ = write!(
+            svg,
+            "<g><title>{} UTC: {} enqueued, {} succeeded, {} failed</title>\
+             <rect class=\"hit\" x=\"{x:.1}\" y=\"0\" width=\"{step:.1}\" height=\"{plot}\"/>\
+             <rect class=\"good\" x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{good:.1}\"/>\
+             <rect class=\"bad\" x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{bad:.1}\"/></g>",
+            point.at.strftime("%H:%M"),
+            point.enqueued,
+            point.succeeded,
+            point.failed,
+            x + 1.0,
+            plot - good,
+            (step - 2.0).max(1.0),
+            x + 1.0,
+            plot - good - bad,
+            (step - 2.0).max(1.0),
+        );
+        let way = if number == 0 { 'M' } else { 'L' };
+        let _ = write!(line, "{way}{:.1} {:.1}", x + step / 2.0, plot - high(point.enqueued));
+    }
+    let _ = write!(svg, "<path class=\"in\" d=\"{line}\"/>");
+    for (number, point) in points.iter().enumerate().filter(|(number, _)| number % 15 == 0) {
+        let x = LEFT as f64 + number as f64 * step;
+        let at = point.at.strftime("%Y-%m-%dT%H:%M:00Z");
+        let _ = write!(
+            svg,
+            "<text class=\"at\" x=\"{x:.1}\" y=\"{}\" data-clock=\"{at}\">{}</text>",
+            HEIGHT - 3,
+            point.at.strftime("%H:%M")
+        );
+    }
+    svg.push_str("</svg>");
+    svg.push_str(&table(points));
+    Markup::new(svg)
+}
+
+/// The figures of a chart for those who cannot see it; minutes in which nothing happened are left out.
+fn table(points: &[Point]) -> String {
+    let mut table = String::from(
+        "<table class=\"unseen\"><caption>Jobs per minute</caption><thead><tr><th>Minute (UTC)</th><th>Enqueued</th>\
+         <th>Succeeded</th><th>Failed</th></tr></thead><tbody>",
+    );
+    for point in points.iter().filter(|point| point.enqueued + point.succeeded + point.failed > 0) {
+        let _ = write!(
+            table,
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+            point.at.strftime("%H:%M"),
+            point.enqueued,
+            point.succeeded,
+            point.failed
+        );
+    }
+    table.push_str("</tbody></table>");
+    table
+}
+
+/// A line in little room, with its newest figure in words.
+pub(crate) fn spark(figures: &[i64], label: String) -> Markup {
+    let top = figures.iter().copied().max().unwrap_or(0).max(1) as f64;
+    let (width, height) = (96.0, 20.0);
+    let step = width / figures.len().max(2).saturating_sub(1) as f64;
+    let mut line = String::new();
+    for (number, figure) in figures.iter().enumerate() {
+        let way = if number == 0 { 'M' } else { 'L' };
+        let _ = write!(
+            line,
+            "{way}{:.1} {:.1}",
+            number as f64 * step,
+            height - 1.5 - *figure as f64 / top * (height - 3.0)
+        );
+    }
+    let label = html::escape(&label);
+    Markup::new(format!(
+        "<svg class=\"spark\" viewBox=\"0 0 96 20\" width=\"96\" height=\"20\" role=\"img\" aria-label=\"{label}\">\
+         <title>{label}</title><path d=\"{line}\"/></svg>"
+    ))
+}
+
+/// A bar that says how much of a whole there is.
+pub(crate) fn meter(share: &f64, class: &str) -> Markup {
+    let width = (share.clamp(0.0, 1.0) * 96.0).round();
+    Markup::new(format!(
+        "<svg class=\"meter {class}\" viewBox=\"0 0 96 6\" width=\"96\" height=\"6\" aria-hidden=\"true\">\
+         <rect class=\"whole\" width=\"96\" height=\"6\" rx=\"3\"/><rect class=\"part\" width=\"{width}\" height=\"6\" rx=\"3\"/></svg>"
+    ))
+}
+
+/// The next figure that a scale ends well on.
+fn round_up(most: i64) -> i64 {
+    let mut unit = 1;
+    loop {
+        if let Some(top) = [2, 4, 6, 10].iter().map(|step| step * unit).find(|top| *top >= most) {
+            return top;
+        }
+        unit *= 10;
+    }
+}
+
+/// A figure in little room.
+pub(crate) fn compact(figure: i64) -> String {
+    match figure {
+        0..10_000 => html::count(&figure),
+        10_000..1_000_000 => format!("{:.0}K", figure as f64 / 1e3),
+        _ => format!("{:.1}M", figure as f64 / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scale_ends_above_its_highest_figure() {
+        for most in [1, 2, 3, 5, 9, 11, 99, 101, 12_345] {
+            assert!(round_up(most) >= most && round_up(most) <= most * 3, "{most}");
+        }
+    }
+
+    #[test]
+    fn a_chart_without_points_is_empty_and_one_with_points_tells_them_in_words() {
+        assert!(throughput(&[]).to_string().ends_with("</table>"));
+        let point = Point { at: Timestamp::UNIX_EPOCH, enqueued: 3, succeeded: 2, failed: 1 };
+        let chart = throughput(&[point]).to_string();
+        assert!(chart.contains("<td>00:00</td><td>3</td><td>2</td><td>1</td>"), "{chart}");
+        assert!(!chart.contains("style="), "the policy forbids styles in attributes");
+    }
+}

@@ -1,0 +1,112 @@
+//! What every page has around its content: where one is, who one is, what one may do.
+
+use jiff::Timestamp;
+
+use crate::assets;
+
+/// The pages that the menu leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    Overview,
+    Jobs,
+    Queues,
+}
+
+impl Place {
+    pub const ALL: [Self; 3] = [Self::Overview, Self::Jobs, Self::Queues];
+
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Overview => "Overview",
+            Self::Jobs => "Jobs",
+            Self::Queues => "Queues",
+        }
+    }
+
+    /// Its route.
+    pub fn path(self) -> &'static str {
+        match self {
+            Self::Overview => "/",
+            Self::Jobs => "/jobs",
+            Self::Queues => "/queues",
+        }
+    }
+
+    /// Its address as seen from the root of the pages.
+    pub(crate) fn link(self) -> &'static str {
+        &self.path()[1..]
+    }
+
+    /// The letter that leads there after `g`.
+    pub(crate) fn key(self) -> char {
+        match self {
+            Self::Overview => 'o',
+            Self::Jobs => 'j',
+            Self::Queues => 'q',
+        }
+    }
+}
+
+/// What the reader may do. A control that one may not use is not shown; the routes check again.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Can {
+    pub operate: bool,
+    pub enqueue: bool,
+    pub read_artifacts: bool,
+    pub read_logs: bool,
+    pub manage_dead_letters: bool,
+    pub manage_triggers: bool,
+    pub manage_tokens: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct Frame {
+    pub title: String,
+    /// The way from this page to the root of all pages, so that a proxy may put them anywhere.
+    pub root: String,
+    pub here: Option<Place>,
+    /// Those that the reader may open.
+    pub places: Vec<Place>,
+    pub who: String,
+    /// Whether there is a session to end.
+    pub signed_in: bool,
+    pub can: Can,
+    /// Unresolved dead letters, and whether there are more than were counted.
+    pub dead_letters: Option<(usize, bool)>,
+    pub now: Timestamp,
+    pub release: &'static str,
+}
+
+impl Frame {
+    pub(crate) fn assets(&self) -> &str {
+        &assets::VERSION
+    }
+
+    pub(crate) fn is_here(&self, place: &Place) -> bool {
+        self.here == Some(*place)
+    }
+}
+
+/// The way from a path of ours to the root.
+pub fn root_of(path: &str) -> String {
+    let depth = path.bytes().filter(|byte| *byte == b'/').count();
+    if depth <= 1 { "./".into() } else { "../".repeat(depth - 1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_find_their_root_from_any_depth() {
+        assert_eq!(["/", "/jobs", "/jobs/x", "/a/b/c"].map(root_of), ["./", "./", "../", "../../"]);
+    }
+
+    #[test]
+    fn no_two_pages_have_one_key() {
+        let mut keys: Vec<char> = Place::ALL.iter().map(|place| place.key()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), Place::ALL.len());
+    }
+}

@@ -1,0 +1,213 @@
+//! Small pieces of HTML that many pages share. Each escapes what it is given.
+
+use std::fmt::{self, Display, Write};
+
+use askama::filters::{Escaper, Html, HtmlSafe};
+use jiff::Timestamp;
+use serde_json::Value;
+use wire::RawValue;
+
+/// JSON that is shown whole; more is cut, and the page says where the rest is.
+const SHOWN_BYTES: usize = 24 * 1024;
+
+/// Text that is HTML already.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Markup(String);
+
+impl Markup {
+    pub(crate) fn new(html: String) -> Self {
+        Self(html)
+    }
+}
+
+impl Display for Markup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl HtmlSafe for Markup {}
+
+/// The text with nothing in it that a browser could take for markup, in content or in a quoted attribute.
+pub(crate) fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    let _ = Html.write_escaped_str(&mut escaped, text);
+    escaped
+}
+
+fn moment(at: &Timestamp, show: &str) -> Markup {
+    let utc = at.strftime("%Y-%m-%d %H:%M:%S");
+    let exact = at.strftime("%Y-%m-%dT%H:%M:%S.%3fZ");
+    Markup(format!("<time datetime=\"{exact}\" title=\"{utc} UTC\" data-show=\"{show}\">{utc} UTC</time>"))
+}
+
+/// A moment, shown in the reader's own time with UTC on hover.
+pub(crate) fn time(at: &Timestamp) -> Markup {
+    moment(at, "time")
+}
+
+/// The same, as how long ago or how far ahead it is.
+pub(crate) fn ago(at: &Timestamp) -> Markup {
+    moment(at, "ago")
+}
+
+pub(crate) fn opt_ago(at: &Option<Timestamp>) -> Markup {
+    at.as_ref().map_or_else(none, ago)
+}
+
+/// What stands where there is nothing.
+pub(crate) fn none() -> Markup {
+    Markup("<span class=\"none\" aria-label=\"none\">–</span>".into())
+}
+
+pub(crate) fn opt(text: &Option<String>) -> Markup {
+    text.as_ref().map_or_else(none, |text| Markup(escape(text)))
+}
+
+/// A number with its thousands apart.
+pub(crate) fn count(number: &i64) -> String {
+    let digits = number.unsigned_abs().to_string();
+    let mut text = String::from(if *number < 0 { "-" } else { "" });
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A length of time in the two units that matter.
+pub(crate) fn seconds(seconds: f64) -> String {
+    match seconds {
+        s if !s.is_finite() || s < 0.0 => "–".into(),
+        s if s < 0.9995 => format!("{:.0} ms", s * 1_000.0),
+        s if s < 9.95 => format!("{s:.1} s"),
+        s if s < 59.5 => format!("{s:.0} s"),
+        s => {
+            let whole = s.round() as u64;
+            let pair = |large: &str, a: u64, small: &str, b: u64| match b {
+                0 => format!("{a} {large}"),
+                b => format!("{a} {large} {b} {small}"),
+            };
+            match whole {
+                0..3_600 => pair("min", whole / 60, "s", whole % 60),
+                3_600..86_400 => pair("h", whole / 3_600, "min", whole % 3_600 / 60),
+                _ => pair("d", whole / 86_400, "h", whole % 86_400 / 3_600),
+            }
+        }
+    }
+}
+
+/// How long it took, or has taken until now.
+pub(crate) fn took(from: &Option<Timestamp>, to: &Option<Timestamp>) -> Markup {
+    match (from, to) {
+        (Some(from), Some(to)) => Markup(seconds(to.duration_since(*from).as_secs_f64().max(0.0))),
+        (Some(from), None) => moment(from, "elapsed"),
+        _ => none(),
+    }
+}
+
+/// The pill of a state. Its colour says no more than its word.
+pub(crate) fn state(state: &str) -> Markup {
+    let text = escape(state);
+    let class = if state.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') { state } else { "other" };
+    Markup(format!("<span class=\"state state-{class}\">{}</span>", text.replace('_', " ")))
+}
+
+/// A name as one segment of a path.
+pub(crate) fn segment(name: &str) -> String {
+    let mut encoded = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(char::from(byte)),
+            other => drop(write!(encoded, "%{other:02X}")),
+        }
+    }
+    encoded
+}
+
+/// The end of an id: its beginning is a time and much the same for all.
+pub(crate) fn short(id: &uuid::Uuid) -> String {
+    let id = id.to_string();
+    format!("…{}", &id[id.len() - 8..])
+}
+
+pub(crate) fn bytes(bytes: &i64) -> String {
+    let size = *bytes as f64;
+    match size {
+        s if s < 1_024.0 => format!("{bytes} B"),
+        s if s < 1_048_576.0 => format!("{:.1} KiB", s / 1_024.0),
+        s if s < 1_073_741_824.0 => format!("{:.1} MiB", s / 1_048_576.0),
+        s => format!("{:.2} GiB", s / 1_073_741_824.0),
+    }
+}
+
+/// JSON for people: indented, and cut where it would fill the page.
+pub(crate) fn json(value: &RawValue) -> String {
+    let parsed: Result<Value, _> = serde_json::from_str(value.get());
+    let pretty = parsed.and_then(|value| serde_json::to_string_pretty(&value));
+    cut(pretty.unwrap_or_else(|_| value.get().to_owned()), SHOWN_BYTES)
+}
+
+/// JSON as it came, for a field that sends it back.
+pub(crate) fn whole_json(value: &RawValue) -> String {
+    let parsed: Result<Value, _> = serde_json::from_str(value.get());
+    // Numbers that a program of ours cannot hold exactly stay as they were written.
+    match parsed.and_then(|parsed| Ok((serde_json::to_string(&parsed)?, serde_json::to_string_pretty(&parsed)?))) {
+        Ok((same, pretty)) if same == value.get() => pretty,
+        _ => value.get().to_owned(),
+    }
+}
+
+pub(crate) fn cut(mut text: String, most: usize) -> String {
+    if text.len() > most {
+        let end = (0..=most).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+        let rest = text.len() - end;
+        text.truncate(end);
+        let _ = write!(text, "\n… {} more", bytes(&(rest as i64)));
+    }
+    text
+}
+
+/// A link that a worker named: to a page of the web or to a route of ours, never to a script.
+pub(crate) fn link(root: &str, href: &str) -> Option<String> {
+    if href.starts_with("https://") || href.starts_with("http://") {
+        return Some(href.to_owned());
+    }
+    let path = href.strip_prefix('/').filter(|path| !path.starts_with(['/', '\\']))?;
+    Some(format!("{root}{path}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_become_markup() {
+        for text in ["<script>", "\"><img src=x onerror=alert(1)>", "' onmouseover='x", "&lt;"] {
+            let shown = escape(text);
+            assert!(!shown.contains(['<', '>', '"', '\'']), "{shown}");
+            assert!(!state(text).to_string().contains("<script"), "{text}");
+        }
+    }
+
+    #[test]
+    fn links_lead_to_the_web_or_to_routes_of_ours() {
+        assert_eq!(link("../", "/api/v1/jobs/x").as_deref(), Some("../api/v1/jobs/x"));
+        assert_eq!(link("./", "https://example.com/a").as_deref(), Some("https://example.com/a"));
+        for bad in ["javascript:alert(1)", "//evil.example", "/\\evil.example", "data:text/html,x", "", "jobs"] {
+            assert_eq!(link("./", bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn lengths_of_time_are_told_in_two_units() {
+        let told = [0.0, 0.25, 1.0, 9.0, 59.0, 60.0, 61.0, 3_599.6, 7_320.0, 90_000.0].map(seconds);
+        assert_eq!(
+            told,
+            ["0 ms", "250 ms", "1.0 s", "9.0 s", "59 s", "1 min", "1 min 1 s", "1 h", "2 h 2 min", "1 d 1 h"]
+        );
+        assert_eq!([0, 12, 1_234, -1_234_567].map(|number| count(&number)), ["0", "12", "1,234", "-1,234,567"]);
+    }
+}

@@ -1,0 +1,188 @@
+//! One job: its signal first, then what happened, what is in it, and what can be done about it.
+
+use askama::Template;
+use serde_json::Value;
+use wire::{ArtifactView, HistoryItem, JobView, NextAction, SignalView, WhyView};
+
+use crate::chart;
+use crate::frame::Frame;
+use crate::html::{self, Markup};
+
+/// Artifacts up to this size are shown on the page; larger ones are for downloading.
+const PREVIEW_BYTES: i64 = 256 * 1024;
+
+#[derive(Debug, Template)]
+#[template(path = "job.html")]
+pub struct JobPage {
+    pub frame: Frame,
+    pub job: JobView,
+    /// None once it was forgotten.
+    pub signal: Option<Signal>,
+    /// Of a job that neither runs nor has ended.
+    pub why: Option<WhyView>,
+    pub history: Vec<HistoryItem>,
+    pub artifacts: Vec<ArtifactView>,
+    /// The dead letter it left.
+    pub dead_letter: Option<uuid::Uuid>,
+}
+
+#[derive(Debug)]
+pub struct Signal {
+    pub view: SignalView,
+    /// Where it was told from.
+    pub source: &'static str,
+    pub from_cache: bool,
+}
+
+impl JobPage {
+    fn is_live(&self) -> bool {
+        !matches!(self.job.state.as_str(), "succeeded" | "failed" | "canceled")
+    }
+
+    fn is_hidden(&self, member: &str) -> bool {
+        self.job.redacted.iter().any(|hidden| hidden == member)
+    }
+
+    /// The error, unless the sentence above has told it.
+    fn untold_error(&self) -> Option<&wire::JobError> {
+        let error = self.job.error.as_ref()?;
+        let told = self.signal.as_ref().is_some_and(|signal| {
+            signal.view.summary.contains(&error.code) && signal.view.summary.contains(&error.message)
+        });
+        (!told).then_some(error)
+    }
+
+    fn eta(&self) -> Option<String> {
+        let eta = self.signal.as_ref()?.view.eta_seconds?;
+        let (p50, p90) = (html::seconds(eta.p50), html::seconds(eta.p90));
+        Some(if p50 == p90 { format!("about {p50}") } else { format!("{p50} to {p90}") })
+    }
+
+    /// What the same work is foretold to run into.
+    fn predicted(&self) -> Option<Predicted> {
+        let told: Value = serde_json::from_str(self.signal.as_ref()?.view.predicted.as_ref()?.get()).ok()?;
+        let text = |member: &str| told[member].as_str().map(str::to_owned);
+        Some(Predicted {
+            summary: text("summary")?,
+            suggested_action: text("suggested_action"),
+            remediation: text("remediation_url").and_then(|url| html::link(&self.frame.root, &url)),
+            confidence_pct: (told["confidence"].as_f64().unwrap_or(0.0) * 100.0).round() as i64,
+        })
+    }
+
+    /// Links that its worker named and that lead somewhere of their own; the rest of the page has the others.
+    fn said_actions(&self) -> Vec<(String, String)> {
+        let Some(signal) = &self.signal else { return Vec::new() };
+        let is_own = |action: &&NextAction| {
+            action.method.is_none()
+                && !action.href.starts_with("/api/v1/jobs/")
+                && !action.href.starts_with("/api/v1/queues/")
+        };
+        let link = |action: &NextAction| Some((html::link(&self.frame.root, &action.href)?, action.label.clone()));
+        signal.view.next_actions.iter().filter(is_own).filter_map(link).collect()
+    }
+
+    fn is_queue_paused(&self) -> bool {
+        self.why.as_ref().is_some_and(|why| why.reason == "queue_paused")
+    }
+
+    fn facts(&self) -> Vec<(&'static str, Markup)> {
+        let job = &self.job;
+        let root = &self.frame.root;
+        let text = |text: &str| Markup::new(html::escape(text));
+        let filtered = |name: &str, value: &str| {
+            let (address, shown) = (html::segment(value), html::escape(value));
+            Markup::new(format!("<a href=\"{root}jobs?{name}={address}\">{shown}</a>"))
+        };
+        let linked = |id: &uuid::Uuid| {
+            Markup::new(format!("<a class=\"id\" href=\"{root}jobs/{id}\" title=\"{id}\">{}</a>", html::short(id)))
+        };
+        let mut facts = vec![("Queue", filtered("queue", &job.queue)), ("Kind", filtered("kind", &job.kind))];
+        facts.extend(job.affinity.as_ref().map(|affinity| ("Affinity", filtered("affinity", affinity))));
+        facts.extend(job.subject.as_ref().map(|subject| ("Subject", filtered("subject", subject))));
+        facts.extend(job.process.as_ref().map(|process| ("Process", text(process))));
+        facts.push(("Attempt", Markup::new(format!("{} of {}", job.attempt, job.max_attempts))));
+        facts.extend((job.priority != 0).then(|| ("Priority", Markup::new(job.priority.to_string()))));
+        facts.push(("Created", html::time(&job.created_at)));
+        facts.push(("Due", html::time(&job.run_at)));
+        facts.extend(job.started_at.as_ref().map(|at| ("Started", html::time(at))));
+        facts.extend(job.finished_at.as_ref().map(|at| ("Finished", html::time(at))));
+        if job.started_at.is_some() {
+            facts.push(("Took", html::took(&job.started_at, &job.finished_at)));
+        }
+        facts.extend(job.run.as_ref().map(|run| ("Run", filtered("run", run))));
+        facts.extend(job.unique_key.as_ref().map(|key| ("Unique key", text(key))));
+        facts.extend(job.concurrency_key.as_ref().map(|key| ("Concurrency key", text(key))));
+        facts.extend(job.timeout_s.map(|seconds| ("Timeout", Markup::new(html::seconds(seconds as f64)))));
+        if !job.tags.is_empty() {
+            let tags: Vec<String> = job.tags.iter().map(|tag| filtered("tag", tag).to_string()).collect();
+            facts.push(("Tags", Markup::new(tags.join(", "))));
+        }
+        facts.push(("Made by", text(&job.principal)));
+        facts.extend(job.triggered_by.as_ref().filter(|by| *by != "api").map(|by| ("Triggered by", text(by))));
+        facts.extend(job.worker.as_ref().map(|worker| ("Worker", Markup::new(format!("<code>{worker}</code>")))));
+        facts.extend(job.parent.as_ref().map(|parent| ("Retry of", linked(parent))));
+        facts.extend(job.retried_as.as_ref().map(|again| ("Retried as", linked(again))));
+        facts.extend(job.webhook_url.as_ref().map(|url| ("Webhook", text(url))));
+        facts
+    }
+
+    fn artifact(&self, artifact: &ArtifactView) -> String {
+        format!("{}api/v1/jobs/{}/artifacts/{}", self.frame.root, self.job.id, html::segment(&artifact.name))
+    }
+
+    fn cli(&self) -> String {
+        format!("windlass job get {}", self.job.id)
+    }
+
+    /// The request that makes such a job again.
+    fn curl(&self) -> String {
+        let mut request = serde_json::Map::new();
+        let job = &self.job;
+        request.insert("queue".into(), job.queue.clone().into());
+        request.insert("kind".into(), job.kind.clone().into());
+        let payload = serde_json::from_str(job.payload.get()).unwrap_or(Value::Null);
+        request.insert("payload".into(), payload);
+        for (member, value) in
+            [("affinity", &job.affinity), ("subject", &job.subject), ("process", &job.process), ("run", &job.run)]
+        {
+            if let Some(value) = value {
+                request.insert(member.into(), value.clone().into());
+            }
+        }
+        if job.priority != 0 {
+            request.insert("priority".into(), job.priority.into());
+        }
+        if !job.tags.is_empty() {
+            request.insert("tags".into(), job.tags.clone().into());
+        }
+        // In single quotes nothing is special to a shell but the quote itself.
+        let body = Value::Object(request).to_string().replace('\'', "'\\''");
+        format!("curl -X POST \"$WINDLASS_URL/api/v1/jobs\" -H 'content-type: application/json' -d '{body}'")
+    }
+}
+
+struct Predicted {
+    summary: String,
+    suggested_action: Option<String>,
+    remediation: Option<String>,
+    confidence_pct: i64,
+}
+
+/// How an artifact may be shown: as text, as a picture that runs nothing, or not at all.
+fn preview(artifact: &ArtifactView) -> &'static str {
+    let essence = artifact.content_type.split(';').next().unwrap_or_default().trim();
+    match essence {
+        _ if artifact.size > PREVIEW_BYTES => "",
+        "image/png" | "image/jpeg" | "image/gif" | "image/webp" => "image",
+        "application/json" | "application/x-ndjson" | "application/yaml" => "text",
+        text if text.starts_with("text/") => "text",
+        _ if artifact.name == "log" => "text",
+        _ => "",
+    }
+}
+
+/// Whether the reader may open it: the log has a right of its own.
+fn readable(frame: &Frame, artifact: &ArtifactView) -> bool {
+    if artifact.name == "log" { frame.can.read_logs } else { frame.can.read_artifacts }
+}

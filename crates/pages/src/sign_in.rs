@@ -1,0 +1,19 @@
+//! The door: a token for a cookie.
+
+use askama::Template;
+
+use crate::assets;
+
+#[derive(Debug, Template)]
+#[template(path = "sign_in.html")]
+pub struct SignIn<'a> {
+    /// The page to go to afterwards.
+    pub next: &'a str,
+    pub wrong: Option<&'a str>,
+}
+
+impl SignIn<'_> {
+    fn assets(&self) -> &str {
+        &assets::VERSION
+    }
+}

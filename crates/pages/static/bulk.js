@@ -1,0 +1,174 @@
+// Rows that are chosen, what is done with all of them, and views that the reader keeps.
+import { call, toast } from "./call.js";
+import { sure } from "./act.js";
+import { refresh } from "./live.js";
+
+const MOST = 10000;
+const PAGE = 500;
+const AT_ONCE = 8;
+const UNDO_S = 5;
+const chosen = new Set();
+let all = false;
+
+export function start() {
+  views();
+  if (!document.getElementById("bulk")) return;
+  document.addEventListener("change", (event) => {
+    if (event.target.name === "pick") pick(event.target);
+    if (event.target.id === "pick-all") boxes().forEach((box) => { box.checked = event.target.checked; pick(box); });
+  });
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-bulk], #bulk-none, #bulk-matching");
+    if (!button) return;
+    if (button.id === "bulk-none") none();
+    else if (button.id === "bulk-matching") matching(button);
+    else run(button.dataset.bulk);
+  });
+  document.addEventListener("windlass:fresh", tell);
+}
+
+const boxes = () => [...document.querySelectorAll("input[name=pick]")];
+
+function pick(box) {
+  all = false;
+  if (box.checked) chosen.add(box.value); else chosen.delete(box.value);
+  tell();
+}
+
+function none() {
+  chosen.clear();
+  all = false;
+  tell();
+}
+
+function tell() {
+  boxes().forEach((box) => { box.checked = chosen.has(box.value); });
+  const bar = document.getElementById("bulk");
+  if (!bar) return;
+  bar.hidden = chosen.size === 0;
+  document.getElementById("bulk-count").textContent = `${chosen.size.toLocaleString("en")}${all ? " match and are" : ""} chosen`;
+}
+
+// A dry run: counts what matches, page by page and at most so many, and does nothing.
+async function matching(button) {
+  const query = new URLSearchParams(document.getElementById("bulk").dataset.query);
+  query.set("limit", PAGE);
+  button.disabled = true;
+  const ids = new Set();
+  try {
+    for (let cursor; ids.size < MOST;) {
+      if (cursor) query.set("cursor", cursor);
+      const page = await call("GET", `api/v1/jobs?${query}`);
+      page.items.forEach((job) => ids.add(job.id));
+      button.textContent = `${ids.size.toLocaleString("en")}…`;
+      cursor = page.next_cursor;
+      if (!cursor) break;
+    }
+    chosen.clear();
+    [...ids].slice(0, MOST).forEach((id) => chosen.add(id));
+    all = ids.size < MOST;
+    if (!all) toast(`More than ${MOST.toLocaleString("en")} match; the newest ${MOST.toLocaleString("en")} are chosen.`);
+  } catch (error) {
+    toast(error.message, { bad: true });
+  } finally {
+    button.disabled = false;
+    button.textContent = "All that match…";
+    tell();
+  }
+}
+
+const WORDS = { cancel: ["Cancel", "Canceling", "canceled"], retry: ["Retry", "Retrying", "retried"] };
+
+async function run(action) {
+  const ids = [...chosen];
+  const [verb, doing, done] = WORDS[action];
+  const many = ids.length.toLocaleString("en");
+  const jobs = ids.length === 1 ? "job" : "jobs";
+  if (!(await sure(`${verb} ${many} ${jobs}?`, verb, ids.length > 1 ? ids.length : undefined))) return;
+  if (!(await unlessUndone(`${doing} ${many} ${jobs}`))) return void toast("Nothing was done.");
+  none();
+  const told = toast(`${doing}…`, { lasts: 0 });
+  let good = 0, refused = 0, next = 0;
+  const worker = async () => {
+    while (next < ids.length) {
+      const id = ids[next++];
+      try {
+        await call("POST", `api/v1/jobs/${id}/${action}`);
+        good += 1;
+      } catch {
+        refused += 1;
+      }
+      told.say(`${doing}… ${good + refused} of ${many}`);
+    }
+  };
+  await Promise.all(Array.from({ length: AT_ONCE }, worker));
+  told.end();
+  toast(`${good} ${done}${refused ? `, ${refused} could not be` : ""}.`, { bad: good === 0 });
+  refresh();
+}
+
+// Nothing is sent until the time to undo has passed.
+function unlessUndone(what) {
+  return new Promise((resolve) => {
+    let left = UNDO_S;
+    const say = () => `${what} in ${left} s`;
+    const undo = () => { clearInterval(timer); resolve(false); };
+    const told = toast(say(), { action: "Undo", act: undo, lasts: 0 });
+    const timer = setInterval(() => {
+      left -= 1;
+      if (left > 0) return void told.say(say());
+      clearInterval(timer);
+      told.end();
+      resolve(true);
+    }, 1000);
+  });
+}
+
+// ---- saved views: addresses with a name, kept in this browser ----
+
+const KEPT = "windlass.views";
+
+function kept() {
+  try {
+    const list = JSON.parse(localStorage.getItem(KEPT) ?? "[]");
+    return Array.isArray(list) ? list.filter((view) => typeof view?.name === "string" && typeof view?.query === "string") : [];
+  } catch {
+    return [];
+  }
+}
+
+function keep(list) {
+  try {
+    localStorage.setItem(KEPT, JSON.stringify(list.slice(0, 30)));
+  } catch {
+    toast("This browser keeps nothing.", { bad: true });
+  }
+}
+
+function views() {
+  const place = document.getElementById("views");
+  if (!place) return;
+  place.dataset.keep = "";
+  place.replaceChildren(...kept().flatMap((view) => {
+    const link = document.createElement("a");
+    link.className = "chip";
+    link.href = `jobs${view.query.startsWith("?") ? view.query : ""}`;
+    link.textContent = `★ ${view.name}`;
+    const gone = document.createElement("button");
+    gone.type = "button";
+    gone.className = "quiet";
+    gone.textContent = "×";
+    gone.setAttribute("aria-label", `Forget the view ${view.name}`);
+    gone.addEventListener("click", () => { keep(kept().filter((other) => other.name !== view.name)); views(); });
+    return [link, gone];
+  }));
+  document.getElementById("save-view")?.addEventListener("click", () => {
+    const query = new URLSearchParams(location.search);
+    query.delete("cursor");
+    const shown = [...query].filter(([, value]) => value).map(([, value]) => value).join(" · ");
+    const name = shown.slice(0, 60) || "view";
+    keep([...kept().filter((view) => view.name !== name), { name, query: `?${query}` }]);
+    views();
+    toast(`Kept as “${name}” in this browser.`);
+  }, { once: true });
+}

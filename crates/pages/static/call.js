@@ -1,0 +1,48 @@
+// Asks the server, always by the same routes that programs use.
+export const root = new URL(document.documentElement.dataset.root, location.href);
+
+export class Refused extends Error {
+  constructor(problem) {
+    super(problem.detail || problem.title || "It did not work");
+    this.field = problem.field;
+    this.code = problem.code;
+  }
+}
+
+export async function call(method, path, body) {
+  const request = { method, headers: { accept: "application/json" }, credentials: "same-origin" };
+  if (body !== undefined) {
+    request.headers["content-type"] = "application/json";
+    request.body = JSON.stringify(body);
+  }
+  let answer;
+  try {
+    answer = await fetch(new URL(path, root), request);
+  } catch {
+    throw new Refused({ detail: "The server cannot be reached; nothing is known to have changed." });
+  }
+  const text = await answer.text();
+  const told = text ? JSON.parse(text) : null;
+  if (!answer.ok) throw new Refused(told ?? { detail: `The server said ${answer.status}.` });
+  return told;
+}
+
+const told = () => document.getElementById("toasts");
+
+export function toast(text, { bad = false, action, act, lasts = 5000 } = {}) {
+  const box = document.createElement("div");
+  box.className = bad ? "toast bad" : "toast";
+  const words = document.createElement("span");
+  words.textContent = text;
+  box.append(words);
+  if (action) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = action;
+    button.addEventListener("click", () => { box.remove(); act(); });
+    box.append(button);
+  }
+  told().append(box);
+  if (lasts) setTimeout(() => box.remove(), bad ? lasts * 2 : lasts);
+  return { say: (text) => { words.textContent = text; }, end: () => box.remove() };
+}

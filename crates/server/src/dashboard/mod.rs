@@ -1,0 +1,106 @@
+//! The dashboard: pages over the same operations that the JSON routes call, with the same rights.
+//!
+//! One file per page gathers what it shows; how that looks is the `pages` crate's. Pages only read. What changes something
+//! is a call of a JSON route by the page's script, so that there is one way in, one check and one history.
+
+mod assets;
+mod frame;
+mod job;
+mod jobs;
+mod overview;
+mod queues;
+
+use axum::extract::{FromRequestParts, Query, Request};
+use axum::http::header::{
+    ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS,
+};
+use axum::http::request::Parts;
+use axum::http::{HeaderName, HeaderValue, Method, Uri};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http_body_util::BodyExt;
+use pages::Template;
+use pages::error::ErrorPage;
+use pages::frame::root_of;
+use serde::de::DeserializeOwned;
+use utoipa_axum::router::OpenApiRouter;
+use wire::Problem;
+
+use crate::error::{ApiError, PROBLEM};
+use crate::extract::Params;
+use crate::state::AppState;
+
+/// Scripts and styles come from files of ours alone, and nothing inline runs, whatever a payload says.
+const POLICY: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; \
+     base-uri 'none'; frame-ancestors 'none'",
+);
+const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
+const OPENER: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
+
+pub(crate) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .merge(assets::routes())
+        .merge(overview::routes())
+        .merge(jobs::routes())
+        .merge(job::routes())
+        .merge(queues::routes())
+}
+
+/// A page on its way to a browser.
+pub(crate) fn shown(page: &impl Template) -> Response {
+    let html = page.render().expect("a string takes everything");
+    (headers(), html).into_response()
+}
+
+fn headers() -> [(HeaderName, HeaderValue); 6] {
+    [
+        (CONTENT_TYPE, HTML),
+        (CONTENT_SECURITY_POLICY, POLICY),
+        (CACHE_CONTROL, HeaderValue::from_static("no-store")),
+        (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+        // The browser must say that what a page of ours sends comes from here.
+        (REFERRER_POLICY, HeaderValue::from_static("same-origin")),
+        (OPENER, HeaderValue::from_static("same-origin")),
+    ]
+}
+
+/// A person who asked for a page is shown what went wrong as one.
+pub(crate) async fn refusals(request: Request, next: Next) -> Response {
+    let accepts = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
+    let is_page = request.method() == Method::GET
+        && !request.uri().path().starts_with("/api/")
+        && accepts.is_some_and(|accept| accept.contains("text/html"));
+    let root = root_of(request.uri().path());
+    let response = next.run(request).await;
+    if !is_page || response.headers().get(CONTENT_TYPE) != Some(&PROBLEM) {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    let bytes = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let problem: Problem = serde_json::from_slice(&bytes).unwrap_or_default();
+    let html = ErrorPage { root, problem }.render().expect("a string takes everything");
+    parts.headers.remove(CONTENT_LENGTH);
+    parts.headers.extend(headers());
+    Response::from_parts(parts, html.into())
+}
+
+/// Query parameters of a page: a form sends its empty fields too, and they ask for nothing.
+struct PageParams<T>(T);
+
+impl<T: DeserializeOwned> FromRequestParts<AppState> for PageParams<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+        let is_filled = |pair: &&str| pair.split_once('=').is_some_and(|(_, value)| !value.is_empty());
+        let filled: Vec<&str> = parts.uri.query().unwrap_or_default().split('&').filter(is_filled).collect();
+        let uri: Uri =
+            format!("/?{}", filled.join("&")).parse().map_err(|_| ApiError::invalid_query("", "unreadable"))?;
+        if let Ok(Query(query)) = Query::<T>::try_from_uri(&uri) {
+            return Ok(Self(query));
+        }
+        // What cannot be taken is refused in the words of every other route.
+        Params::<T>::from_request_parts(parts, state).await.map(|Params(query)| Self(query))
+    }
+}

@@ -1,0 +1,151 @@
+//! `/`: how it goes, and what wants attention.
+
+use axum::extract::State;
+use axum::http::Method;
+use axum::response::Response;
+use domain::limits::{OVERVIEW_FAILURES, OVERVIEW_OLD_S, OVERVIEW_QUEUES, OVERVIEW_WORKERS};
+use pages::chart::Point;
+use pages::overview::{Action, Concern, Overview, Slo};
+use pages::{Frame, Place};
+use store::workers::list::ListedWorker;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use wire::{FailureView, QueueView, TtfsSlo};
+
+use super::frame::Viewer;
+use super::shown;
+use crate::error::ApiError;
+use crate::extract::Params;
+use crate::http::v1;
+use crate::signal::escaped;
+use crate::state::AppState;
+use crate::validate::query::PageQuery;
+use crate::view;
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(page))
+}
+
+/// The overview.
+#[utoipa::path(get, path = "/", tag = "pages", operation_id = "home",
+    responses((status = 200, content_type = "text/html", body = String)))]
+async fn page(State(state): State<AppState>, viewer: Viewer) -> Result<Response, ApiError> {
+    let principal = &viewer.principal;
+    let tenant = principal.tenant;
+    let frame = viewer.frame(&state, Place::Overview, "Overview").await?;
+    let some = |limit: usize| Params(PageQuery { limit: Some(limit.to_string()), cursor: None });
+    let queues = v1::queues::list(State(state.clone()), principal.clone(), some(OVERVIEW_QUEUES)).await?.0.items;
+    let mut workers = state.store.list_workers(tenant, None, OVERVIEW_WORKERS + 1).await?;
+    let more_workers = workers.len() > OVERVIEW_WORKERS;
+    workers.truncate(OVERVIEW_WORKERS);
+    let throughput = state.store.throughput(tenant).await?;
+    let sums = throughput.sums();
+    let points = throughput.minutes.iter().zip(&sums).map(|(at, minute)| Point {
+        at: view::time(*at),
+        enqueued: minute.enqueued,
+        succeeded: minute.succeeded,
+        failed: minute.failed,
+    });
+    let failures = match principal.may(&Method::GET, "/api/v1/failures") {
+        true => v1::failures::list(State(state.clone()), principal.clone(), some(OVERVIEW_FAILURES)).await?.0.items,
+        false => Vec::new(),
+    };
+    let slo = v1::ttfs::slo(State(state.clone()), principal.clone()).await?.0;
+    let concerns = concerns(&frame, &queues, &workers, more_workers, &failures, &slo);
+    Ok(shown(&Overview {
+        totals: view::counts(&state.store.totals(tenant).await?),
+        queues,
+        workers: workers.len(),
+        more_workers,
+        points: points.collect(),
+        failures,
+        concerns,
+        slo: share(&slo),
+        frame,
+    }))
+}
+
+/// All surfaces of the last day together.
+fn share(slo: &TtfsSlo) -> Option<Slo> {
+    let sum = |figure: fn(&wire::TtfsSloHour) -> i64| slo.items.iter().map(figure).sum::<i64>();
+    let signals = sum(|hour| hour.total_signals);
+    let pct = |breaches: i64| (signals - breaches) as f64 * 100.0 / signals as f64;
+    (signals > 0).then(|| Slo {
+        signals,
+        p50_pct: pct(sum(|hour| hour.p50_breaches)),
+        p95_pct: pct(sum(|hour| hour.p95_breaches)),
+    })
+}
+
+fn concerns(
+    frame: &Frame,
+    queues: &[QueueView],
+    workers: &[ListedWorker],
+    more_workers: bool,
+    failures: &[FailureView],
+    slo: &TtfsSlo,
+) -> Vec<Concern> {
+    let mut concerns = Vec::new();
+    for queue in queues {
+        let name = &queue.name;
+        let waiting = queue.counts.queued;
+        let is_served = more_workers
+            || workers.iter().any(|listed| listed.worker.queues.iter().any(|served| served.as_str() == name));
+        let age_s = queue.oldest_waiting_at.map_or(0, |at| frame.now.duration_since(at).as_secs());
+        let seen = Concern {
+            grave: false,
+            what: String::new(),
+            more: None,
+            link: Some((format!("jobs?queue={}&state=queued", escaped(name)), "See them")),
+            action: None,
+            command: None,
+        };
+        if queue.paused {
+            let by = queue.paused_by.as_ref().map(|by| format!("by {by}"));
+            let said: Vec<String> = queue.paused_reason.iter().cloned().chain(by).collect();
+            let resume = Action {
+                label: "Resume",
+                call: format!("POST api/v1/queues/{}/resume", escaped(name)),
+                done: format!("{name} goes on"),
+            };
+            concerns.push(Concern {
+                grave: waiting > 0,
+                what: format!("{name} is paused, {waiting} wait"),
+                more: (!said.is_empty()).then(|| said.join(" · ")),
+                action: frame.can.operate.then_some(resume),
+                ..seen
+            });
+        } else if waiting > 0 && !is_served {
+            concerns.push(Concern {
+                grave: true,
+                what: format!("{waiting} wait in {name}, and no worker serves it"),
+                command: Some(format!("windlass work --queue {name} -- ./your-program")),
+                ..seen
+            });
+        } else if age_s > OVERVIEW_OLD_S {
+            concerns.push(Concern { what: format!("The oldest job in {name} has waited {} min", age_s / 60), ..seen });
+        }
+    }
+    for alert in &slo.alerts {
+        concerns.push(Concern {
+            grave: true,
+            what: format!("First signals on {}: {}", alert.surface, alert.detail),
+            more: None,
+            link: None,
+            action: None,
+            command: None,
+        });
+    }
+    for group in failures.iter().filter(|group| group.trend == "rising") {
+        concerns.push(Concern {
+            grave: false,
+            what: format!("{} is on the rise: {} in all", group.error_code, group.count),
+            more: Some(group.message_pattern.clone()),
+            link: Some((format!("jobs/{}", group.last_job_id), "See the last")),
+            action: None,
+            command: None,
+        });
+    }
+    concerns.sort_by_key(|concern| !concern.grave);
+    concerns
+}

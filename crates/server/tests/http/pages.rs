@@ -1,0 +1,157 @@
+//! The pages: whole, safe against whatever is in a job, cut to the reader's rights, and at home under any path.
+
+use axum::body::Body;
+use serde_json::json;
+use testkit::{Database, on_both};
+
+use crate::api::{Answer, Api, request};
+
+/// Markup, attribute, script, style and template in one; a browser must show it as it stands.
+pub(crate) const POLYGLOT: &str = "jaVasCript:/*-/*`/*'/*\"/**/(onerror=alert(1) )//</stYle/</titLe/</teXtarEa/</scRipt/--!><sVg/oNload=alert(2)//>{{7*7}}";
+
+fn html(answer: &Answer) -> String {
+    assert_eq!(answer.status, 200, "{:?}", answer.body);
+    assert_eq!(answer.header("content-type"), "text/html; charset=utf-8");
+    String::from_utf8(answer.body.to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn every_page_of_an_empty_and_of_a_busy_server_is_whole_and_has_a_strict_policy() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        for path in ["/", "/jobs", "/queues"] {
+            html(&api.get(path).await);
+        }
+        let (job, worker, epoch) = api.claimed("mail").await;
+        api.settle(
+            &worker,
+            json!({"job_id": job, "epoch": epoch, "outcome": "fail",
+            "error": {"code": "BOOM", "message": "it broke", "retryable": false}}),
+        )
+        .await;
+        api.job("mail").await;
+        let waiting = api.job("nobody").await;
+        for path in [
+            "/",
+            "/jobs",
+            "/jobs?state=failed&queue=&text=",
+            "/queues",
+            &format!("/jobs/{job}"),
+            &format!("/jobs/{waiting}"),
+        ] {
+            let answer = api.get(path).await;
+            let page = html(&answer);
+            assert!(page.trim_end().ends_with("</html>"), "{path}");
+            for forbidden in [" style=", " onclick=", "<script>", "<style", "href=\"/", "src=\"/"] {
+                assert!(!page.contains(forbidden), "{path} has {forbidden}");
+            }
+            let policy = answer.header("content-security-policy");
+            assert!(policy.contains("script-src 'self';") && policy.contains("default-src 'none'"), "{policy}");
+            assert!(!policy.contains("unsafe"), "{policy}");
+        }
+        let page = html(&api.get(&format!("/jobs/{job}")).await);
+        for expected in ["BOOM", "it broke", "data-call=\"POST api/v1/jobs/", "/retry\"", "Edit and retry", "attempt 1"]
+        {
+            assert!(page.contains(expected), "{expected}");
+        }
+        let page = html(&api.get(&format!("/jobs/{waiting}")).await);
+        assert!(page.contains("no live worker serves this queue and kind") && page.contains("/cancel\""));
+        let page = html(&api.get("/").await);
+        assert!(page.contains("no worker serves it") && page.contains("windlass work --queue nobody"), "{page}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_in_a_job_is_shown_and_never_runs() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let text: String = POLYGLOT.chars().take(100).collect();
+        let job = json!({"queue": "q", "kind": "k", "payload": {POLYGLOT: [POLYGLOT]}, "affinity": text, "subject": text,
+                         "run": text, "tags": [text], "unique_key": text, "concurrency_key": text});
+        let answer = api.post("/api/v1/jobs", job).await;
+        assert_eq!(answer.status, 202, "{:?}", answer.body);
+        let job = answer.json()["id"].as_str().unwrap().to_owned();
+        let worker = api.worker("q").await;
+        let claim = api.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1, "affinity": text})).await.json();
+        let epoch = claim["jobs"][0]["epoch"].as_i64().unwrap();
+        let signal = json!({"epoch": epoch, "summary": POLYGLOT, "diagnostics": {"x": POLYGLOT},
+            "next_actions": [{"label": text, "href": format!("/{text}")}, {"label": text, "href": "https://example.com/\"><script>"}]});
+        let put = api.put(&format!("/api/v1/jobs/{job}/signal"), signal).await;
+        assert_eq!(put.status, 200, "{:?}", put.body);
+        let paused = api.post("/api/v1/queues/q/pause", json!({"reason": POLYGLOT})).await;
+        assert_eq!(paused.status, 200, "{:?}", paused.body);
+        let look = async || {
+            for path in ["/".to_owned(), "/jobs".into(), "/queues".into(), format!("/jobs/{job}"),
+                         format!("/jobs?tag={}", text.replace('%', "%25").replace(['#', '&', ' ', '"', '`', '{', '}', '<', '>'], "+"))] {
+                let page = html(&api.get(&path).await).to_ascii_lowercase();
+                for live in ["<svg/onload", "</script/", "<script>", "javascript:/*-/*`/*'", "href=\"javascript"] {
+                    assert!(!page.contains(live), "{path} has {live}");
+                }
+            }
+        };
+        look().await;
+        api.settle(&worker, json!({"job_id": job, "epoch": epoch, "outcome": "fail",
+            "error": {"code": "x", "message": POLYGLOT, "retryable": false}})).await;
+        look().await;
+        assert!(html(&api.get(&format!("/jobs/{job}")).await).contains("&#60;sVg/oNload=alert(2)"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_reader_sees_no_control_that_is_not_its_own_and_nothing_beyond_its_rights() {
+    let api = Api::new(Database::sqlite().await).await;
+    let operator = api.caller(json!({"name": "o", "role": "operator"})).await;
+    let viewer = api.caller(json!({"name": "v", "role": "viewer"})).await;
+    let producer = api.caller(json!({"name": "p", "role": "producer"})).await;
+    let admin = api.caller(json!({"name": "a", "role": "admin"})).await;
+    let job = admin.job("q").await;
+    let page = html(&operator.get(&format!("/jobs/{job}")).await);
+    assert!(page.contains("/cancel\""));
+    let page = html(&viewer.get(&format!("/jobs/{job}")).await);
+    assert!(!page.contains("data-call") && !page.contains("secret"), "{page}");
+    assert!(page.contains("but not what is in it"));
+    assert!(!html(&viewer.get("/queues").await).contains("Pause"));
+    assert!(!html(&viewer.get("/jobs").await).contains("type=\"checkbox\""));
+    // Somebody else's job is no job, and what it may not open is not in its menu.
+    assert_eq!(producer.get(&format!("/jobs/{job}")).await.status, 404);
+    let page = html(&producer.get("/jobs").await);
+    assert!(!page.contains(&job) && !page.contains(">Queues"), "{page}");
+    assert_eq!(producer.get("/queues").await.status, 403);
+}
+
+#[tokio::test]
+async fn a_browser_is_shown_a_refusal_as_a_page_and_a_program_as_a_problem() {
+    let api = Api::new(Database::sqlite().await).await;
+    for (path, status) in
+        [("/jobs/nonsense", 404), ("/no/such/page", 404), ("/jobs?state=odd", 400), ("/jobs?x=1", 400)]
+    {
+        let asked = request("GET", path).header("accept", "text/html,*/*").body(Body::empty()).unwrap();
+        let answer = api.ask(asked).await;
+        assert_eq!(answer.status.as_u16(), status, "{path}");
+        assert_eq!(answer.header("content-type"), "text/html; charset=utf-8", "{path}");
+        assert!(String::from_utf8_lossy(&answer.body).contains("To the overview"));
+        assert!(!answer.header("content-security-policy").is_empty());
+        assert_eq!(api.get(path).await.header("content-type"), "application/problem+json", "{path}");
+    }
+}
+
+#[tokio::test]
+async fn files_of_the_pages_are_kept_by_browsers_until_they_change() {
+    let api = Api::new(Database::sqlite().await).await;
+    let page = html(&api.get("/jobs").await);
+    let address = page.split("href=\"./static/app.css").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+    let file = api.get(&format!("/static/app.css{address}")).await;
+    assert_eq!((file.status.as_u16(), file.header("content-type")), (200, "text/css; charset=utf-8"));
+    assert!(file.header("cache-control").contains("immutable"));
+    let unnamed = api.get("/static/live.js").await;
+    assert_eq!(unnamed.header("cache-control"), "no-cache");
+    let again = request("GET", "/static/live.js").header("if-none-match", unnamed.header("etag"));
+    assert_eq!(api.ask(again.body(Body::empty()).unwrap()).await.status, 304);
+    assert_eq!(api.get("/static/../Cargo.toml").await.status, 404);
+    // Without a token too: the page to sign in on needs them.
+    api.token(json!({"name": "a", "role": "admin"})).await;
+    assert_eq!(api.get("/static/app.js").await.status, 200);
+    assert_eq!(api.get("/jobs").await.status, 401);
+}

@@ -1,0 +1,285 @@
+"""What is clicked, and what it must have done."""
+
+import time
+
+from browser.server import Server, under_a_path
+from browser.webdriver import Browser, wait_for
+
+AXE = ""
+PICTURES = None
+PAGES = ["", "jobs", "queues"]
+# Markup, attribute, script, style and template in one.
+POLYGLOT = (
+    "jaVasCript:/*-/*`/*'/*\"/**/(window.ran=1 )//</stYle/</titLe/</teXtarEa/</scRipt/--!>"
+    "<sVg/oNload=window.ran=2//><img src=x onerror=window.ran=3>{{7*7}}"
+)
+
+
+def a_job_is_canceled_and_retried(driver):
+    with Server() as server, Browser(driver) as browser:
+        job = server.job()
+        browser.open(f"{server.url}/jobs/{job}")
+        browser.shows("no live worker serves this queue and kind")
+        browser.click("#cancel")
+        browser.click("#sure-yes")
+        wait_for("the job to be canceled", lambda: server.get(f"jobs/{job}")["state"] == "canceled")
+        # The page follows by itself.
+        browser.click("#retry")
+        wait_for("the page of the retry", lambda: job not in browser.address())
+        again = browser.address().rsplit("/", 1)[1]
+        assert server.get(f"jobs/{again}")["parent"] == job
+
+
+def a_failed_job_is_edited_and_retried(driver):
+    with Server() as server, Browser(driver) as browser:
+        job = server.failed_job()
+        browser.open(f"{server.url}/jobs/{job}")
+        browser.shows("it broke in two")
+        browser.click("#edit-retry")
+        browser.type("#edit textarea", "{not json")
+        browser.click("#edit button.primary")
+        browser.shows("This is not JSON")
+        browser.type("#edit textarea", '{"user": 8}')
+        browser.click("#edit button.primary")
+        wait_for("the page of the retry", lambda: job not in browser.address())
+        again = browser.address().rsplit("/", 1)[1]
+        assert server.get(f"jobs/{again}")["payload"] == {"user": 8}
+
+
+def a_queue_is_paused_with_a_reason_limited_and_resumed(driver):
+    with Server() as server, Browser(driver) as browser:
+        server.job()
+        server.put("queues/mail", {"timeout_s": 9, "phases": ["sort", "send"]})
+        browser.open(f"{server.url}/queues")
+        browser.click('[data-open="pause-mail"]')
+        browser.type("#pause-mail input", "the relay is down")
+        browser.click("#pause-mail button.primary")
+        wait_for("the queue to be paused", lambda: server.get("queues/mail")["paused"])
+        assert server.get("queues/mail")["paused_reason"] == "the relay is down"
+        browser.shows("the relay is down")
+        browser.click('[data-open="limits-mail"]')
+        browser.type("#limits-mail [name=concurrency]", "0")
+        browser.run("document.querySelector('#limits-mail [name=concurrency]').min = ''")
+        browser.click("#limits-mail button.primary")
+        browser.shows("concurrency must be")
+        browser.type("#limits-mail [name=concurrency]", "3")
+        browser.click("#limits-mail button.primary")
+        wait_for("the limit", lambda: server.get("queues/mail")["settings"].get("concurrency") == 3)
+        settings = server.get("queues/mail")["settings"]
+        assert (settings["timeout_s"], settings["phases"]) == (9, ["sort", "send"]), settings
+        browser.shows("3 at once")
+        # The overview has the same action beside what it complains of.
+        browser.open(f"{server.url}/")
+        browser.shows("mail is paused, 1 wait")
+        browser.click(".concerns form button")
+        wait_for("the queue to go on", lambda: not server.get("queues/mail")["paused"])
+        browser.shows("no worker serves it")
+
+
+def pages_are_live_without_a_reload_and_in_two_tabs(driver):
+    with Server() as server, Browser(driver) as browser:
+        job = server.job()
+        browser.open(f"{server.url}/jobs/{job}")
+        browser.run("window.mark = 1")
+        first = browser.tabs()[0]
+        second = browser.new_tab()
+        browser.open(f"{server.url}/jobs")
+        browser.run("window.mark = 1")
+        other = server.job()
+        browser.find(f"#job-{other}")
+        worker = server.worker("mail")
+        claimed = server.claim(worker)
+        assert claimed["id"] == job
+        server.put(f"jobs/{job}/signal", {"epoch": claimed["epoch"], "summary": "half of it is done", "progress": 0.5, "state": "working"})
+        wait_for("the row to work", lambda: browser.has(f'#job-{job}[data-state="working"]'))
+        browser.tab(first)
+        browser.shows("half of it is done")
+        server.settle(worker, claimed, "finish", result={"sent": True})
+        browser.shows("succeeded")
+        browser.find("#retry")
+        assert browser.run("return window.mark") == 1
+        browser.tab(second)
+        wait_for("the row to be done", lambda: browser.has(f'#job-{job}[data-state="succeeded"]'))
+        # Paused, it stays as it is; resumed, it catches up.
+        browser.click("#live")
+        server.settle(worker, server.claim(worker), "finish")
+        late = server.job()
+        wait_for("the word", lambda: browser.text("#live-word") == "Paused")
+        assert not browser.has(f"#job-{late}")
+        browser.click("#live")
+        browser.find(f"#job-{late}")
+        assert browser.run("return window.mark") == 1
+
+
+def many_jobs_are_canceled_by_number_unless_undone(driver):
+    with Server() as server, Browser(driver) as browser:
+        server.post("jobs/batch", {"jobs": [{"queue": "mail", "kind": "welcome"}] * 60 + [{"queue": "other", "kind": "k"}]})
+        browser.open(f"{server.url}/jobs?queue=mail")
+        waiting = lambda: server.get("queues/mail")["counts"]["queued"]
+        browser.click("#pick-all")
+        browser.shows("50 chosen")
+        browser.click("#bulk-matching")
+        browser.shows("60 match and are chosen")
+        browser.click('[data-bulk="cancel"]')
+        browser.type("#sure-number", "59")
+        assert browser.run("return document.getElementById('sure-yes').disabled")
+        browser.type("#sure-number", "60")
+        browser.click("#sure-yes")
+        browser.shows("Canceling 60 jobs in")
+        browser.click(".toast button")
+        browser.shows("Nothing was done.")
+        assert waiting() == 60
+        browser.click('[data-bulk="cancel"]')
+        browser.type("#sure-number", "60")
+        browser.click("#sure-yes")
+        wait_for("all to be canceled", lambda: waiting() == 0)
+        browser.shows("60 canceled")
+        assert server.get("queues/other")["counts"]["queued"] == 1
+
+
+def filters_views_palette_and_keys(driver):
+    with Server() as server, Browser(driver) as browser:
+        server.job(tags=["nightly"])
+        job = server.job("scans", "image.scan", subject="registry/api:1.4")
+        browser.open(f"{server.url}/jobs")
+        browser.type("[name=queue]", "scans")
+        browser.click("#filter > button")
+        wait_for("one row", lambda: browser.run("return document.querySelectorAll('#jobs tbody tr').length") == 1)
+        assert "queue=scans" in browser.address()
+        browser.click("#save-view")
+        browser.shows("★ scans")
+        browser.open(f"{server.url}/jobs")
+        browser.click("#views a")
+        wait_for("the view", lambda: "queue=scans" in browser.address())
+        browser.click(".chips a.chip")
+        wait_for("no filter", lambda: "queue=scans" not in browser.address())
+        browser.press("control", "k")
+        browser.type(".palette input", job)
+        browser.press("enter")
+        wait_for("the job", lambda: browser.address().endswith(job))
+        browser.press("g")
+        browser.press("q")
+        wait_for("the queues", lambda: browser.address().endswith("/queues"))
+        browser.press("?")
+        browser.shows("Keyboard shortcuts")
+
+
+def times_are_local_with_utc_beside_and_the_page_tells_its_own_first_signal(driver):
+    with Server() as server, Browser(driver) as browser:
+        job = server.job()
+        browser.open(f"{server.url}/jobs/{job}")
+        shown, utc, title = browser.run(
+            "const t = document.querySelector('.facts time'); return [t.textContent, t.dateTime, t.title]"
+        )
+        hour = int(utc[11:13])
+        assert title.endswith("UTC") and shown != title, (shown, title)
+        assert any(f"{(hour + ahead) % 24:02}:" in shown for ahead in (1, 2)), (shown, utc)
+        told = lambda: [item for item in server.get("ttfs/slo")["items"] if item["surface"] == "ui"]
+        wait_for("the page's own first signal", told)
+
+
+def nothing_that_came_from_a_user_runs(driver):
+    with Server() as server, Browser(driver) as browser:
+        pages = things_with_polyglots(server)
+        for width in (1280, 390):
+            browser.size(width, 900)
+            for page in pages:
+                browser.open(f"{server.url}/{page}")
+                browser.run("return new Promise((done) => setTimeout(done, 300))")
+                assert browser.run("return window.ran") is None, page
+                assert not browser.has("svg[onload], img[onerror], img[src=x], main script"), page
+                wide = browser.run("return document.documentElement.scrollWidth - innerWidth")
+                assert wide <= 0, f"/{page} is {wide} px too wide at {width}"
+                for entry in browser.log():
+                    assert entry["level"] != "SEVERE", (page, entry)
+
+
+def things_with_polyglots(server):
+    """A polyglot in every field that takes one; gives the pages to look at."""
+    name = POLYGLOT[:100]
+    job = server.job(affinity=name, subject=name, run=name, tags=[name], unique_key=name, concurrency_key=name)
+    server.post("jobs", {"queue": "q", "kind": "k", "payload": {POLYGLOT: [POLYGLOT, {POLYGLOT: POLYGLOT}]}})
+    worker = server.post("workers", {"name": name, "queues": ["q"], "affinities": [name]})["id"]
+    broken = server.job("q", affinity=name)
+    claimed = server.claim(worker)
+    signal = {"epoch": claimed["epoch"], "summary": POLYGLOT, "next_actions": [{"label": name, "href": "/" + name}, {"label": name, "href": "https://x.example/" + name}]}
+    server.put(f"jobs/{claimed['id']}/signal", signal)
+    error = {"code": name[:60], "message": POLYGLOT, "retryable": False}
+    server.settle(worker, claimed, "fail", error=error)
+    server.post("queues/mail/pause", {"reason": POLYGLOT})
+    return [*PAGES, f"jobs/{job}", f"jobs/{broken}"]
+
+
+def pages_work_under_a_path(driver):
+    with Server() as server, Browser(driver) as browser, under_a_path(server.url, "/tools/windlass") as url:
+        job = server.job()
+        browser.open(f"{url}/")
+        browser.click('#places a[data-key="j"]')
+        browser.click(f"#job-{job} a.id")
+        wait_for("the job's page", lambda: browser.address() == f"{url}/jobs/{job}")
+        browser.click("#cancel")
+        browser.click("#sure-yes")
+        wait_for("the job to be canceled", lambda: server.get(f"jobs/{job}")["state"] == "canceled")
+        browser.find("#retry")
+        assert not [entry for entry in browser.log() if entry["level"] == "SEVERE"]
+
+
+def pages_are_accessible_in_both_themes(driver):
+    with Server() as server, Browser(driver) as browser:
+        pages = full(server)
+        for theme in ("light", "dark"):
+            browser.theme(theme)
+            for page in pages:
+                browser.open(f"{server.url}/{page}")
+                browser.find("#main")
+                browser.run(AXE)
+                found = browser.run_async("const done = arguments[0]; axe.run().then((r) => done(r.violations)).catch((e) => done([{id: String(e), nodes: []}]))")
+                told = [(rule["id"], [node["html"][:160] for node in rule["nodes"][:3]]) for rule in found]
+                assert not told, f"/{page} in {theme}: {told}"
+
+
+def full(server):
+    """A little of everything; gives the pages to look at."""
+    failed = server.failed_job(subject="registry/api:1.4", tags=["nightly"])
+    waiting = server.job()
+    server.job("later", "digest", run_at=f"{time.gmtime().tm_year + 1}-01-01T00:00:00Z")
+    server.job("batch")
+    server.post("queues/mail/pause", {"reason": "the relay is down"})
+    worker = server.worker("batch")
+    claimed = server.claim(worker)
+    server.put(f"jobs/{claimed['id']}/signal", {"epoch": claimed["epoch"], "state": "working", "phase": "fetch", "progress": 0.4})
+    return [*PAGES, f"jobs/{failed}", f"jobs/{waiting}", f"jobs/{claimed['id']}"]
+
+
+def every_page_has_its_picture(driver):
+    if PICTURES is None:
+        return
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    with Server("--demo") as server, Browser(driver) as browser:
+        wait_for("something to have failed", lambda: server.get("jobs?state=failed&limit=1")["items"], 60)
+        failed = server.get("jobs?state=failed&limit=1")["items"][0]["id"]
+        server.post("queues/mail/pause", {"reason": "the relay is down"})
+        pages = {page or "overview": page for page in PAGES}
+        pages |= {"job": f"jobs/{failed}"}
+        for theme, width in (("light", 1280), ("dark", 1280), ("light", 390)):
+            browser.theme(theme)
+            browser.size(width, 900)
+            for name, page in pages.items():
+                browser.open(f"{server.url}/{page}")
+                browser.run("return new Promise((done) => setTimeout(done, 400))")
+                browser.picture(PICTURES / f"{name}-{'phone' if width < 600 else theme}.png")
+
+
+ALL = [
+    a_job_is_canceled_and_retried,
+    a_failed_job_is_edited_and_retried,
+    a_queue_is_paused_with_a_reason_limited_and_resumed,
+    pages_are_live_without_a_reload_and_in_two_tabs,
+    many_jobs_are_canceled_by_number_unless_undone,
+    filters_views_palette_and_keys,
+    times_are_local_with_utc_beside_and_the_page_tells_its_own_first_signal,
+    nothing_that_came_from_a_user_runs,
+    pages_work_under_a_path,
+    pages_are_accessible_in_both_themes,
+    every_page_has_its_picture,
+]
