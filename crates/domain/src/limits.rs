@@ -280,3 +280,5 @@ pub const OVERVIEW_QUEUES: usize = 200;
 pub const OVERVIEW_WORKERS: usize = 500;
 pub const OVERVIEW_FAILURES: usize = 5;
 pub const OVERVIEW_OLD_S: i64 = 300;
+/// Subjects on a page of the fleet: each is read whole, with how it stands with every process.
+pub const FLEET_ITEMS: usize = 30;

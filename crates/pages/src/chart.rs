@@ -105,6 +105,61 @@ fn table(points: &[Point]) -> String {
     table
 }
 
+/// A reading of one hour, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    pub at: Timestamp,
+    pub p50: i64,
+    pub p95: i64,
+}
+
+/// Two lines against their targets.
+pub(crate) fn readings(readings: &[Reading], targets: [i64; 2]) -> Markup {
+    let most = readings.iter().map(|reading| reading.p95).max().unwrap_or(0).max(targets[1]);
+    let top = round_up(most);
+    let plot = (HEIGHT - BOTTOM) as f64;
+    let high = |ms: i64| ms as f64 / top as f64 * (plot - 6.0);
+    let step = (WIDTH - LEFT) as f64 / readings.len().max(2).saturating_sub(1) as f64;
+    let mut svg = format!(
+        "<svg class=\"chart\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"Time to first signal by hour; the \
+         table after it has the figures\">"
+    );
+    for target in targets {
+        let y = plot - high(target);
+        let _ = write!(
+            svg,
+            "<line class=\"target\" x1=\"{LEFT}\" x2=\"{WIDTH}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
+             <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            LEFT - 6,
+            y + 3.5,
+            html::seconds(target as f64 / 1_000.0)
+        );
+    }
+    let mut table = String::from(
+        "<table class=\"unseen\"><caption>Time to first signal by hour</caption><thead><tr><th>Hour (UTC)</th><th>p50</th>\
+         <th>p95</th></tr></thead><tbody>",
+    );
+    let (mut middle, mut late) = (String::new(), String::new());
+    for (number, Reading { at, p50, p95 }) in readings.iter().enumerate() {
+        let x = LEFT as f64 + number as f64 * step;
+        let way = if number == 0 { 'M' } else { 'L' };
+        let _ = write!(middle, "{way}{x:.1} {:.1}", plot - high(*p50));
+        let _ = write!(late, "{way}{x:.1} {:.1}", plot - high(*p95));
+        let hour = at.strftime("%Y-%m-%d %H:00");
+        let _ = write!(table, "<tr><td>{hour}</td><td>{p50} ms</td><td>{p95} ms</td></tr>");
+        let _ = write!(
+            svg,
+            "<circle class=\"late\" cx=\"{x:.1}\" cy=\"{:.1}\" r=\"2.5\"><title>{hour} UTC: p50 {p50} ms, p95 {p95} ms</title></circle>",
+            plot - high(*p95)
+        );
+    }
+    let _ = write!(
+        svg,
+        "<path class=\"in\" d=\"{middle}\"/><path class=\"late\" d=\"{late}\"/></svg>{table}</tbody></table>"
+    );
+    Markup::new(svg)
+}
+
 /// A line in little room, with its newest figure in words.
 pub(crate) fn spark(figures: &[i64], label: String) -> Markup {
     let top = figures.iter().copied().max().unwrap_or(0).max(1) as f64;

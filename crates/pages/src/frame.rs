@@ -10,16 +10,50 @@ pub enum Place {
     Overview,
     Jobs,
     Queues,
+    Workers,
+    Subjects,
+    Failures,
+    DeadLetters,
+    Triggers,
+    Deliveries,
+    Signals,
+    History,
+    Tokens,
+    System,
 }
 
 impl Place {
-    pub const ALL: [Self; 3] = [Self::Overview, Self::Jobs, Self::Queues];
+    pub const ALL: [Self; 13] = [
+        Self::Overview,
+        Self::Jobs,
+        Self::Queues,
+        Self::Workers,
+        Self::Subjects,
+        Self::Failures,
+        Self::DeadLetters,
+        Self::Triggers,
+        Self::Deliveries,
+        Self::Signals,
+        Self::History,
+        Self::Tokens,
+        Self::System,
+    ];
 
     pub fn label(self) -> &'static str {
         match self {
             Self::Overview => "Overview",
             Self::Jobs => "Jobs",
             Self::Queues => "Queues",
+            Self::Workers => "Workers",
+            Self::Subjects => "Subjects",
+            Self::Failures => "Failures",
+            Self::DeadLetters => "Dead letters",
+            Self::Triggers => "Triggers",
+            Self::Deliveries => "Deliveries",
+            Self::Signals => "Signals",
+            Self::History => "History",
+            Self::Tokens => "Tokens",
+            Self::System => "System",
         }
     }
 
@@ -29,6 +63,16 @@ impl Place {
             Self::Overview => "/",
             Self::Jobs => "/jobs",
             Self::Queues => "/queues",
+            Self::Workers => "/workers",
+            Self::Subjects => "/subjects",
+            Self::Failures => "/failures",
+            Self::DeadLetters => "/dead-letters",
+            Self::Triggers => "/triggers",
+            Self::Deliveries => "/deliveries",
+            Self::Signals => "/signals",
+            Self::History => "/history",
+            Self::Tokens => "/tokens",
+            Self::System => "/system",
         }
     }
 
@@ -43,6 +87,16 @@ impl Place {
             Self::Overview => 'o',
             Self::Jobs => 'j',
             Self::Queues => 'q',
+            Self::Workers => 'w',
+            Self::Subjects => 's',
+            Self::Failures => 'f',
+            Self::DeadLetters => 'd',
+            Self::Triggers => 't',
+            Self::Deliveries => 'v',
+            Self::Signals => 'i',
+            Self::History => 'h',
+            Self::Tokens => 'k',
+            Self::System => 'y',
         }
     }
 }

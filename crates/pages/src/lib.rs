@@ -6,14 +6,24 @@
 
 pub mod assets;
 pub mod chart;
+pub mod dead_letters;
+pub mod deliveries;
 pub mod error;
+pub mod failures;
 pub mod frame;
+pub mod history;
 mod html;
 pub mod job;
 pub mod jobs;
 pub mod overview;
 pub mod queues;
 pub mod sign_in;
+pub mod signals;
+pub mod subjects;
+pub mod system;
+pub mod tokens;
+pub mod triggers;
+pub mod workers;
 
 pub use askama::Template;
 pub use frame::{Can, Frame, Place};

@@ -4,11 +4,21 @@
 //! is a call of a JSON route by the page's script, so that there is one way in, one check and one history.
 
 mod assets;
+mod dead_letters;
+mod deliveries;
+mod failures;
 mod frame;
+mod history;
 mod job;
 mod jobs;
 mod overview;
 mod queues;
+mod signals;
+mod subjects;
+mod system;
+mod tokens;
+mod triggers;
+mod workers;
 
 use axum::extract::{FromRequestParts, Query, Request};
 use axum::http::header::{
@@ -46,6 +56,16 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(jobs::routes())
         .merge(job::routes())
         .merge(queues::routes())
+        .merge(workers::routes())
+        .merge(subjects::routes())
+        .merge(failures::routes())
+        .merge(dead_letters::routes())
+        .merge(triggers::routes())
+        .merge(deliveries::routes())
+        .merge(signals::routes())
+        .merge(history::routes())
+        .merge(tokens::routes())
+        .merge(system::routes())
 }
 
 /// A page on its way to a browser.

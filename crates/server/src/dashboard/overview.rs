@@ -65,6 +65,10 @@ async fn page(State(state): State<AppState>, viewer: Viewer) -> Result<Response,
     }))
 }
 
+fn waits(jobs: i64) -> String {
+    if jobs == 1 { "1 job waits".into() } else { format!("{jobs} jobs wait") }
+}
+
 /// All surfaces of the last day together.
 fn share(slo: &TtfsSlo) -> Option<Slo> {
     let sum = |figure: fn(&wire::TtfsSloHour) -> i64| slo.items.iter().map(figure).sum::<i64>();
@@ -110,7 +114,7 @@ fn concerns(
             };
             concerns.push(Concern {
                 grave: waiting > 0,
-                what: format!("{name} is paused, {waiting} wait"),
+                what: format!("{name} is paused, {}", waits(waiting)),
                 more: (!said.is_empty()).then(|| said.join(" · ")),
                 action: frame.can.operate.then_some(resume),
                 ..seen
@@ -118,7 +122,7 @@ fn concerns(
         } else if waiting > 0 && !is_served {
             concerns.push(Concern {
                 grave: true,
-                what: format!("{waiting} wait in {name}, and no worker serves it"),
+                what: format!("{} in {name}, and no worker serves it", waits(waiting)),
                 command: Some(format!("windlass work --queue {name} -- ./your-program")),
                 ..seen
             });
@@ -126,12 +130,24 @@ fn concerns(
             concerns.push(Concern { what: format!("The oldest job in {name} has waited {} min", age_s / 60), ..seen });
         }
     }
+    if let Some((many, more)) = frame.dead_letters.filter(|(many, _)| *many > 0) {
+        let letters = if many == 1 { "dead letter waits" } else { "dead letters wait" };
+        let plus = if more { "+" } else { "" };
+        concerns.push(Concern {
+            grave: true,
+            what: format!("{many}{plus} {letters} for somebody"),
+            more: None,
+            link: Some(("dead-letters".into(), "See them")),
+            action: None,
+            command: None,
+        });
+    }
     for alert in &slo.alerts {
         concerns.push(Concern {
             grave: true,
             what: format!("First signals on {}: {}", alert.surface, alert.detail),
             more: None,
-            link: None,
+            link: Some(("signals".into(), "See the charts")),
             action: None,
             command: None,
         });
@@ -141,7 +157,7 @@ fn concerns(
             grave: false,
             what: format!("{} is on the rise: {} in all", group.error_code, group.count),
             more: Some(group.message_pattern.clone()),
-            link: Some((format!("jobs/{}", group.last_job_id), "See the last")),
+            link: Some((format!("failures#group-{}", group.group_id), "See the group")),
             action: None,
             command: None,
         });

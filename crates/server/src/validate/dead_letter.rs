@@ -18,21 +18,21 @@ use crate::validate::query;
 pub(crate) struct DeadLetterQuery {
     /// `false` for those nobody has dealt with, `true` for the others.
     #[param(value_type = Option<bool>)]
-    resolved: Option<String>,
-    source: Option<String>,
+    pub(crate) resolved: Option<String>,
+    pub(crate) source: Option<String>,
     #[param(value_type = Option<Uuid>)]
-    trigger_id: Option<String>,
+    pub(crate) trigger_id: Option<String>,
     #[param(value_type = Option<Uuid>)]
-    job_id: Option<String>,
-    queue: Option<String>,
-    kind: Option<String>,
-    error_code: Option<String>,
+    pub(crate) job_id: Option<String>,
+    pub(crate) queue: Option<String>,
+    pub(crate) kind: Option<String>,
+    pub(crate) error_code: Option<String>,
     /// Written at this time or later.
     #[param(value_type = Option<String>, format = DateTime)]
-    since: Option<String>,
+    pub(crate) since: Option<String>,
     /// Written before this time.
     #[param(value_type = Option<String>, format = DateTime)]
-    until: Option<String>,
+    pub(crate) until: Option<String>,
     /// Items on a page: 1 to 500, 50 unless set.
     #[param(value_type = Option<u32>)]
     pub(crate) limit: Option<String>,

@@ -52,9 +52,9 @@ pub(crate) struct DeliveryQuery {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct SubjectQuery {
-    kind: Option<String>,
+    pub(crate) kind: Option<String>,
     /// The beginning of the id.
-    prefix: Option<String>,
+    pub(crate) prefix: Option<String>,
     /// Items on a page: 1 to 500, 50 unless set.
     #[param(value_type = Option<u32>)]
     pub(crate) limit: Option<String>,

@@ -9,6 +9,23 @@ use crate::api::{Answer, Api, request};
 /// Markup, attribute, script, style and template in one; a browser must show it as it stands.
 pub(crate) const POLYGLOT: &str = "jaVasCript:/*-/*`/*'/*\"/**/(onerror=alert(1) )//</stYle/</titLe/</teXtarEa/</scRipt/--!><sVg/oNload=alert(2)//>{{7*7}}";
 
+/// Every page that stands for itself.
+const PAGES: [&str; 13] = [
+    "/",
+    "/jobs",
+    "/queues",
+    "/workers",
+    "/subjects",
+    "/failures",
+    "/dead-letters",
+    "/triggers",
+    "/deliveries",
+    "/signals",
+    "/history",
+    "/tokens",
+    "/system",
+];
+
 fn html(answer: &Answer) -> String {
     assert_eq!(answer.status, 200, "{:?}", answer.body);
     assert_eq!(answer.header("content-type"), "text/html; charset=utf-8");
@@ -19,7 +36,7 @@ fn html(answer: &Answer) -> String {
 async fn every_page_of_an_empty_and_of_a_busy_server_is_whole_and_has_a_strict_policy() {
     on_both(async |db| {
         let api = Api::new(db).await;
-        for path in ["/", "/jobs", "/queues"] {
+        for path in PAGES {
             html(&api.get(path).await);
         }
         let (job, worker, epoch) = api.claimed("mail").await;
@@ -31,14 +48,21 @@ async fn every_page_of_an_empty_and_of_a_busy_server_is_whole_and_has_a_strict_p
         .await;
         api.job("mail").await;
         let waiting = api.job("nobody").await;
-        for path in [
-            "/",
-            "/jobs",
+        let selector = json!({"all": [{"fact": "os", "exists": true}]});
+        let process = json!({"selector": selector, "queue": "fleet", "kind": "patch"});
+        assert_eq!(api.put("/api/v1/processes/patch", process).await.status, 200);
+        assert_eq!(api.put("/api/v1/subjects/web-01", json!({"facts": {"os": "debian12"}})).await.status, 200);
+        let trigger = json!({"name": "nightly", "source": "cron", "filter": {"schedule": "0 3 * * *"},
+                             "target": {"job": {"queue": "reports", "kind": "nightly"}}});
+        assert_eq!(api.post("/api/v1/triggers", trigger).await.status, 201);
+        let more = [
             "/jobs?state=failed&queue=&text=",
-            "/queues",
-            &format!("/jobs/{job}"),
-            &format!("/jobs/{waiting}"),
-        ] {
+            "/dead-letters?resolved=true",
+            "/deliveries?state=failed",
+            "/subjects/web-01",
+        ];
+        let ids = [format!("/jobs/{job}"), format!("/jobs/{waiting}"), format!("/dead-letters?job_id={job}")];
+        for path in PAGES.into_iter().chain(more).chain(ids.iter().map(String::as_str)) {
             let answer = api.get(path).await;
             let page = html(&answer);
             assert!(page.trim_end().ends_with("</html>"), "{path}");
@@ -56,7 +80,12 @@ async fn every_page_of_an_empty_and_of_a_busy_server_is_whole_and_has_a_strict_p
         }
         let page = html(&api.get(&format!("/jobs/{waiting}")).await);
         assert!(page.contains("no live worker serves this queue and kind") && page.contains("/cancel\""));
+        let page = html(&api.get("/dead-letters").await);
+        assert!(page.contains("BOOM") && page.contains("/replay\""), "{page}");
+        let page = html(&api.get("/triggers").await);
+        assert_eq!(page.matches("data-show=\"time\"").count(), 5, "the next five fires: {page}");
         let page = html(&api.get("/").await);
+        assert!(page.contains("1 dead letter waits"), "{page}");
         assert!(page.contains("no worker serves it") && page.contains("windlass work --queue nobody"), "{page}");
     })
     .await;
@@ -82,8 +111,9 @@ async fn what_is_in_a_job_is_shown_and_never_runs() {
         let paused = api.post("/api/v1/queues/q/pause", json!({"reason": POLYGLOT})).await;
         assert_eq!(paused.status, 200, "{:?}", paused.body);
         let look = async || {
-            for path in ["/".to_owned(), "/jobs".into(), "/queues".into(), format!("/jobs/{job}"),
-                         format!("/jobs?tag={}", text.replace('%', "%25").replace(['#', '&', ' ', '"', '`', '{', '}', '<', '>'], "+"))] {
+            let encoded: String = text.bytes().map(|byte| format!("%{byte:02X}")).collect();
+            let more = [format!("/jobs/{job}"), format!("/jobs?tag={encoded}")];
+            for path in PAGES.map(str::to_owned).into_iter().chain(more) {
                 let page = html(&api.get(&path).await).to_ascii_lowercase();
                 for live in ["<svg/onload", "</script/", "<script>", "javascript:/*-/*`/*'", "href=\"javascript"] {
                     assert!(!page.contains(live), "{path} has {live}");

@@ -6,4 +6,5 @@ pub mod fold_counters;
 pub mod health;
 pub mod promote;
 pub mod prunings;
+pub mod size;
 pub mod unpark;

@@ -37,7 +37,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 /// Lists dead letters, newest first.
 #[utoipa::path(get, path = "/dead-letters", tag = "dead_letters", params(DeadLetterQuery),
     responses((status = 200, body = Page<DeadLetterView>)))]
-async fn list(
+pub(crate) async fn list(
     State(state): State<AppState>,
     principal: Principal,
     Params(query): Params<DeadLetterQuery>,

@@ -28,7 +28,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 /// Lists deliveries, newest first.
 #[utoipa::path(get, path = "/deliveries", tag = "deliveries", params(DeliveryQuery),
     responses((status = 200, body = Page<DeliveryView>)))]
-async fn list(
+pub(crate) async fn list(
     State(state): State<AppState>,
     principal: Principal,
     Params(query): Params<DeliveryQuery>,

@@ -2,23 +2,23 @@
 
 pub(crate) mod artifacts;
 mod calls;
-mod dead_letters;
-mod deliveries;
+pub(crate) mod dead_letters;
+pub(crate) mod deliveries;
 mod events;
 pub(crate) mod failures;
 pub(crate) mod jobs;
 mod kv;
-mod processes;
+pub(crate) mod processes;
 pub(crate) mod queues;
 mod signals;
-mod signatures;
+pub(crate) mod signatures;
 mod streams;
-mod subjects;
-mod tasks;
+pub(crate) mod subjects;
+pub(crate) mod tasks;
 pub(crate) mod tokens;
-mod triggers;
+pub(crate) mod triggers;
 pub(crate) mod ttfs;
-mod workers;
+pub(crate) mod workers;
 
 use utoipa_axum::router::OpenApiRouter;
 

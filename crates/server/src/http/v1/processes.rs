@@ -26,7 +26,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 /// Lists processes by name, with their figures.
 #[utoipa::path(get, path = "/processes", tag = "processes", params(PageQuery),
     responses((status = 200, body = Page<ProcessView>)))]
-async fn list(
+pub(crate) async fn list(
     State(state): State<AppState>,
     principal: Principal,
     Params(query): Params<PageQuery>,

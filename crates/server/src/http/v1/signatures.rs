@@ -89,7 +89,7 @@ async fn find(
 /// One signature.
 #[utoipa::path(get, path = "/signatures/{id}", tag = "signatures", params(("id" = Uuid, Path)),
     responses((status = 200, body = SignatureView)))]
-async fn get(
+pub(crate) async fn get(
     State(state): State<AppState>,
     principal: Principal,
     PathId(id): PathId,

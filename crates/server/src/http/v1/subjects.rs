@@ -39,7 +39,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 /// Lists subjects by id.
 #[utoipa::path(get, path = "/subjects", tag = "subjects", params(SubjectQuery),
     responses((status = 200, body = Page<SubjectView>)))]
-async fn list(
+pub(crate) async fn list(
     State(state): State<AppState>,
     principal: Principal,
     Params(query): Params<SubjectQuery>,
@@ -58,7 +58,7 @@ async fn list(
 /// One subject, with what is being done to it and how it stands with each process.
 #[utoipa::path(get, path = "/subjects/{id}", tag = "subjects", params(("id" = String, Path)),
     responses((status = 200, body = SubjectView)))]
-async fn get(
+pub(crate) async fn get(
     State(state): State<AppState>,
     principal: Principal,
     PathSubject(id): PathSubject,
@@ -111,7 +111,7 @@ async fn delete(
 /// Everything done to a subject, newest first; also after its deletion.
 #[utoipa::path(get, path = "/subjects/{id}/history", tag = "subjects", params(("id" = String, Path), PageQuery),
     responses((status = 200, body = Page<TimelineItem>)))]
-async fn history(
+pub(crate) async fn history(
     State(state): State<AppState>,
     principal: Principal,
     PathSubject(id): PathSubject,

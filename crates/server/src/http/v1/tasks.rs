@@ -23,7 +23,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 
 /// Lists the background tasks of this node, how they went, and what was pruned lately.
 #[utoipa::path(get, path = "/tasks", tag = "tasks", responses((status = 200, body = TasksView)))]
-async fn list(State(state): State<AppState>, principal: Principal) -> Result<Json<TasksView>, ApiError> {
+pub(crate) async fn list(State(state): State<AppState>, principal: Principal) -> Result<Json<TasksView>, ApiError> {
     let items = state.engine.tasks().into_iter().map(task).collect();
     // They are of the whole database: how much another tenant had is no business of a guest's.
     let of_the_house = matches!(principal.tenant, TenantId::SYSTEM | TenantId::DEFAULT);

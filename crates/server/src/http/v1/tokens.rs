@@ -64,18 +64,18 @@ pub(crate) async fn make(store: &Store, maker: Maker, request: TokenRequest) -> 
 #[into_params(parameter_in = Query)]
 pub(crate) struct TokenQuery {
     /// Another tenant's; for admins of the tenant `system`.
-    tenant: Option<String>,
+    pub(crate) tenant: Option<String>,
     /// Items on a page: 1 to 500, 50 unless set.
     #[param(value_type = Option<u32>)]
-    limit: Option<String>,
+    pub(crate) limit: Option<String>,
     /// `next_cursor` of the page before.
-    cursor: Option<String>,
+    pub(crate) cursor: Option<String>,
 }
 
 /// Lists tokens, newest first, those that have ended among them.
 #[utoipa::path(get, path = "/tokens", tag = "tokens", params(TokenQuery),
     responses((status = 200, body = Page<TokenView>)))]
-async fn list(
+pub(crate) async fn list(
     State(state): State<AppState>,
     principal: Principal,
     Params(query): Params<TokenQuery>,

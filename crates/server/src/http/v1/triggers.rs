@@ -37,7 +37,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 /// Lists triggers, newest first.
 #[utoipa::path(get, path = "/triggers", tag = "triggers", params(PageQuery),
     responses((status = 200, body = Page<TriggerView>)))]
-async fn list(
+pub(crate) async fn list(
     State(state): State<AppState>,
     principal: Principal,
     Params(query): Params<PageQuery>,

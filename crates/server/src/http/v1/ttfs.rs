@@ -47,15 +47,15 @@ async fn record(
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct SummaryQuery {
+pub(crate) struct SummaryQuery {
     /// `hour` (seven days, split by cache hit) or `day` (ninety days); `hour` unless set.
-    by: Option<String>,
+    pub(crate) by: Option<String>,
 }
 
 /// The rollups, newest first.
 #[utoipa::path(get, path = "/ttfs/summary", tag = "ttfs", params(SummaryQuery),
     responses((status = 200, body = Page<TtfsSummary>)))]
-async fn summary(
+pub(crate) async fn summary(
     State(state): State<AppState>,
     principal: Principal,
     Params(query): Params<SummaryQuery>,

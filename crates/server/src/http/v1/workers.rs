@@ -57,7 +57,7 @@ async fn register(
 /// Lists living workers, newest first.
 #[utoipa::path(get, path = "/workers", tag = "workers", params(PageQuery),
     responses((status = 200, body = Page<WorkerView>)))]
-async fn list(
+pub(crate) async fn list(
     State(state): State<AppState>,
     principal: Principal,
     Params(query): Params<PageQuery>,

@@ -1,0 +1,21 @@
+//! Tokens: who may do what. A new one is shown once.
+
+use askama::Template;
+use wire::{Page, TokenView};
+
+use crate::frame::Frame;
+use crate::html;
+
+#[derive(Debug, Template)]
+#[template(path = "tokens.html")]
+pub struct Tokens {
+    pub frame: Frame,
+    pub page: Page<TokenView>,
+    /// Role and what it brings, in a few words.
+    pub roles: Vec<(&'static str, String)>,
+    pub grantable: Vec<&'static str>,
+}
+
+fn queues(token: &TokenView) -> String {
+    token.queues.as_ref().map_or_else(|| "all".into(), |queues| queues.join(", "))
+}

@@ -1,0 +1,53 @@
+//! `/system`: the machine room.
+
+use axum::extract::State;
+use axum::response::Response;
+use domain::TenantId;
+use pages::Place;
+use pages::system::{DatabaseState, System, Wasted};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::frame::Viewer;
+use super::shown;
+use crate::error::ApiError;
+use crate::http::v1;
+use crate::state::AppState;
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(page))
+}
+
+/// The database, the tasks of this node, what was pruned.
+#[utoipa::path(get, path = "/system", tag = "pages", operation_id = "system",
+    responses((status = 200, content_type = "text/html", body = String)))]
+async fn page(State(state): State<AppState>, viewer: Viewer) -> Result<Response, ApiError> {
+    let principal = &viewer.principal;
+    let frame = viewer.frame(&state, Place::System, "System").await?;
+    let tasks = v1::tasks::list(State(state.clone()), principal.clone()).await?.0;
+    // It is all tenants' database: how large it is, is no business of a guest's.
+    let of_the_house = matches!(principal.tenant, TenantId::SYSTEM | TenantId::DEFAULT);
+    let database = if of_the_house { Some(database(&state).await?) } else { None };
+    Ok(shown(&System { frame, tasks, database }))
+}
+
+async fn database(state: &AppState) -> Result<DatabaseState, ApiError> {
+    let store = &state.store;
+    let size = store.size().await?;
+    let (clock_skew_ms, oldest_transaction_s) = store.clock_skew_and_oldest_transaction().await?;
+    let wal_bytes = store.sqlite_path().map(|path| {
+        let mut wal = path.as_os_str().to_owned();
+        wal.push("-wal");
+        std::fs::metadata(wal).map_or(0, |file| file.len() as i64)
+    });
+    Ok(DatabaseState {
+        engine: if store.is_postgres() { "PostgreSQL" } else { "SQLite" },
+        bytes: size.bytes,
+        wasted: if store.is_postgres() { Wasted::Rows(size.dead_rows) } else { Wasted::Bytes(size.free_bytes) },
+        wal_bytes,
+        schema: store::migrate::MIGRATIONS.len(),
+        clock_skew_ms,
+        oldest_transaction_s,
+        largest: size.largest,
+    })
+}

@@ -1,0 +1,33 @@
+//! `/triggers`: what starts by itself, and when.
+
+use axum::extract::State;
+use axum::response::Response;
+use pages::Place;
+use pages::triggers::Triggers;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::frame::Viewer;
+use super::{PageParams, shown};
+use crate::error::ApiError;
+use crate::extract::Params;
+use crate::http::v1;
+use crate::state::AppState;
+use crate::validate::query::PageQuery;
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(page))
+}
+
+/// Triggers and schedules.
+#[utoipa::path(get, path = "/triggers", tag = "pages", operation_id = "triggers", params(PageQuery),
+    responses((status = 200, content_type = "text/html", body = String)))]
+async fn page(
+    State(state): State<AppState>,
+    viewer: Viewer,
+    PageParams(query): PageParams<PageQuery>,
+) -> Result<Response, ApiError> {
+    let frame = viewer.frame(&state, Place::Triggers, "Triggers").await?;
+    let page = v1::triggers::list(State(state), viewer.principal, Params(query)).await?.0;
+    Ok(shown(&Triggers { frame, page }))
+}
