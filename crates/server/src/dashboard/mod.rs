@@ -102,7 +102,9 @@ pub(crate) async fn refusals(request: Request, next: Next) -> Response {
     let problem: Problem = serde_json::from_slice(&bytes).unwrap_or_default();
     let html = ErrorPage { root, problem }.render().expect("a string takes everything");
     parts.headers.remove(CONTENT_LENGTH);
-    parts.headers.extend(headers());
+    for (name, value) in headers() {
+        parts.headers.insert(name, value);
+    }
     Response::from_parts(parts, html.into())
 }
 
