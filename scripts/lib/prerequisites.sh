@@ -27,6 +27,9 @@ sqlite3         sqlite3           command -v sqlite3
 strace          strace            command -v strace
 libfaketime     libfaketime       ls /usr/lib/*/faketime/libfaketime.so.1
 swaks           swaks             command -v swaks
+dockerd         docker.io         command -v dockerd
+ip              iproute2          command -v ip
+busybox         busybox-static    busybox --list
 python3         python3           command -v python3
 python3-venv    python3-venv      python3 -c 'import ensurepip, venv'
 node            nodejs            command -v node

@@ -282,3 +282,66 @@ pub const OVERVIEW_FAILURES: usize = 5;
 pub const OVERVIEW_OLD_S: i64 = 300;
 /// Subjects on a page of the fleet: each is read whole, with how it stands with every process.
 pub const FLEET_ITEMS: usize = 30;
+/// A runtime's name is part of its container's name and of a path.
+pub const RUNTIME_NAME_BYTES: usize = 63;
+pub const IMAGE_REF_BYTES: usize = 512;
+pub const RUNTIME_ARGUMENTS: usize = 256;
+pub const RUNTIME_ENV: usize = 256;
+pub const RUNTIME_PORTS: usize = 32;
+pub const RUNTIME_VOLUMES: usize = 32;
+/// One argument, or one variable of the environment.
+pub const RUNTIME_TEXT_BYTES: usize = 32 << 10;
+pub const VOLUME_PATH_BYTES: usize = 255;
+pub const PROBE_PATH_BYTES: usize = 1 << 10;
+pub const PORT_MAX: u16 = u16::MAX;
+/// The engine starts no container with less.
+pub const RUNTIME_MEMORY_MB_MIN: i64 = 6;
+pub const RUNTIME_MEMORY_MB_MAX: i64 = 16 << 20;
+pub const RUNTIME_CPUS_MAX: f64 = 1_024.0;
+/// Processes in one container.
+pub const RUNTIME_PIDS: i64 = 4_096;
+/// Runtimes of one tenant.
+pub const RUNTIMES_PER_TENANT: usize = 1_000;
+/// How long a container gets to end by itself, unless its spec says so, and at most.
+pub const STOP_GRACE_S: i64 = 10;
+pub const STOP_GRACE_S_MAX: i64 = 600;
+/// A call to the engine other than a pull, a stop or a stream.
+pub const DOCKER_CALL_S: u64 = 30;
+/// A pull of an image, at most.
+pub const IMAGE_PULL_S: u64 = 3_600;
+/// Tries of an operation while the engine is away, and the waits between them.
+pub const OPERATION_ATTEMPTS: i32 = 1_000;
+pub const OPERATION_RETRY_S: u64 = 1;
+pub const OPERATION_RETRY_MAX_S: u64 = 60;
+/// Operations one node has under way at once.
+pub const OPERATIONS_UNDER_WAY: usize = 16;
+/// How long an operation belongs to a node that does not say that it lives.
+pub const OPERATION_LEASE_MS: i64 = 6_000;
+/// R4: how often a runtime is probed and inspected, how long a probe waits, and how many failures count.
+pub const PROBE_EVERY_S: u64 = 15;
+pub const PROBE_TIMEOUT_S: u64 = 2;
+pub const PROBE_FAILURES: u32 = 3;
+pub const INSPECT_EVERY_S: u64 = 30;
+/// R5: how often containers and records are compared, and how long a stopped container is kept.
+pub const RECONCILE_EVERY_S: u64 = 300;
+pub const STOPPED_CONTAINER_KEPT_S: i64 = 30 * 24 * 3_600;
+/// Lines of a runtime's log that are shown unless said, and at most.
+pub const LOG_LINES_DEFAULT: i64 = 200;
+pub const LOG_LINES_MAX: i64 = 100_000;
+/// A node that drives an engine says so this often; silent for three times as long, it is taken for lost.
+pub const NODE_BEAT_S: i64 = 5;
+/// Pools of one tenant, the members of one, and the runtimes that may be up in one at once.
+pub const POOLS_PER_TENANT: usize = 100;
+pub const POOL_MEMBERS: usize = 100;
+pub const POOL_SLOTS: u32 = 64;
+/// Jobs that one slot has under way.
+pub const POOL_AT_ONCE_MAX: u32 = 256;
+pub const HANDLER_TIMEOUT_S_DEFAULT: i64 = 300;
+pub const HANDLER_TIMEOUT_S_MAX: i64 = 24 * 3_600;
+/// How long a pool belongs to a node that does not say that it lives.
+pub const POOL_LEASE_MS: i64 = 10_000;
+/// How long a runtime may take until it is well, from its start.
+pub const RUNTIME_LOAD_S: u64 = 1_800;
+/// A model that cannot be brought up is left alone for so long, doubling.
+pub const MODEL_BACKOFF_S: i64 = 5;
+pub const MODEL_BACKOFF_MAX_S: i64 = 600;

@@ -1,5 +1,5 @@
 //! What made a job, as one line of text in its row: nothing for a plain one, `trigger:…`, `script:…`, `replay:…`,
-//! `process:…`, `call`.
+//! `process:…`, `call`, `operation`.
 //!
 //! Written by whoever makes the job, read when it ends: what a failure leads to depends on it.
 
@@ -31,6 +31,8 @@ pub enum Origin {
     Process(String),
     /// Someone waits for the answer.
     Call,
+    /// An operation on a runtime: its own log says how it went.
+    Operation,
 }
 
 /// The event at the beginning.
@@ -62,6 +64,7 @@ impl Origin {
             "replay" => caused().map(|(id, cause)| Self::Replay { letter: DeadLetterId::new(id), cause }),
             "process" => Some(Self::Process(rest.to_owned())),
             "call" => Some(Self::Call),
+            "operation" => Some(Self::Operation),
             _ => None,
         }
     }
@@ -77,7 +80,7 @@ impl Origin {
         match self {
             Self::Plain | Self::Replay { .. } => true,
             Self::Trigger { cause, .. } | Self::Script { cause, .. } => cause.source != "dead_letter",
-            Self::Process(_) | Self::Call => false,
+            Self::Process(_) | Self::Call | Self::Operation => false,
         }
     }
 
@@ -105,6 +108,7 @@ impl fmt::Display for Origin {
             }
             Self::Process(name) => write!(f, "process:{name}"),
             Self::Call => f.write_str("call"),
+            Self::Operation => f.write_str("operation"),
         }
     }
 }
@@ -123,6 +127,7 @@ mod tests {
             Origin::Replay { letter: DeadLetterId::new(id), cause },
             Origin::Process("scan:all".into()),
             Origin::Call,
+            Origin::Operation,
         ] {
             assert_eq!(Origin::parse(origin.stored().as_deref()), origin);
         }

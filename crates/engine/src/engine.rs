@@ -14,6 +14,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::outbound::Outbound;
+use crate::pool::RunPools;
+use crate::runtime::{OperateRuntimes, RuntimeNode, RuntimeOptions, WatchRuntimes};
 use crate::scripting::Stage;
 use crate::task::{Task, TaskStatus, run_until};
 use crate::tasks::beat::Beat;
@@ -47,6 +49,8 @@ pub struct EngineOptions {
     pub max_trigger_depth: i32,
     /// How long resolved dead letters are kept.
     pub dead_letter_retention_s: i64,
+    /// How this node drives a Docker engine, if it drives one.
+    pub runtimes: Option<RuntimeOptions>,
 }
 
 impl Default for EngineOptions {
@@ -59,6 +63,7 @@ impl Default for EngineOptions {
             abandoned_retention_s: ABANDONED_RETENTION_S_DEFAULT,
             max_trigger_depth: TRIGGER_DEPTH_DEFAULT,
             dead_letter_retention_s: DEAD_LETTER_RETENTION_S_DEFAULT,
+            runtimes: None,
         }
     }
 }
@@ -70,6 +75,7 @@ pub struct Engine {
     tracker: TaskTracker,
     stop: CancellationToken,
     outbound: Outbound,
+    runtimes: Option<RuntimeNode>,
 }
 
 impl Engine {
@@ -83,6 +89,7 @@ impl Engine {
             tracker: TaskTracker::new(),
             stop: CancellationToken::new(),
             outbound: Outbound::new(options.allowed),
+            runtimes: None,
         };
         engine.run(Beat);
         engine.run(SweepLeases);
@@ -107,6 +114,23 @@ impl Engine {
             stop: engine.stop.clone(),
             under_way: Arc::default(),
         });
+        if let Some(options) = options.runtimes {
+            let (tracker, stop) = (engine.tracker.clone(), engine.stop.clone());
+            let node = RuntimeNode::open(&engine.store, options, tracker, stop).await?;
+            engine.run(OperateRuntimes::new(node.clone()));
+            engine.run(WatchRuntimes::new(node.clone()));
+            engine.alongside(node.clone().follow_events(engine.store.clone()));
+            engine.run(RunPools::new(node.name(), engine.tracker.clone(), engine.stop.clone()));
+            let (store, name, stop) = (engine.store.clone(), node.name().to_owned(), engine.stop.clone());
+            engine.tracker.spawn(async move {
+                stop.cancelled().await;
+                // Another node may go on at once; if this cannot be said, the lease runs out.
+                if let Err(error) = store.leave_pools(&name).await {
+                    tracing::debug!(%error, "pools could not be left");
+                }
+            });
+            engine.runtimes = Some(node);
+        }
         if let Some(blobs) = options.blobs {
             engine.run(CollectGarbage { blobs });
         }
@@ -143,6 +167,11 @@ impl Engine {
     /// Where scripts run.
     pub fn stage(&self) -> Stage {
         Stage { store: self.store.clone(), outbound: self.outbound.clone(), stop: self.stop.clone() }
+    }
+
+    /// This node's Docker engine, if it drives one.
+    pub fn runtimes(&self) -> Option<&RuntimeNode> {
+        self.runtimes.as_ref()
     }
 
     /// For calls that a user's URL causes.

@@ -2,6 +2,8 @@
 
 mod engine;
 pub mod outbound;
+mod pool;
+pub mod runtime;
 pub mod scripting;
 mod task;
 mod tasks;

@@ -125,6 +125,22 @@ pub(crate) fn subject(cursor: Option<&str>) -> Result<Option<String>, ApiError> 
     cursor.map(|cursor| label(&text(b's', cursor)?)).transpose()
 }
 
+pub(crate) fn after_runtime(runtime: &str) -> String {
+    encode(b'r', runtime.as_bytes())
+}
+
+pub(crate) fn runtime(cursor: Option<&str>) -> Result<Option<String>, ApiError> {
+    cursor.map(|cursor| label(&text(b'r', cursor)?)).transpose()
+}
+
+pub(crate) fn after_operation(operation: Uuid) -> String {
+    encode(b'o', operation.as_bytes())
+}
+
+pub(crate) fn operation(cursor: Option<&str>) -> Result<Option<Uuid>, ApiError> {
+    cursor.map(|cursor| id(b'o', cursor)).transpose()
+}
+
 pub(crate) fn after_timeline(place: i64) -> String {
     encode(b't', &place.to_be_bytes())
 }

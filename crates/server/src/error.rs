@@ -142,6 +142,25 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, code::UNAVAILABLE, detail)
     }
 
+    /// What an operation on a runtime could not be begun for, by its own code.
+    pub(crate) fn operation_refused(code: domain::runtime::OperationCode, detail: impl Display) -> Self {
+        use domain::runtime::OperationCode as Code;
+        let (status, code, field) = match code {
+            Code::ImageRefNotSemver => (StatusCode::UNPROCESSABLE_ENTITY, "image_ref_not_semver", Some("image")),
+            Code::SemverPatchOnly => (StatusCode::UNPROCESSABLE_ENTITY, "semver_patch_only", Some("image")),
+            Code::InvalidRequest => (StatusCode::UNPROCESSABLE_ENTITY, "invalid_request", Some("image")),
+            Code::DockerUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "docker_unavailable", None),
+            Code::ServiceUnavailable => (StatusCode::SERVICE_UNAVAILABLE, code::SERVICE_UNAVAILABLE, None),
+            Code::NotFound => (StatusCode::NOT_FOUND, code::NOT_FOUND, None),
+            _ => (StatusCode::CONFLICT, "conflict", None),
+        };
+        let refused = Self::new(status, code, detail);
+        match field {
+            Some(field) => refused.at(field),
+            None => refused,
+        }
+    }
+
     pub(crate) fn limit_reached(detail: impl Display) -> Self {
         Self::new(StatusCode::CONFLICT, code::LIMIT_REACHED, detail)
     }

@@ -10,7 +10,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName};
 use bytes::Bytes;
 use domain::limits::BODY_BYTES;
-use domain::{DeadLetterId, DeliveryId, JobId, Label, Name, TokenId, TriggerId, WorkerId};
+use domain::{DeadLetterId, DeliveryId, JobId, Label, Name, RuntimeName, TokenId, TriggerId, WorkerId};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
@@ -163,6 +163,8 @@ pub(crate) struct PathDelivery(pub(crate) DeliveryId);
 pub(crate) struct PathQueue(pub(crate) Name);
 /// A process's name in the path.
 pub(crate) struct PathProcess(pub(crate) Name);
+/// A runtime's name in the path.
+pub(crate) struct PathRuntime(pub(crate) RuntimeName);
 /// A subject's id in the path.
 pub(crate) struct PathSubject(pub(crate) Label);
 /// A subject's id and a process's name, or `*`.
@@ -321,6 +323,15 @@ impl FromRequestParts<AppState> for PathProcess {
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
         PathQueue::from_request_parts(parts, state).await.map(|PathQueue(name)| Self(name))
+    }
+}
+
+impl FromRequestParts<AppState> for PathRuntime {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
+        let name = name(parts).await.ok_or_else(|| ApiError::invalid_field("name", "must be UTF-8"))?;
+        validate::runtime::name(&name).map(Self)
     }
 }
 

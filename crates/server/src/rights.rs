@@ -9,8 +9,8 @@ use std::sync::LazyLock;
 
 use axum::http::Method;
 use domain::Right::{
-    Enqueue, ManageDeadLetters, ManageTokens, ManageTriggers, Operate, Read, ReadArtifacts, ReadJobs, ReadLogs,
-    ReadOwnJobs, ReadPayloads, ReadResults, Work,
+    Enqueue, ManageDeadLetters, ManageRuntimes, ManageTokens, ManageTriggers, Operate, Read, ReadArtifacts, ReadJobs,
+    ReadLogs, ReadOwnJobs, ReadPayloads, ReadResults, Work,
 };
 use domain::{Right, Role};
 use utoipa::openapi::path::PathItem;
@@ -189,6 +189,24 @@ const ROUTES: &[Route] = &[
     tenant("POST", "/api/v1/dead-letters/{id}/replay", &[ManageDeadLetters]),
     tenant("POST", "/api/v1/dead-letters/replay", &[ManageDeadLetters]),
     tenant("POST", "/api/v1/dead-letters/{id}/resolve", &[ManageDeadLetters]),
+
+    tenant("GET", "/api/v1/runtimes", &[Read]),
+    tenant("GET", "/api/v1/runtimes/{name}", &[Read]),
+    tenant("PUT", "/api/v1/runtimes/{name}", &[ManageRuntimes]),
+    tenant("DELETE", "/api/v1/runtimes/{name}", &[ManageRuntimes]),
+    tenant("POST", "/api/v1/runtimes/{name}/start", &[ManageRuntimes]),
+    tenant("POST", "/api/v1/runtimes/{name}/stop", &[ManageRuntimes]),
+    tenant("POST", "/api/v1/runtimes/{name}/restart", &[ManageRuntimes]),
+    tenant("POST", "/api/v1/runtimes/{name}/patch", &[ManageRuntimes]),
+    tenant("DELETE", "/api/v1/runtimes/{name}/container", &[ManageRuntimes]),
+    tenant("GET", "/api/v1/runtimes/{name}/operations", &[Read]),
+    tenant("GET", "/api/v1/runtimes/{name}/health", &[Read]),
+    tenant("GET", "/api/v1/runtimes/{name}/logs", &[ReadLogs]),
+
+    tenant("GET", "/api/v1/pools", &[Read]),
+    tenant("GET", "/api/v1/pools/{name}", &[Read]),
+    tenant("PUT", "/api/v1/pools/{name}", &[ManageRuntimes]),
+    tenant("DELETE", "/api/v1/pools/{name}", &[ManageRuntimes]),
 
     tenant("GET", "/api/v1/tokens", &[ManageTokens]),
     tenant("POST", "/api/v1/tokens", &[ManageTokens]),

@@ -24,6 +24,8 @@ pub enum Topic {
     Scan,
     /// Something is to be started.
     Outbox,
+    /// An operation on a runtime is to be done, or a runtime has changed.
+    Runtimes,
 }
 
 #[derive(Clone, Default)]
@@ -80,6 +82,11 @@ impl Hints {
     /// Another delivery may have its turn.
     pub fn deliveries_changed(&self) {
         self.wake(&Topic::Deliveries);
+    }
+
+    /// A runtime has changed, or an operation is done.
+    pub fn runtimes_changed(&self) {
+        self.wake(&Topic::Runtimes);
     }
 
     /// Jobs that this node changes from now on.

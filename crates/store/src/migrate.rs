@@ -191,6 +191,30 @@ pub const MIGRATIONS: &[Migration] = &[
             down: include_str!("../migrations/postgres/0014_throughput.down.sql"),
         },
     },
+    Migration {
+        version: 15,
+        name: "runtimes",
+        sqlite: Script {
+            up: include_str!("../migrations/sqlite/0015_runtimes.up.sql"),
+            down: include_str!("../migrations/sqlite/0015_runtimes.down.sql"),
+        },
+        postgres: Script {
+            up: include_str!("../migrations/postgres/0015_runtimes.up.sql"),
+            down: include_str!("../migrations/postgres/0015_runtimes.down.sql"),
+        },
+    },
+    Migration {
+        version: 16,
+        name: "pools",
+        sqlite: Script {
+            up: include_str!("../migrations/sqlite/0016_pools.up.sql"),
+            down: include_str!("../migrations/sqlite/0016_pools.down.sql"),
+        },
+        postgres: Script {
+            up: include_str!("../migrations/postgres/0016_pools.up.sql"),
+            down: include_str!("../migrations/postgres/0016_pools.down.sql"),
+        },
+    },
 ];
 
 const MAKE_TABLE_SQLITE: &str = "create table if not exists schema_migrations (

@@ -10,9 +10,11 @@ pub mod event;
 pub mod failure;
 pub mod job;
 pub mod page;
+pub mod pool;
 pub mod problem;
 pub mod process;
 pub mod queue;
+pub mod runtime;
 pub mod signal;
 pub mod subject;
 pub mod task;
@@ -38,9 +40,14 @@ pub use job::{
     RetryRequest, RetrySettings, WebhookSettings, WhyView,
 };
 pub use page::Page;
+pub use pool::{HandlerSettings, MemberSettings, MemberView, PoolRequest, PoolView};
 pub use problem::{Problem, code};
 pub use process::{Condition, EligibleView, ProcessRequest, ProcessView, Selector};
 pub use queue::{KindSettings, PauseRequest, QueueCounts, QueueSettings, QueueView};
+pub use runtime::{
+    OperationAccepted, OperationRequest, OperationView, PortSettings, ProbeSettings, RuntimeHealth, RuntimeHealthView,
+    RuntimeRequest, RuntimeView, VolumeSettings,
+};
 pub use signal::{EtaRange, NextAction, SignalUpdate, SignalView};
 pub use subject::{
     BackoffRequest, BackoffView, FactView, FactsReport, StandingView, SubjectCredential, SubjectRequest, SubjectView,

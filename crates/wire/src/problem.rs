@@ -74,6 +74,8 @@ pub mod code {
     pub const LIMIT_REACHED: &str = "limit_reached";
     pub const SIGNATURE_EXISTS: &str = "signature_exists";
     /// Nothing was done; the same request may succeed later.
+    /// No node drives the Docker engine that is needed, or it cannot be reached from here.
+    pub const SERVICE_UNAVAILABLE: &str = "service_unavailable";
     pub const UNAVAILABLE: &str = "unavailable";
     /// It may have been done or not.
     pub const OUTCOME_UNKNOWN: &str = "outcome_unknown";

@@ -13,8 +13,10 @@ mod kv;
 mod list;
 mod migrate;
 pub(crate) mod output;
+mod pool;
 mod process;
 mod queue;
+mod runtime;
 pub(crate) mod serve;
 mod signature;
 mod subject;
@@ -78,6 +80,12 @@ pub(crate) enum Command {
     /// Look at queues, change their settings, pause and resume them.
     #[command(subcommand)]
     Queue(queue::Verb),
+    /// Declare, start, stop and watch containers.
+    #[command(subcommand)]
+    Runtime(runtime::Verb),
+    /// Let runtimes take turns in a few slots, and see what that saves.
+    #[command(subcommand)]
+    Pool(pool::Verb),
     /// Look at webhooks and other requests that were sent, and send them again.
     #[command(subcommand)]
     Delivery(delivery::Verb),
@@ -132,6 +140,8 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Bench(args) => bench::run(args, cli.output).await,
         Command::Job(verb) => job::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Queue(verb) => queue::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Runtime(verb) => runtime::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Pool(verb) => pool::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Delivery(verb) => delivery::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Subject(verb) => subject::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Process(verb) => process::run(&cli.connection.client()?, verb, cli.output).await,

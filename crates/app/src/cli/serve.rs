@@ -9,6 +9,7 @@ use clap::Args;
 use domain::RetryPolicy;
 use domain::address::{Allowed, Network, Private};
 use domain::limits::MAX_ATTEMPTS;
+use engine::runtime::RuntimeOptions;
 use engine::{Engine, EngineOptions};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use server::{AppState, ServerOptions, Tls, TriggerDefaults};
@@ -63,9 +64,12 @@ pub(crate) struct ServeArgs {
     /// A network that webhooks and HTTP targets may reach whatever it is: 10.1.0.0/16, fd00::/8. May be given again.
     #[arg(long, env = "WINDLASS_ALLOW_NETWORK", value_name = "CIDR", value_delimiter = ',')]
     pub(crate) allow_network: Vec<Network>,
-    /// The Docker engine that runtimes are started on. No effect yet: there are no runtimes.
-    #[arg(long, env = "WINDLASS_DOCKER_HOST")]
-    pub(crate) docker_host: Option<String>,
+    /// The Docker engine that runtimes are started on: unix:// and the path of its socket.
+    #[arg(long, env = "WINDLASS_DOCKER_HOST", default_value = engine::runtime::docker::DEFAULT_HOST)]
+    pub(crate) docker_host: String,
+    /// What this node is called, the same after a restart: runtimes are bound to it. The machine's name, unless given.
+    #[arg(long, env = "WINDLASS_NODE")]
+    pub(crate) node: Option<String>,
     /// Bytes of JSON that one job's payload may have.
     #[arg(long, env = "WINDLASS_PAYLOAD_BYTES", default_value_t = domain::limits::PAYLOAD_BYTES)]
     pub(crate) payload_bytes: usize,
@@ -146,6 +150,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         },
         max_trigger_depth: args.max_trigger_depth,
         dead_letter_retention_s: args.dead_letter_retention_days.saturating_mul(86_400),
+        runtimes: Some(runtimes(&args, &data_dir)?),
     };
     let is_secure = tls.is_some();
     let options = ServerOptions {
@@ -193,6 +198,16 @@ async fn build(
     };
     let engine = Engine::start(store, EngineOptions { blobs: Some(blobs.clone()), ..options }).await?;
     Ok(AppState::new(Arc::new(engine), Arc::new(blobs), server_options))
+}
+
+fn runtimes(args: &ServeArgs, data_dir: &Path) -> anyhow::Result<RuntimeOptions> {
+    if !args.docker_host.starts_with("unix:///") {
+        return Err(UsageError("--docker-host must be unix:// and the path of a socket".into()).into());
+    }
+    let machine = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let node = args.node.clone().unwrap_or_else(machine);
+    domain::Label::new(&node).map_err(|error| UsageError(format!("--node {error}")))?;
+    Ok(RuntimeOptions::new(&node, &args.docker_host, data_dir.join("runtimes")))
 }
 
 fn trigger_defaults(args: &ServeArgs) -> anyhow::Result<TriggerDefaults> {

@@ -15,6 +15,7 @@ mod embedded;
 mod lease;
 mod nodes;
 mod outage;
+mod runtimes;
 mod serve;
 mod signals;
 mod subjects;

@@ -182,7 +182,7 @@ fn told(error: &reqwest::Error) -> OutboundError {
     OutboundError::Unreachable(last.unwrap_or_else(|| "the connection failed".into()))
 }
 
-fn public_roots() -> rustls::ClientConfig {
+pub(crate) fn public_roots() -> rustls::ClientConfig {
     let roots = rustls::RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.into() };
     rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()

@@ -18,6 +18,7 @@ impl Task for Prune {
 
     async fn run(&self, store: &Store) -> Result<Done, StoreError> {
         store.prune_sessions().await?;
+        store.prune_runtimes().await?;
         let pruned = store.prune(self.history_retention_s).await?;
         let deliveries = store.prune_deliveries().await?;
         metrics::counter!("windlass_pruned_total", "kind" => "deliveries").increment(deliveries);

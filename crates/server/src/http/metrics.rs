@@ -59,6 +59,11 @@ fn describe() {
     describe_counter!("windlass_jobs_enqueued_total", "Jobs made over HTTP by this node.");
     describe_counter!("windlass_jobs_claimed_total", "Jobs handed to workers by this node.");
     describe_counter!("windlass_outcomes_total", "Outcomes that workers told this node, by what became of them.");
+    describe_gauge!("windlass_docker_up", "Whether the Docker engine of this node answers.");
+    describe_counter!("windlass_operations_total", "Operations on runtimes that ended, by kind, outcome and code.");
+    describe_histogram!("windlass_operation_seconds", "Time that operations on runtimes took, by kind.");
+    describe_histogram!("windlass_pool_load_seconds", "Time until a runtime that a pool brought up was well.");
+    describe_counter!("windlass_health_changes_total", "Changes of the health of runtimes, by what they became.");
     describe_counter!("windlass_claims_expired_total", "Claims ended because their worker's lease passed.");
     describe_counter!("windlass_attempts_timed_out_total", "Attempts ended because they ran past their time-out.");
     describe_counter!("windlass_pruned_total", "Records forgotten after their retention, by kind.");

@@ -8,6 +8,7 @@ pub(crate) mod job;
 pub(crate) mod outcome;
 pub(crate) mod query;
 pub(crate) mod queue;
+pub(crate) mod runtime;
 pub(crate) mod signal;
 pub(crate) mod signature;
 pub(crate) mod subject;

@@ -42,7 +42,6 @@ pub(crate) fn new_trigger(
         place.refuse("source", format_args!("must be one of {}", all.join(", ")))
     })?;
     let later = match source {
-        Source::Runtime => Some("there are no runtimes yet"),
         Source::Email => Some("no mail comes in yet"),
         Source::Queue => Some("queues have workers only; listen to `job` with states instead"),
         _ => None,

@@ -1,5 +1,6 @@
 //! From what the store gives to what goes over the wire.
 
+pub(crate) mod runtime;
 pub(crate) mod subject;
 
 use domain::trigger::Source;

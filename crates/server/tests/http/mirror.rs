@@ -52,6 +52,8 @@ async fn things_of(a: &Caller<'_>) -> Ids {
     assert_eq!(a.put("/api/v1/kv/collection-of-a/key-of-a", value).await.status, 200);
     ids.insert("collection", "collection-of-a".to_owned());
     ids.insert("key", "key-of-a".to_owned());
+    let runtime = json!({"image": CANARY, "command": [CANARY]});
+    assert_eq!(a.put("/api/v1/runtimes/artifact", runtime).await.status, 200);
     let facts = json!({"facts": {"note": CANARY}});
     assert_eq!(a.put("/api/v1/subjects/machine-of-a", facts).await.status, 200);
     ids.insert("subject", "machine-of-a".to_owned());

@@ -8,8 +8,10 @@ mod events;
 pub(crate) mod failures;
 pub(crate) mod jobs;
 mod kv;
+mod pools;
 pub(crate) mod processes;
 pub(crate) mod queues;
+mod runtimes;
 mod signals;
 pub(crate) mod signatures;
 mod streams;
@@ -44,5 +46,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(events::routes())
         .merge(kv::routes())
         .merge(dead_letters::routes())
+        .merge(runtimes::routes())
+        .merge(pools::routes())
         .merge(tasks::routes())
 }

@@ -1,0 +1,322 @@
+//! `windlass runtime`: containers that are started, watched and stopped (R1 to R5, R9).
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use client::{Client, Operated, RuntimeVerb};
+use wire::{OperationView, PortSettings, ProbeSettings, RuntimeRequest, RuntimeView, VolumeSettings};
+
+use super::exit::{Exit, UsageError};
+use super::output::{self, Details, Listing, Output, cell, moment, relative, relative_maybe};
+
+/// How long a verb waits for its operation.
+const WAIT: Duration = Duration::from_secs(60);
+
+#[derive(Subcommand)]
+pub(crate) enum Verb {
+    /// List runtimes.
+    List,
+    /// Show one runtime.
+    Show { name: String },
+    /// Declare a runtime, or change what is named of one.
+    Set(Box<SetArgs>),
+    /// Start it, with the declared image unless another is given.
+    Start {
+        name: String,
+        #[arg(long)]
+        image: Option<String>,
+    },
+    /// Stop it.
+    Stop { name: String },
+    /// Stop it and start it as it is declared now.
+    Restart { name: String },
+    /// Replace its image by another patch of the same major and minor version.
+    Patch { name: String, image: String },
+    /// Remove its container; the runtime and its state path stay.
+    CleanUp { name: String },
+    /// Take it away, its container first; its state path stays.
+    Delete { name: String },
+    /// Show what was done to it, newest first.
+    Operations { name: String },
+    /// Show how it is and how it was.
+    Health { name: String },
+    /// Print what it wrote.
+    Logs {
+        name: String,
+        /// Stay, and print what it writes from now on.
+        #[arg(short, long)]
+        follow: bool,
+        /// Lines to begin with.
+        #[arg(long, value_name = "LINES")]
+        tail: Option<u32>,
+    },
+}
+
+#[derive(Args)]
+pub(crate) struct SetArgs {
+    name: String,
+    #[arg(long)]
+    image: Option<String>,
+    /// A variable of the environment: NAME=VALUE. May be given again.
+    #[arg(long = "env", value_name = "NAME=VALUE")]
+    env: Vec<String>,
+    /// A port to publish on loopback: CONTAINER or HOST:CONTAINER. May be given again.
+    #[arg(long = "port", value_name = "PORT")]
+    ports: Vec<String>,
+    /// A folder of the container that outlives it. May be given again.
+    #[arg(long = "volume", value_name = "PATH")]
+    volumes: Vec<String>,
+    #[arg(long)]
+    network: Option<String>,
+    #[arg(long, value_name = "MB")]
+    memory_mb: Option<i64>,
+    #[arg(long, value_name = "N")]
+    cpus: Option<f64>,
+    /// What to ask for to see that it is well: PORT/PATH.
+    #[arg(long, value_name = "PORT/PATH")]
+    probe: Option<String>,
+    /// running or stopped, whatever happens.
+    #[arg(long)]
+    desired: Option<String>,
+    /// Stop it so long after it was started.
+    #[arg(long, value_name = "SECONDS")]
+    ttl_s: Option<i64>,
+    /// How long it gets to end by itself when it is stopped.
+    #[arg(long, value_name = "SECONDS")]
+    stop_grace_s: Option<i64>,
+    /// What to run instead of the image's own command.
+    #[arg(last = true)]
+    command: Vec<String>,
+}
+
+pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::Result<Exit> {
+    match verb {
+        Verb::List => list(client, format).await,
+        Verb::Show { name } => shown(&client.runtime(&name).await?, format),
+        Verb::Set(args) => set(client, *args, format).await,
+        Verb::Start { name, image } => operate(client, &name, RuntimeVerb::Start, image.as_deref(), format).await,
+        Verb::Stop { name } => operate(client, &name, RuntimeVerb::Stop, None, format).await,
+        Verb::Restart { name } => operate(client, &name, RuntimeVerb::Restart, None, format).await,
+        Verb::Patch { name, image } => operate(client, &name, RuntimeVerb::Patch, Some(&image), format).await,
+        Verb::CleanUp { name } => operate(client, &name, RuntimeVerb::CleanUp, None, format).await,
+        Verb::Delete { name } => operate(client, &name, RuntimeVerb::Delete, None, format).await,
+        Verb::Operations { name } => operations(client, &name, format).await,
+        Verb::Health { name } => health(client, &name, format).await,
+        Verb::Logs { name, follow: false, tail } => print(client.runtime_logs(&name, tail).await?).await,
+        Verb::Logs { name, follow: true, tail } => print(client.follow_runtime_logs(&name, tail).await?).await,
+    }
+}
+
+async fn list(client: &Client, format: Output) -> anyhow::Result<Exit> {
+    let mut page = client.runtimes(None).await?;
+    while let Some(cursor) = page.next_cursor.take() {
+        let next = client.runtimes(Some(&cursor)).await?;
+        page.items.extend(next.items);
+        page.next_cursor = next.next_cursor;
+    }
+    if format == Output::Json {
+        output::json(&page)?;
+        return Ok(Exit::Done);
+    }
+    if page.items.is_empty() {
+        output::note("There are no runtimes yet.");
+        return Ok(Exit::Done);
+    }
+    let mut listing = Listing::new(&["NAME", "STATUS", "HEALTH", "IMAGE", "ENDPOINT", "STARTED"]);
+    for runtime in &page.items {
+        listing.row([
+            cell(&runtime.name),
+            output::state(&runtime.status),
+            cell(runtime.health.as_ref().map_or("", |health| health.status.as_str())),
+            cell(runtime.current_image.as_ref().unwrap_or(&runtime.image)),
+            cell(runtime.endpoint.as_deref().unwrap_or_default()),
+            cell(relative_maybe(runtime.started_at)),
+        ]);
+    }
+    listing.print()?;
+    Ok(Exit::Done)
+}
+
+fn shown(runtime: &RuntimeView, format: Output) -> anyhow::Result<Exit> {
+    if format == Output::Json {
+        output::json(runtime)?;
+        return Ok(Exit::Done);
+    }
+    let port = |port: &PortSettings| match port.host {
+        Some(host) => format!("{host}:{}", port.container),
+        None => port.container.to_string(),
+    };
+    let joined = |items: Vec<String>| (!items.is_empty()).then(|| items.join("\n"));
+    let mut details = Details::new();
+    details
+        .text("runtime", &runtime.name)
+        .add("status", output::state(&runtime.status))
+        .maybe("in flight", runtime.in_flight.as_ref())
+        .maybe("health", runtime.health.as_ref().map(|health| format!("{}: {}", health.status, health.details)))
+        .text("image", &runtime.image)
+        .maybe("runs", runtime.current_image.as_ref().filter(|image| **image != runtime.image))
+        .maybe("command", joined(runtime.command.clone()))
+        .maybe("environment", joined(runtime.env.keys().cloned().collect()))
+        .maybe("ports", joined(runtime.ports.iter().map(port).collect()))
+        .maybe("volumes", joined(runtime.volumes.iter().map(|volume| volume.path.clone()).collect()))
+        .maybe("memory", runtime.memory_mb.map(|mb| format!("{mb} MB")))
+        .maybe("cpus", runtime.cpus)
+        .maybe("probe", runtime.probe.as_ref().map(|probe| format!("{}{}", probe.port, probe.path)))
+        .maybe("desired", runtime.desired.as_ref())
+        .maybe("stopped after", runtime.ttl_s.map(|seconds| format!("{seconds} s")))
+        .maybe("endpoint", runtime.endpoint.as_ref())
+        .maybe("container", runtime.container_id.as_ref())
+        .maybe("state path", runtime.state_path.as_ref())
+        .maybe("node", runtime.node.as_ref())
+        .maybe("started", runtime.started_at.map(moment))
+        .maybe("stopped", runtime.stopped_at.map(moment));
+    details.print()?;
+    Ok(Exit::Done)
+}
+
+/// The route replaces everything, and a person means what is named: so the present settings are read first.
+async fn set(client: &Client, args: SetArgs, format: Output) -> anyhow::Result<Exit> {
+    let before = match client.runtime(&args.name).await {
+        Ok(runtime) => Some(runtime),
+        Err(error) if error.status() == Some(404) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let image = args.image.or_else(|| before.as_ref().map(|before| before.image.clone()));
+    let mut env: BTreeMap<String, String> = before.as_ref().map(|before| before.env.clone()).unwrap_or_default();
+    for pair in &args.env {
+        let (name, value) =
+            pair.split_once('=').ok_or_else(|| UsageError(format!("--env takes NAME=VALUE, not `{pair}`")))?;
+        env.insert(name.to_owned(), value.to_owned());
+    }
+    let ports = args.ports.iter().map(|text| port(text)).collect::<Result<Vec<_>, _>>()?;
+    let volumes: Vec<VolumeSettings> = args.volumes.into_iter().map(|path| VolumeSettings { path }).collect();
+    let given = |command: Vec<String>| Some(command).filter(|command| !command.is_empty());
+    let request = RuntimeRequest {
+        image: image.ok_or_else(|| UsageError("a new runtime needs --image".into()))?,
+        command: given(args.command).or_else(|| before.as_ref().map(|before| before.command.clone())),
+        env: Some(env),
+        ports: Some(ports).filter(|ports| !ports.is_empty()).or_else(|| before.as_ref().map(|b| b.ports.clone())),
+        volumes: Some(volumes).filter(|all| !all.is_empty()).or_else(|| before.as_ref().map(|b| b.volumes.clone())),
+        network: args.network.or_else(|| before.as_ref().map(|before| before.network.clone())),
+        memory_mb: args.memory_mb.or_else(|| before.as_ref().and_then(|before| before.memory_mb)),
+        cpus: args.cpus.or_else(|| before.as_ref().and_then(|before| before.cpus)),
+        probe: match &args.probe {
+            Some(text) => Some(probe(text)?),
+            None => before.as_ref().and_then(|before| before.probe.clone()),
+        },
+        desired: args.desired.or_else(|| before.as_ref().and_then(|before| before.desired.clone())),
+        ttl_s: args.ttl_s.or_else(|| before.as_ref().and_then(|before| before.ttl_s)),
+        stop_grace_s: args.stop_grace_s.or_else(|| before.as_ref().and_then(|before| before.stop_grace_s)),
+    };
+    shown(&client.set_runtime(&args.name, &request).await?, format)
+}
+
+fn port(text: &str) -> Result<PortSettings, UsageError> {
+    let number = |part: &str| {
+        part.parse::<u16>().map_err(|_| UsageError(format!("--port takes CONTAINER or HOST:CONTAINER, not `{text}`")))
+    };
+    let (host, container) = match text.split_once(':') {
+        Some((host, container)) => (Some(number(host)?), number(container)?),
+        None => (None, number(text)?),
+    };
+    Ok(PortSettings { container, host, address: None })
+}
+
+fn probe(text: &str) -> Result<ProbeSettings, UsageError> {
+    let usage = || UsageError(format!("--probe takes PORT/PATH, not `{text}`"));
+    let slash = text.find('/').ok_or_else(usage)?;
+    Ok(ProbeSettings { port: text[..slash].parse().map_err(|_| usage())?, path: text[slash..].to_owned() })
+}
+
+async fn operate(
+    client: &Client,
+    name: &str,
+    verb: RuntimeVerb,
+    image: Option<&str>,
+    format: Output,
+) -> anyhow::Result<Exit> {
+    match client.operate_runtime(name, verb, image, WAIT, "cli").await? {
+        Operated::Gone => {
+            output::note(&format!("Runtime {name} is gone."));
+            Ok(Exit::Done)
+        }
+        Operated::Accepted(accepted) => {
+            match format {
+                Output::Json => output::json(&accepted)?,
+                Output::Table => output::line(&format!("{} is not done yet", accepted.operation_id))?,
+            }
+            Ok(Exit::Done)
+        }
+        Operated::Ended(operation) => {
+            match format {
+                Output::Json => output::json(&*operation)?,
+                Output::Table => output::line(&sentence(&operation))?,
+            }
+            Ok(if operation.outcome.as_deref() == Some("success") { Exit::Done } else { Exit::Failed })
+        }
+    }
+}
+
+fn sentence(operation: &OperationView) -> String {
+    let mut text = format!("{} {}", operation.kind, operation.outcome.as_deref().unwrap_or("under way"));
+    if let Some(code) = &operation.error_code {
+        text.push_str(&format!(" ({code})"));
+    }
+    if let Some(message) = &operation.error_message {
+        text.push_str(&format!(": {message}"));
+    }
+    text
+}
+
+async fn operations(client: &Client, name: &str, format: Output) -> anyhow::Result<Exit> {
+    let page = client.runtime_operations(name, None).await?;
+    if format == Output::Json {
+        output::json(&page)?;
+        return Ok(Exit::Done);
+    }
+    let mut listing = Listing::new(&["WHEN", "OPERATION", "OUTCOME", "CODE", "BY", "IMAGE", "WHY"]);
+    for operation in &page.items {
+        let why = operation.error_message.as_ref().or(operation.source_ref.as_ref());
+        listing.row([
+            cell(relative(operation.requested_at)),
+            cell(&operation.kind),
+            cell(operation.outcome.as_deref().unwrap_or("under way")),
+            cell(operation.error_code.as_deref().unwrap_or_default()),
+            cell(&operation.source),
+            cell(operation.image_ref.as_deref().unwrap_or_default()),
+            cell(why.map_or("", String::as_str)),
+        ]);
+    }
+    listing.print()?;
+    Ok(Exit::Done)
+}
+
+async fn health(client: &Client, name: &str, format: Output) -> anyhow::Result<Exit> {
+    let health = client.runtime_health(name).await?;
+    if format == Output::Json {
+        output::json(&health)?;
+        return Ok(Exit::Done);
+    }
+    if health.items.is_empty() {
+        output::note("Nothing has been seen of it yet.");
+        return Ok(Exit::Done);
+    }
+    let mut listing = Listing::new(&["WHEN", "HEALTH", "SEEN BY", "DETAILS"]);
+    for seen in &health.items {
+        listing.row([cell(relative(seen.observed_at)), cell(&seen.status), cell(&seen.source), cell(&seen.details)]);
+    }
+    listing.print()?;
+    Ok(Exit::Done)
+}
+
+/// Prints an answer as it comes.
+async fn print(mut answer: client::Answer) -> anyhow::Result<Exit> {
+    let mut out = std::io::stdout();
+    while let Some(chunk) = answer.chunk().await? {
+        out.write_all(&chunk)?;
+        out.flush()?;
+    }
+    Ok(Exit::Done)
+}

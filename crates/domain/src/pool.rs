@@ -1,0 +1,168 @@
+//! Pools: a few slots that many runtimes take turns in (R7). The backlog of an affinity brings its runtime in.
+
+use std::collections::BTreeSet;
+
+use crate::limits::{HANDLER_TIMEOUT_S_MAX, POOL_AT_ONCE_MAX, POOL_MEMBERS, POOL_SLOTS, PROBE_PATH_BYTES, WAIT_S_MAX};
+use crate::runtime::SpecError;
+use crate::{Label, Name, RuntimeName};
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct PoolSpec {
+    /// Runtimes that may be up at once.
+    pub slots: u32,
+    pub members: Vec<Member>,
+    /// Whose jobs it runs.
+    pub queue: Name,
+    /// How long other affinities may be passed over; the queue's own, when `None`.
+    pub starvation_s: Option<i64>,
+    /// A runtime that has had nothing to do for so long is stopped; never, when `None`.
+    pub idle_stop_s: Option<i64>,
+    pub handler: Handler,
+}
+
+/// Which runtime does the jobs of an affinity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    pub affinity: Label,
+    pub runtime: RuntimeName,
+    pub stay: Stay,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stay {
+    /// It comes when it is needed and goes when another is.
+    AsNeeded,
+    /// The same, but it is brought up before anybody needs it.
+    Preloaded,
+    /// It has a slot of its own and never leaves it.
+    Pinned,
+}
+
+/// How the runtime is given a job: its payload is posted, the answer is the result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handler {
+    pub path: String,
+    pub timeout_s: i64,
+    /// Jobs that one slot has under way.
+    pub at_once: u32,
+}
+
+impl Stay {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::AsNeeded => "as_needed",
+            Self::Preloaded => "preloaded",
+            Self::Pinned => "pinned",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::AsNeeded, Self::Preloaded, Self::Pinned].into_iter().find(|stay| stay.as_str() == text)
+    }
+}
+
+/// Which members a slot serves, and which it begins with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slot {
+    pub members: Vec<Member>,
+    pub first: Option<Member>,
+    /// Its runtime stays whatever happens.
+    pub pinned: bool,
+}
+
+fn refuse(field: impl Into<String>, reason: impl Into<String>) -> SpecError {
+    SpecError { field: field.into(), reason: reason.into() }
+}
+
+impl PoolSpec {
+    pub fn check(&self) -> Result<(), SpecError> {
+        if !(1..=POOL_SLOTS).contains(&self.slots) {
+            return Err(refuse("slots", format!("must be from 1 to {POOL_SLOTS}")));
+        }
+        if self.members.is_empty() || self.members.len() > POOL_MEMBERS {
+            return Err(refuse("members", format!("must have 1 to {POOL_MEMBERS} members")));
+        }
+        let (mut affinities, mut runtimes) = (BTreeSet::new(), BTreeSet::new());
+        for (number, member) in self.members.iter().enumerate() {
+            if !affinities.insert(&member.affinity) {
+                return Err(refuse(format!("members[{number}].affinity"), "is there twice"));
+            }
+            if !runtimes.insert(&member.runtime) {
+                return Err(refuse(format!("members[{number}].runtime"), "is there twice"));
+            }
+        }
+        let pinned = self.pinned().count();
+        let room = self.slots as usize;
+        if pinned > room || (pinned == room && pinned < self.members.len()) {
+            return Err(refuse("slots", "must be more than there are pinned members, or the others never have a turn"));
+        }
+        for (field, value) in [("starvation_s", self.starvation_s), ("idle_stop_s", self.idle_stop_s)] {
+            if value.is_some_and(|value| !(1..=WAIT_S_MAX).contains(&value)) {
+                return Err(refuse(field, format!("must be from 1 to {WAIT_S_MAX}")));
+            }
+        }
+        let Handler { path, timeout_s, at_once } = &self.handler;
+        if !path.starts_with('/') || !path.bytes().all(|b| b.is_ascii_graphic()) || path.len() > PROBE_PATH_BYTES {
+            return Err(refuse("handler.path", "must begin with / and hold visible ASCII without spaces"));
+        }
+        if !(1..=HANDLER_TIMEOUT_S_MAX).contains(timeout_s) {
+            return Err(refuse("handler.timeout_s", format!("must be from 1 to {HANDLER_TIMEOUT_S_MAX}")));
+        }
+        if !(1..=POOL_AT_ONCE_MAX).contains(at_once) {
+            return Err(refuse("handler.at_once", format!("must be from 1 to {POOL_AT_ONCE_MAX}")));
+        }
+        Ok(())
+    }
+
+    fn pinned(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(|member| member.stay == Stay::Pinned)
+    }
+
+    /// Pinned members have a slot each; the others share what is left.
+    pub fn slots(&self) -> Vec<Slot> {
+        let of_its_own =
+            |member: &Member| Slot { members: vec![member.clone()], first: Some(member.clone()), pinned: true };
+        let mut slots: Vec<Slot> = self.pinned().map(of_its_own).collect();
+        let others: Vec<Member> = self.members.iter().filter(|member| member.stay != Stay::Pinned).cloned().collect();
+        let mut preloaded = others.iter().filter(|member| member.stay == Stay::Preloaded).cloned();
+        while slots.len() < self.slots as usize && !others.is_empty() {
+            let first = preloaded.next();
+            slots.push(Slot { members: others.clone(), first, pinned: false });
+        }
+        slots
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(slots: u32, stays: &[Stay]) -> PoolSpec {
+        let member = |(number, stay): (usize, &Stay)| Member {
+            affinity: Label::stored(&format!("m{number}")),
+            runtime: RuntimeName::stored(&format!("r{number}")),
+            stay: *stay,
+        };
+        PoolSpec {
+            slots,
+            members: stays.iter().enumerate().map(member).collect(),
+            queue: Name::stored("q"),
+            starvation_s: None,
+            idle_stop_s: None,
+            handler: Handler { path: "/".into(), timeout_s: 60, at_once: 1 },
+        }
+    }
+
+    #[test]
+    fn r7_pinned_members_leave_a_slot_for_the_others() {
+        use Stay::{AsNeeded, Pinned, Preloaded};
+        assert!(pool(1, &[AsNeeded, AsNeeded]).check().is_ok());
+        assert!(pool(1, &[Pinned]).check().is_ok());
+        assert_eq!(pool(1, &[Pinned, AsNeeded]).check().map_err(|error| error.field), Err("slots".into()));
+        assert_eq!(pool(0, &[Pinned]).check().map_err(|error| error.field), Err("slots".into()));
+        let slots = pool(3, &[AsNeeded, Pinned, Preloaded]).slots();
+        assert_eq!(slots.iter().map(|slot| slot.members.len()).collect::<Vec<_>>(), [1, 2, 2]);
+        let first = |slot: &Slot| slot.first.as_ref().map(|member| member.runtime.to_string());
+        assert_eq!(slots.iter().map(first).collect::<Vec<_>>(), [Some("r1".into()), Some("r2".into()), None]);
+    }
+}

@@ -1,0 +1,62 @@
+//! Gives a job to a runtime: its payload is posted to the endpoint, the answer is the result (R7).
+
+use std::time::Duration;
+
+use domain::JobError;
+use domain::limits::{ERROR_MESSAGE_BYTES, RESULT_BYTES};
+use domain::pool::Handler;
+use serde_json::value::RawValue;
+use store::jobs::claim::ClaimedJob;
+use store::jobs::settle::End;
+
+pub(super) async fn post(http: &reqwest::Client, endpoint: &str, handler: &Handler, job: &ClaimedJob) -> End {
+    let timeout_s = job.timeout_s.map_or(handler.timeout_s, |own| own.min(handler.timeout_s));
+    let sending = http
+        .post(format!("{endpoint}{}", handler.path))
+        .header("content-type", "application/json")
+        .header("x-windlass-job", job.id.to_string())
+        .header("x-windlass-attempt", job.attempt.to_string())
+        .timeout(Duration::from_secs(timeout_s.max(1) as u64))
+        .body(job.payload.clone())
+        .send();
+    let failed = |code: &str, message: String, retryable| End::Fail(JobError { code: code.into(), message, retryable });
+    let mut answer = match sending.await {
+        Ok(answer) => answer,
+        Err(error) if error.is_timeout() => {
+            return failed("timeout", format!("no answer within {timeout_s} s"), true);
+        }
+        Err(error) => return failed("handler_unreachable", error.without_url().to_string(), true),
+    };
+    let status = answer.status();
+    let mut body = Vec::new();
+    loop {
+        match answer.chunk().await {
+            Ok(Some(chunk)) if body.len() + chunk.len() > RESULT_BYTES => {
+                return failed("result_too_large", format!("the answer has more than {RESULT_BYTES} bytes"), false);
+            }
+            Ok(Some(chunk)) => body.extend_from_slice(&chunk),
+            Ok(None) => break,
+            Err(error) => return failed("handler_unreachable", error.without_url().to_string(), true),
+        }
+    }
+    if status.is_success() {
+        return End::Finish(result(body));
+    }
+    let mut text = String::from_utf8_lossy(&body).into_owned();
+    text.truncate(text.floor_char_boundary(ERROR_MESSAGE_BYTES));
+    let again = status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429);
+    let code = if again { "handler_failed" } else { "handler_refused" };
+    failed(code, format!("it answered {}: {text}", status.as_u16()), again)
+}
+
+/// JSON as it came; anything else as a text.
+fn result(body: Vec<u8>) -> Option<Box<str>> {
+    if body.is_empty() {
+        return None;
+    }
+    let text = String::from_utf8_lossy(&body).into_owned();
+    match serde_json::from_str::<&RawValue>(&text) {
+        Ok(_) => Some(text.into()),
+        Err(_) => Some(serde_json::Value::String(text.replace('\0', "\u{fffd}")).to_string().into()),
+    }
+}

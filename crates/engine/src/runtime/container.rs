@@ -1,0 +1,123 @@
+//! The one builder of containers: whatever is started, restarted or patched is made here (R6).
+//!
+//! Nothing of the host is asked for but the folders that were prepared under the runtime's state path. What the spec has
+//! no word for is not set, so that the engine's own safe defaults hold.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use bollard::models::{
+    ContainerCreateBody, HostConfig, HostConfigLogConfig, Mount, MountType, PortBinding, RestartPolicy,
+    RestartPolicyNameEnum,
+};
+use domain::limits::RUNTIME_PIDS;
+use domain::runtime::{ImageRef, Network, RuntimeSpec};
+use domain::{RuntimeName, TenantId};
+use sha2::{Digest, Sha256};
+
+pub const INSTANCE: &str = "windlass.instance";
+pub const TENANT: &str = "windlass.tenant";
+pub const RUNTIME: &str = "windlass.runtime";
+pub const SPEC: &str = "windlass.spec";
+
+/// Whose container it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub instance: String,
+    pub tenant: TenantId,
+    pub runtime: RuntimeName,
+}
+
+impl Identity {
+    /// The same each time, so that a container which was made and not written down is found again.
+    pub fn container_name(&self) -> String {
+        format!("windlass-{}-{}-{}", self.instance, self.tenant.0, self.runtime)
+    }
+
+    /// Whose container these labels name, if it is one of this installation.
+    pub fn of(instance: &str, labels: &HashMap<String, String>) -> Option<Self> {
+        let ours = labels.get(INSTANCE)? == instance;
+        let tenant = TenantId(labels.get(TENANT)?.parse().ok()?);
+        let runtime = RuntimeName::new(labels.get(RUNTIME)?).ok()?;
+        ours.then(|| Self { instance: instance.to_owned(), tenant, runtime })
+    }
+
+    fn labels(&self) -> [(String, String); 3] {
+        [
+            (INSTANCE.into(), self.instance.clone()),
+            (TENANT.into(), self.tenant.0.to_string()),
+            (RUNTIME.into(), self.runtime.to_string()),
+        ]
+    }
+}
+
+/// What the container of a spec is known by: one that was made of the same can be started again as it is.
+pub fn fingerprint(spec: &RuntimeSpec, image: &ImageRef) -> String {
+    let RuntimeSpec { command, env, ports, volumes, network, memory_mb, cpus, .. } = spec;
+    let text = format!("{image:?} {command:?} {env:?} {ports:?} {volumes:?} {network:?} {memory_mb:?} {cpus:?}");
+    Sha256::digest(text.as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A folder of this machine and where the container sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Folder {
+    pub source: PathBuf,
+    pub target: String,
+}
+
+pub fn body(identity: &Identity, spec: &RuntimeSpec, image: &ImageRef, folders: &[Folder]) -> ContainerCreateBody {
+    let port = |number: u16| format!("{number}/tcp");
+    let bindings = spec.ports.iter().map(|published| {
+        let binding = PortBinding {
+            host_ip: Some(published.address.to_string()),
+            // An empty port is a free one of the engine's choice.
+            host_port: Some(published.host.map_or(String::new(), |host| host.to_string())),
+        };
+        (port(published.container), Some(vec![binding]))
+    });
+    let mounts = folders.iter().map(|folder| Mount {
+        typ: Some(MountType::BIND),
+        source: Some(folder.source.to_string_lossy().into_owned()),
+        target: Some(folder.target.clone()),
+        ..Mount::default()
+    });
+    let memory = spec.memory_mb.map(|mb| mb << 20);
+    let host = HostConfig {
+        privileged: Some(false),
+        cap_drop: Some(vec!["ALL".into()]),
+        security_opt: Some(vec!["no-new-privileges".into()]),
+        network_mode: Some(match &spec.network {
+            Network::Bridge => "bridge".into(),
+            Network::None => "none".into(),
+            Network::Named(name) => name.clone(),
+        }),
+        port_bindings: Some(bindings.collect()),
+        mounts: Some(mounts.collect()),
+        memory,
+        // No swap beyond it: a model that does not fit should say so.
+        memory_swap: memory,
+        nano_cpus: spec.cpus.map(|cpus| (cpus * 1e9) as i64),
+        pids_limit: Some(RUNTIME_PIDS),
+        // Whether it runs is decided here, not by the engine behind our back.
+        restart_policy: Some(RestartPolicy { name: Some(RestartPolicyNameEnum::NO), maximum_retry_count: None }),
+        log_config: Some(HostConfigLogConfig {
+            typ: Some("json-file".into()),
+            config: Some(HashMap::from([
+                ("max-size".to_owned(), "10m".to_owned()),
+                ("max-file".to_owned(), "3".to_owned()),
+            ])),
+        }),
+        ..HostConfig::default()
+    };
+    let mut labels = HashMap::from(identity.labels());
+    labels.insert(SPEC.into(), fingerprint(spec, image));
+    ContainerCreateBody {
+        image: Some(image.to_string()),
+        cmd: (!spec.command.is_empty()).then(|| spec.command.clone()),
+        env: Some(spec.env.iter().map(|(name, value)| format!("{name}={value}")).collect()),
+        exposed_ports: Some(spec.ports.iter().map(|published| port(published.container)).collect()),
+        labels: Some(labels),
+        host_config: Some(host),
+        ..ContainerCreateBody::default()
+    }
+}

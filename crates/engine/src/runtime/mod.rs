@@ -1,0 +1,137 @@
+//! Runtimes on this node's own Docker engine: operations are done (`work`), containers watched (`watch`, `events`) and
+//! compared with what is written down (`reconcile`).
+//!
+//! Each node drives the engine beside it and nothing else; what the nodes know of each other is in the database.
+
+pub mod container;
+pub mod docker;
+mod events;
+mod operate;
+mod reconcile;
+mod state_path;
+mod watch;
+mod work;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use domain::limits::{INSPECT_EVERY_S, PROBE_EVERY_S, RECONCILE_EVERY_S};
+use futures_util::Stream;
+use store::runtimes::Runtime;
+use store::{Store, StoreError};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use docker::{Docker, DriverError, Follow};
+pub(crate) use watch::WatchRuntimes;
+pub(crate) use work::OperateRuntimes;
+
+/// How this node drives its engine.
+#[derive(Clone, Debug)]
+pub struct RuntimeOptions {
+    /// `unix://` and the path of the engine's socket.
+    pub docker_host: String,
+    /// What this node is called, the same after a restart: runtimes are bound to it.
+    pub node: String,
+    pub labels: BTreeMap<String, String>,
+    /// Under which every runtime has its state path.
+    pub state_root: PathBuf,
+    pub probe_every: Duration,
+    pub inspect_every: Duration,
+    pub reconcile_every: Duration,
+}
+
+impl RuntimeOptions {
+    pub fn new(node: &str, docker_host: &str, state_root: PathBuf) -> Self {
+        Self {
+            docker_host: docker_host.to_owned(),
+            node: node.to_owned(),
+            labels: BTreeMap::new(),
+            state_root,
+            probe_every: Duration::from_secs(PROBE_EVERY_S),
+            inspect_every: Duration::from_secs(INSPECT_EVERY_S),
+            reconcile_every: Duration::from_secs(RECONCILE_EVERY_S),
+        }
+    }
+}
+
+/// Where operations are done.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) instance: String,
+    pub(crate) node: String,
+    pub(crate) state_root: PathBuf,
+}
+
+/// This node's engine and what is remembered of it between two looks. Cheap to clone.
+#[derive(Clone)]
+pub struct RuntimeNode {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    docker: Docker,
+    place: Place,
+    options: RuntimeOptions,
+    tracker: TaskTracker,
+    stop: CancellationToken,
+    watched: Mutex<HashMap<String, watch::Watched>>,
+    /// Containers that ran out of memory: the engine says so just before it tells of their end.
+    starved: Mutex<HashSet<String>>,
+    /// Containers and records are to be compared at the next look.
+    reconcile: tokio::sync::Notify,
+}
+
+impl RuntimeNode {
+    /// Says that this node is there, before anybody can ask for an operation.
+    pub(crate) async fn open(
+        store: &Store,
+        options: RuntimeOptions,
+        tracker: TaskTracker,
+        stop: CancellationToken,
+    ) -> Result<Self, StoreError> {
+        let place = Place {
+            instance: store.instance().await?,
+            node: options.node.clone(),
+            state_root: options.state_root.clone(),
+        };
+        let docker = Docker::new(&options.docker_host);
+        let fault = docker.ping().await.err().map(|error| error.to_string());
+        store.beat_engine_node(&options.node, options.labels.clone(), fault).await?;
+        let shared = Shared {
+            docker,
+            place,
+            options,
+            tracker,
+            stop,
+            watched: Mutex::default(),
+            starved: Mutex::default(),
+            reconcile: tokio::sync::Notify::new(),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    pub fn name(&self) -> &str {
+        &self.shared.place.node
+    }
+
+    /// What the runtime's container wrote, from the last `tail` lines on.
+    pub async fn logs(
+        &self,
+        runtime: &Runtime,
+        tail: i64,
+        follow: Follow,
+    ) -> Result<impl Stream<Item = Result<Bytes, DriverError>> + use<>, DriverError> {
+        let gone = || DriverError::NotFound("the runtime has no container".into());
+        let id = runtime.container_id.as_deref().ok_or_else(gone)?;
+        self.shared.docker.logs(id, tail, follow).await
+    }
+
+    /// Follows the engine's events for as long as the node runs.
+    pub(crate) async fn follow_events(self, store: Store) {
+        events::follow(&self.shared, &store).await;
+    }
+}

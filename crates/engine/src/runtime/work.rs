@@ -1,0 +1,236 @@
+//! Takes this node's operations as any worker takes jobs, and does each in a task of its own.
+//!
+//! A job belongs to the node while it says that it lives. One that went silent has its operations taken on by whoever
+//! drives the engine next, itself after a restart.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use domain::limits::{NODE_BEAT_S, OPERATION_LEASE_MS, OPERATIONS_UNDER_WAY};
+use domain::runtime::OperationCode;
+use domain::{Epoch, JobError, JobId, Label, Name, TenantId, WorkerId};
+use store::hints::Topic;
+use store::jobs::claim::Claimed;
+use store::jobs::settle::{End, Outcome as Settle};
+use store::runtimes::operate::Begun;
+use store::runtimes::{Outcome, QUEUE};
+use store::workers::heartbeat::Heartbeat;
+use store::workers::register::NewWorker;
+use store::{Store, StoreError};
+use tokio::task::AbortHandle;
+
+use super::operate::perform;
+use super::{RuntimeNode, Shared};
+use crate::task::{Done, Task};
+
+/// A worker that has nothing to do is kept this long.
+const IDLE: Duration = Duration::from_secs(30);
+/// Heartbeats in a lease.
+const BEATS: u32 = 3;
+
+pub(crate) struct OperateRuntimes {
+    node: RuntimeNode,
+    state: tokio::sync::Mutex<State>,
+    under_way: Arc<Mutex<HashMap<JobId, (WorkerId, AbortHandle)>>>,
+}
+
+#[derive(Default)]
+struct State {
+    workers: HashMap<TenantId, Registered>,
+    beat_at: Option<Instant>,
+}
+
+struct Registered {
+    id: WorkerId,
+    beat_at: Instant,
+    used_at: Instant,
+}
+
+impl OperateRuntimes {
+    pub(crate) fn new(node: RuntimeNode) -> Self {
+        Self { node, state: tokio::sync::Mutex::default(), under_way: Arc::default() }
+    }
+}
+
+impl Task for OperateRuntimes {
+    const NAME: &'static str = "operate_runtimes";
+    const EVERY: Duration = Duration::from_millis(500);
+    const WAKE: Option<Topic> = Some(Topic::Runtimes);
+
+    async fn run(&self, store: &Store) -> Result<Done, StoreError> {
+        let shared = &self.node.shared;
+        let mut state = self.state.lock().await;
+        if state.beat_at.is_none_or(|at| at.elapsed().as_secs() >= NODE_BEAT_S as u64) {
+            let fault = shared.docker.ping().await.err().map(|error| error.to_string());
+            metrics::gauge!("windlass_docker_up").set(if fault.is_none() { 1.0 } else { 0.0 });
+            store.beat_engine_node(&shared.place.node, shared.options.labels.clone(), fault).await?;
+            store.close_forgotten_operations().await?;
+            state.beat_at = Some(Instant::now());
+        }
+        let tenants = store.tenants_with_operations(&shared.place.node).await?;
+        for tenant in &tenants {
+            if !state.workers.contains_key(tenant) {
+                let id = store.register_worker(*tenant, worker(&shared.place.node)).await?;
+                let now = Instant::now();
+                state.workers.insert(*tenant, Registered { id, beat_at: now, used_at: now });
+            }
+        }
+        self.keep_alive(store, &mut state).await?;
+        let mut begun = 0;
+        for tenant in tenants {
+            let Some(worker) = state.workers.get_mut(&tenant) else { continue };
+            worker.used_at = Instant::now();
+            let room = OPERATIONS_UNDER_WAY.saturating_sub(self.busy());
+            if room == 0 || shared.stop.is_cancelled() {
+                break;
+            }
+            let held = Some(Label::stored(&shared.place.node));
+            match store.claim(tenant, worker.id, room, held).await? {
+                Claimed::Jobs { jobs, .. } => {
+                    begun += jobs.len();
+                    jobs.iter().for_each(|job| self.begin(store, tenant, worker.id, job.id, job.epoch));
+                }
+                Claimed::Gone | Claimed::NotFound => self.lose(&mut state, tenant),
+            }
+        }
+        Ok(if begun > 0 { Done::work(format!("{begun} operations begun")) } else { Done::nothing() })
+    }
+}
+
+fn worker(node: &str) -> NewWorker {
+    NewWorker {
+        name: format!("engine {node}"),
+        queues: vec![Name::stored(QUEUE)],
+        kinds: None,
+        affinities: Some(vec![Label::stored(node)]),
+        lease_ms: OPERATION_LEASE_MS,
+    }
+}
+
+impl OperateRuntimes {
+    fn busy(&self) -> usize {
+        self.under_way.lock().expect("nobody panics with the map in hand").len()
+    }
+
+    /// Renews the leases, and lets workers go that have had nothing to do for a while.
+    async fn keep_alive(&self, store: &Store, state: &mut State) -> Result<(), StoreError> {
+        let term = Duration::from_millis(OPERATION_LEASE_MS as u64) / BEATS;
+        let tenants: Vec<TenantId> = state.workers.keys().copied().collect();
+        for tenant in tenants {
+            let Some(worker) = state.workers.get_mut(&tenant) else { continue };
+            let works = {
+                let under_way = self.under_way.lock().expect("nobody panics with the map in hand");
+                under_way.values().any(|(by, _)| *by == worker.id)
+            };
+            if !works && worker.used_at.elapsed() > IDLE {
+                store.remove_worker(tenant, worker.id).await?;
+                state.workers.remove(&tenant);
+            } else if worker.beat_at.elapsed() >= term {
+                worker.beat_at = Instant::now();
+                match store.heartbeat(tenant, worker.id, None).await? {
+                    Heartbeat::Alive { cancel, .. } => self.cancel(store, tenant, worker.id, &cancel).await?,
+                    Heartbeat::Gone | Heartbeat::NotFound => self.lose(state, tenant),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Someone canceled the job. What the engine is doing is left as it is: the next operation looks first.
+    async fn cancel(
+        &self,
+        store: &Store,
+        tenant: TenantId,
+        worker: WorkerId,
+        jobs: &[JobId],
+    ) -> Result<(), StoreError> {
+        for job in jobs {
+            let stopped = self.under_way.lock().expect("nobody panics with the map in hand").remove(job);
+            if let Some((_, task)) = stopped {
+                task.abort();
+            }
+            let outcomes = store
+                .job(tenant, *job)
+                .await?
+                .map(|found| vec![Settle { job: *job, epoch: found.epoch, end: End::Cancel }]);
+            if let Some(outcomes) = outcomes {
+                store.settle(tenant, worker, outcomes).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The lease is gone: whatever was under way belongs to another.
+    fn lose(&self, state: &mut State, tenant: TenantId) {
+        let Some(lost) = state.workers.remove(&tenant) else { return };
+        let mut under_way = self.under_way.lock().expect("nobody panics with the map in hand");
+        under_way.retain(|_, (worker, task)| {
+            if *worker == lost.id {
+                task.abort();
+            }
+            *worker != lost.id
+        });
+    }
+
+    fn begin(&self, store: &Store, tenant: TenantId, worker: WorkerId, job: JobId, epoch: Epoch) {
+        let shared = self.node.shared.clone();
+        let (store, under_way) = (store.clone(), self.under_way.clone());
+        let task = self.node.shared.tracker.spawn(async move {
+            if let Err(error) = operate(&shared, &store, tenant, worker, job, epoch).await {
+                // The lease runs out and the operation is taken on anew.
+                tracing::warn!(%job, %error, "an operation could not be written down");
+            }
+            under_way.lock().expect("nobody panics with the map in hand").remove(&job);
+            store.hints().runtimes_changed();
+        });
+        self.under_way.lock().expect("nobody panics with the map in hand").insert(job, (worker, task.abort_handle()));
+        if task.is_finished() {
+            self.under_way.lock().expect("nobody panics with the map in hand").remove(&job);
+        }
+    }
+}
+
+/// One operation, from claim to settle.
+async fn operate(
+    shared: &Shared,
+    store: &Store,
+    tenant: TenantId,
+    worker: WorkerId,
+    job: JobId,
+    epoch: Epoch,
+) -> Result<(), StoreError> {
+    let end = match store.begin_operation(tenant, job).await? {
+        Begun::Go(line, runtime) => {
+            let started = Instant::now();
+            let ended = perform(&shared.docker, &shared.place, &line, &runtime).await;
+            let code = ended.code.map_or("", OperationCode::as_str);
+            metrics::counter!("windlass_operations_total", "kind" => line.kind.as_str(),
+                "outcome" => ended.outcome.as_str(), "code" => code)
+            .increment(1);
+            metrics::histogram!("windlass_operation_seconds", "kind" => line.kind.as_str())
+                .record(started.elapsed().as_secs_f64());
+            tracing::info!(runtime = %runtime.name, kind = %line.kind, outcome = ended.outcome.as_str(), code,
+                message = ended.message.as_deref(), "an operation ended");
+            let end = end_of(ended.outcome, ended.code, ended.message.as_deref());
+            store.end_operation(tenant, line.id, ended).await?;
+            end
+        }
+        Begun::Over(code, outcome) => end_of(outcome, code, None),
+        Begun::Nothing => {
+            end_of(Outcome::Failure, Some(OperationCode::InvalidRequest), Some("no operation stands behind it"))
+        }
+    };
+    store.settle(tenant, worker, vec![Settle { job, epoch, end }]).await.map(drop)
+}
+
+fn end_of(outcome: Outcome, code: Option<OperationCode>, message: Option<&str>) -> End {
+    match (outcome, code) {
+        (Outcome::Success, code) => End::Finish(code.map(|code| format!(r#"{{"code":"{}"}}"#, code.as_str()).into())),
+        (Outcome::Failure, code) => {
+            let code = code.unwrap_or(OperationCode::InternalError);
+            let message = message.unwrap_or_default().to_owned();
+            End::Fail(JobError { code: code.as_str().into(), message, retryable: code.passes() })
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! Runtimes: declare, look, operate, read logs (R1 to R5, R9).
+
+use std::time::{Duration, Instant};
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::response::{IntoResponse, Response};
+use domain::RuntimeName;
+use domain::limits::{LOG_LINES_DEFAULT, LOG_LINES_MAX};
+use domain::runtime::{Desired, ImageRef, OperationCode, OperationKind, OperationSource, RuntimeStatus};
+use engine::runtime::docker::{DriverError, Follow};
+use serde::Deserialize;
+use store::runtimes::delete::RuntimeDeleted;
+use store::runtimes::put::RuntimePut;
+use store::runtimes::request::{NewOperation, Requested};
+use store::runtimes::{Logged, Runtime};
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use uuid::Uuid;
+use wire::{OperationAccepted, OperationRequest, OperationView, Page, RuntimeHealthView, RuntimeRequest, RuntimeView};
+
+use crate::auth::Principal;
+use crate::cursor;
+use crate::error::ApiError;
+use crate::extract::{JsonBody, OptionalJson, Params, PathRuntime, header};
+use crate::state::AppState;
+use crate::validate::query::{PageQuery, WaitQuery, limit, wait};
+use crate::validate::runtime as validate;
+use crate::view;
+
+/// Whoever asks by another way than the API itself says so here: `cli`.
+const SOURCE: HeaderName = HeaderName::from_static("x-windlass-source");
+/// How often an operation that is waited for is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(get, put, delete))
+        .routes(routes!(start))
+        .routes(routes!(stop))
+        .routes(routes!(restart))
+        .routes(routes!(patch))
+        .routes(routes!(clean_up))
+        .routes(routes!(operations))
+        .routes(routes!(health))
+        .routes(routes!(logs))
+}
+
+/// Lists runtimes by name.
+#[utoipa::path(get, path = "/runtimes", tag = "runtimes", params(PageQuery),
+    responses((status = 200, body = Page<RuntimeView>)))]
+async fn list(
+    State(state): State<AppState>,
+    principal: Principal,
+    Params(query): Params<PageQuery>,
+) -> Result<Json<Page<RuntimeView>>, ApiError> {
+    let limit = limit(query.limit.as_deref())?;
+    let after = cursor::runtime(query.cursor.as_deref())?;
+    let mut runtimes = state.store.list_runtimes(principal.tenant, after, limit + 1).await?;
+    let more = runtimes.len() > limit;
+    runtimes.truncate(limit);
+    let next_cursor = runtimes.last().filter(|_| more).map(|last| cursor::after_runtime(last.name.as_str()));
+    let (nodes, now) = (state.store.engine_nodes().await?, state.store.clock().now());
+    let items = runtimes.into_iter().map(|runtime| view::runtime::runtime(runtime, &nodes, now)).collect();
+    Ok(Json(Page { items, next_cursor, partial: false }))
+}
+
+/// One runtime: what is declared and what is known of its container.
+#[utoipa::path(get, path = "/runtimes/{name}", tag = "runtimes", params(("name" = String, Path)),
+    responses((status = 200, body = RuntimeView)))]
+async fn get(
+    State(state): State<AppState>,
+    principal: Principal,
+    PathRuntime(name): PathRuntime,
+) -> Result<Json<RuntimeView>, ApiError> {
+    answer(&state, &principal, &name).await.map(Json)
+}
+
+/// Declares a runtime, or changes what is declared. With `desired`, an operation follows by itself.
+#[utoipa::path(put, path = "/runtimes/{name}", tag = "runtimes", params(("name" = String, Path)),
+    request_body = RuntimeRequest, responses((status = 200, body = RuntimeView)))]
+async fn put(
+    State(state): State<AppState>,
+    principal: Principal,
+    headers: HeaderMap,
+    PathRuntime(name): PathRuntime,
+    JsonBody(request): JsonBody<RuntimeRequest>,
+) -> Result<Json<RuntimeView>, ApiError> {
+    let source = source(&headers)?;
+    let before = state.store.runtime(principal.tenant, &name).await?;
+    let spec = validate::spec(request, before.as_ref().map(|before| &before.spec))?;
+    let desired = spec.desired;
+    match state.store.put_runtime(principal.tenant, name.clone(), spec, principal.name.to_string()).await? {
+        RuntimePut::Created | RuntimePut::Changed => {}
+        RuntimePut::TooMany => return Err(ApiError::limit_reached("the tenant has as many runtimes as it may have")),
+        RuntimePut::Deleting => {
+            return Err(ApiError::operation_refused(OperationCode::Conflict, "the runtime is being deleted"));
+        }
+    }
+    let running = before.is_some_and(|before| before.status == RuntimeStatus::Running);
+    let kind = match desired {
+        Some(Desired::Running) if !running => Some(OperationKind::Start),
+        Some(Desired::Stopped) if running => Some(OperationKind::Stop),
+        _ => None,
+    };
+    if let Some(kind) = kind {
+        let new = NewOperation { kind, source, source_ref: None, image: None, actor: principal.name.to_string() };
+        // What cannot be done now, because no node drives an engine, is done when one does.
+        state.store.request_operation(principal.tenant, &name, new).await?;
+    }
+    answer(&state, &principal, &name).await.map(Json)
+}
+
+/// Takes a runtime away, its container first. The state path, the log and the timeline stay.
+#[utoipa::path(delete, path = "/runtimes/{name}", tag = "runtimes", params(("name" = String, Path), WaitQuery),
+    responses((status = 204), (status = 202, body = OperationAccepted), (status = 200, body = OperationView)))]
+async fn delete(
+    State(state): State<AppState>,
+    principal: Principal,
+    headers: HeaderMap,
+    PathRuntime(name): PathRuntime,
+    Params(query): Params<WaitQuery>,
+) -> Result<Response, ApiError> {
+    let wait = wait(query.wait.as_deref())?;
+    let source = source(&headers)?;
+    match state.store.delete_runtime(principal.tenant, &name, principal.name.to_string()).await? {
+        RuntimeDeleted::Deleted => Ok(StatusCode::NO_CONTENT.into_response()),
+        RuntimeDeleted::NotFound => Err(not_found()),
+        RuntimeDeleted::HasContainer => {
+            let asked = Asked { kind: OperationKind::CleanupContainer, source, image: None, wait };
+            operate(&state, &principal, &name, asked).await
+        }
+    }
+}
+
+/// Starts a runtime. One that runs the same image is left alone (`replay_no_op`).
+#[utoipa::path(post, path = "/runtimes/{name}/start", tag = "runtimes", params(("name" = String, Path), WaitQuery),
+    request_body = Option<OperationRequest>,
+    responses((status = 202, body = OperationAccepted), (status = 200, body = OperationView)))]
+async fn start(
+    State(state): State<AppState>,
+    principal: Principal,
+    headers: HeaderMap,
+    PathRuntime(name): PathRuntime,
+    Params(query): Params<WaitQuery>,
+    OptionalJson(request): OptionalJson<OperationRequest>,
+) -> Result<Response, ApiError> {
+    let image = request.image.as_deref().map(validate::image).transpose()?;
+    let (wait, source) = (wait(query.wait.as_deref())?, source(&headers)?);
+    operate(&state, &principal, &name, Asked { kind: OperationKind::Start, source, image, wait }).await
+}
+
+/// Stops a runtime.
+#[utoipa::path(post, path = "/runtimes/{name}/stop", tag = "runtimes", params(("name" = String, Path), WaitQuery),
+    responses((status = 202, body = OperationAccepted), (status = 200, body = OperationView)))]
+async fn stop(
+    State(state): State<AppState>,
+    principal: Principal,
+    headers: HeaderMap,
+    PathRuntime(name): PathRuntime,
+    Params(query): Params<WaitQuery>,
+) -> Result<Response, ApiError> {
+    let (wait, source) = (wait(query.wait.as_deref())?, source(&headers)?);
+    operate(&state, &principal, &name, Asked { kind: OperationKind::Stop, source, image: None, wait }).await
+}
+
+/// Stops a runtime and starts it as it is declared now.
+#[utoipa::path(post, path = "/runtimes/{name}/restart", tag = "runtimes", params(("name" = String, Path), WaitQuery),
+    request_body = Option<OperationRequest>,
+    responses((status = 202, body = OperationAccepted), (status = 200, body = OperationView)))]
+async fn restart(
+    State(state): State<AppState>,
+    principal: Principal,
+    headers: HeaderMap,
+    PathRuntime(name): PathRuntime,
+    Params(query): Params<WaitQuery>,
+    OptionalJson(request): OptionalJson<OperationRequest>,
+) -> Result<Response, ApiError> {
+    let image = request.image.as_deref().map(validate::image).transpose()?;
+    let (wait, source) = (wait(query.wait.as_deref())?, source(&headers)?);
+    operate(&state, &principal, &name, Asked { kind: OperationKind::Restart, source, image, wait }).await
+}
+
+/// Replaces a runtime's image by another patch of the same major and minor version; nothing else is taken.
+#[utoipa::path(post, path = "/runtimes/{name}/patch", tag = "runtimes", params(("name" = String, Path), WaitQuery),
+    request_body = OperationRequest,
+    responses((status = 202, body = OperationAccepted), (status = 200, body = OperationView)))]
+async fn patch(
+    State(state): State<AppState>,
+    principal: Principal,
+    headers: HeaderMap,
+    PathRuntime(name): PathRuntime,
+    Params(query): Params<WaitQuery>,
+    JsonBody(request): JsonBody<OperationRequest>,
+) -> Result<Response, ApiError> {
+    let image = request.image.as_deref().map(validate::image).transpose()?;
+    let (wait, source) = (wait(query.wait.as_deref())?, source(&headers)?);
+    operate(&state, &principal, &name, Asked { kind: OperationKind::Patch, source, image, wait }).await
+}
+
+/// Removes a runtime's container. The runtime and its state path stay.
+#[utoipa::path(delete, path = "/runtimes/{name}/container", tag = "runtimes",
+    params(("name" = String, Path), WaitQuery),
+    responses((status = 202, body = OperationAccepted), (status = 200, body = OperationView)))]
+async fn clean_up(
+    State(state): State<AppState>,
+    principal: Principal,
+    headers: HeaderMap,
+    PathRuntime(name): PathRuntime,
+    Params(query): Params<WaitQuery>,
+) -> Result<Response, ApiError> {
+    let (wait, source) = (wait(query.wait.as_deref())?, source(&headers)?);
+    operate(&state, &principal, &name, Asked { kind: OperationKind::CleanupContainer, source, image: None, wait }).await
+}
+
+/// The log of operations, newest first; also of a runtime that is gone.
+#[utoipa::path(get, path = "/runtimes/{name}/operations", tag = "runtimes",
+    params(("name" = String, Path), PageQuery), responses((status = 200, body = Page<OperationView>)))]
+async fn operations(
+    State(state): State<AppState>,
+    principal: Principal,
+    PathRuntime(name): PathRuntime,
+    Params(query): Params<PageQuery>,
+) -> Result<Json<Page<OperationView>>, ApiError> {
+    let limit = limit(query.limit.as_deref())?;
+    let before = cursor::operation(query.cursor.as_deref())?;
+    let mut lines = state.store.list_operations(principal.tenant, &name, before, limit + 1).await?;
+    if lines.is_empty() && before.is_none() {
+        find(&state, &principal, &name).await?;
+    }
+    let more = lines.len() > limit;
+    lines.truncate(limit);
+    let next_cursor = lines.last().filter(|_| more).map(|last| cursor::after_operation(last.id));
+    Ok(Json(Page { items: lines.into_iter().map(view::runtime::operation).collect(), next_cursor, partial: false }))
+}
+
+/// How a runtime is, and how it was before.
+#[utoipa::path(get, path = "/runtimes/{name}/health", tag = "runtimes", params(("name" = String, Path), PageQuery),
+    responses((status = 200, body = RuntimeHealthView)))]
+async fn health(
+    State(state): State<AppState>,
+    principal: Principal,
+    PathRuntime(name): PathRuntime,
+    Params(query): Params<PageQuery>,
+) -> Result<Json<RuntimeHealthView>, ApiError> {
+    let limit = limit(query.limit.as_deref())?;
+    let before = cursor::operation(query.cursor.as_deref())?;
+    let runtime = find(&state, &principal, &name).await?;
+    let mut past = state.store.health_history(principal.tenant, &name, before, limit + 1).await?;
+    let more = past.len() > limit;
+    past.truncate(limit);
+    let next_cursor = past.last().filter(|_| more).map(|last| cursor::after_operation(last.id));
+    let now = runtime.health.map(view::runtime::health);
+    Ok(Json(RuntimeHealthView {
+        status: now.as_ref().map(|now| now.status.clone()),
+        source: now.as_ref().map(|now| now.source.clone()),
+        details: now.as_ref().map(|now| now.details.clone()),
+        observed_at: now.as_ref().map(|now| now.observed_at),
+        items: past.into_iter().map(|past| view::runtime::health(past.observation)).collect(),
+        next_cursor,
+    }))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct LogsQuery {
+    /// Stay, and send what is written from now on: `true`.
+    #[param(value_type = Option<bool>)]
+    follow: Option<String>,
+    /// Lines to begin with: 200 unless given.
+    #[param(value_type = Option<u32>)]
+    tail: Option<String>,
+}
+
+/// What the runtime's container wrote, as it came.
+#[utoipa::path(get, path = "/runtimes/{name}/logs", tag = "runtimes", params(("name" = String, Path), LogsQuery),
+    responses((status = 200, content_type = "text/plain", body = String)))]
+async fn logs(
+    State(state): State<AppState>,
+    principal: Principal,
+    PathRuntime(name): PathRuntime,
+    Params(query): Params<LogsQuery>,
+) -> Result<Response, ApiError> {
+    let follow = match query.follow.as_deref() {
+        None | Some("false") => Follow::No,
+        Some("true" | "") => Follow::Yes,
+        Some(_) => return Err(ApiError::invalid_query("follow", "follow must be true or false")),
+    };
+    let tail =
+        match query.tail.as_deref() {
+            None => LOG_LINES_DEFAULT,
+            Some(text) => text.parse().ok().filter(|lines| (0..=LOG_LINES_MAX).contains(lines)).ok_or_else(|| {
+                ApiError::invalid_query("tail", format_args!("tail must be from 0 to {LOG_LINES_MAX}"))
+            })?,
+        };
+    let runtime = find(&state, &principal, &name).await?;
+    let node = match state.engine.runtimes() {
+        Some(node) if runtime.node.as_deref().is_none_or(|name| name == node.name()) => node,
+        _ => {
+            let detail = format!(
+                "its engine is driven by the node {}; ask that one",
+                runtime.node.as_deref().unwrap_or("that comes next")
+            );
+            return Err(ApiError::operation_refused(OperationCode::ServiceUnavailable, detail));
+        }
+    };
+    let lines = node.logs(&runtime, tail, follow).await.map_err(|error| match error {
+        DriverError::NotFound(_) => ApiError::not_found("container: the runtime was not started, or it is gone"),
+        error => ApiError::operation_refused(OperationCode::DockerUnavailable, error),
+    })?;
+    // Whoever follows is let go when the server stops.
+    let stopping = state.stopping.clone();
+    let lines = futures_util::StreamExt::take_until(lines, stopping.cancelled_owned());
+    Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], Body::from_stream(lines)).into_response())
+}
+
+struct Asked {
+    kind: OperationKind,
+    source: OperationSource,
+    image: Option<ImageRef>,
+    wait: Duration,
+}
+
+/// Asks for an operation and, where the caller waits, answers with how it went.
+async fn operate(
+    state: &AppState,
+    principal: &Principal,
+    name: &RuntimeName,
+    asked: Asked,
+) -> Result<Response, ApiError> {
+    let Asked { kind, source, image, wait } = asked;
+    let new = NewOperation { kind, source, source_ref: None, image, actor: principal.name.to_string() };
+    let (operation_id, job) = match state.store.request_operation(principal.tenant, name, new).await? {
+        Requested::Accepted { operation, job } => (operation, job),
+        Requested::Refused { code, message, .. } => return Err(ApiError::operation_refused(code, message)),
+        Requested::NotFound => return Err(not_found()),
+        Requested::NoNode => {
+            let detail = "no node drives a Docker engine; start `windlass serve` beside one";
+            return Err(ApiError::operation_refused(OperationCode::ServiceUnavailable, detail));
+        }
+    };
+    match ended(state, principal, operation_id, wait).await? {
+        Some(line) => Ok(Json(view::runtime::operation(line)).into_response()),
+        None => {
+            let accepted = OperationAccepted { operation_id, job_id: job.uuid() };
+            Ok((StatusCode::ACCEPTED, Json(accepted)).into_response())
+        }
+    }
+}
+
+/// The operation, if it ends in time.
+async fn ended(state: &AppState, principal: &Principal, id: Uuid, wait: Duration) -> Result<Option<Logged>, ApiError> {
+    let until = Instant::now() + wait;
+    while Instant::now() < until && !state.stopping.is_cancelled() {
+        let line = state.store.operation(principal.tenant, id).await?;
+        if line.as_ref().is_some_and(|line| line.finished_at.is_some()) {
+            return Ok(line);
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    Ok(None)
+}
+
+fn source(headers: &HeaderMap) -> Result<OperationSource, ApiError> {
+    match header(headers, &SOURCE)? {
+        None | Some("api") => Ok(OperationSource::Api),
+        Some("cli") => Ok(OperationSource::Cli),
+        Some(_) => Err(ApiError::invalid_header("x-windlass-source", "must be api or cli")),
+    }
+}
+
+fn not_found() -> ApiError {
+    ApiError::not_found("runtime")
+}
+
+async fn find(state: &AppState, principal: &Principal, name: &RuntimeName) -> Result<Runtime, ApiError> {
+    state.store.runtime(principal.tenant, name).await?.ok_or_else(not_found)
+}
+
+async fn answer(state: &AppState, principal: &Principal, name: &RuntimeName) -> Result<RuntimeView, ApiError> {
+    let runtime = find(state, principal, name).await?;
+    let nodes = state.store.engine_nodes().await?;
+    Ok(view::runtime::runtime(runtime, &nodes, state.store.clock().now()))
+}

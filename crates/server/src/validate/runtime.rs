@@ -1,0 +1,72 @@
+//! What a runtime may be declared as.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use domain::RuntimeName;
+use domain::runtime::{Desired, ImageRef, Network, Port, Probe, RuntimeSpec, SpecError, VolumePath};
+use wire::RuntimeRequest;
+
+use crate::error::ApiError;
+
+/// What a view shows instead of a value, and what keeps the value when it is given back.
+pub(crate) const KEPT: &str = "********";
+
+pub(crate) fn name(text: &str) -> Result<RuntimeName, ApiError> {
+    RuntimeName::new(text).map_err(|error| ApiError::invalid_field("name", error))
+}
+
+pub(crate) fn image(text: &str) -> Result<ImageRef, ApiError> {
+    ImageRef::new(text).map_err(|error| ApiError::invalid_field("image", error))
+}
+
+pub(crate) fn refused(error: SpecError) -> ApiError {
+    ApiError::invalid_field(error.field, error.reason)
+}
+
+/// The spec; what is not given in it is as it was, where that is a secret that nobody was shown.
+pub(crate) fn spec(request: RuntimeRequest, before: Option<&RuntimeSpec>) -> Result<RuntimeSpec, ApiError> {
+    let volume = |(number, volume): (usize, wire::VolumeSettings)| {
+        let field = format!("volumes[{number}].path");
+        VolumePath::parse(&volume.path).map_err(|reason| ApiError::invalid_field(field, reason))
+    };
+    let port = |port: wire::PortSettings| Port {
+        container: port.container,
+        host: port.host,
+        address: port.address.unwrap_or(Ipv4Addr::LOCALHOST.into()),
+    };
+    let desired = |text: &str| {
+        Desired::parse(text).ok_or_else(|| ApiError::invalid_field("desired", "must be running or stopped"))
+    };
+    let spec = RuntimeSpec {
+        image: image(&request.image)?,
+        command: request.command.unwrap_or_default(),
+        env: env(request.env.unwrap_or_default(), before)?,
+        ports: request.ports.unwrap_or_default().into_iter().map(port).collect(),
+        volumes: request.volumes.unwrap_or_default().into_iter().enumerate().map(volume).collect::<Result<_, _>>()?,
+        network: request.network.as_deref().map_or(Ok(Network::Bridge), Network::parse).map_err(refused)?,
+        memory_mb: request.memory_mb,
+        cpus: request.cpus,
+        probe: request.probe.map(|probe| Probe { path: probe.path, port: probe.port }),
+        desired: request.desired.as_deref().map(desired).transpose()?,
+        ttl_s: request.ttl_s,
+        stop_grace_s: request.stop_grace_s,
+    };
+    spec.check().map_err(refused)?;
+    Ok(spec)
+}
+
+fn env(given: BTreeMap<String, String>, before: Option<&RuntimeSpec>) -> Result<BTreeMap<String, String>, ApiError> {
+    let value = |(name, value): (String, String)| {
+        if value != KEPT {
+            return Ok((name, value));
+        }
+        match before.and_then(|before| before.env.get(&name)) {
+            Some(kept) => Ok((name, kept.clone())),
+            None => {
+                Err(ApiError::invalid_field(format!("env.{name}"), "has stars for a value, and there is none to keep"))
+            }
+        }
+    };
+    given.into_iter().map(value).collect()
+}

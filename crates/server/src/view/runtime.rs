@@ -1,0 +1,82 @@
+//! Runtimes, operations and healths as they go over the wire.
+
+use domain::runtime::{Observation, OperationCode, OperationKind, RuntimeStatus};
+use store::runtimes::nodes::EngineNode;
+use store::runtimes::{Logged, Outcome, Runtime};
+use wire::{OperationView, PortSettings, ProbeSettings, RuntimeHealth, RuntimeView, VolumeSettings};
+
+use super::time;
+use crate::validate::runtime::KEPT;
+
+pub(crate) fn runtime(runtime: Runtime, nodes: &[EngineNode], now: domain::Time) -> RuntimeView {
+    let spec = runtime.spec;
+    let lost = runtime
+        .node
+        .as_ref()
+        .is_some_and(|name| nodes.iter().find(|node| node.name == *name).is_none_or(|node| node.is_lost(now)));
+    let status = if lost && runtime.status == RuntimeStatus::Running { "unavailable" } else { runtime.status.as_str() };
+    RuntimeView {
+        name: runtime.name.to_string(),
+        image: spec.image.to_string(),
+        command: spec.command,
+        env: spec.env.into_keys().map(|name| (name, KEPT.to_owned())).collect(),
+        ports: spec
+            .ports
+            .into_iter()
+            .map(|port| PortSettings { container: port.container, host: port.host, address: Some(port.address) })
+            .collect(),
+        volumes: spec.volumes.iter().map(|volume| VolumeSettings { path: volume.target() }).collect(),
+        network: spec.network.as_str().to_owned(),
+        memory_mb: spec.memory_mb,
+        cpus: spec.cpus,
+        probe: spec.probe.map(|probe| ProbeSettings { path: probe.path, port: probe.port }),
+        desired: spec.desired.map(|desired| desired.as_str().to_owned()),
+        ttl_s: spec.ttl_s,
+        stop_grace_s: spec.stop_grace_s,
+        status: status.to_owned(),
+        in_flight: runtime.in_flight.map(|kind: OperationKind| kind.as_str().to_owned()),
+        deleting: runtime.deleting,
+        health: runtime.health.map(health),
+        node: runtime.node,
+        container_id: runtime.container_id,
+        current_image: runtime.current_image,
+        endpoint: runtime.endpoint,
+        state_path: runtime.state_path,
+        created_at: time(runtime.created_at),
+        updated_at: time(runtime.updated_at),
+        started_at: runtime.started_at.map(time),
+        stopped_at: runtime.stopped_at.map(time),
+        removed_at: runtime.removed_at.map(time),
+        last_op_at: runtime.last_op_at.map(time),
+    }
+}
+
+pub(crate) fn health(seen: Observation) -> RuntimeHealth {
+    RuntimeHealth {
+        status: seen.status.as_str().to_owned(),
+        source: seen.source.as_str().to_owned(),
+        details: seen.details,
+        observed_at: time(seen.observed_at),
+    }
+}
+
+pub(crate) fn operation(line: Logged) -> OperationView {
+    OperationView {
+        id: line.id,
+        runtime: line.runtime.to_string(),
+        kind: line.kind.as_str().to_owned(),
+        source: line.source.as_str().to_owned(),
+        source_ref: line.source_ref,
+        actor: line.actor,
+        image_ref: line.image_ref,
+        container_id: line.container_id,
+        outcome: line.outcome.map(|outcome: Outcome| outcome.as_str().to_owned()),
+        error_code: line.error_code.map(|code: OperationCode| code.as_str().to_owned()),
+        error_message: line.error_message,
+        requested_at: time(line.requested_at),
+        started_at: line.started_at.map(time),
+        finished_at: line.finished_at.map(time),
+        correlation_id: line.correlation_id,
+        job_id: line.job.map(|job| job.uuid()),
+    }
+}

@@ -1,0 +1,181 @@
+//! Pools on a real Docker engine: a backlog brings its model up, drains, and swaps within the bound (R7, Q6).
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use testkit::docker::IMAGE;
+use testkit::on_both;
+
+use crate::api::Api;
+use crate::runtimes::Driven;
+
+/// A small model: it answers a POST with its own name, through busybox's CGI.
+fn model(name: &str) -> Value {
+    let answer = format!("#!/bin/sh\necho 'Content-Type: application/json'\necho\necho '{{\"model\": \"{name}\"}}'\n");
+    let script = "trap 'exit 0' TERM; mkdir -p /www/cgi-bin; echo \"$ANSWER\" > /www/cgi-bin/run; \
+         /bin/busybox chmod +x /www/cgi-bin/run; echo ok > /www/health; httpd -f -p 8080 -h /www & wait";
+    json!({
+        "image": IMAGE, "command": ["sh", "-c", script], "env": {"ANSWER": answer}, "ports": [{"container": 8080}],
+        "probe": {"path": "/health", "port": 8080},
+    })
+}
+
+async fn declare(api: &Api, names: &[&str]) {
+    for name in names {
+        let put = api.put(&format!("/api/v1/runtimes/{name}"), model(name)).await;
+        assert_eq!(put.status, 200, "{:?}", put.body);
+    }
+}
+
+fn pool(slots: u32, names: &[&str]) -> Value {
+    let members: Vec<Value> = names.iter().map(|name| json!({"affinity": name, "runtime": name})).collect();
+    json!({"slots": slots, "members": members, "starvation_s": 60, "handler": {"path": "/cgi-bin/run", "timeout_s": 10}})
+}
+
+async fn push(api: &Api, affinity: &str) -> String {
+    let job = json!({"queue": "gpu", "kind": "ask", "affinity": affinity, "payload": {"question": 1}});
+    let made = api.post("/api/v1/jobs", job).await;
+    assert_eq!(made.status, 202);
+    made.json()["id"].as_str().unwrap().to_owned()
+}
+
+async fn ended(api: &Api, id: &str) -> Value {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let job = api.get(&format!("/api/v1/jobs/{id}?wait=5s")).await.json();
+        if ["succeeded", "failed", "canceled"].contains(&job["state"].as_str().unwrap()) {
+            return job;
+        }
+        assert!(Instant::now() < deadline, "{job}");
+    }
+}
+
+async fn until(what: &str, check: impl AsyncFn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(40);
+    while !check().await {
+        assert!(Instant::now() < deadline, "{what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r7_a_backlog_brings_its_model_up_drains_and_swaps() {
+    on_both(async |db| {
+        let driven = Driven::new(db).await;
+        let api = &driven.api;
+        declare(api, &["alpha", "beta"]).await;
+        let mut declared = pool(1, &["alpha", "beta"]);
+        declared["idle_stop_s"] = json!(3);
+        // Interleaved: in their own order they would need a swap each.
+        let mut jobs = Vec::new();
+        for number in 0..20 {
+            jobs.push(push(api, if number % 2 == 0 { "alpha" } else { "beta" }).await);
+        }
+        let put = api.put("/api/v1/pools/gpu", declared).await;
+        assert_eq!(put.status, 200, "{:?}", put.body);
+        until("somebody is loading", async || {
+            let page = api.get("/api/v1/jobs?queue=gpu&state=loading").await.json();
+            !page["items"].as_array().unwrap().is_empty()
+        })
+        .await;
+        for (number, id) in jobs.iter().enumerate() {
+            let job = ended(api, id).await;
+            let model = if number % 2 == 0 { "alpha" } else { "beta" };
+            assert_eq!((&job["state"], &job["result"]["model"]), (&json!("succeeded"), &json!(model)), "{job}");
+        }
+        // What the node knows of its pool is written down once a second.
+        until("both loads are told", async || api.get("/api/v1/pools/gpu").await.json()["loads"] == 2).await;
+        let pool = api.get("/api/v1/pools/gpu").await.json();
+        assert_eq!(pool["swaps_made"], 2, "one for each model: {pool}");
+        assert!(
+            pool["swaps_avoided"].as_i64().unwrap() >= 9 && pool["minutes_saved"].as_f64().unwrap() > 0.0,
+            "{pool}"
+        );
+        let log = api.get("/api/v1/runtimes/alpha/operations").await.json();
+        let lines: Vec<(&str, &str)> = log["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .rev()
+            .map(|line| (line["kind"].as_str().unwrap(), line["source"].as_str().unwrap()))
+            .collect();
+        assert_eq!(lines, [("start", "auto_scale"), ("stop", "auto_scale")], "all in the operation log");
+        until("an idle model is stopped", async || {
+            api.get("/api/v1/runtimes/beta").await.json()["status"] == "stopped"
+        })
+        .await;
+        assert_eq!(api.call("DELETE", "/api/v1/pools/gpu").await.status, 204);
+        api.get("/api/v1/pools/gpu").await.problem(404, "not_found", None);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r7_a_model_that_cannot_be_loaded_backs_off_alone() {
+    on_both(async |db| {
+        let driven = Driven::new(db).await;
+        let api = &driven.api;
+        declare(api, &["good"]).await;
+        let mut broken = model("broken");
+        broken["command"] = json!(["/no/such/program"]);
+        api.put("/api/v1/runtimes/broken", broken).await;
+        api.put("/api/v1/pools/gpu", pool(1, &["broken", "good"])).await;
+        let waiting = push(api, "broken").await;
+        until("it says why", async || {
+            let pool = api.get("/api/v1/pools/gpu").await.json();
+            pool["members"][0]["cause"].as_str().is_some_and(|cause| cause.contains("container_start_failed"))
+        })
+        .await;
+        let done = push(api, "good").await;
+        assert_eq!(ended(api, &done).await["result"]["model"], "good", "the other is not held up");
+        let job = api.get(&format!("/api/v1/jobs/{waiting}")).await.json();
+        assert_eq!(job["attempt"].as_i64().unwrap_or(9), 0, "no attempt is burnt: {job}");
+        // Repaired, it comes up by itself when its time has passed.
+        api.put("/api/v1/runtimes/broken", model("broken")).await;
+        assert_eq!(ended(api, &waiting).await["result"]["model"], "broken");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r7_a_pinned_model_stays_and_the_others_take_turns() {
+    on_both(async |db| {
+        let driven = Driven::new(db).await;
+        let api = &driven.api;
+        declare(api, &["fixed", "one", "two"]).await;
+        let mut declared = pool(2, &["fixed", "one", "two"]);
+        declared["members"][0]["stay"] = json!("pinned");
+        declared["idle_stop_s"] = json!(1);
+        api.put("/api/v1/pools/gpu", declared).await;
+        until("the pinned one is up before anybody asks", async || {
+            api.get("/api/v1/runtimes/fixed").await.json()["status"] == "running"
+        })
+        .await;
+        for affinity in ["one", "two", "fixed", "one"] {
+            let job = push(api, affinity).await;
+            assert_eq!(ended(api, &job).await["result"]["model"], affinity);
+            let mut up = 0;
+            for name in ["fixed", "one", "two"] {
+                up += i32::from(api.get(&format!("/api/v1/runtimes/{name}")).await.json()["status"] == "running");
+            }
+            assert!(up <= 2, "{up} are up in two slots");
+        }
+        let fixed = api.get("/api/v1/runtimes/fixed/operations").await.json();
+        assert_eq!(fixed["items"].as_array().unwrap().len(), 1, "started once and never stopped");
+        for (change, field) in [
+            (json!({"slots": 0, "members": [{"affinity": "a", "runtime": "one"}]}), "slots"),
+            (json!({"slots": 1, "members": []}), "members"),
+            (json!({"slots": 1, "members": [{"affinity": "a", "runtime": "nobody"}]}), "members[0].runtime"),
+            (json!({"slots": 1, "members": [{"affinity": "a", "runtime": "one", "stay": "x"}]}), "members[0].stay"),
+            (
+                json!({"slots": 1, "members": [{"affinity": "a", "runtime": "one"}], "handler": {"path": "x"}}),
+                "handler.path",
+            ),
+        ] {
+            api.put("/api/v1/pools/other", change).await.problem(422, "invalid_field", Some(field));
+        }
+        let taken = json!({"slots": 1, "members": [{"affinity": "a", "runtime": "one"}]});
+        api.put("/api/v1/pools/other", taken).await.problem(409, "limit_reached", None);
+    })
+    .await;
+}

@@ -1,0 +1,5 @@
+drop table healths;
+drop table operations;
+drop table runtimes;
+drop table engine_nodes;
+drop table installation;

@@ -1,0 +1,88 @@
+//! A pool's spec and state as they are stored.
+
+use std::collections::BTreeMap;
+
+use domain::pool::{Handler, Member, PoolSpec, Stay};
+use domain::{Label, Name, RuntimeName};
+use serde::{Deserialize, Serialize};
+
+use crate::codec::{from_json, to_json};
+use crate::error::StoreError;
+
+#[derive(Serialize, Deserialize)]
+struct StoredSpec {
+    slots: u32,
+    members: Vec<StoredMember>,
+    queue: String,
+    starvation_s: Option<i64>,
+    idle_stop_s: Option<i64>,
+    path: String,
+    timeout_s: i64,
+    at_once: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredMember {
+    affinity: String,
+    runtime: String,
+    stay: String,
+}
+
+/// What the node that runs a pool knows of it. Times are microseconds since 1970.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PoolState {
+    /// By affinity.
+    pub members: BTreeMap<String, MemberState>,
+    /// Times that a runtime was brought up, and how long that took in all.
+    pub loads: u64,
+    pub load_ms: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MemberState {
+    /// `idle`, `loading` or `loaded`.
+    pub state: String,
+    pub slot: Option<usize>,
+    pub since: Option<i64>,
+    /// Failures in a row, until when it is left alone, and why.
+    pub failures: u32,
+    pub backoff_until: Option<i64>,
+    pub cause: Option<String>,
+}
+
+pub(crate) fn write(spec: &PoolSpec) -> String {
+    let member = |member: &Member| StoredMember {
+        affinity: member.affinity.to_string(),
+        runtime: member.runtime.to_string(),
+        stay: member.stay.as_str().into(),
+    };
+    to_json(&StoredSpec {
+        slots: spec.slots,
+        members: spec.members.iter().map(member).collect(),
+        queue: spec.queue.to_string(),
+        starvation_s: spec.starvation_s,
+        idle_stop_s: spec.idle_stop_s,
+        path: spec.handler.path.clone(),
+        timeout_s: spec.handler.timeout_s,
+        at_once: spec.handler.at_once,
+    })
+}
+
+pub(crate) fn read(text: &str) -> Result<PoolSpec, StoreError> {
+    let stored: StoredSpec = from_json(text)?;
+    let member = |member: StoredMember| Member {
+        affinity: Label::stored(&member.affinity),
+        runtime: RuntimeName::stored(&member.runtime),
+        stay: Stay::parse(&member.stay).unwrap_or(Stay::AsNeeded),
+    };
+    Ok(PoolSpec {
+        slots: stored.slots,
+        members: stored.members.into_iter().map(member).collect(),
+        queue: Name::stored(&stored.queue),
+        starvation_s: stored.starvation_s,
+        idle_stop_s: stored.idle_stop_s,
+        handler: Handler { path: stored.path, timeout_s: stored.timeout_s, at_once: stored.at_once },
+    })
+}

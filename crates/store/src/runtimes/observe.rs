@@ -1,0 +1,181 @@
+//! Keeps the health of runtimes: the newest observation by its time, with its past (R4).
+
+use domain::runtime::{HealthSource, Observation, RuntimeStatus, health};
+use domain::trigger::Source;
+use domain::{RuntimeName, TenantId};
+use uuid::Uuid;
+
+use crate::clock::new_uuid;
+use crate::codec::to_json;
+use crate::error::StoreError;
+use crate::events::{Event, emit};
+use crate::hints::Topic;
+use crate::runtimes::{Runtime, get, known};
+use crate::store::Store;
+use crate::timeline::{self, Entry};
+use crate::triggers::cache::TriggerCache;
+use crate::tx::{Operation, Param, Row, Sql, Tx};
+
+#[derive(Clone, Debug)]
+pub struct PastHealth {
+    pub id: Uuid,
+    pub observation: Observation,
+    pub container_id: Option<String>,
+}
+
+impl Store {
+    /// Whether it changed anything. What is seen of a container that was stopped, replaced or is being worked on is the
+    /// operation's own doing and no news.
+    pub async fn observe_runtime(
+        &self,
+        tenant: TenantId,
+        name: &RuntimeName,
+        container_id: &str,
+        seen: Observation,
+    ) -> Result<bool, StoreError> {
+        let triggers = self.triggers_cache().clone();
+        let observe = Observe { tenant, name: name.clone(), container_id: container_id.to_owned(), seen, triggers };
+        let (changed, heard) = self.write(observe).await?;
+        if heard {
+            self.hints().tell(Topic::Outbox);
+        }
+        Ok(changed)
+    }
+
+    /// Newest first.
+    pub async fn health_history(
+        &self,
+        tenant: TenantId,
+        name: &RuntimeName,
+        before: Option<Uuid>,
+        limit: usize,
+    ) -> Result<Vec<PastHealth>, StoreError> {
+        self.read(History { tenant, name: name.clone(), before: before.unwrap_or(Uuid::max()), limit }).await
+    }
+}
+
+struct Observe {
+    tenant: TenantId,
+    name: RuntimeName,
+    container_id: String,
+    seen: Observation,
+    triggers: TriggerCache,
+}
+
+const SET: Sql =
+    Sql::both(&["update runtimes set health = $3, health_source = $4, health_details = $5, health_at = $6,
+         status = $7, stopped_at = $8
+     where tenant = $1 and name = $2"]);
+const INSERT: Sql =
+    Sql::both(&["insert into healths (id, tenant, runtime, status, source, details, container_id, observed_at)
+     values ($1, $2, $3, $4, $5, $6, $7, $8)"]);
+
+impl Operation for Observe {
+    const WATCHES_TRIGGERS: bool = true;
+    /// Whether it changed anything, and whether a trigger heard of it.
+    type Output = (bool, bool);
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<(bool, bool), StoreError> {
+        let Some(runtime) = get::lock(tx, self.tenant, self.name.as_str()).await? else { return Ok((false, false)) };
+        if !self.is_news(&runtime) {
+            return Ok((false, false));
+        }
+        let Observation { status, source, details, observed_at } = &self.seen;
+        let (standing, stopped_at) = match status {
+            status if status.is_end() => (RuntimeStatus::Stopped, Some(runtime.stopped_at.unwrap_or(tx.now()))),
+            _ => (RuntimeStatus::Running, None),
+        };
+        let params = [
+            Param::Int(self.tenant.0),
+            Param::Text(self.name.as_str()),
+            Param::Text(status.as_str()),
+            Param::Text(source.as_str()),
+            Param::Text(details),
+            Param::Time(*observed_at),
+            Param::Text(standing.as_str()),
+            Param::time(stopped_at),
+        ];
+        tx.execute(&SET, &params).await?;
+        let params = [
+            Param::Uuid(new_uuid(tx.now())),
+            params[0],
+            params[1],
+            params[2],
+            params[3],
+            params[4],
+            Param::Text(&self.container_id),
+            params[5],
+        ];
+        tx.execute(&INSERT, &params).await?;
+        let subject = self.name.subject();
+        let was = runtime.health.as_ref().map(|health| health.status.as_str());
+        let detail = serde_json::json!({
+            "health": status.as_str(), "was": was, "source": source.as_str(), "details": details,
+        });
+        let detail = to_json(&detail);
+        let entry = Entry {
+            runtime: Some(self.name.as_str()),
+            cause: Some(status.as_str()),
+            detail: Some(detail.clone()),
+            ..Entry::of_subject(self.tenant, &subject, "health_changed")
+        };
+        timeline::write(tx, &[entry]).await?;
+        let listeners = self.triggers.current(tx).await?;
+        let event = Event::new(tx.now(), self.tenant, Source::Runtime, "health", 0, detail);
+        let event = event.with("name", self.name.as_str()).with("health", status.as_str());
+        Ok((true, emit(tx, &listeners, &[event]).await? > 0))
+    }
+}
+
+impl Observe {
+    fn is_news(&self, runtime: &Runtime) -> bool {
+        // A container that ended by itself is still watched: it may be removed, or started again, behind our back.
+        let ended_by_itself = runtime.health.as_ref().is_some_and(|health| health.status.is_end());
+        let watched = runtime.status == RuntimeStatus::Running || ended_by_itself;
+        // The end of a container that was stopped and started again may be heard of late.
+        let late = self.seen.source == HealthSource::DockerEvent
+            && runtime.started_at.is_some_and(|at| self.seen.observed_at < at);
+        watched
+            && !late
+            && runtime.in_flight.is_none()
+            && runtime.container_id.as_deref() == Some(self.container_id.as_str())
+            && health::changes(runtime.health.as_ref(), &self.seen)
+    }
+}
+
+struct History {
+    tenant: TenantId,
+    name: RuntimeName,
+    before: Uuid,
+    limit: usize,
+}
+
+const HISTORY: Sql = Sql::both(&["select id, status, source, details, observed_at, container_id from healths
+     where tenant = $1 and runtime = $2 and id < $3 order by id desc limit $4"]);
+
+fn past(row: &Row) -> Result<PastHealth, StoreError> {
+    Ok(PastHealth {
+        id: row.uuid(0)?,
+        observation: Observation {
+            status: known("health", row.text(1)?, domain::runtime::HealthStatus::parse)?,
+            source: known("source of health", row.text(2)?, domain::runtime::HealthSource::parse)?,
+            details: row.text(3)?,
+            observed_at: row.time(4)?,
+        },
+        container_id: row.opt_text(5)?,
+    })
+}
+
+impl Operation for History {
+    type Output = Vec<PastHealth>;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<PastHealth>, StoreError> {
+        let params = [
+            Param::Int(self.tenant.0),
+            Param::Text(self.name.as_str()),
+            Param::Uuid(self.before),
+            Param::Int(self.limit as i64),
+        ];
+        tx.query(&HISTORY, &params).await?.iter().map(past).collect()
+    }
+}
