@@ -26,7 +26,7 @@ use crate::error::ApiError;
 use crate::extract::{drain, header};
 use crate::host;
 use crate::rights::{self, Found, Need, Reach};
-use crate::session::{SessionSecret, check_origin};
+use crate::session::{SessionSecret, check_browser, check_origin};
 use crate::state::AppState;
 
 const TRUST: Duration = Duration::from_millis(TOKEN_TRUST_MS);
@@ -150,7 +150,7 @@ pub(crate) async fn gate(State(state): State<AppState>, request: Request, next: 
     let found = path.map(|path| rights::of(path.as_str(), request.method()));
     let need = match found {
         Some(Found::Route(route)) if route.need == Need::Nothing => {
-            return match check_origin(request.method(), request.headers(), false) {
+            return match check_origin(request.method(), request.headers()) {
                 Ok(()) => next.run(request).await,
                 Err(refusal) => refusal.into_response(),
             };
@@ -256,7 +256,10 @@ async fn admit(state: &AppState, parts: &Parts) -> Result<Principal, ApiError> {
             Ok(Principal::local())
         }
         Caller::Token(known) => {
-            check_origin(&parts.method, &parts.headers, known.session_since.is_some())?;
+            match known.session_since {
+                Some(_) => check_browser(&parts.method, &parts.headers)?,
+                None => check_origin(&parts.method, &parts.headers)?,
+            }
             Ok(Principal::of(known))
         }
         Caller::Nobody => Err(ApiError::token_required()),

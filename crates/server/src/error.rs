@@ -293,6 +293,11 @@ impl From<StoreError> for ApiError {
                               with the same Idempotency-Key where there was one";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, code::OUTCOME_UNKNOWN, detail)
             }
+            StoreError::Unusable(reason) => {
+                tracing::error!(reason, "a person must act");
+                let detail = "the server cannot do this as it is set up now; its log says why";
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, code::UNAVAILABLE, detail)
+            }
             error => {
                 let source = std::error::Error::source(&error).map(ToString::to_string);
                 tracing::error!(%error, source, "a request failed unexpectedly");

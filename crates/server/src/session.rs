@@ -25,7 +25,8 @@ const SECRET_BYTES: usize = 32;
 /// What cookies are signed with. The same on every node, or a session holds on one of them only.
 #[derive(Clone)]
 pub struct CookieKey {
-    key: hmac::Key,
+    /// The first signs, any is accepted.
+    keys: Vec<hmac::Key>,
     /// Sent over TLS alone.
     secure: bool,
 }
@@ -53,19 +54,26 @@ impl SessionSecret {
 }
 
 impl CookieKey {
-    pub fn new(secret: &[u8], secure: bool) -> Self {
-        Self { key: hmac::Key::new(hmac::HMAC_SHA256, secret), secure }
+    /// Signs with the first of these and takes what any of them signed. There must be one.
+    pub fn new(secrets: &[[u8; SECRET_BYTES]]) -> Self {
+        let keys = secrets.iter().map(|secret| hmac::Key::new(hmac::HMAC_SHA256, secret)).collect();
+        Self { keys, secure: false }
     }
 
     /// Good until this process ends.
     pub fn for_this_process() -> Self {
         let mut secret = [0; SECRET_BYTES];
         fill_random(&mut secret);
-        Self::new(&secret, false)
+        Self::new(&[secret])
+    }
+
+    /// Browsers then send the cookie over TLS alone.
+    pub fn over_tls_only(self) -> Self {
+        Self { secure: true, ..self }
     }
 
     pub(crate) fn cookie(&self, secret: &SessionSecret) -> HeaderValue {
-        let signature = hmac::sign(&self.key, &secret.0);
+        let signature = hmac::sign(&self.keys[0], &secret.0);
         let value = format!("{}.{}", URL_SAFE_NO_PAD.encode(secret.0), URL_SAFE_NO_PAD.encode(signature));
         self.header(&value, SESSION_S)
     }
@@ -91,20 +99,28 @@ impl CookieKey {
         let (secret, signature) = ours.next()?.split_once('.')?;
         let secret: [u8; SECRET_BYTES] = URL_SAFE_NO_PAD.decode(secret).ok()?.try_into().ok()?;
         let signature = URL_SAFE_NO_PAD.decode(signature).ok()?;
-        hmac::verify(&self.key, &secret, &signature).ok()?;
-        Some(SessionSecret(secret))
+        let ours = self.keys.iter().any(|key| hmac::verify(key, &secret, &signature).is_ok());
+        ours.then_some(SessionSecret(secret))
     }
+}
+
+/// A change that comes with a cookie comes from a browser, which must say that it is a page of ours that sends it.
+pub(crate) fn check_browser(method: &Method, headers: &HeaderMap) -> Result<(), ApiError> {
+    let says = headers.contains_key(ORIGIN) || headers.contains_key(SEC_FETCH_SITE);
+    if changes(method) && !says { refuse() } else { check_origin(method, headers) }
+}
+
+fn refuse() -> Result<(), ApiError> {
+    Err(ApiError::host_not_allowed("pages of other origins may not change anything here"))
 }
 
 /// A change that a browser sends must come from a page of this very origin.
 ///
-/// Browsers say where a request comes from, and pages cannot forge that; programs say nothing. Whoever comes with a cookie is
-/// a browser, and so must say it.
-pub(crate) fn check_origin(method: &Method, headers: &HeaderMap, with_cookie: bool) -> Result<(), ApiError> {
+/// Browsers say where a request comes from, and pages cannot forge that; programs say nothing.
+pub(crate) fn check_origin(method: &Method, headers: &HeaderMap) -> Result<(), ApiError> {
     if !changes(method) {
         return Ok(());
     }
-    let refuse = || Err(ApiError::host_not_allowed("pages of other origins may not change anything here"));
     let site = headers.get(SEC_FETCH_SITE).map(HeaderValue::as_bytes);
     if site.is_some_and(|site| site != b"same-origin" && site != b"none") {
         return refuse();
@@ -116,7 +132,6 @@ pub(crate) fn check_origin(method: &Method, headers: &HeaderMap, with_cookie: bo
             let same = origin.zip(host).is_some_and(|(origin, host)| origin.eq_ignore_ascii_case(host));
             if same { Ok(()) } else { refuse() }
         }
-        None if with_cookie && site.is_none() => refuse(),
         None => Ok(()),
     }
 }
@@ -139,6 +154,13 @@ mod tests {
         assert_eq!(read(&key, &cookie), Some(secret.hash()));
         assert_eq!(read(&key, &format!("a=b; {cookie}; c=d")), Some(secret.hash()));
         assert_eq!(read(&CookieKey::for_this_process(), &cookie), None);
+        let (old, new) = ([1; SECRET_BYTES], [2; SECRET_BYTES]);
+        let before = CookieKey::new(&[old]).over_tls_only().cookie(&secret);
+        let before = before.to_str().expect("ASCII");
+        assert!(before.ends_with("; Secure"), "{before}");
+        let before = before.split(';').next().expect("a value");
+        assert_eq!(read(&CookieKey::new(&[new, old]), before), Some(secret.hash()), "until the old key goes");
+        assert_eq!(read(&CookieKey::new(&[new]), before), None);
         for place in cookie.len() - 80..cookie.len() {
             let mut changed = cookie.clone().into_bytes();
             changed[place] = if changed[place] == b'B' { b'C' } else { b'B' };
@@ -148,21 +170,20 @@ mod tests {
 
     #[test]
     fn x7_a_change_comes_from_our_own_pages_or_from_no_page() {
-        let check =
-            |pairs: &[(&'static str, &str)], cookie| check_origin(&Method::POST, &headers(pairs), cookie).is_ok();
         let host = ("host", "w.example:7717");
-        assert!(check(&[host], false), "a program says nothing");
-        assert!(!check(&[host], true), "a browser with a cookie says where it is");
-        for cookie in [false, true] {
-            assert!(check(&[host, ("origin", "https://w.example:7717")], cookie));
-            assert!(check(&[host, ("sec-fetch-site", "same-origin")], cookie));
+        assert!(check_origin(&Method::POST, &headers(&[host])).is_ok(), "a program says nothing");
+        assert!(check_browser(&Method::POST, &headers(&[host])).is_err(), "a browser with a cookie says where it is");
+        for check in [check_origin, check_browser] {
+            let check = |pairs: &[(&'static str, &str)]| check(&Method::POST, &headers(pairs)).is_ok();
+            assert!(check(&[host, ("origin", "https://w.example:7717")]));
+            assert!(check(&[host, ("sec-fetch-site", "same-origin")]));
             for origin in ["https://evil.example", "null", "https://w.example", "https://w.example:7717.evil.example"] {
-                assert!(!check(&[host, ("origin", origin)], cookie), "{origin}");
+                assert!(!check(&[host, ("origin", origin)]), "{origin}");
             }
             for site in ["cross-site", "same-site", "nonsense"] {
-                assert!(!check(&[host, ("sec-fetch-site", site)], cookie), "{site}");
+                assert!(!check(&[host, ("sec-fetch-site", site)]), "{site}");
             }
         }
-        assert!(check_origin(&Method::GET, &headers(&[host, ("origin", "https://evil.example")]), true).is_ok());
+        assert!(check_browser(&Method::GET, &headers(&[host, ("origin", "https://evil.example")])).is_ok());
     }
 }

@@ -215,6 +215,18 @@ pub const MIGRATIONS: &[Migration] = &[
             down: include_str!("../migrations/postgres/0016_pools.down.sql"),
         },
     },
+    Migration {
+        version: 17,
+        name: "secret_keys",
+        sqlite: Script {
+            up: include_str!("../migrations/sqlite/0017_secret_keys.up.sql"),
+            down: include_str!("../migrations/sqlite/0017_secret_keys.down.sql"),
+        },
+        postgres: Script {
+            up: include_str!("../migrations/postgres/0017_secret_keys.up.sql"),
+            down: include_str!("../migrations/postgres/0017_secret_keys.down.sql"),
+        },
+    },
 ];
 
 const MAKE_TABLE_SQLITE: &str = "create table if not exists schema_migrations (

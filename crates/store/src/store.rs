@@ -9,6 +9,7 @@ use crate::error::StoreError;
 use crate::floors::Floors;
 use crate::hints::Hints;
 use crate::lanes::LaneCache;
+use crate::secrets::SecretKeys;
 use crate::signals::figures::{EndedFeed, FigureCache};
 use crate::signals::surroundings::SurroundingsCache;
 use crate::signatures::index::SignatureCache;
@@ -45,7 +46,23 @@ impl DatabaseUrl {
             None => Ok(Self::Sqlite(text.into())),
         }
     }
+
+    /// The folder for what belongs to this database and is not in it, unless another is named: `windlass-data` beside
+    /// `windlass.db`.
+    pub fn data_dir(&self) -> PathBuf {
+        match self {
+            Self::Sqlite(path) => {
+                let mut name = path.file_stem().unwrap_or_default().to_owned();
+                name.push("-data");
+                path.with_file_name(name)
+            }
+            Self::Postgres(_) => PathBuf::from("windlass-data"),
+        }
+    }
 }
+
+/// The key file's name, in the folder that belongs to a database.
+pub const KEY_FILE: &str = "secret.key";
 
 #[derive(Clone, Debug, Default)]
 pub struct StoreOptions {
@@ -54,6 +71,9 @@ pub struct StoreOptions {
     pub unsafe_durability: bool,
     /// Another server or engine on the same SQLite file is refused.
     pub exclusive: bool,
+    /// What secrets are sealed with; `secret.key` in the folder that belongs to the database, unless given. It is made when
+    /// the first secret is sealed.
+    pub key_file: Option<PathBuf>,
 }
 
 /// A handle on the database; cheap to clone.
@@ -75,6 +95,7 @@ struct Inner {
     ended: EndedFeed,
     figures: FigureCache,
     quota_use: QuotaUse,
+    secret_keys: SecretKeys,
 }
 
 enum Backend {
@@ -85,6 +106,7 @@ enum Backend {
 impl Store {
     /// Opens the database without touching its schema.
     pub async fn open(url: &DatabaseUrl, options: StoreOptions) -> Result<Self, StoreError> {
+        let key_file = options.key_file.clone().unwrap_or_else(|| url.data_dir().join(KEY_FILE));
         let backend = match url {
             DatabaseUrl::Sqlite(path) => Backend::Sqlite(Sqlite::open(path, options.clock.clone(), options.exclusive)?),
             DatabaseUrl::Postgres(url) => {
@@ -109,6 +131,7 @@ impl Store {
                 ended: EndedFeed::default(),
                 figures: FigureCache::default(),
                 quota_use: QuotaUse::default(),
+                secret_keys: SecretKeys::in_file(key_file),
             }),
         })
     }
@@ -199,6 +222,10 @@ impl Store {
 
     pub(crate) fn figure_cache(&self) -> &FigureCache {
         &self.inner.figures
+    }
+
+    pub(crate) fn secret_keys(&self) -> &SecretKeys {
+        &self.inner.secret_keys
     }
 
     pub(crate) fn quota_use(&self) -> &QuotaUse {

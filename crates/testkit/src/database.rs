@@ -18,6 +18,8 @@ pub struct Database {
     pub store: Store,
     pub clock: Clock,
     folder: Option<TempDir>,
+    /// Where the key is that secrets are sealed with: apart from the database, as it should be.
+    keys: TempDir,
 }
 
 impl Database {
@@ -33,15 +35,16 @@ impl Database {
 
     async fn open(url: DatabaseUrl, folder: Option<TempDir>) -> Self {
         let clock = Clock::system();
-        let store = open(&url, &clock).await;
+        let keys = tempfile::tempdir().expect("a temporary folder");
+        let store = open(&url, &clock, keys.path()).await;
         store.migrate_up().await.expect("the migrations run");
         store.beat().await.expect("the service row is there");
-        Self { url, store, clock, folder }
+        Self { url, store, clock, folder, keys }
     }
 
     /// Another node on the same database, with the same clock.
     pub async fn another_node(&self) -> Store {
-        open(&self.url, &self.clock).await
+        open(&self.url, &self.clock, self.keys.path()).await
     }
 
     /// Moves time for every node of this database, with the service beating all the while.
@@ -69,8 +72,9 @@ impl Operation for Served {
     }
 }
 
-async fn open(url: &DatabaseUrl, clock: &Clock) -> Store {
-    let options = StoreOptions { clock: clock.clone(), ..StoreOptions::default() };
+async fn open(url: &DatabaseUrl, clock: &Clock, keys: &std::path::Path) -> Store {
+    let key_file = Some(keys.join(store::KEY_FILE));
+    let options = StoreOptions { clock: clock.clone(), key_file, ..StoreOptions::default() };
     Store::open(url, options).await.expect("the database opens")
 }
 

@@ -17,6 +17,7 @@ mod pool;
 mod process;
 mod queue;
 mod runtime;
+mod secret;
 pub(crate) mod serve;
 mod signature;
 mod subject;
@@ -67,6 +68,9 @@ pub(crate) enum Command {
     /// Make and list tenants, and let roles of a PostgreSQL database speak for them.
     #[command(subcommand)]
     Tenant(tenant::Verb),
+    /// Change the key that secrets are sealed with, or give up what a lost one sealed.
+    #[command(subcommand)]
+    Secret(secret::Verb),
     /// Make, list and revoke tokens: on this machine's database, or through a server.
     #[command(subcommand)]
     Token(token::Verb),
@@ -136,6 +140,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Backup(args) => backup::back_up(&args, cli.output).await,
         Command::Restore(args) => backup::put_back(&args, cli.output).await,
         Command::Tenant(verb) => tenant::run(verb, cli.output).await,
+        Command::Secret(verb) => secret::run(verb).await,
         Command::Token(verb) => token::run(&cli.connection, verb, cli.output).await,
         Command::Bench(args) => bench::run(args, cli.output).await,
         Command::Job(verb) => job::run(&cli.connection.client()?, verb, cli.output).await,

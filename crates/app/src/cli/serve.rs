@@ -12,9 +12,9 @@ use domain::limits::MAX_ATTEMPTS;
 use engine::runtime::RuntimeOptions;
 use engine::{Engine, EngineOptions};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use server::{AppState, ServerOptions, Tls, TriggerDefaults};
+use server::{AppState, CookieKey, ServerOptions, Tls, TriggerDefaults};
 use store::artifacts::Blobs;
-use store::{DatabaseUrl, Store, StoreOptions};
+use store::{DatabaseUrl, KEY_FILE, Store, StoreOptions};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
@@ -43,6 +43,10 @@ pub(crate) struct ServeArgs {
     /// A bucket for large artifacts instead of a folder: s3://BUCKET/PREFIX.
     #[arg(long, env = "WINDLASS_ARTIFACTS")]
     pub(crate) artifacts: Option<String>,
+    /// The key that secrets are sealed and page sessions signed with; `secret.key` in the data directory, made at the first
+    /// start, unless given. Every node needs the same one.
+    #[arg(long, env = "WINDLASS_SECRET_KEY_FILE", value_name = "FILE")]
+    pub(crate) secret_key_file: Option<PathBuf>,
     /// Serve over TLS with this certificate chain, as PEM; it is read again when it changes.
     #[arg(long, env = "WINDLASS_TLS_CERT", requires = "tls_key", value_name = "FILE")]
     pub(crate) tls_cert: Option<PathBuf>,
@@ -126,10 +130,16 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     // A port that is taken is told before anything is touched; the program answers only once the schema is up to date.
     let listener = bind(args.listen).await?;
     let url = DatabaseUrl::parse(&database)?;
-    let options =
-        StoreOptions { exclusive: true, unsafe_durability: args.unsafe_durability, ..StoreOptions::default() };
+    let data_dir = args.data_dir.clone().unwrap_or_else(|| url.data_dir());
+    let options = StoreOptions {
+        exclusive: true,
+        unsafe_durability: args.unsafe_durability,
+        key_file: Some(args.secret_key_file.clone().unwrap_or_else(|| data_dir.join(KEY_FILE))),
+        ..StoreOptions::default()
+    };
     let store = Store::open(&url, options).await?;
     store.migrate_up().await?;
+    store.prepare_secrets().await?;
     if !args.listen.ip().is_loopback() {
         refuse_the_world_without_tokens(&store, &database).await?;
         if tls.is_none() {
@@ -138,7 +148,6 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
             );
         }
     }
-    let data_dir = data_dir(&args, &url);
     let engine_options = EngineOptions {
         history_retention_s: args.history_retention_days.saturating_mul(86_400),
         direct_url: store.is_postgres().then(|| args.database_direct.clone().unwrap_or(database.clone())),
@@ -153,9 +162,11 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         runtimes: Some(runtimes(&args, &data_dir)?),
     };
     let is_secure = tls.is_some();
+    let cookies = CookieKey::new(&store.derived_keys("page sessions")?);
     let options = ServerOptions {
         payload_bytes: args.payload_bytes,
         trigger_defaults: trigger_defaults(&args)?,
+        cookies: if is_secure { cookies.over_tls_only() } else { cookies },
         tls,
         ..ServerOptions::default()
     };
@@ -252,20 +263,6 @@ async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
         }
         _ => anyhow::Error::from(error).context(format!("cannot listen on {address}")),
     })
-}
-
-fn data_dir(args: &ServeArgs, url: &DatabaseUrl) -> PathBuf {
-    if let Some(given) = &args.data_dir {
-        return given.clone();
-    }
-    match url {
-        DatabaseUrl::Sqlite(path) => {
-            let mut name = path.file_stem().unwrap_or_default().to_owned();
-            name.push("-data");
-            path.with_file_name(name)
-        }
-        DatabaseUrl::Postgres(_) => PathBuf::from("windlass-data"),
-    }
 }
 
 fn announce(scheme: &str, address: SocketAddr, url: &DatabaseUrl, demo: bool) {

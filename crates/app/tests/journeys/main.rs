@@ -16,6 +16,7 @@ mod lease;
 mod nodes;
 mod outage;
 mod runtimes;
+mod secrets;
 mod serve;
 mod signals;
 mod subjects;

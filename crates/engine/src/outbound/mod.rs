@@ -68,6 +68,9 @@ pub enum OutboundError {
     /// It leads where outbound calls may not go.
     #[error("{0}")]
     Refused(String),
+    /// It must be signed and cannot be, for now.
+    #[error("cannot be signed: {0}")]
+    Unsigned(String),
     #[error("no answer within {} s", .0.as_secs_f64())]
     TimedOut(Duration),
     #[error("cannot be reached: {0}")]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use domain::limits::{DELIVERIES_UNDER_WAY, RESPONSE_EXCERPT_BYTES};
-use store::deliveries::claim::ClaimedDelivery;
+use store::deliveries::claim::{ClaimedDelivery, Signing};
 use store::deliveries::settle::{Attempted, Blame, Next, SettledDelivery, Verdict};
 use store::hints::Topic;
 use store::{Store, StoreError};
@@ -84,7 +84,10 @@ impl Drop for Place {
 /// One attempt, from claim to settle.
 async fn deliver(outbound: &Outbound, store: &Store, delivery: ClaimedDelivery) {
     let (at, started) = (store.clock().now(), Instant::now());
-    let answer = outbound.send(request(&delivery, at.millis() / 1_000)).await;
+    let answer = match request(&delivery, at.millis() / 1_000) {
+        Ok(request) => outbound.send(request).await,
+        Err(error) => Err(error),
+    };
     let took = started.elapsed();
     metrics::histogram!("windlass_delivery_seconds").record(took.as_secs_f64());
     let (status, response) = match &answer {
@@ -122,24 +125,27 @@ fn count(settled: SettledDelivery) {
     metrics::counter!("windlass_delivery_attempts_total", "outcome" => outcome).increment(1);
 }
 
-fn request(delivery: &ClaimedDelivery, now_s: i64) -> Request {
+fn request(delivery: &ClaimedDelivery, now_s: i64) -> Result<Request, OutboundError> {
+    let secrets = match &delivery.secrets {
+        Signing::With(secrets) => secrets,
+        // Unsigned it would be refused, or worse, taken.
+        Signing::Impossible { reason } => return Err(OutboundError::Unsigned(reason.clone())),
+    };
     let id = sign::message_id(delivery.id);
     let mut headers = vec![("content-type".to_owned(), "application/json".to_owned())];
     headers.extend(delivery.headers.iter().cloned());
     headers.push(("webhook-id".into(), id.clone()));
     headers.push(("webhook-timestamp".into(), now_s.to_string()));
-    headers.extend(
-        sign::signature(&delivery.secrets, &id, now_s, &delivery.body).map(|s| ("webhook-signature".into(), s)),
-    );
+    headers.extend(sign::signature(secrets, &id, now_s, &delivery.body).map(|s| ("webhook-signature".into(), s)));
     headers.push(("windlass-depth".into(), delivery.depth.to_string()));
-    Request {
+    Ok(Request {
         url: delivery.url.clone(),
         method: delivery.method.clone(),
         headers,
         body: delivery.body.clone(),
         timeout: Duration::from_millis(delivery.timeout_ms.max(0) as u64),
         answer_bytes: RESPONSE_EXCERPT_BYTES,
-    }
+    })
 }
 
 /// What an answer means for the delivery and for its receiver.
@@ -161,6 +167,7 @@ fn judge(answer: Result<Answer, OutboundError>) -> Verdict {
         Err(error @ (OutboundError::Invalid(_) | OutboundError::Refused(_))) => {
             failed(error.to_string(), Blame::Request, Next::Never)
         }
+        Err(error @ OutboundError::Unsigned(_)) => failed(error.to_string(), Blame::Request, again),
         Err(error) => failed(error.to_string(), Blame::Receiver, again),
     }
 }

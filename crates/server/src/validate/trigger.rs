@@ -8,6 +8,7 @@ use engine::scripting;
 use engine::trigger::lacked;
 use serde_json::Value;
 use store::schedule::Slots;
+use store::secrets::spots::{self, Spot};
 use store::triggers::filter::{self, Filter};
 use store::triggers::target::{self, Fault, HttpTarget, Target};
 use store::triggers::{Mode, NewTrigger, Trigger};
@@ -26,6 +27,8 @@ pub(crate) const ATTRIBUTES: &[&str] =
     &["collection", "key", "topic", "queue", "kind", "to", "name", "health", "source_of_letter", "trigger", "slot"];
 /// Shown in place of a secret; given back, it means the one that is kept.
 pub(crate) const KEPT: &str = "(kept)";
+/// Of the form that secrets have.
+const SOME_SECRET: &str = "whsec_MDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAw";
 
 /// A trigger to be made, or to take the place of `before`.
 pub(crate) fn new_trigger(
@@ -50,15 +53,17 @@ pub(crate) fn new_trigger(
         return Err(place.refuse("source", format_args!("cannot be {source}: {detail}")));
     }
     let filter_text = request.filter.as_ref().map_or("{}", |filter| filter.get());
-    let filter_text = with_kept_secret("filter", filter_text, before.map(|before| before.filter.as_str()))?;
-    let filter = filter::read(source, id, &filter_text).map_err(|fault| within("filter", fault))?;
+    let filter_text = Given { member: "filter", text: filter_text, spots: spots::in_filter };
+    let filter = filter::read(source, id, &filter_text.checked()?).map_err(|fault| within("filter", fault))?;
     if let Some(secret) = &filter.secret
         && signature::key(secret).is_none()
     {
         return Err(place.refuse("filter.secret", "must be whsec_ followed by the base64 of 16 to 128 bytes"));
     }
-    let target = with_kept_call_secret(request.target.get(), before.map(|before| before.target.as_str()))?;
-    check_target(state, principal, source, &target)?;
+    let filter_text = filter_text.with_kept(before.map(|before| before.filter.as_str()))?;
+    let target = Given { member: "target", text: request.target.get(), spots: spots::in_target };
+    check_target(state, principal, source, &target.checked()?)?;
+    let target = target.with_kept(before.map(|before| before.target.as_str()))?;
     let mode = match request.mode.as_deref() {
         None => Mode::Async,
         Some(text) => Mode::parse(text).ok_or_else(|| place.refuse("mode", "must be async or sync"))?,
@@ -83,29 +88,66 @@ fn within(member: &str, fault: Fault) -> ApiError {
     ApiError::invalid_field(field, fault.detail)
 }
 
-/// A filter that gives back what it was shown in place of its secret keeps the secret.
-fn with_kept_secret(member: &str, text: &str, before: Option<&str>) -> Result<String, ApiError> {
-    let mut value: Value = serde_json::from_str(text)
-        .map_err(|error| ApiError::invalid_field(member, format_args!("cannot be taken: {error}")))?;
-    if value["secret"] != KEPT {
-        return Ok(text.to_owned());
-    }
-    let secret = before.and_then(|before| serde_json::from_str::<Value>(before).ok()?.get("secret").cloned());
-    let secret = secret.ok_or_else(|| ApiError::invalid_field(format!("{member}.secret"), "must be a secret"))?;
-    value["secret"] = secret;
-    Ok(value.to_string())
+/// A filter or a target as it was sent, perhaps with `KEPT` where it was shown that in place of a secret.
+struct Given<'a> {
+    member: &'static str,
+    text: &'a str,
+    spots: fn(&Value) -> Vec<Spot>,
 }
 
-/// The same for what a call is signed with.
-fn with_kept_call_secret(text: &str, before: Option<&str>) -> Result<String, ApiError> {
-    let read = |text: &str| serde_json::from_str::<Value>(text).unwrap_or_default();
-    let mut value = read(text);
-    if value["http"]["secret"] != KEPT {
-        return Ok(text.to_owned());
+impl Given<'_> {
+    fn parse(&self) -> Result<Value, ApiError> {
+        serde_json::from_str(self.text)
+            .map_err(|error| ApiError::invalid_field(self.member, format_args!("cannot be taken: {error}")))
     }
-    let kept = before.map(|before| read(before)["http"]["secret"].take()).filter(Value::is_string);
-    value["http"]["secret"] = kept.ok_or_else(|| ApiError::invalid_field("target.http.secret", "must be a secret"))?;
-    Ok(value.to_string())
+
+    /// The same with a secret of the right form where one is kept, to be held against the rules.
+    fn checked(&self) -> Result<String, ApiError> {
+        let mut value = self.parse()?;
+        let kept = self.kept(&value);
+        for spot in &kept {
+            put(&mut value, &spot.pointer, SOME_SECRET.into());
+        }
+        Ok(if kept.is_empty() { self.text.to_owned() } else { value.to_string() })
+    }
+
+    /// The same with what is kept, taken from `before` as it lies there. A secret is kept for where it goes: another URL
+    /// takes another secret.
+    fn with_kept(&self, before: Option<&str>) -> Result<String, ApiError> {
+        let mut value = self.parse()?;
+        let kept = self.kept(&value);
+        let before: Value = before.and_then(|before| serde_json::from_str(before).ok()).unwrap_or_default();
+        let there = (self.spots)(&before);
+        for spot in &kept {
+            let secret = there.contains(spot).then(|| before.pointer(&spot.pointer).cloned()).flatten();
+            let field = format!("{}{}", self.member, spot.pointer.replace('/', "."));
+            let secret =
+                secret.ok_or_else(|| ApiError::invalid_field(field, "must be a secret: none is kept for this"))?;
+            put(&mut value, &spot.pointer, secret);
+        }
+        Ok(if kept.is_empty() { self.text.to_owned() } else { value.to_string() })
+    }
+
+    fn kept(&self, value: &Value) -> Vec<Spot> {
+        let is_kept = |spot: &Spot| value.pointer(&spot.pointer).is_some_and(|secret| secret == KEPT);
+        (self.spots)(value).into_iter().filter(is_kept).collect()
+    }
+}
+
+fn put(value: &mut Value, pointer: &str, secret: Value) {
+    if let Some(place) = value.pointer_mut(pointer) {
+        *place = secret;
+    }
+}
+
+/// The text with `KEPT` in place of its secrets, which are shown to nobody.
+pub(crate) fn without_secrets(text: String, spots: fn(&Value) -> Vec<Spot>) -> String {
+    let Ok(mut value) = serde_json::from_str::<Value>(&text) else { return text };
+    let found = spots(&value);
+    for spot in &found {
+        put(&mut value, &spot.pointer, KEPT.into());
+    }
+    if found.is_empty() { text } else { value.to_string() }
 }
 
 fn check_target(state: &AppState, principal: &Principal, source: Source, text: &str) -> Result<(), ApiError> {

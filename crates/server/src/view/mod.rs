@@ -5,7 +5,6 @@ pub(crate) mod subject;
 
 use domain::trigger::Source;
 use domain::{JobError, RetryPolicy, Right, Time};
-use serde_json::Value;
 use store::StoreError;
 use store::counters::Counts;
 use store::dead_letters::DeadLetter;
@@ -16,6 +15,7 @@ use store::jobs::get::StoredJob;
 use store::jobs::history::HistoryItem;
 use store::queues::get::{Pause, Queue};
 use store::schedule::Slots;
+use store::secrets::spots;
 use store::tokens::{Serves, Token};
 use store::triggers::runs::{RunOutcome, TriggerRun};
 use store::triggers::target::{self, Target, script_id};
@@ -26,7 +26,7 @@ use wire::{
     Timestamp, TriggerRetry, TriggerRunView, TriggerView, WebhookSettings,
 };
 
-use crate::validate::trigger::KEPT;
+use crate::validate::trigger::without_secrets;
 
 use crate::auth::Principal;
 
@@ -309,9 +309,9 @@ pub(crate) fn trigger(trigger: Trigger, now: Time) -> Result<TriggerView, StoreE
         id: trigger.id.uuid(),
         name: trigger.name,
         source: trigger.source.to_string(),
-        filter: raw(without_secret(trigger.filter))?,
+        filter: raw(without_secrets(trigger.filter, spots::in_filter))?,
         script_id: script(&trigger.target),
-        target: raw(without_call_secret(trigger.target))?,
+        target: raw(without_secrets(trigger.target, spots::in_target))?,
         mode: trigger.mode.as_str().into(),
         retry: TriggerRetry {
             max_attempts: Some(trigger.max_attempts.into()),
@@ -341,17 +341,6 @@ fn script(target: &str) -> Option<uuid::Uuid> {
     }
 }
 
-/// What a call is signed with is shown to nobody.
-fn without_call_secret(target: String) -> String {
-    match serde_json::from_str::<Value>(&target) {
-        Ok(mut value) if value["http"]["secret"].is_string() => {
-            value["http"]["secret"] = KEPT.into();
-            value.to_string()
-        }
-        _ => target,
-    }
-}
-
 pub(crate) fn trigger_run(run: TriggerRun, principal: &Principal) -> Result<TriggerRunView, StoreError> {
     let (job_id, delivery_id) = match run.outcome {
         RunOutcome::Job(job) => (Some(job.uuid()), None),
@@ -374,15 +363,4 @@ pub(crate) fn trigger_run(run: TriggerRun, principal: &Principal) -> Result<Trig
         result: result.map(raw).transpose()?,
         log: run.ran.map(|ran| ran.log).unwrap_or_default(),
     })
-}
-
-/// A hook's secret is shown to nobody.
-fn without_secret(filter: String) -> String {
-    match serde_json::from_str::<Value>(&filter) {
-        Ok(mut value) if value.get("secret").is_some_and(Value::is_string) => {
-            value["secret"] = KEPT.into();
-            value.to_string()
-        }
-        _ => filter,
-    }
 }

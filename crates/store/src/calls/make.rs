@@ -10,7 +10,8 @@ use crate::tx::{Operation, Param, Sql, Tx};
 
 impl Store {
     /// Makes the job and notes that somebody waits for it, for `wait_ms` from now.
-    pub async fn make_call(&self, tenant: TenantId, job: NewJob, wait_ms: i64) -> Result<Accepted, StoreError> {
+    pub async fn make_call(&self, tenant: TenantId, mut job: NewJob, wait_ms: i64) -> Result<Accepted, StoreError> {
+        self.seal_webhooks(tenant, std::slice::from_mut(&mut job)).await?;
         let lanes = self.lane_ids(&[job.lane(tenant)]).await?;
         let enqueue = EnqueueBatch::one(EnqueueRequest::new(tenant, vec![job], lanes));
         let made = self.write(Make { tenant, enqueue, wait_ms }).await?;

@@ -6,12 +6,13 @@ use std::collections::HashMap;
 
 use domain::circuit::Circuit;
 use domain::limits::{DELIVERY_LEASE_MARGIN_MS, ENDPOINTS_PER_ROUND, MAINTENANCE_ROWS};
-use domain::{DeliveryId, Time};
+use domain::{DeliveryId, TenantId, Time};
 use uuid::Uuid;
 
 use crate::codec::from_json;
 use crate::deliveries::settle::{self, Close};
 use crate::error::StoreError;
+use crate::secrets::Purpose;
 use crate::store::Store;
 use crate::tx::{Column, Operation, Param, Row, Sql, Tx};
 
@@ -29,11 +30,20 @@ pub struct ClaimedDelivery {
     pub url: String,
     pub method: String,
     pub headers: Vec<(String, String)>,
-    pub secrets: Vec<String>,
+    pub secrets: Signing,
     pub body: String,
     pub timeout_ms: i64,
     pub depth: i32,
     pub created_at: Time,
+}
+
+/// What a delivery is signed with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Signing {
+    /// Each signs; without any it is not signed.
+    With(Vec<String>),
+    /// There are secrets, and they do not open: it cannot be sent now.
+    Impossible { reason: String },
 }
 
 #[derive(Clone, Debug, Default)]
@@ -69,9 +79,24 @@ impl Store {
             }
         }
         if !wants.is_empty() || look.overdue {
-            claimed.deliveries = self.write(Claim { wants }).await?;
+            for (tenant, secrets, delivery) in self.write(Claim { wants }).await? {
+                let secrets = self.signing(tenant, &delivery.url, secrets).await;
+                claimed.deliveries.push(ClaimedDelivery { secrets, ..delivery });
+            }
         }
         Ok(claimed)
+    }
+
+    /// Opens what a delivery is signed with. One that cannot be opened stands in no other's way.
+    async fn signing(&self, tenant: TenantId, url: &str, sealed: Vec<String>) -> Signing {
+        let mut secrets = Vec::with_capacity(sealed.len());
+        for text in sealed {
+            match self.open_sealed(tenant, Purpose::Webhook { url }, &text).await {
+                Ok(secret) => secrets.push(secret),
+                Err(error) => return Signing::Impossible { reason: error.to_string() },
+            }
+        }
+        Signing::With(secrets)
     }
 }
 
@@ -141,12 +166,12 @@ const TAKE: Sql = Sql::new(
     &["update deliveries set attempt = attempt + 1, tries_left = tries_left - 1, leased_at = $2,
            due_at = $2 + (timeout_ms + $3) * 1000
        where id = $1
-       returning id, attempt, endpoint, url, method, headers, secrets, body, timeout_ms, depth, created_at, seq"],
+       returning id, attempt, endpoint, url, method, headers, secrets, body, timeout_ms, depth, created_at, seq, tenant"],
     "update deliveries d set attempt = attempt + 1, tries_left = tries_left - 1, leased_at = $2::timestamptz,
          due_at = $2::timestamptz + (timeout_ms + $3::bigint) * interval '1 millisecond'
      from unnest($1::uuid[]) as n(id) where d.id = n.id
      returning d.id, d.attempt, d.endpoint, d.url, d.method, d.headers, d.secrets, d.body, d.timeout_ms, d.depth,
-         d.created_at, d.seq",
+         d.created_at, d.seq, d.tenant",
 );
 const PAST: Sql = Sql::new(
     &[
@@ -156,10 +181,13 @@ const PAST: Sql = Sql::new(
      for update skip locked",
 );
 
-impl Operation for Claim {
-    type Output = Vec<ClaimedDelivery>;
+/// A delivery whose secrets are still sealed.
+type Taken = (TenantId, Vec<String>, ClaimedDelivery);
 
-    async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<ClaimedDelivery>, StoreError> {
+impl Operation for Claim {
+    type Output = Vec<Taken>;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<Taken>, StoreError> {
         let now = tx.now();
         give_up(tx).await?;
         let wants = [
@@ -219,18 +247,19 @@ async fn tell_lost(tx: &mut Tx<'_>, lost: &[Lost]) -> Result<(), StoreError> {
     tx.execute_each(&LOST, &columns, &[Param::Text(INTERRUPTED)]).await.map(|_| ())
 }
 
-fn read(row: &Row) -> Result<ClaimedDelivery, StoreError> {
-    Ok(ClaimedDelivery {
+fn read(row: &Row) -> Result<Taken, StoreError> {
+    let delivery = ClaimedDelivery {
         id: DeliveryId::new(row.uuid(0)?),
         attempt: row.int(1)? as i32,
         endpoint: row.int(2)?,
         url: row.text(3)?,
         method: row.text(4)?,
         headers: from_json(&row.text(5)?)?,
-        secrets: from_json(&row.text(6)?)?,
+        secrets: Signing::With(Vec::new()),
         body: row.text(7)?,
         timeout_ms: row.int(8)?,
         depth: row.int(9)? as i32,
         created_at: row.time(10)?,
-    })
+    };
+    Ok((TenantId(row.int(12)?), from_json(&row.text(6)?)?, delivery))
 }

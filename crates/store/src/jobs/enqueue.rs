@@ -93,9 +93,10 @@ impl Store {
     pub async fn enqueue(
         &self,
         tenant: TenantId,
-        jobs: Vec<NewJob>,
+        mut jobs: Vec<NewJob>,
         idempotency: Option<Idempotency>,
     ) -> Result<EnqueueReply, StoreError> {
+        self.seal_webhooks(tenant, &mut jobs).await?;
         let lanes: Vec<Lane> = jobs.iter().map(|job| job.lane(tenant)).collect();
         let lanes = self.lane_ids(&lanes).await?;
         self.shared_enqueue(EnqueueRequest { tenant, jobs, lanes, ids: Vec::new(), idempotency }).await

@@ -14,7 +14,10 @@ use crate::store::Store;
 use crate::tx::{Column, Operation, Param, Row, Sql, Tx};
 
 impl Store {
-    pub async fn put_queue(&self, tenant: TenantId, name: Name, settings: QueueSettings) -> Result<(), StoreError> {
+    pub async fn put_queue(&self, tenant: TenantId, name: Name, mut settings: QueueSettings) -> Result<(), StoreError> {
+        if let Some(webhook) = &mut settings.webhook {
+            self.seal_webhook(tenant, webhook).await?;
+        }
         let effects = self.write(Put { tenant, name: name.clone(), settings }).await?;
         self.surroundings_cache().forget(tenant, &name);
         self.announce(&effects);

@@ -33,9 +33,10 @@ impl Store {
         &self,
         tenant: TenantId,
         id: TriggerId,
-        trigger: NewTrigger,
+        mut trigger: NewTrigger,
         principal: &str,
     ) -> Result<Put, StoreError> {
+        self.seal_trigger(tenant, id, &mut trigger).await?;
         self.write(Create { tenant, id, trigger, principal: principal.to_owned() }).await
     }
 
@@ -44,9 +45,10 @@ impl Store {
         &self,
         tenant: TenantId,
         id: TriggerId,
-        trigger: NewTrigger,
+        mut trigger: NewTrigger,
         principal: &str,
     ) -> Result<Put, StoreError> {
+        self.seal_trigger(tenant, id, &mut trigger).await?;
         self.write(Replace { tenant, id, trigger, principal: principal.to_owned() }).await
     }
 }

@@ -20,6 +20,7 @@ mod pooler;
 mod prune;
 mod retry;
 mod schema;
+mod secrets;
 mod settle;
 mod signal;
 mod sql_function;

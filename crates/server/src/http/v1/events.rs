@@ -8,6 +8,7 @@ use domain::trigger::Source;
 use domain::{EventId, TenantId, Time};
 use store::events::Event;
 use store::events::hook::Received;
+use store::secrets::Purpose;
 use store::triggers::filter;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -113,7 +114,10 @@ async fn hook(
         .map_err(|fault| store::StoreError::unexpected(format!("the filter of trigger {id}: {fault}")))?;
     let now = state.store.clock().now();
     let message = match &filter.secret {
-        Some(secret) => Some(signature::verified(&headers, &body, secret, now)?),
+        Some(sealed) => {
+            let secret = state.store.open_sealed(trigger.tenant, Purpose::Hook { trigger: id }, sealed).await?;
+            Some(signature::verified(&headers, &body, &secret, now)?)
+        }
         None => None,
     };
     let depth = depth::of(&headers)?;

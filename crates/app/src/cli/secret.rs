@@ -1,0 +1,65 @@
+//! `windlass secret`: the key that secrets are sealed with (X7). It works on the machine, beside a running server or without.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use store::{DatabaseUrl, KEY_FILE, Store, StoreOptions};
+
+use super::exit::{Exit, UsageError};
+use super::migrate::DatabaseArgs;
+
+#[derive(Subcommand)]
+pub(crate) enum Verb {
+    /// Put a new key into the key file and wrap what the old one wrapped. Other machines then need a copy of the file.
+    Rotate(KeyArgs),
+    /// Give up every secret that was sealed, when the key file is lost. They must be set anew.
+    Reset {
+        #[command(flatten)]
+        key: KeyArgs,
+        /// Say that the secrets may go.
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+#[derive(Args)]
+pub(crate) struct KeyArgs {
+    #[command(flatten)]
+    database: DatabaseArgs,
+    /// The server's data directory, if it was given one.
+    #[arg(long, env = "WINDLASS_DATA_DIR")]
+    data_dir: Option<PathBuf>,
+    /// The server's key file, if it was given one.
+    #[arg(long, env = "WINDLASS_SECRET_KEY_FILE", value_name = "FILE")]
+    secret_key_file: Option<PathBuf>,
+}
+
+impl KeyArgs {
+    async fn open(&self) -> anyhow::Result<Store> {
+        let url = DatabaseUrl::parse(&self.database.database)?;
+        let folder = self.data_dir.clone().unwrap_or_else(|| url.data_dir());
+        let key_file = self.secret_key_file.clone().unwrap_or_else(|| folder.join(KEY_FILE));
+        let options = StoreOptions { key_file: Some(key_file), ..StoreOptions::default() };
+        let store = Store::open(&url, options).await?;
+        store.migrate_up().await?;
+        Ok(store)
+    }
+}
+
+pub(super) async fn run(verb: Verb) -> anyhow::Result<Exit> {
+    match verb {
+        Verb::Rotate(key) => {
+            let wrapped = key.open().await?.rotate_secret_keys().await?;
+            println!("A new key is in use; {wrapped} tenant keys were wrapped with it, and the old key is gone.");
+        }
+        Verb::Reset { key, yes } => {
+            if !yes {
+                let what = "every sealed secret is lost and must be set anew: say --yes to do it";
+                return Err(UsageError(what.into()).into());
+            }
+            let forgotten = key.open().await?.reset_secret_keys().await?;
+            println!("{forgotten} tenant keys are gone, and with them what they sealed.");
+        }
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,1 @@
+drop table secret_keys;
