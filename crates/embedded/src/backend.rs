@@ -76,7 +76,9 @@ impl client::Backend for Backend {
         let max = (request.max.max(0) as usize).min(CLAIM_JOBS);
         let (worker, wait) = (WorkerId::new(worker), seconds(request.wait_s));
         let never = std::future::pending();
-        let claim = engine::waiting::claim(self.engine.store(), TENANT, worker, max, affinity, wait, never);
+        let store = self.engine.store();
+        let claim = engine::waiting::Claim { store, tenant: TENANT, worker, serves: None, max, affinity };
+        let claim = engine::waiting::claim(claim, wait, never);
         match claim.await.map_err(unavailable)? {
             Claimed::Jobs { jobs, .. } => Ok(ClaimView { jobs: jobs.into_iter().map(view).collect::<Result<_, _>>()? }),
             Claimed::Gone | Claimed::NotFound => Err(BackendError::Gone),
@@ -182,6 +184,7 @@ fn view(job: ClaimedJob) -> Result<wire::ClaimedJob, BackendError> {
         max_attempts: i64::from(job.max_attempts),
         timeout_s: job.timeout_s,
         created_at: timestamp(job.created_at),
+        tenant: None,
     })
 }
 

@@ -9,34 +9,66 @@ use domain::{Affinity, JobId, TenantId, WorkerId};
 use store::hints::Topic;
 use store::jobs::claim::Claimed;
 use store::jobs::get::StoredJob;
+use store::tokens::Serves;
 use store::workers::heartbeat::Heartbeat;
 use store::{Store, StoreError};
 
 const POLL_POSTGRES: Duration = Duration::from_millis(100);
+/// Tenants whose hints a worker that serves everyone listens to.
+const SERVED_HEARD: usize = 100;
 const POLL_SQLITE: Duration = Duration::from_secs(1);
 
+/// A claim to be made: whose worker asks, and for how much.
+pub struct Claim<'a> {
+    pub store: &'a Store,
+    pub tenant: TenantId,
+    pub worker: WorkerId,
+    /// Whose work it takes beside its own tenant's.
+    pub serves: Option<&'a Serves>,
+    pub max: usize,
+    pub affinity: Affinity,
+}
+
+impl Claim<'_> {
+    async fn look(&self) -> Result<Claimed, StoreError> {
+        let Self { store, tenant, worker, max, .. } = *self;
+        let affinity = self.affinity.clone();
+        match self.serves {
+            None => store.claim(tenant, worker, max, affinity).await,
+            Some(serves) => store.claim_serving(tenant, worker, serves, max, affinity).await,
+        }
+    }
+
+    /// The tenants whose hints are listened to. Whoever is not heard is found by the poll.
+    async fn heard(&self) -> Result<Vec<TenantId>, StoreError> {
+        Ok(match self.serves {
+            None => vec![self.tenant],
+            Some(Serves::Tenants(tenants)) => tenants.iter().map(|(id, _)| *id).chain([self.tenant]).collect(),
+            Some(Serves::Everyone) => {
+                self.store.list_tenants(None, SERVED_HEARD).await?.into_iter().map(|tenant| tenant.id).collect()
+            }
+        })
+    }
+}
+
 /// Claims, waiting up to `wait` for something to claim. Stops waiting when `stop` completes.
-pub async fn claim(
-    store: &Store,
-    tenant: TenantId,
-    worker: WorkerId,
-    max: usize,
-    affinity: Affinity,
-    wait: Duration,
-    stop: impl Future<Output = ()>,
-) -> Result<Claimed, StoreError> {
-    let first = store.claim(tenant, worker, max, affinity.clone()).await?;
+pub async fn claim(claim: Claim<'_>, wait: Duration, stop: impl Future<Output = ()>) -> Result<Claimed, StoreError> {
+    let Claim { store, worker, .. } = claim;
+    let first = claim.look().await?;
     let queues = match &first {
         Claimed::Jobs { jobs, queues, draining: false } if jobs.is_empty() && !wait.is_zero() => queues.clone(),
         _ => return Ok(first),
     };
     let until = Instant::now() + wait;
-    let topics = queues.into_iter().map(|queue| Topic::Ready(tenant, queue));
-    let listener = store.hints().listen(topics.chain([Topic::Worker(worker)]));
+    let mut topics = vec![Topic::Worker(worker)];
+    for tenant in claim.heard().await? {
+        topics.extend(queues.iter().map(|queue| Topic::Ready(tenant, queue.clone())));
+    }
+    let listener = store.hints().listen(topics);
     let mut stop = std::pin::pin!(stop);
     loop {
         // Subscribed before looking: a job committed between the first look and now is seen by this one.
-        let claimed = store.claim(tenant, worker, max, affinity.clone()).await?;
+        let claimed = claim.look().await?;
         match &claimed {
             Claimed::Jobs { jobs, draining: false, .. } if jobs.is_empty() => {}
             _ => return Ok(claimed),

@@ -18,8 +18,8 @@ use domain::{Access, JobId, Name, Right, Standing, TenantId, TokenId, WorkerId};
 use pages::frame::root_of;
 use store::jobs::get::StoredJob;
 use store::jobs::list::JobFilter;
-use store::tokens::Token;
 use store::tokens::authenticate::{Caller, Known};
+use store::tokens::{Serves, Token};
 use tower_http::timeout::TimeoutBody;
 
 use crate::error::ApiError;
@@ -82,6 +82,11 @@ impl Principal {
 
     pub(crate) fn reaches(&self, queue: &Name) -> bool {
         self.access().reaches(queue)
+    }
+
+    /// Whose work it may take beside its own tenant's.
+    pub(crate) fn serves(&self) -> Option<&Serves> {
+        self.token().and_then(|token| token.serves.as_ref())
     }
 
     /// Whether the job is one that it may know of.
@@ -298,7 +303,7 @@ impl AppState {
         if principal.queues().is_none() {
             return Ok(());
         }
-        let job = self.store.job(principal.tenant, id).await?;
+        let job = self.store.job(self.tenant_of(principal, id).await?, id).await?;
         let reached = job.is_some_and(|job| principal.reaches(&job.lane.queue));
         if reached { Ok(()) } else { Err(ApiError::not_found("job")) }
     }
@@ -311,6 +316,12 @@ impl AppState {
         let worker = self.store.worker(principal.tenant, id).await?;
         let reached = worker.is_some_and(|worker| worker.queues.iter().all(|queue| principal.reaches(queue)));
         if reached { Ok(()) } else { Err(ApiError::not_found("worker")) }
+    }
+
+    /// The tenant in which a worker's word on a job counts: the job's own, where the worker serves that.
+    pub(crate) async fn tenant_of(&self, principal: &Principal, job: JobId) -> Result<TenantId, ApiError> {
+        let Some(serves) = principal.serves() else { return Ok(principal.tenant) };
+        Ok(self.store.served_tenant_of(job, serves).await?.unwrap_or(principal.tenant))
     }
 
     /// Completes when a long-poll should give up: the server stops, or the caller's token ends.

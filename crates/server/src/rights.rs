@@ -212,6 +212,7 @@ const ROUTES: &[Route] = &[
     tenant("POST", "/api/v1/tokens", &[ManageTokens]),
     tenant("DELETE", "/api/v1/tokens/{id}", &[ManageTokens]),
     tenant("GET", "/api/v1/tenants", &[ManageTokens]),
+    tenant("GET", "/api/v1/history", &[Read]),
     tenant("GET", "/api/v1/tasks", &[Read]),
 ];
 

@@ -45,6 +45,7 @@ pub mod triggers;
 pub mod ttfs;
 pub mod tx;
 pub mod verify;
+mod wall;
 pub mod workers;
 
 pub use clock::Clock;

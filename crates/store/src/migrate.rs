@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use crate::error::StoreError;
 use crate::store::Store;
 use crate::tx::{Operation, Param, Sql, Tx};
+use crate::wall;
 
 pub struct Migration {
     pub version: i64,
@@ -292,6 +293,7 @@ impl Operation for Up {
             tx.execute(&RECORD, &params).await?;
             done.push(migration.version);
         }
+        wall::build(tx).await?;
         Ok(done)
     }
 }

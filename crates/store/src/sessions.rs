@@ -1,10 +1,12 @@
 //! Page sessions: a token's stand-in while a person looks at pages. Only the hash of its secret is kept.
 
 use domain::limits::{SESSION_GRACE_S, SESSION_S, SESSIONS_PER_TOKEN};
-use domain::{Time, TokenId};
+use domain::{TenantId, Time, TokenId};
+use serde_json::json;
 
 use crate::error::StoreError;
 use crate::store::Store;
+use crate::timeline::{self, Entry};
 use crate::tokens::authenticate::TRUST;
 use crate::tokens::{Hash, Token, move_version, read, version};
 use crate::tx::{Operation, Param, Sql, Tx};
@@ -12,7 +14,7 @@ use crate::tx::{Operation, Param, Sql, Tx};
 impl Store {
     /// Begins a session of this token under the hash of a fresh secret.
     pub async fn begin_session(&self, token: &Token, hash: Hash) -> Result<(), StoreError> {
-        self.write(Begin { token: token.id, hash }).await
+        self.write(Begin { token: token.id, tenant: token.tenant, name: token.name.to_string(), hash }).await
     }
 
     /// Gives the session another secret. The old one holds a moment longer, for requests that are under way.
@@ -38,6 +40,8 @@ impl Store {
 
 struct Begin {
     token: TokenId,
+    tenant: TenantId,
+    name: String,
     hash: Hash,
 }
 
@@ -49,6 +53,10 @@ const INSERT: Sql = Sql::both(&["insert into sessions (hash, token, began_at, ex
 impl Operation for Begin {
     type Output = ();
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
         let token = [Param::Uuid(self.token.uuid())];
         let count = tx.query_opt(&COUNT, &token).await?.map(|row| row.int(0)).transpose()?.unwrap_or(0);
@@ -58,7 +66,9 @@ impl Operation for Begin {
             move_version(tx).await?;
         }
         let now = tx.now();
-        insert(tx, &self.hash, self.token, now, now.plus_s(SESSION_S)).await
+        insert(tx, &self.hash, self.token, now, now.plus_s(SESSION_S)).await?;
+        let detail = json!({"token": self.name, "id": self.token.uuid()}).to_string();
+        timeline::write(tx, &[Entry::by(self.tenant, &self.name, "signed_in", detail)]).await
     }
 }
 

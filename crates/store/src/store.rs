@@ -17,6 +17,7 @@ use crate::tenants::quota::QuotaUse;
 use crate::tokens::authenticate::TokenCache;
 use crate::triggers::cache::TriggerCache;
 use crate::tx::{Operation, Postgres, Sqlite};
+use crate::workers::serve::Turn;
 
 /// Where a database is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,6 +97,7 @@ struct Inner {
     figures: FigureCache,
     quota_use: QuotaUse,
     secret_keys: SecretKeys,
+    turn: Turn,
 }
 
 enum Backend {
@@ -132,6 +134,7 @@ impl Store {
                 figures: FigureCache::default(),
                 quota_use: QuotaUse::default(),
                 secret_keys: SecretKeys::in_file(key_file),
+                turn: Turn::default(),
             }),
         })
     }
@@ -226,6 +229,10 @@ impl Store {
 
     pub(crate) fn secret_keys(&self) -> &SecretKeys {
         &self.inner.secret_keys
+    }
+
+    pub(crate) fn turn(&self) -> &Turn {
+        &self.inner.turn
     }
 
     pub(crate) fn quota_use(&self) -> &QuotaUse {

@@ -10,11 +10,17 @@ use store::{Clock, DatabaseUrl, Store, StoreError, StoreOptions};
 use tempfile::TempDir;
 use tokio_postgres::NoTls;
 
+/// The role that serves.
+const SERVING: &str = "windlass_serving";
+
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// A migrated database with a clock that the test moves. It is gone when dropped or, on PostgreSQL, when the server is.
 pub struct Database {
+    /// On PostgreSQL as a plain role that owns the schema and nothing else, so that every test meets the wall between tenants.
     pub url: DatabaseUrl,
+    /// The same database as who may do everything.
+    pub admin: DatabaseUrl,
     pub store: Store,
     pub clock: Clock,
     folder: Option<TempDir>,
@@ -26,20 +32,22 @@ impl Database {
     pub async fn sqlite() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let url = DatabaseUrl::Sqlite(folder.path().join("test.db"));
-        Self::open(url, Some(folder)).await
+        Self::open(url.clone(), url, Some(folder)).await
     }
 
     pub async fn postgres() -> Self {
-        Self::open(DatabaseUrl::Postgres(new_postgres_url().await), None).await
+        let admin = new_postgres_url().await;
+        let url = DatabaseUrl::Postgres(serving_url(&admin).await);
+        Self::open(url, DatabaseUrl::Postgres(admin), None).await
     }
 
-    async fn open(url: DatabaseUrl, folder: Option<TempDir>) -> Self {
+    async fn open(url: DatabaseUrl, admin: DatabaseUrl, folder: Option<TempDir>) -> Self {
         let clock = Clock::system();
         let keys = tempfile::tempdir().expect("a temporary folder");
         let store = open(&url, &clock, keys.path()).await;
         store.migrate_up().await.expect("the migrations run");
         store.beat().await.expect("the service row is there");
-        Self { url, store, clock, folder, keys }
+        Self { url, admin, store, clock, folder, keys }
     }
 
     /// Another node on the same database, with the same clock.
@@ -93,6 +101,25 @@ pub(crate) async fn new_postgres_url() -> String {
     driver.join_all().await;
     let (base, _) = server.rsplit_once('/').expect("the URL names a database");
     format!("{base}/{name}")
+}
+
+/// The same database for a plain role that owns an empty schema in it.
+pub(crate) async fn serving_url(admin: &str) -> String {
+    let (client, connection) = tokio_postgres::connect(admin, NoTls).await.expect("the test server answers");
+    let mut driver = tokio::task::JoinSet::new();
+    driver.spawn(connection);
+    // The role is the whole server's, and tests make it at the same time.
+    let make = format!(
+        "do $$ begin create role {SERVING} login;
+             exception when duplicate_object or unique_violation then null; end $$;
+         create schema windlass authorization {SERVING}"
+    );
+    client.batch_execute(&make).await.expect("a plain role gets its schema");
+    drop(client);
+    driver.join_all().await;
+    let (scheme, rest) = admin.split_once("://").expect("a URL has a scheme");
+    let place = rest.split_once('@').map_or(rest, |(_, place)| place);
+    format!("{scheme}://{SERVING}@{place}")
 }
 
 /// Runs a test on both databases.

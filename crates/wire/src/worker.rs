@@ -87,6 +87,9 @@ pub struct ClaimedJob {
     pub max_attempts: i64,
     pub timeout_s: Option<i64>,
     pub created_at: Timestamp,
+    /// Whose job it is, where that is another tenant's that the worker serves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]

@@ -8,6 +8,7 @@ mod delivery;
 mod doctor;
 pub(crate) mod exit;
 mod failures;
+mod history;
 mod job;
 mod kv;
 mod list;
@@ -99,6 +100,8 @@ pub(crate) enum Command {
     /// Declare what is to be done to which subjects, and see how it goes.
     #[command(subcommand)]
     Process(process::Verb),
+    /// See who did what to subjects, runtimes, queues, triggers and tokens.
+    History(history::HistoryArgs),
     /// Look at workers.
     #[command(subcommand)]
     Worker(worker::Verb),
@@ -150,6 +153,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Delivery(verb) => delivery::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Subject(verb) => subject::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Process(verb) => process::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::History(args) => history::run(&cli.connection.client()?, args, cli.output).await,
         Command::Worker(verb) => worker::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Trigger(verb) => trigger::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Topic(verb) => topic::run(&cli.connection.client()?, verb, cli.output).await,

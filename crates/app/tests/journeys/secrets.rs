@@ -1,5 +1,5 @@
 //! X7: secrets at rest with the real program. Canaries are used for what they are for, and then looked for in every place
-//! where they must not be: the database's files and its log, the program's own log, its answers.
+//! where they must not be: the database's files and its log, a backup, the program's own log, its answers.
 
 use std::path::Path;
 
@@ -176,6 +176,12 @@ async fn check(place: &Place, database: &Path) {
     person.call_off(json!({"queue": "hooked", "kind": "k"})).await;
     assert!(receiver.saw(6).await[5..].iter().any(|seen| is_signed_with(seen, &canaries[0])));
 
+    if !place.is_postgres() {
+        let copy = place.path("copy.db");
+        let backup = ["backup", copy.to_str().expect("text"), "--database", &place.url];
+        let made = windlass(&backup).await;
+        assert_eq!(made.code, Some(0), "a backup is among what is searched: {made:?}");
+    }
     let needles: Vec<Vec<u8>> = canaries.iter().flat_map(|canary| forms(canary)).collect();
     let heard: Vec<_> = needles.iter().filter(|needle| holds(&person.heard, needle)).collect();
     assert!(heard.is_empty(), "in answers: {heard:?}");

@@ -156,6 +156,7 @@ pub(crate) fn claimed(job: ClaimedJob) -> Result<wire::ClaimedJob, StoreError> {
         max_attempts: job.max_attempts.into(),
         timeout_s: job.timeout_s,
         created_at: time(job.created_at),
+        tenant: job.tenant.map(|tenant| tenant.to_string()),
     })
 }
 

@@ -93,6 +93,7 @@ const ROUTES: &[(&str, &[&str])] = &[
     ("/api/v1/signatures/{id}", &["delete", "get", "put"]),
     ("/api/v1/signatures/{id}/merge", &["post"]),
     ("/api/v1/stream", &["get"]),
+    ("/api/v1/history", &["get"]),
     ("/api/v1/tasks", &["get"]),
     ("/api/v1/tenants", &["get"]),
     ("/api/v1/tokens", &["get", "post"]),

@@ -46,6 +46,10 @@ struct Get {
 impl Operation for Get {
     type Output = Option<(Artifact, Content)>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
         let params = [Param::from(self.job), Param::Int(self.tenant.0), Param::Text(self.name.as_str())];
         let Some(row) = tx.query_opt(&FIND, &params).await? else { return Ok(None) };

@@ -28,6 +28,10 @@ const LIST: Sql = Sql::both(&["select name, size, content_type, sha256, created_
 impl Operation for List {
     type Output = Option<Vec<Artifact>>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
         let params = [Param::from(self.job), Param::Int(self.tenant.0), Param::Int(ARTIFACTS_PER_JOB as i64)];
         if tx.query_opt(&EXISTS, &params[..2]).await?.is_none() {

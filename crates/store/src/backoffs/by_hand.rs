@@ -59,6 +59,10 @@ struct LockOut {
 impl Operation for LockOut {
     type Output = StoredBackoff;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<StoredBackoff, StoreError> {
         let Lockout { subject, process, until, cause, actor } = &self.lockout;
         let (subject, now) = (subject.as_str(), tx.now());
@@ -104,6 +108,10 @@ struct LetIn {
 
 impl Operation for LetIn {
     type Output = (bool, Effects);
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
         let mut effects = Effects { scan: true, ..Effects::default() };

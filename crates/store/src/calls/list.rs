@@ -45,6 +45,10 @@ const LIST: Sql =
 impl Operation for List {
     type Output = Vec<AbandonedExecution>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<AbandonedExecution>, StoreError> {
         let before = self.before.map_or(uuid::Uuid::max(), JobId::uuid);
         let params = [Param::Int(self.tenant.0), Param::Uuid(before), Param::Int(self.limit as i64)];

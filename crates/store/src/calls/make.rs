@@ -43,6 +43,10 @@ const GONE: Sql = Sql::both(&["update calls set gone_at = $2 where job = $1"]);
 impl Operation for Make {
     type Output = Accepted;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Accepted, StoreError> {
         let made = match self.enqueue.run(tx).await?.pop() {
             Some(EnqueueReply::Accepted(mut jobs)) => jobs.pop(),

@@ -39,6 +39,10 @@ const GET_LOCKED: Sql = Sql::new(
 impl Operation for Get {
     type Output = Option<DeadLetter>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<DeadLetter>, StoreError> {
         let row = tx.query_opt(&GET, &[Param::Uuid(self.id.uuid()), Param::Int(self.tenant.0)]).await?;
         row.as_ref().map(read).transpose()
@@ -64,6 +68,10 @@ const OF_JOB: Sql = Sql::both(&["select id from dead_letters where job = $1 and 
 
 impl Operation for OfJob {
     type Output = Option<DeadLetterId>;
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<DeadLetterId>, StoreError> {
         let row = tx.query_opt(&OF_JOB, &[Param::from(self.job), Param::Int(self.tenant.0)]).await?;

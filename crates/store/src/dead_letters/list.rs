@@ -122,6 +122,10 @@ const ALL_IDS: Sql = Sql::new(
 impl Operation for List {
     type Output = Vec<DeadLetter>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<DeadLetter>, StoreError> {
         let rows = find(tx, self.tenant, &self.filter, self.before, self.limit).await?;
         rows.iter().map(read).collect()
@@ -192,6 +196,10 @@ struct Counting {
 
 impl Operation for Counting {
     type Output = Count;
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Count, StoreError> {
         let count = ids(tx, self.tenant, &self.filter, None, COUNTED + 1).await?.len();

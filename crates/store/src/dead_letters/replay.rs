@@ -115,6 +115,10 @@ struct Matching {
 impl Operation for Matching {
     type Output = Vec<DeadLetterId>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<DeadLetterId>, StoreError> {
         ids(tx, self.tenant, &self.filter, None, REPLAY_LETTERS).await
     }
@@ -133,6 +137,10 @@ const RETRIED_AS: Sql = Sql::both(&["update ended set retried_as = $2 where id =
 
 impl Operation for Replay {
     type Output = Replayed;
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Replayed, StoreError> {
         let Some(letter) = lock(tx, self.tenant, self.id).await? else { return Ok(Replayed::NotFound) };
@@ -173,6 +181,10 @@ const TRIGGER: Sql = Sql::both(&["select id from triggers where id = $1 and tena
 impl Operation for ReplayRun {
     type Output = Replayed;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Replayed, StoreError> {
         let Some(letter) = lock(tx, self.tenant, self.id).await? else { return Ok(Replayed::NotFound) };
         if let Some(answer) = dealt_with(&letter) {
@@ -199,6 +211,10 @@ struct ReplayDelivery {
 
 impl Operation for ReplayDelivery {
     type Output = Replayed;
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Replayed, StoreError> {
         let Some(letter) = lock(tx, self.tenant, self.id).await? else { return Ok(Replayed::NotFound) };

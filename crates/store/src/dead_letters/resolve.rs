@@ -40,6 +40,10 @@ struct ResolveOne {
 impl Operation for ResolveOne {
     type Output = Resolve;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Resolve, StoreError> {
         let Some(letter) = lock(tx, self.tenant, self.id).await? else { return Ok(Resolve::NotFound) };
         match letter.resolved.map(|resolved| resolved.resolution) {

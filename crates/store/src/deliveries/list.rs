@@ -109,6 +109,10 @@ const ATTEMPTS: Sql = Sql::both(&["select attempt, at, duration_ms, status, erro
 impl Operation for List {
     type Output = Vec<Delivery>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<Delivery>, StoreError> {
         let before = self.before.unwrap_or(i64::MAX);
         let page = [Param::Int(self.tenant.0), Param::Int(before), Param::Int(self.limit as i64)];
@@ -137,6 +141,10 @@ struct Get {
 
 impl Operation for Get {
     type Output = Option<WholeDelivery>;
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<WholeDelivery>, StoreError> {
         find(tx, self.tenant, self.id).await

@@ -40,6 +40,10 @@ const TRY_AGAIN: Sql = Sql::both(&["update endpoints set open_until = null where
 impl Operation for Redeliver {
     type Output = Option<WholeDelivery>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<WholeDelivery>, StoreError> {
         let now = tx.now();
         let params = [

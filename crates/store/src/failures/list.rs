@@ -94,6 +94,10 @@ const HOURS: Sql = Sql::both(&["select hour_at, count from failure_hours where g
 impl Operation for List {
     type Output = Vec<FailureGroup>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<FailureGroup>, StoreError> {
         let tenant = Param::Int(self.tenant.0);
         let rows = match self.only {

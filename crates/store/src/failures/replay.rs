@@ -55,6 +55,10 @@ const MEMBERS: Sql = Sql::both(&["select m.job from failure_jobs m left join end
 impl Operation for Members {
     type Output = Option<Vec<JobId>>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
         let (group, tenant) = (Param::Uuid(self.group), Param::Int(self.tenant.0));
         if tx.query_opt(&EXISTS, &[group, tenant]).await?.is_none() {

@@ -64,6 +64,10 @@ impl Operation for Cancel {
     const WATCHES_TRIGGERS: bool = true;
     type Output = (Canceled, Effects);
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(Canceled, Effects), StoreError> {
         let mut effects = Effects::default();
         let id = match &self.which {

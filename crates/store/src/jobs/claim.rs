@@ -46,6 +46,8 @@ pub struct ClaimedJob {
     pub max_attempts: i32,
     pub timeout_s: Option<i64>,
     pub created_at: Time,
+    /// Whose it is, where that is another than the worker's own tenant.
+    pub tenant: Option<Name>,
     run_at: Time,
 }
 
@@ -85,11 +87,23 @@ impl Store {
         max: usize,
         affinity: Affinity,
     ) -> Result<Claimed, StoreError> {
+        self.claim_of(tenant, tenant, worker, max, affinity).await
+    }
+
+    /// The same from the queues of another tenant, `of`, by a worker of `tenant` that serves it.
+    pub(crate) async fn claim_of(
+        &self,
+        of: TenantId,
+        tenant: TenantId,
+        worker: WorkerId,
+        max: usize,
+        affinity: Affinity,
+    ) -> Result<Claimed, StoreError> {
         let (floors, triggers) = (self.floors().clone(), self.triggers_cache().clone());
-        let claim = Claim { tenant, worker, max, affinity, floors, triggers };
+        let claim = Claim { tenant, of, worker, max, affinity, floors, triggers };
         let Done { claimed, raised, told, heard } = self.write(claim).await?;
         for (queue, floor) in raised {
-            self.floors().set(tenant, queue, floor);
+            self.floors().set(of, queue, floor);
         }
         if heard {
             self.hints().wake(&Topic::Outbox);
@@ -105,7 +119,10 @@ impl Store {
 }
 
 struct Claim {
+    /// The worker's.
     tenant: TenantId,
+    /// The jobs': the worker's own, unless it serves others.
+    of: TenantId,
     worker: WorkerId,
     max: usize,
     affinity: Affinity,
@@ -187,6 +204,11 @@ impl Operation for Claim {
     const WATCHES_TRIGGERS: bool = true;
     type Output = Done;
 
+    fn tenant(&self) -> Option<TenantId> {
+        // A worker of the built-in tenant may hold other tenants' jobs.
+        Some(self.of).filter(|of| *of == self.tenant && *of != TenantId::SYSTEM)
+    }
+
     fn reads_first(&self) -> Option<(Sql, Column<'_>)> {
         Some(workers::load_first(&[self.worker]))
     }
@@ -206,7 +228,7 @@ impl Operation for Claim {
         let mut taking = Taking {
             claim: new_uuid(now),
             worker: worker.id,
-            tenant: self.tenant,
+            tenant: self.of,
             held: self.affinity.clone().or_else(|| worker.affinity.clone()),
             room: BTreeMap::new(),
             jobs: Vec::new(),
@@ -227,7 +249,7 @@ impl Operation for Claim {
         let raised = seen.raised(&taking.reached, now);
         let told = !taking.notices.is_empty();
         let jobs = taking.record(tx).await?;
-        let heard = events::jobs::changed(tx, &self.triggers, jobs.iter().map(|job| job.begun(self.tenant))).await?;
+        let heard = events::jobs::changed(tx, &self.triggers, jobs.iter().map(|job| job.begun(self.of))).await?;
         Ok(Done { claimed: Claimed::Jobs { jobs, queues, draining: false }, raised, told, heard })
     }
 }
@@ -243,7 +265,7 @@ impl Claim {
     async fn see(&self, tx: &mut Tx<'_>, queues: &[Name]) -> Result<Seen, StoreError> {
         // On SQLite the index holds jobs that wait and nothing else: there is nothing to walk over.
         let is_postgres = tx.is_postgres();
-        let floor = |queue: &Name| if is_postgres { self.floors.of(self.tenant, queue) } else { Floor::none() };
+        let floor = |queue: &Name| if is_postgres { self.floors.of(self.of, queue) } else { Floor::none() };
         let floors: HashMap<Name, Floor> = queues.iter().map(|queue| (queue.clone(), floor(queue))).collect();
         let seen = self.look(tx, queues, floors).await?;
         if !seen.heads.is_empty() || seen.floors.values().all(Floor::is_none) {
@@ -259,7 +281,7 @@ impl Claim {
             Column::Time(queues.iter().map(|queue| Some(floors[queue].place.run_at)).collect()),
             Column::uuids(queues.iter().map(|queue| floors[queue].place.id)),
         ];
-        let rows = tx.query_each(&HEADS, &columns, &[Param::Int(self.tenant.0)]).await?;
+        let rows = tx.query_each(&HEADS, &columns, &[Param::Int(self.of.0)]).await?;
         let mut heads = Vec::with_capacity(rows.len());
         for row in &rows {
             let Some(waiting_since) = row.opt_time(12)? else { continue };
@@ -449,6 +471,7 @@ fn claimed(row: &Row, lane: &Lane) -> Result<ClaimedJob, StoreError> {
         max_attempts: row.int(8)? as i32,
         timeout_s: row.opt_int(9)?,
         created_at: row.time(10)?,
+        tenant: None,
         run_at: row.time(11)?,
     })
 }

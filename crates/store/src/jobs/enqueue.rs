@@ -205,6 +205,12 @@ struct Entry<'a> {
 impl Operation for EnqueueBatch {
     type Output = Vec<EnqueueReply>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        // A commit that tenants share has no wall; one tenant's own has.
+        let first = self.requests.first()?.tenant;
+        self.requests.iter().all(|request| request.tenant == first).then_some(first)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<EnqueueReply>, StoreError> {
         let now = tx.now();
         let count = self.requests.iter().map(|request| request.jobs.len()).sum();

@@ -76,6 +76,10 @@ struct Get {
 impl Operation for Get {
     type Output = Option<StoredJob>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<StoredJob>, StoreError> {
         find(tx, self.tenant, self.id).await
     }

@@ -37,6 +37,10 @@ const ROWS: Sql = Sql::both(&["select event, at, enqueued_at, started_at, attemp
 impl Operation for History {
     type Output = Option<Vec<HistoryItem>>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
         let job = find(tx, self.tenant, self.job).await?;
         let rows = tx.query(&ROWS, &[Param::from(self.job), Param::Int(self.tenant.0)]).await?;

@@ -88,6 +88,10 @@ struct List {
 impl Operation for List {
     type Output = JobPage;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<JobPage, StoreError> {
         let candidates = Candidates::find(tx, self).await?;
         let mut jobs = self.first_matching(tx, &candidates.ids).await?;

@@ -85,6 +85,10 @@ const LINK: Sql = Sql::both(&["update ended set retried_as = $2 where id = $1"])
 impl Operation for Retry {
     type Output = Retried;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Retried, StoreError> {
         let params = [Param::from(self.old), Param::Int(self.tenant.0)];
         let Some(row) = tx.query_opt(&RETRIED_AS, &params).await? else { return Ok(Retried::NotFound) };

@@ -91,12 +91,26 @@ impl Store {
         worker: WorkerId,
         outcomes: Vec<Outcome>,
     ) -> Result<Settled, StoreError> {
-        Ok(self.shared_settle(SettleRequest { tenant, worker, outcomes }).await?.settled)
+        Ok(self.shared_settle(SettleRequest { tenant, of: tenant, worker, outcomes }).await?.settled)
+    }
+
+    /// The same for jobs of another tenant, by a worker of `tenant` that serves it.
+    pub(crate) async fn settle_of(
+        &self,
+        of: TenantId,
+        tenant: TenantId,
+        worker: WorkerId,
+        outcomes: Vec<Outcome>,
+    ) -> Result<Settled, StoreError> {
+        Ok(self.shared_settle(SettleRequest { tenant, of, worker, outcomes }).await?.settled)
     }
 }
 
 pub(crate) struct SettleRequest {
+    /// The worker's.
     tenant: TenantId,
+    /// The jobs'.
+    of: TenantId,
     worker: WorkerId,
     outcomes: Vec<Outcome>,
 }
@@ -129,7 +143,7 @@ impl Batch for SettleBatch {
     }
 
     fn whose(request: &SettleRequest) -> TenantId {
-        request.tenant
+        request.of
     }
 
     fn committed(store: &Store, replies: &[SettleReply]) {
@@ -149,6 +163,13 @@ struct Open<'a> {
 impl Operation for SettleBatch {
     const WATCHES_TRIGGERS: bool = true;
     type Output = Vec<SettleReply>;
+
+    fn tenant(&self) -> Option<TenantId> {
+        // A commit that tenants share has no wall; one tenant's own has.
+        let first = self.requests.first()?.tenant;
+        let own = |request: &SettleRequest| request.tenant == first && request.of == first;
+        self.requests.iter().all(own).then_some(first)
+    }
 
     fn reads_first(&self) -> Option<(Sql, Column<'_>)> {
         Some(workers::load_first(&self.workers()))
@@ -229,7 +250,7 @@ impl SettleBatch {
                 continue;
             }
             for (position, outcome) in request.outcomes.iter().enumerate() {
-                let open = Open { place: (number, position), tenant: request.tenant, worker: request.worker, outcome };
+                let open = Open { place: (number, position), tenant: request.of, worker: request.worker, outcome };
                 let first = seen.insert(outcome.job);
                 match outcome.end {
                     End::Finish(_) | End::FinishWith { .. } if first => finishes.push(open),

@@ -30,6 +30,10 @@ const PACE: Sql = Sql::both(&["select count(*), min(finished_at) from (
 impl Operation for AskWhy {
     type Output = Option<Why>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<Why>, StoreError> {
         let Some(job) = find(tx, self.tenant, self.job).await? else { return Ok(None) };
         let mut known = Circumstances {

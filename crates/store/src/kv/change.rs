@@ -70,6 +70,10 @@ impl Operation for Change {
     const WATCHES_TRIGGERS: bool = true;
     type Output = (Option<Entry>, bool);
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(Option<Entry>, bool), StoreError> {
         let Self { tenant, collection, key, value, depth, triggers } = self;
         let listeners = triggers.current(tx).await?;

@@ -38,6 +38,10 @@ const LIST: Sql = Sql::both(&["select collection, key, value, version, created_a
 impl Operation for Get {
     type Output = Option<Entry>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<Entry>, StoreError> {
         let params = [Param::Int(self.tenant.0), Param::Text(&self.collection), Param::Text(&self.key)];
         tx.query_opt(&GET, &params).await?.as_ref().map(read).transpose()
@@ -53,6 +57,10 @@ struct List {
 
 impl Operation for List {
     type Output = Vec<Entry>;
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<Entry>, StoreError> {
         let params = [

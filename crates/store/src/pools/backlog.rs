@@ -38,6 +38,10 @@ const COUNT: Sql = Sql::both(&["select l.affinity,
 impl Operation for Count {
     type Output = BTreeMap<String, Backlog>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
         let params = [Param::Int(self.tenant.0), Param::Text(self.queue.as_str()), Param::Int(COUNTED as i64)];
         let mut all: BTreeMap<String, Backlog> = BTreeMap::new();

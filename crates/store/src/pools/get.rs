@@ -36,6 +36,10 @@ const LIST: Sql = Sql::both(&["select tenant, name, spec, state, node, lease_unt
 impl Operation for Get {
     type Output = Option<Pool>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<Pool>, StoreError> {
         let row = tx.query_opt(&GET, &[Param::Int(self.tenant.0), Param::Text(self.name.as_str())]).await?;
         row.as_ref().map(pool).transpose()
@@ -50,6 +54,10 @@ struct List {
 
 impl Operation for List {
     type Output = Vec<Pool>;
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<Pool>, StoreError> {
         let params = [Param::Int(self.tenant.0), Param::Text(&self.after), Param::Int(self.limit as i64)];

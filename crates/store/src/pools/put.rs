@@ -64,6 +64,10 @@ const STARVATION: Sql =
 impl Operation for PutPool {
     type Output = PoolPut;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<PoolPut, StoreError> {
         tx.lock(&[&format!("windlass pools {}", self.tenant.0)]).await?;
         let id = [Param::Int(self.tenant.0), Param::Text(self.name.as_str())];
@@ -107,6 +111,10 @@ const DELETE: Sql = Sql::both(&["delete from pools where tenant = $1 and name = 
 
 impl Operation for DeletePool {
     type Output = bool;
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<bool, StoreError> {
         Ok(tx.execute(&DELETE, &[Param::Int(self.tenant.0), Param::Text(self.name.as_str())]).await? > 0)

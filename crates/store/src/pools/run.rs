@@ -79,6 +79,10 @@ const SAVE: Sql = Sql::both(&["update pools set state = $4 where tenant = $1 and
 impl Operation for Save {
     type Output = bool;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<bool, StoreError> {
         let params = [
             Param::Int(self.tenant.0),

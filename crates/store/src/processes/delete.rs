@@ -28,6 +28,10 @@ const DROP: Sql = Sql::both(&["update processes set dropped_at = $3, swept_to = 
 impl Operation for DeleteProcess {
     type Output = bool;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<bool, StoreError> {
         tx.lock(&[&standings::lock_name(self.tenant)]).await?;
         let params = [Param::Int(self.tenant.0), Param::Text(self.name.as_str()), Param::Time(tx.now())];

@@ -46,6 +46,10 @@ const ELIGIBLE: Sql = Sql::both(&["select s.subject, s.ready_at, s.since from pr
 impl Operation for Eligible {
     type Output = Vec<EligibleSubject>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<EligibleSubject>, StoreError> {
         let params = [
             Param::Int(self.tenant.0),

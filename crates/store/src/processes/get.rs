@@ -75,6 +75,10 @@ const IN_BACKOFF: Sql = Sql::both(&["select count(*) from (
 impl Operation for Get {
     type Output = Vec<Process>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<Process>, StoreError> {
         let tenant = Param::Int(self.tenant.0);
         let rows = match &self.name {

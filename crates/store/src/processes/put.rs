@@ -55,6 +55,10 @@ const UPSERT: Sql =
 impl Operation for PutProcess {
     type Output = (ProcessPut, Effects);
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
         let mut effects = Effects::default();
         // Whoever judges by the selectors holds this too: nobody is in the middle of it.

@@ -94,6 +94,10 @@ struct Check {
 impl Operation for Check {
     type Output = usize;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<usize, StoreError> {
         let selectors = standings::selectors(tx, self.tenant).await?;
         let ids: Vec<&str> = self.subjects.iter().map(String::as_str).collect();
@@ -153,6 +157,10 @@ const DROP: Sql = Sql::both(&["delete from processes where tenant = $1 and name 
 
 impl Operation for Sweep {
     type Output = Swept;
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Swept, StoreError> {
         let id = [Param::Int(self.tenant.0), Param::Text(self.name.as_str())];

@@ -84,6 +84,10 @@ const OLDEST: Sql = Sql::both(&["select min(head) from (
 impl Operation for List {
     type Output = Vec<Queue>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<Queue>, StoreError> {
         let only = self.only.as_ref().map_or("", Name::as_str);
         let after = self.after.as_ref().map_or("", Name::as_str);

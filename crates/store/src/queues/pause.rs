@@ -1,10 +1,12 @@
 //! Stops a queue from handing out jobs, with a reason, and lets it go on. One row: no job is touched.
 
 use domain::{Name, TenantId};
+use serde_json::json;
 
 use crate::effects::Effects;
 use crate::error::StoreError;
 use crate::store::Store;
+use crate::timeline::{self, Entry};
 use crate::tx::{Operation, Param, Sql, Tx};
 
 impl Store {
@@ -46,6 +48,10 @@ const RESUME: Sql = Sql::both(&["update queues set paused_at = null, paused_by =
 impl Operation for Pause {
     type Output = ();
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
         let params = [
             Param::Int(self.tenant.0),
@@ -54,7 +60,10 @@ impl Operation for Pause {
             Param::Text(&self.by),
             Param::text(self.reason.as_deref()),
         ];
-        tx.execute(&PAUSE, &params).await.map(|_| ())
+        tx.execute(&PAUSE, &params).await?;
+        let detail = json!({"queue": self.name.as_str()}).to_string();
+        let entry = Entry::by(self.tenant, &self.by, "queue_paused", detail);
+        timeline::write(tx, &[Entry { cause: self.reason.as_deref(), ..entry }]).await
     }
 }
 
@@ -65,6 +74,10 @@ struct Resume {
 
 impl Operation for Resume {
     type Output = ();
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
         let params = [Param::Int(self.tenant.0), Param::Text(self.name.as_str()), Param::Time(tx.now())];

@@ -51,6 +51,10 @@ const UNPARK: Sql = Sql::both(&["update jobs set parked = null
 impl Operation for Put {
     type Output = Effects;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Effects, StoreError> {
         let settings = settings_to_json(&self.with_kept_secrets(tx).await?);
         let scope = holds::queue_scope(&self.name);

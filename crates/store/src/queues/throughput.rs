@@ -67,6 +67,10 @@ const SINCE: Sql = Sql::both(&["select minute_at, queue, enqueued, succeeded, fa
 impl Operation for Read {
     type Output = Throughput;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Throughput, StoreError> {
         let last = minute(tx.now());
         let first = last.plus_s(-60 * (THROUGHPUT_MINUTES - 1));
@@ -110,6 +114,10 @@ const TOTALS: Sql = Sql::new(
 
 impl Operation for Totals {
     type Output = Counts;
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Counts, StoreError> {
         let row = tx.query_opt(&TOTALS, &[Param::Int(self.tenant.0)]).await?;

@@ -45,6 +45,10 @@ const WAITS: Sql = Sql::both(&["select l.queue, f.wait
 impl Operation for Waits {
     type Output = BTreeMap<Name, Wait>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
         let mut sketches: BTreeMap<Name, Sketch> = BTreeMap::new();
         for row in tx.query(&WAITS, &[Param::Int(self.tenant.0)]).await? {
@@ -69,6 +73,10 @@ const QUEUES: Sql =
 
 impl Operation for Names {
     type Output = Vec<Name>;
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<Name>, StoreError> {
         let rows = tx.query(self.of, &[Param::Int(self.tenant.0), Param::Int(self.limit as i64)]).await?;

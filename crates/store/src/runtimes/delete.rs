@@ -40,6 +40,10 @@ const DELETE: Sql = Sql::both(&["delete from runtimes where tenant = $1 and name
 impl Operation for Delete {
     type Output = RuntimeDeleted;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<RuntimeDeleted, StoreError> {
         let Some(runtime) = get::lock(tx, self.tenant, self.name.as_str()).await? else {
             return Ok(RuntimeDeleted::NotFound);

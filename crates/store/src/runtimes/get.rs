@@ -80,6 +80,10 @@ pub(super) async fn lock(tx: &mut Tx<'_>, tenant: TenantId, name: &str) -> Resul
 impl Operation for Get {
     type Output = Option<Runtime>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<Runtime>, StoreError> {
         find(tx, self.tenant, self.name.as_str()).await
     }
@@ -93,6 +97,10 @@ struct List {
 
 impl Operation for List {
     type Output = Vec<Runtime>;
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<Runtime>, StoreError> {
         let params = [Param::Int(self.tenant.0), Param::Text(&self.after), Param::Int(self.limit as i64)];

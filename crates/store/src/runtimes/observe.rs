@@ -75,6 +75,10 @@ impl Operation for Observe {
     /// Whether it changed anything, and whether a trigger heard of it.
     type Output = (bool, bool);
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(bool, bool), StoreError> {
         let Some(runtime) = get::lock(tx, self.tenant, self.name.as_str()).await? else { return Ok((false, false)) };
         if !self.is_news(&runtime) {
@@ -168,6 +172,10 @@ fn past(row: &Row) -> Result<PastHealth, StoreError> {
 
 impl Operation for History {
     type Output = Vec<PastHealth>;
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<PastHealth>, StoreError> {
         let params = [

@@ -118,6 +118,10 @@ const BEGIN: Sql =
 impl Operation for Begin {
     type Output = Begun;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Begun, StoreError> {
         let row = tx.query_opt(&OF_JOB, &[Param::from(self.job), Param::Int(self.tenant.0)]).await?;
         let Some(mut line) = row.as_ref().map(logged).transpose()? else { return Ok(Begun::Nothing) };
@@ -165,6 +169,10 @@ impl Operation for End {
     const WATCHES_TRIGGERS: bool = true;
     /// Whether a trigger heard of it.
     type Output = bool;
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<bool, StoreError> {
         let row = tx.query_opt(&OPEN, &[Param::Uuid(self.id), Param::Int(self.tenant.0)]).await?;

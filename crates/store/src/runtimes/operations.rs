@@ -41,6 +41,10 @@ const LIST: Sql = Sql::both(&["select id, tenant, runtime, kind, source, source_
 impl Operation for Get {
     type Output = Option<Logged>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<Logged>, StoreError> {
         let row = tx.query_opt(&GET, &[Param::Uuid(self.id), Param::Int(self.tenant.0)]).await?;
         row.as_ref().map(logged).transpose()
@@ -56,6 +60,10 @@ struct List {
 
 impl Operation for List {
     type Output = Vec<Logged>;
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<Logged>, StoreError> {
         let params = [

@@ -54,6 +54,10 @@ const UPDATE: Sql = Sql::both(&["update runtimes set spec = $3, env = $4, princi
 impl Operation for PutRuntime {
     type Output = RuntimePut;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<RuntimePut, StoreError> {
         tx.lock(&[&format!("windlass runtimes {}", self.tenant.0)]).await?;
         let id = [Param::Int(self.tenant.0), Param::Text(self.name.as_str())];

@@ -162,6 +162,10 @@ const UNBIND: Sql = Sql::both(&["update runtimes set status = 'removed', contain
 impl Operation for Dispose {
     type Output = bool;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<bool, StoreError> {
         let Some(runtime) = get::lock(tx, self.tenant, self.name.as_str()).await? else { return Ok(false) };
         if runtime.in_flight.is_some() || runtime.container_id.as_deref() != Some(self.container_id.as_str()) {
@@ -184,6 +188,10 @@ struct Note {
 
 impl Operation for Note {
     type Output = ();
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
         let kind = OperationKind::ReconcileDispose;

@@ -158,6 +158,10 @@ impl Operation for Request {
     /// `None` when the runtime is on another node by now.
     type Output = Option<Requested>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<Requested>, StoreError> {
         let Some(runtime) = get::lock(tx, self.tenant, self.name.as_str()).await? else {
             return Ok(Some(Requested::NotFound));

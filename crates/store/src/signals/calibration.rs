@@ -35,6 +35,10 @@ const READ: Sql = Sql::both(&["select kind, affinity, run, answers, within_p50, 
 impl Operation for Read {
     type Output = Vec<Calibrated>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<Calibrated>, StoreError> {
         let rows = tx.query(&READ, &[Param::Int(self.tenant.0), Param::Int(self.limit as i64)]).await?;
         rows.iter()

@@ -281,6 +281,10 @@ const FIGURE: Sql = Sql::both(&["select run, load, wait, answers, within_p50, wi
 impl Operation for ReadFigures {
     type Output = Vec<(FigureKey, Figure)>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
         let mut figures = Vec::with_capacity(self.keys.len());
         for key in &self.keys {

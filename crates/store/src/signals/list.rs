@@ -68,6 +68,10 @@ struct Said {
 impl Operation for Said {
     type Output = Vec<Option<StoredSignal>>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
         let mut said = Vec::with_capacity(self.ids.len());
         for id in &self.ids {

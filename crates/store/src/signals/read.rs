@@ -65,6 +65,10 @@ const LOG: Sql = Sql::both(&["select 1 from artifacts where job = $1 and name = 
 impl Operation for ReadSignal {
     type Output = SignalRead;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<SignalRead, StoreError> {
         match source(tx, self.tenant, self.job).await? {
             Some(source) => Ok(SignalRead::Found(Box::new(source))),

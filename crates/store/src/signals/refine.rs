@@ -96,6 +96,10 @@ impl Operation for Signal {
     const WATCHES_TRIGGERS: bool = true;
     type Output = Signaled;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Signaled, StoreError> {
         let live = transition::load(tx, &[self.job]).await?.remove(&self.job);
         let Some(before) = live.filter(|job| job.tenant == self.tenant) else {

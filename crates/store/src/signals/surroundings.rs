@@ -150,6 +150,10 @@ struct ReadSurroundings {
 impl Operation for ReadSurroundings {
     type Output = Surroundings;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Surroundings, StoreError> {
         read(tx, self.tenant, &self.queue).await
     }

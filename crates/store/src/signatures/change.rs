@@ -88,6 +88,10 @@ const INSERT: Sql = Sql::both(&["insert into signatures
 impl Operation for Make {
     type Output = Changed;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Changed, StoreError> {
         let NewSignature { matcher, outcome, confidence, expires_at, by } = &self.new;
         let pattern = matcher.pattern();
@@ -140,6 +144,10 @@ const UPDATE: Sql = Sql::both(&["update signatures set hash = $2, phase = $3, er
 
 impl Operation for Change {
     type Output = Changed;
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Changed, StoreError> {
         let now = tx.now();
@@ -222,6 +230,10 @@ const DELETE: Sql = Sql::both(&["delete from signatures where tenant = $1 and id
 
 impl Operation for Delete {
     type Output = bool;
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<bool, StoreError> {
         let params = [Param::Int(self.tenant.0), Param::Uuid(self.id)];

@@ -42,6 +42,10 @@ const LIST: Sql =
 impl Operation for Get {
     type Output = Option<Signature>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<Signature>, StoreError> {
         get(tx, self.tenant, self.id).await
     }
@@ -60,6 +64,10 @@ struct List {
 
 impl Operation for List {
     type Output = Vec<Signature>;
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<Signature>, StoreError> {
         let before = Param::Uuid(self.before.unwrap_or(Uuid::max()));

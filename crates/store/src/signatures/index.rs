@@ -81,6 +81,10 @@ struct ReadIndex {
 impl Operation for ReadIndex {
     type Output = SignatureIndex;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<SignatureIndex, StoreError> {
         read_index(tx, self.tenant).await
     }

@@ -37,6 +37,10 @@ const DELETE: Sql = Sql::both(&["delete from signatures where tenant = $1 and id
 impl Operation for Merge {
     type Output = Option<Signature>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<Signature>, StoreError> {
         let from = get(tx, self.tenant, self.from).await?;
         let into = get(tx, self.tenant, self.into).await?;

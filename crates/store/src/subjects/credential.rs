@@ -52,6 +52,10 @@ const INSERT: Sql = Sql::both(&["insert into subject_credentials (tenant, subjec
 impl Operation for Change {
     type Output = bool;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<bool, StoreError> {
         let subject = self.subject.as_str();
         if subjects::lock(tx, self.tenant, &[subject]).await?.is_empty() {

@@ -59,6 +59,10 @@ const DELETE: Sql = Sql::new(
 impl Operation for Delete {
     type Output = SubjectDeleted;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<SubjectDeleted, StoreError> {
         let subject = self.id.as_str();
         if subjects::lock(tx, self.tenant, &[subject]).await?.is_empty() {

@@ -77,6 +77,10 @@ const WORK_SHOWN: i64 = 100;
 impl Operation for Get {
     type Output = Option<SubjectCard>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<SubjectCard>, StoreError> {
         let id = [Param::Int(self.tenant.0), Param::Text(self.id.as_str())];
         let Some(row) = tx.query_opt(&FIND, &id).await? else { return Ok(None) };

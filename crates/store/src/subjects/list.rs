@@ -47,6 +47,10 @@ const LAST: &str = "\u{10FFFF}";
 impl Operation for List {
     type Output = Vec<Subject>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<Subject>, StoreError> {
         let from = self.filter.prefix.clone().unwrap_or_default();
         let to = format!("{from}{LAST}");

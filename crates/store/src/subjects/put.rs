@@ -60,6 +60,10 @@ struct PutSubject {
 impl Operation for PutSubject {
     type Output = (SubjectPut, Effects);
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
         let mut effects = Effects::default();
         let SubjectChange { id, kind, facts, actor } = &self.change;

@@ -22,6 +22,9 @@ impl Store {
     }
 }
 
+/// What SQL callers may call. Each asks whose role calls it.
+const FUNCTIONS: [&str; 4] = ["enqueue", "upsert_signal", "match_failure_signature", "record_ttfs_event"];
+
 struct Grant {
     tenant: Name,
     role: String,
@@ -47,10 +50,9 @@ impl Operation for Grant {
         tx.execute(&UPSERT, &[Param::Text(&self.role), Param::Int(tenant), Param::Time(tx.now())]).await?;
         // A name in a statement cannot be a parameter; a doubled quote keeps it one name whatever it holds.
         let role = format!("\"{}\"", self.role.replace('"', "\"\""));
-        tx.batch(&format!(
-            "grant usage on schema windlass to {role}; grant execute on function windlass.enqueue to {role}"
-        ))
-        .await?;
+        let functions = FUNCTIONS.map(|function| format!("windlass.{function}")).join(", ");
+        tx.batch(&format!("grant usage on schema windlass to {role}; grant execute on function {functions} to {role}"))
+            .await?;
         Ok(RoleGranted::Granted)
     }
 }

@@ -161,6 +161,10 @@ const WAITING: Sql = Sql::new(
 impl Operation for CountWaiting {
     type Output = i64;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<i64, StoreError> {
         let row = tx.query_opt(&WAITING, &[Param::Int(self.tenant.0)]).await?;
         Ok(row.map(|row| row.int(0)).transpose()?.unwrap_or(0))

@@ -65,6 +65,10 @@ const OF_RUNTIME: Sql =
 impl Operation for List {
     type Output = Vec<TimelineItem>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<TimelineItem>, StoreError> {
         let params = [Param::Int(self.tenant.0), Param::Int(self.before), Param::Int(self.limit as i64)];
         let with = |name| [params[0], params[1], params[2], Param::Text(name)];

@@ -27,6 +27,11 @@ pub(crate) struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
+    /// What a person did to a token, a queue, a trigger: `detail` is JSON and names it.
+    pub(crate) fn by(tenant: TenantId, actor: &'a str, event: &'a str, detail: String) -> Self {
+        Self { tenant: tenant.0, event, actor: Some(actor), detail: Some(detail), ..Self::default() }
+    }
+
     pub(crate) fn of_subject(tenant: TenantId, subject: &'a str, event: &'a str) -> Self {
         Self { tenant: tenant.0, event, subject: Some(subject), ..Self::default() }
     }

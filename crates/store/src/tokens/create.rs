@@ -2,12 +2,14 @@
 
 use domain::limits::TOKENS_PER_TENANT;
 use domain::{Access, Label, Name, Right, Role, TenantId, Time, TokenId, TokenText};
+use serde_json::json;
 
 use crate::clock::{fill_random, new_uuid};
 use crate::codec::to_json;
 use crate::error::StoreError;
 use crate::store::Store;
 use crate::tenants;
+use crate::timeline::{self, Entry};
 use crate::tokens::authenticate::TRUST;
 use crate::tokens::{Hash, Serves, Token, hash, list, move_version, serves_to_json};
 use crate::tx::{Operation, Param, Sql, Tx};
@@ -105,6 +107,8 @@ impl Operation for Create {
         self.insert(tx, id, tenant, serves.as_ref(), parent.as_ref()).await?;
         let version = move_version(tx).await?;
         let made = list::find(tx, id).await?.ok_or_else(|| StoreError::unexpected("a token that was just made"))?;
+        let detail = json!({"token": &*made.name, "id": id.uuid(), "role": made.access.role.as_str()}).to_string();
+        timeline::write(tx, &[Entry::by(tenant, &made.created_by, "token_created", detail)]).await?;
         Ok((Ok(Box::new(made)), version == 1))
     }
 }

@@ -1,9 +1,11 @@
 //! Ends a token, on every node at once.
 
 use domain::{TenantId, TokenId};
+use serde_json::json;
 
 use crate::error::StoreError;
 use crate::store::Store;
+use crate::timeline::{self, Entry};
 use crate::tokens::authenticate::TRUST;
 use crate::tokens::move_version;
 use crate::tx::{Operation, Param, Sql, Tx};
@@ -28,6 +30,7 @@ struct Revoke {
     by: String,
 }
 
+const LIVING: Sql = Sql::both(&["select tenant, name from tokens where id = $1 and revoked_at is null"]);
 const REVOKE: Sql =
     Sql::both(&["update tokens set revoked_at = coalesce(revoked_at, $2), revoked_by = coalesce(revoked_by, $3)
      where id = $1 and tenant = coalesce($4, tenant)"]);
@@ -38,9 +41,15 @@ impl Operation for Revoke {
     async fn run(&self, tx: &mut Tx<'_>) -> Result<bool, StoreError> {
         let tenant = Param::int(self.tenant.map(|tenant| tenant.0));
         let params = [Param::Uuid(self.id.uuid()), Param::Time(tx.now()), Param::Text(&self.by), tenant];
+        let living = tx.query_opt(&LIVING, &params[..1]).await?;
         let found = tx.execute(&REVOKE, &params).await? > 0;
         if found {
             move_version(tx).await?;
+        }
+        if let Some(row) = living.filter(|_| found) {
+            let detail = json!({"token": row.text(1)?, "id": self.id.uuid()}).to_string();
+            let entry = Entry::by(TenantId(row.int(0)?), &self.by, "token_revoked", detail);
+            timeline::write(tx, &[entry]).await?;
         }
         Ok(found)
     }

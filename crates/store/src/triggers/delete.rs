@@ -28,6 +28,10 @@ const DELETE_RECEIPTS: Sql = Sql::both(&["delete from hook_receipts where trigge
 impl Operation for Delete {
     type Output = bool;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<bool, StoreError> {
         let id = Param::Uuid(self.id.uuid());
         if tx.execute(&DELETE, &[id, Param::Int(self.tenant.0)]).await? == 0 {

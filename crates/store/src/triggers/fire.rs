@@ -63,6 +63,10 @@ const EXISTS: Sql = Sql::both(&["select id from triggers where id = $1 and tenan
 impl Operation for Fire {
     type Output = Option<EventId>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<EventId>, StoreError> {
         let params = [Param::Uuid(self.trigger.uuid()), Param::Int(self.tenant.0)];
         if tx.query_opt(&EXISTS, &params).await?.is_none() {

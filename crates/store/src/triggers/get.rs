@@ -55,6 +55,10 @@ const LIST: Sql = Sql::both(&["select id, tenant, name, source, filter, target, 
 impl Operation for Get {
     type Output = Option<Trigger>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<Trigger>, StoreError> {
         let row = tx.query_opt(&GET, &[Param::Uuid(self.id.uuid()), Param::Int(self.tenant.0)]).await?;
         row.as_ref().map(read).transpose()
@@ -82,6 +86,10 @@ struct List {
 
 impl Operation for List {
     type Output = Vec<Trigger>;
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<Trigger>, StoreError> {
         let before = self.before.map_or(uuid::Uuid::max(), TriggerId::uuid);

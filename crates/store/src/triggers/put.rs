@@ -2,12 +2,14 @@
 
 use domain::limits::TRIGGERS_PER_TENANT;
 use domain::{TenantId, TriggerId};
+use serde_json::json;
 
 use crate::clock::new_uuid;
 use crate::codec::retry_to_json;
 use crate::error::StoreError;
 use crate::store::Store;
 use crate::tenants::quota;
+use crate::timeline::{self, Entry};
 use crate::triggers::NewTrigger;
 use crate::triggers::cache::tick;
 use crate::tx::{Operation, Param, Sql, Tx};
@@ -69,6 +71,10 @@ const INSERT: Sql = Sql::both(&["insert into triggers (id, tenant, name, source,
 impl Operation for Create {
     type Output = Put;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Put, StoreError> {
         // Two that take the same name wait for each other here, and the second is told.
         tx.lock(&[&format!("windlass triggers {}", self.tenant.0)]).await?;
@@ -87,8 +93,13 @@ impl Operation for Create {
         let params = params(self.tenant, self.id, &self.trigger, &retry, &self.principal, tx);
         tx.execute(&INSERT, &params).await?;
         tick(tx).await?;
+        timeline::write(tx, &[told(self.tenant, self.id, &self.trigger, &self.principal, "trigger_created")]).await?;
         Ok(Put::Done(self.id))
     }
+}
+
+fn told<'e>(tenant: TenantId, id: TriggerId, trigger: &NewTrigger, by: &'e str, event: &'e str) -> Entry<'e> {
+    Entry::by(tenant, by, event, json!({"trigger": trigger.name, "id": id.uuid()}).to_string())
 }
 
 fn params<'p>(
@@ -132,6 +143,10 @@ const WAKE: Sql = Sql::both(&["update outbox set due_at = $2 where trigger_id = 
 impl Operation for Replace {
     type Output = Put;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Put, StoreError> {
         tx.lock(&[&format!("windlass triggers {}", self.tenant.0)]).await?;
         let tenant = Param::Int(self.tenant.0);
@@ -148,6 +163,7 @@ impl Operation for Replace {
             tx.execute(&WAKE, &[params[0], params[11]]).await?;
         }
         tick(tx).await?;
+        timeline::write(tx, &[told(self.tenant, self.id, &self.trigger, &self.principal, "trigger_changed")]).await?;
         Ok(Put::Done(self.id))
     }
 }

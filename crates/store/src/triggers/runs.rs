@@ -142,6 +142,10 @@ const OF_EVENT: Sql =
 impl Operation for List {
     type Output = Vec<TriggerRun>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<TriggerRun>, StoreError> {
         let params = [
             Param::Uuid(self.trigger.uuid()),
@@ -160,6 +164,10 @@ struct OfEvent {
 
 impl Operation for OfEvent {
     type Output = Vec<TriggerRun>;
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<TriggerRun>, StoreError> {
         let params = [Param::Uuid(self.event.uuid()), Param::Int(self.tenant.0)];

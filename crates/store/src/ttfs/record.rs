@@ -97,6 +97,10 @@ struct Sums {
 impl Operation for Record {
     type Output = usize;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<usize, StoreError> {
         let mut new = 0;
         // In key order, so that two nodes never wait for each other in a circle.

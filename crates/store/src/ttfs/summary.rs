@@ -92,6 +92,10 @@ type Key = (std::cmp::Reverse<Time>, String, Option<bool>);
 impl Operation for Summarize {
     type Output = Vec<Summary>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<Summary>, StoreError> {
         let since = match self.by {
             By::Hour => tx.now().plus_s(-TTFS_HOURS * 3_600),
@@ -156,6 +160,10 @@ struct Slo {
 
 impl Operation for Slo {
     type Output = Vec<SloHour>;
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<SloHour>, StoreError> {
         let since = tx.now().plus_s(-TTFS_SLO_HOURS * 3_600);

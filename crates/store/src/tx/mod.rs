@@ -10,10 +10,11 @@ mod postgres;
 mod sqlite;
 mod value;
 
-use domain::Time;
+use domain::{TenantId, Time};
 use uuid::Uuid;
 
 use crate::error::StoreError;
+use crate::wall;
 pub(crate) use copy::copy_sqlite;
 pub use postgres::BEGIN;
 pub(crate) use postgres::Postgres;
@@ -47,6 +48,11 @@ pub trait Operation: Send + Sync + 'static {
     const WATCHES_TRIGGERS: bool = false;
     type Output: Send + 'static;
 
+    /// The one tenant whose rows it touches, where there is one: PostgreSQL then shows it no others (`wall.rs`).
+    fn tenant(&self) -> Option<TenantId> {
+        None
+    }
+
     fn run(&self, tx: &mut Tx<'_>) -> impl Future<Output = Result<Self::Output, StoreError>> + Send;
 
     /// What it will read first, where that is known beforehand: on PostgreSQL it travels with the opening of the
@@ -62,6 +68,8 @@ pub struct Tx<'a> {
     now: Time,
     /// The clock of the triggers, when it was read as the transaction opened.
     trigger_version: Option<i64>,
+    /// Whose rows PostgreSQL shows; everyone's, when `None`.
+    tenant: Option<TenantId>,
 }
 
 const TRIGGER_VERSION: Sql = Sql::both(&["select version from trigger_clock where id = 1"]);
@@ -98,6 +106,15 @@ impl Tx<'_> {
             Driver::Sqlite(tx) => tx.query(sql.sqlite, params),
             Driver::Postgres(tx) => tx.query(sql.postgres, &[], params).await,
         }
+    }
+
+    /// The same over every tenant's rows: for what a node remembers of all of them.
+    pub(crate) async fn query_everyones(&mut self, sql: &Sql, params: &[Param<'_>]) -> Result<Vec<Row>, StoreError> {
+        let Some(tenant) = self.tenant.filter(|_| self.is_postgres()) else { return self.query(sql, params).await };
+        self.query_built(wall::OPEN, &[]).await?;
+        let rows = self.query(sql, params).await?;
+        self.query_built(wall::AROUND, &[Param::Text(&tenant.0.to_string())]).await?;
+        Ok(rows)
     }
 
     /// Runs a statement that was put together for this call, the same on both databases.

@@ -1,11 +1,12 @@
 //! PostgreSQL through a pool, directly or through a pooler in transaction mode.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use deadpool_postgres::{
     ClientWrapper, Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime,
 };
-use domain::Time;
+use domain::{TenantId, Time};
 use rustls::{ClientConfig, RootCertStore};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
@@ -17,6 +18,7 @@ use super::value::{Column, Param, Row};
 use super::{Driver, Operation, Tx};
 use crate::clock::Clock;
 use crate::error::StoreError;
+use crate::wall::SETTING;
 
 const CONNECTIONS: usize = 16;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,8 +39,18 @@ pub const BEGIN: &str = "begin; set local search_path to windlass, pg_temp; set 
 /// The same for a connection that keeps its session: the settings stand already.
 const BEGIN_IN_SESSION: &str = "begin; select (extract(epoch from now()) * 1000000)::bigint::text";
 
-/// What follows either where the clock of the triggers is wanted too.
-const TRIGGER_CLOCK: &str = ", version::text from trigger_clock where id = 1";
+/// What opens the transaction of an operation: with the clock of the triggers where that is wanted, and with a wall around
+/// the rows of one tenant where it has one. All of it is one round trip.
+fn opening<O: Operation>(begin: &'static str, operation: &O) -> Cow<'static, str> {
+    let tenant = operation.tenant();
+    if !O::WATCHES_TRIGGERS && tenant.is_none() {
+        return begin.into();
+    }
+    let (version, clock) =
+        if O::WATCHES_TRIGGERS { ("version::text", " from trigger_clock where id = 1") } else { ("null", "") };
+    let wall = tenant.map(|TenantId(id)| format!(", set_config('{SETTING}', '{id}', true)")).unwrap_or_default();
+    format!("{begin}, {version}{wall}{clock}").into()
+}
 
 /// What `BEGIN` sets per transaction, for a whole session.
 fn session_settings() -> String {
@@ -122,7 +134,7 @@ impl Postgres {
         let client = guard.client.as_ref().expect("held until the end");
         let mut driver = PostgresTx { client, prepared: self.prepared, failed: None, ahead: None, later: Vec::new() };
         let (now, trigger_version) = self.begin(&mut driver, operation).await?;
-        let mut tx = Tx { driver: Driver::Postgres(driver), now, trigger_version };
+        let mut tx = Tx { driver: Driver::Postgres(driver), now, trigger_version, tenant: operation.tenant() };
         let result = operation.run(&mut tx).await;
         let (failed, later) = match tx.driver {
             Driver::Postgres(driver) => (driver.failed, driver.later),
@@ -152,8 +164,7 @@ impl Postgres {
     ) -> Result<(Time, Option<i64>), Failure> {
         let client = tx.client;
         let begin = if self.prepared { BEGIN_IN_SESSION } else { BEGIN };
-        let watching = format!("{begin}{TRIGGER_CLOCK}");
-        let text = if O::WATCHES_TRIGGERS { &watching } else { begin };
+        let text = &opening(begin, operation);
         let ahead = operation.reads_first().filter(|_| self.prepared);
         let rows = match ahead {
             None => client.simple_query(text).await,

@@ -53,6 +53,11 @@ const REVOKED: Sql = Sql::both(&["select distinct job from revocations where wor
 impl Operation for Beat {
     type Output = Heartbeat;
 
+    fn tenant(&self) -> Option<TenantId> {
+        // A worker of the built-in tenant may hold other tenants' jobs.
+        Some(self.tenant).filter(|tenant| *tenant != TenantId::SYSTEM)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Heartbeat, StoreError> {
         let seen = look(tx, self.tenant, self.worker).await?;
         let Heartbeat::Alive { cancel, drain, .. } = seen else { return Ok(seen) };
@@ -65,6 +70,11 @@ impl Operation for Beat {
 
 impl Operation for Look {
     type Output = Heartbeat;
+
+    fn tenant(&self) -> Option<TenantId> {
+        // A worker of the built-in tenant may hold other tenants' jobs.
+        Some(self.tenant).filter(|tenant| *tenant != TenantId::SYSTEM)
+    }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Heartbeat, StoreError> {
         look(tx, self.tenant, self.worker).await

@@ -40,6 +40,10 @@ struct Get {
 impl Operation for Get {
     type Output = Option<Worker>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<Worker>, StoreError> {
         Ok(super::load(tx, &[self.id]).await?.pop().filter(|worker| worker.tenant == self.tenant))
     }
@@ -66,6 +70,10 @@ const LIST: Sql = Sql::new(
 
 impl Operation for List {
     type Output = Vec<ListedWorker>;
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<ListedWorker>, StoreError> {
         let after = self.after.map_or(Uuid::max(), WorkerId::uuid);

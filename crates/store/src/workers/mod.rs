@@ -4,6 +4,7 @@ pub mod heartbeat;
 pub mod list;
 pub mod register;
 pub mod remove;
+pub mod serve;
 pub mod sweep;
 
 use domain::lease::{Lease, service_since};

@@ -35,6 +35,10 @@ const INSERT: Sql = Sql::both(&["insert into workers
 impl Operation for Register {
     type Output = WorkerId;
 
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<WorkerId, StoreError> {
         let now = tx.now();
         let id = WorkerId::new(new_uuid(now));

@@ -39,6 +39,11 @@ const DRAIN: Sql = Sql::both(&["update workers set draining = $3 where id = $1 a
 impl Operation for Remove {
     type Output = (bool, Effects);
 
+    fn tenant(&self) -> Option<TenantId> {
+        // A worker of the built-in tenant may hold other tenants' jobs.
+        Some(self.tenant).filter(|tenant| *tenant != TenantId::SYSTEM)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(bool, Effects), StoreError> {
         let mut effects = Effects::default();
         let known = load(tx, &[self.worker]).await?.pop().filter(|worker| worker.tenant == self.tenant);
@@ -59,6 +64,11 @@ struct Drain {
 
 impl Operation for Drain {
     type Output = bool;
+
+    fn tenant(&self) -> Option<TenantId> {
+        // A worker of the built-in tenant may hold other tenants' jobs.
+        Some(self.tenant).filter(|tenant| *tenant != TenantId::SYSTEM)
+    }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<bool, StoreError> {
         let params = [Param::from(self.worker), Param::Int(self.tenant.0), Param::Bool(true)];

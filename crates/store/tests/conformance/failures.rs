@@ -355,7 +355,7 @@ fn random_regex(dice: &mut StdRng, depth: usize) -> String {
 #[tokio::test]
 async fn s6_both_engines_read_every_pattern_alike() {
     on_postgres(async |db| {
-        let psql = psql(&db.url).await;
+        let psql = psql(&db.admin).await;
         let mut dice = StdRng::seed_from_u64(6);
         let letters: Vec<char> = "abc1. -+_ä".chars().collect();
         for round in 0..400 {
@@ -377,7 +377,7 @@ async fn s6_both_engines_read_every_pattern_alike() {
 #[tokio::test]
 async fn s6_match_failure_signature_answers_as_the_program_does() {
     on_postgres(async |db| {
-        let psql = psql(&db.url).await;
+        let psql = psql(&db.admin).await;
         let pattern =
             Pattern { phase: Some("fetch".into()), subject_pattern: Some("^nginx:\\d+$".into()), ..Pattern::default() };
         let made = done(db.store.make_signature(T, new(pattern, 0.7)).await.expect("makes"));

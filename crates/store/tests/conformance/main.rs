@@ -32,4 +32,5 @@ mod triggers;
 mod ttfs;
 mod twin;
 mod url;
+mod wall;
 mod why;

@@ -71,7 +71,7 @@ async fn terminate(psql: &Psql) -> usize {
 async fn x12_a_read_only_postgres_is_unavailable_until_it_is_not() {
     on_postgres(async |db| {
         let kept = try_push(&db).await.expect("works");
-        let psql = psql(&db.url).await;
+        let psql = psql(&db.admin).await;
         let database: String =
             psql.client.query_one("select current_database()::text", &[]).await.expect("reads").get(0);
         let set = async |value: &str| {
@@ -161,7 +161,7 @@ async fn x12_connections_cut_under_load_lose_nothing_that_was_acknowledged() {
                 }
             });
         }
-        let psql = psql(&db.url).await;
+        let psql = psql(&db.admin).await;
         for cut in 1..=CUTS + 1 {
             while count.load(Ordering::Relaxed) < cut * BETWEEN {
                 tokio::select! {

@@ -273,7 +273,7 @@ async fn s1_listings_by_kind_and_run_are_pages_without_gaps_or_repeats() {
 #[tokio::test]
 async fn s2_upsert_signal_says_something_in_anyones_transaction_and_notifies_when_it_commits() {
     on_postgres(async |db| {
-        let psql = psql(&db.url).await;
+        let psql = psql(&db.admin).await;
         let id = push(&db.store, job("q")).await;
         let before = get(&db.store, id).await.version;
         let say = async |arguments: &str| {

@@ -19,7 +19,7 @@ async fn jobs(db: &Database) -> i64 {
 #[tokio::test]
 async fn q4_the_job_exists_exactly_when_the_callers_transaction_commits() {
     on_postgres(async |db| {
-        let psql = psql(&db.url).await;
+        let psql = psql(&db.admin).await;
         psql.client.batch_execute("begin").await.expect("begins");
         enqueue(&psql.client, "'q', 'k', '{\"a\": 1}'").await.expect("enqueues");
         assert_eq!(jobs(&db).await, 0, "nobody sees it yet");
@@ -41,7 +41,7 @@ async fn q4_the_job_exists_exactly_when_the_callers_transaction_commits() {
 #[tokio::test]
 async fn q4_a_claim_gets_it_and_it_runs_to_its_end() {
     on_postgres(async |db| {
-        let psql = psql(&db.url).await;
+        let psql = psql(&db.admin).await;
         let arguments = "queue => 'q', kind => 'k', payload => '7', affinity => 'llama', priority => 3, subject => 'm',
             process => 'p', run => 'r', concurrency_key => 'c', max_attempts => 2, timeout_s => 60, tags => '{x,y}'";
         let id = enqueue(&psql.client, arguments).await.expect("enqueues");
@@ -64,7 +64,7 @@ async fn q4_a_claim_gets_it_and_it_runs_to_its_end() {
 #[tokio::test]
 async fn q4_its_id_is_a_uuid_of_version_7_that_carries_the_time() {
     on_postgres(async |db| {
-        let psql = psql(&db.url).await;
+        let psql = psql(&db.admin).await;
         let before = db.clock.now().millis() as u64;
         for _ in 0..50 {
             let id = enqueue(&psql.client, "'q', 'k'").await.expect("enqueues").uuid();
@@ -80,7 +80,7 @@ async fn q4_its_id_is_a_uuid_of_version_7_that_carries_the_time() {
 #[tokio::test]
 async fn q4_a_job_for_later_is_scheduled() {
     on_postgres(async |db| {
-        let psql = psql(&db.url).await;
+        let psql = psql(&db.admin).await;
         let id = enqueue(&psql.client, "'q', 'k', run_at => now() + interval '1 hour'").await.expect("enqueues");
         assert_eq!(state(&db.store, id).await, "scheduled");
         db.clock.advance_ms(3_600_000 - 60_000);
@@ -96,7 +96,7 @@ async fn q4_a_job_for_later_is_scheduled() {
 #[tokio::test]
 async fn q4_a_unique_key_gives_the_same_job_here_and_in_the_store() {
     on_postgres(async |db| {
-        let psql = psql(&db.url).await;
+        let psql = psql(&db.admin).await;
         let id = enqueue(&psql.client, "'q', 'k', unique_key => 'u'").await.expect("enqueues");
         assert_eq!(enqueue(&psql.client, "'q', 'k', unique_key => 'u'").await.expect("enqueues"), id);
         let unique = store::jobs::enqueue::Unique { key: "u".into(), for_s: None };
@@ -124,7 +124,7 @@ async fn q4_a_unique_key_gives_the_same_job_here_and_in_the_store() {
 #[tokio::test]
 async fn q4_bad_arguments_are_refused() {
     on_postgres(async |db| {
-        let psql = psql(&db.url).await;
+        let psql = psql(&db.admin).await;
         let long = "x".repeat(257);
         let name = "n".repeat(129);
         for arguments in [
@@ -165,14 +165,14 @@ async fn q4_bad_arguments_are_refused() {
 #[tokio::test]
 async fn q4_a_role_that_may_only_call_it_can_call_it_and_nothing_else() {
     on_postgres(async |db| {
-        let admin = psql(&db.url).await;
+        let admin = psql(&db.admin).await;
         // Roles belong to the whole server: this one is named after the test's own database.
         let database: String =
             admin.client.query_one("select current_database()::text", &[]).await.expect("reads").get(0);
         let role = format!("app_{database}");
         admin.client.batch_execute(&format!("create role {role} login")).await.expect("the role is made");
         db.store.grant_db_role(name("default"), role.clone()).await.expect("the role gets its tenant");
-        let store::DatabaseUrl::Postgres(url) = &db.url else { panic!("PostgreSQL") };
+        let store::DatabaseUrl::Postgres(url) = &db.admin else { panic!("PostgreSQL") };
         let app = psql_at(&url.replace("postgres@", &format!("{role}@"))).await;
         let id = enqueue(&app.client, "'q', 'k', unique_key => 'u'").await.expect("may enqueue");
         assert_eq!(get(&db.store, id).await.principal, role, "X5: who made it is known");

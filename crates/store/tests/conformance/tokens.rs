@@ -235,11 +235,11 @@ async fn granted_rights_and_queues_come_back() {
 async fn x6_a_database_role_speaks_for_its_own_tenant_and_reaches_nothing_else() {
     on_postgres(async |db| {
         let store = &db.store;
-        let admin = psql(&db.url).await;
+        let admin = psql(&db.admin).await;
         let database = texts(store, "", "select current_database()::text").await.remove(0);
         let role = format!("tenant_{database}");
         admin.client.batch_execute(&format!("create role {role} login")).await.expect("the role is made");
-        let store::DatabaseUrl::Postgres(url) = &db.url else { panic!("PostgreSQL") };
+        let store::DatabaseUrl::Postgres(url) = &db.admin else { panic!("PostgreSQL") };
         let app = psql_at(&url.replace("postgres@", &format!("{role}@"))).await;
         let call = "select windlass.enqueue('q', 'k')";
         assert!(app.client.batch_execute(call).await.is_err(), "a stranger reaches nothing");
@@ -251,6 +251,8 @@ async fn x6_a_database_role_speaks_for_its_own_tenant_and_reaches_nothing_else()
         assert_eq!(store.grant_db_role(name("acme"), "no such".into()).await.expect("works"), RoleGranted::NoSuchRole);
         assert_eq!(store.grant_db_role(name("acme"), role.clone()).await.expect("works"), RoleGranted::Granted);
         app.client.batch_execute(call).await.expect("works");
+        let match_failure = "select * from windlass.match_failure_signature(error_code => 'x')";
+        app.client.batch_execute(match_failure).await.expect("the other functions too");
         let tenants = texts(store, "", "select distinct tenant::text from jobs").await;
         assert_eq!(tenants, [acme.0.to_string()]);
         for statement in

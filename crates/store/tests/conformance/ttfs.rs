@@ -73,7 +73,7 @@ async fn s5_alerts_begin_and_end_with_what_they_tell_of() {
 #[tokio::test]
 async fn s5_the_sql_function_and_the_views_say_what_the_program_says() {
     on_postgres(async |db| {
-        let psql = psql(&db.url).await;
+        let psql = psql(&db.admin).await;
         for (ms, hit) in [(100, true), (1_234, true), (6_000, false)] {
             let text = format!(
                 "select windlass.record_ttfs_event(job_id => null, surface => 'ui', event_type => 'signal.rendered',

@@ -236,6 +236,7 @@ pub(super) fn job(number: u128) -> ClaimedJob {
         max_attempts: 3,
         timeout_s: None,
         created_at: Timestamp::UNIX_EPOCH,
+        tenant: None,
     }
 }
 

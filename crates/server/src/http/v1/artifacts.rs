@@ -93,7 +93,7 @@ async fn store(
         return Err(ApiError::body_too_large(most_bytes));
     }
     let new = NewArtifact {
-        tenant: principal.tenant,
+        tenant: state.tenant_of(principal, job).await?,
         job,
         name,
         content_type: content_type(headers)?,

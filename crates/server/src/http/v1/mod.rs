@@ -6,6 +6,7 @@ pub(crate) mod dead_letters;
 pub(crate) mod deliveries;
 mod events;
 pub(crate) mod failures;
+mod history;
 pub(crate) mod jobs;
 mod kv;
 mod pools;
@@ -48,5 +49,6 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(dead_letters::routes())
         .merge(runtimes::routes())
         .merge(pools::routes())
+        .merge(history::routes())
         .merge(tasks::routes())
 }

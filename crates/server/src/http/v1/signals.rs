@@ -93,12 +93,13 @@ async fn put(
     JsonBody(update): JsonBody<SignalUpdate>,
 ) -> Result<Json<SignalView>, ApiError> {
     state.check_reached(&principal, id).await?;
-    match state.store.signal(principal.tenant, id, change(update)?).await? {
+    let tenant = state.tenant_of(&principal, id).await?;
+    match state.store.signal(tenant, id, change(update)?).await? {
         Signaled::Applied => {}
         Signaled::Refused(refusal) => return Err(ApiError::refused(refusal)),
         Signaled::NotFound => return Err(ApiError::not_found("job")),
     }
-    match state.store.signal_source(principal.tenant, id).await? {
+    match state.store.signal_source(tenant, id).await? {
         SignalRead::Found(source) => Ok(Json(tell(&state.store, &principal, *source).await?.view)),
         SignalRead::Forgotten | SignalRead::NotFound => Err(ApiError::not_found("job")),
     }

@@ -107,7 +107,9 @@ async fn claim(
     let affinity = affinity(request.affinity.as_deref())?;
     state.check_worker(&principal, id).await?;
     let stop = state.ended(&principal);
-    match waiting::claim(&state.store, principal.tenant, id, max, affinity, wait, stop).await? {
+    let (store, tenant, serves) = (&state.store, principal.tenant, principal.serves());
+    let claim = waiting::Claim { store, tenant, worker: id, serves, max, affinity };
+    match waiting::claim(claim, wait, stop).await? {
         Claimed::Jobs { jobs, .. } => {
             metrics::counter!("windlass_jobs_claimed_total").increment(jobs.len() as u64);
             Ok(Json(ClaimView { jobs: jobs.into_iter().map(view::claimed).collect::<Result<_, _>>()? }))
@@ -129,7 +131,11 @@ async fn settle(
     let outcomes = outcomes(request)?;
     state.check_worker(&principal, id).await?;
     let jobs: Vec<Uuid> = outcomes.iter().map(|outcome| outcome.job.uuid()).collect();
-    let statuses = match state.store.settle(principal.tenant, id, outcomes).await? {
+    let settled = match principal.serves() {
+        None => state.store.settle(principal.tenant, id, outcomes).await?,
+        Some(serves) => state.store.settle_serving(principal.tenant, id, serves, outcomes).await?,
+    };
+    let statuses = match settled {
         Settled::Results(statuses) => statuses,
         Settled::NoSuchWorker => return Err(ApiError::not_found("worker")),
     };

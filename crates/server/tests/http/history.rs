@@ -1,0 +1,61 @@
+//! X5: who did what to tokens, queues, triggers and subjects is told, newest first, to its own tenant alone.
+
+use axum::body::Body;
+use serde_json::{Value, json};
+use testkit::on_both;
+
+use crate::api::{Api, request};
+
+fn told(page: &Value) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    page["items"].as_array().unwrap().iter().map(|item| (text(&item["event"]), text(&item["actor"]))).collect()
+}
+
+#[tokio::test]
+async fn x5_what_a_person_did_is_in_the_history_of_their_tenant() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let root = api.caller(json!({"name": "root", "role": "admin"})).await;
+        server::machine::create_tenant(&api.db.store, "other").await.unwrap();
+        let other = api.caller(json!({"name": "stranger", "role": "admin", "tenant": "other"})).await;
+        let made = root.post("/api/v1/tokens", json!({"name": "ci", "role": "viewer"})).await.json();
+        root.post("/api/v1/queues/mail/pause", json!({"reason": "deploy"})).await;
+        let trigger = json!({"name": "t", "source": "pubsub", "filter": {"topic": "t"},
+                             "target": {"job": {"queue": "mail", "kind": "k"}}});
+        let trigger = root.post("/api/v1/triggers", trigger).await;
+        assert_eq!(trigger.status, 201);
+        assert_eq!(root.put("/api/v1/subjects/node-7", json!({"facts": {"up": true}})).await.status, 200);
+        let form = request("POST", "/sign-in").header("content-type", "application/x-www-form-urlencoded");
+        let form = form.body(Body::from(format!("token={}", made["token"].as_str().unwrap()))).unwrap();
+        assert_eq!(api.ask(form).await.status, 303);
+        root.delete(&format!("/api/v1/tokens/{}", made["id"].as_str().unwrap())).await;
+
+        let page = root.get("/api/v1/history").await.json();
+        let expected = [
+            ("token_revoked", "root"),
+            ("signed_in", "ci"),
+            ("trigger_created", "root"),
+            ("queue_paused", "root"),
+            ("token_created", "root"),
+            ("token_created", "machine"),
+        ];
+        let told_all = told(&page);
+        for (event, actor) in expected {
+            assert!(told_all.contains(&(event.to_owned(), actor.to_owned())), "{event} by {actor} in {told_all:?}");
+        }
+        assert_eq!(told_all[0].0, "token_revoked", "newest first");
+        assert!(!page.to_string().contains(made["token"].as_str().unwrap()), "no secret is told");
+        let paused = page["items"].as_array().unwrap().iter().find(|item| item["event"] == "queue_paused").unwrap();
+        assert_eq!((&paused["cause"], &paused["detail"]["queue"]), (&json!("deploy"), &json!("mail")));
+        let of_subject = root.get("/api/v1/history?subject=node-7").await.json();
+        assert!(of_subject["items"].as_array().unwrap().iter().all(|item| item["subject"] == "node-7"));
+
+        let first = root.get("/api/v1/history?limit=2").await.json();
+        let rest = root.get(&format!("/api/v1/history?cursor={}", first["next_cursor"].as_str().unwrap())).await.json();
+        assert_eq!([told(&first), told(&rest)].concat(), told_all, "pages without gaps or repeats");
+        assert_eq!(told(&other.get("/api/v1/history").await.json()).len(), 1, "the making of its own token");
+        root.get("/api/v1/history?subject=a&runtime=b").await.problem(422, "invalid_field", Some("runtime"));
+        root.get("/api/v1/history?cursor=nonsense").await.problem(400, "invalid_cursor", Some("cursor"));
+    })
+    .await;
+}
