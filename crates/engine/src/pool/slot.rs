@@ -198,9 +198,15 @@ impl Run {
             self.look_after(holding).await?;
             let held = holding.member.as_ref().map(|member| member.affinity.clone());
             let at_once = self.spec.handler.at_once as usize;
-            let claimed =
-                waiting::claim(&self.store, self.shared.tenant, worker.id, at_once, held, WAIT, self.stop.cancelled());
-            let jobs = match claimed.await? {
+            let claim = waiting::Claim {
+                store: &self.store,
+                tenant: self.shared.tenant,
+                worker: worker.id,
+                serves: None,
+                max: at_once,
+                affinity: held,
+            };
+            let jobs = match waiting::claim(claim, WAIT, self.stop.cancelled()).await? {
                 Claimed::Jobs { jobs, .. } => jobs,
                 Claimed::Gone | Claimed::NotFound => return Ok(()),
             };

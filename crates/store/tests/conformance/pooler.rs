@@ -34,7 +34,7 @@ impl PgBouncer {
             free.local_addr().expect("it has an address").port()
         };
         let settings = format!(
-            "[databases]\n* = host=127.0.0.1 port={server_port} user=postgres\n\
+            "[databases]\n* = host=127.0.0.1 port={server_port} user=windlass_serving\n\
              [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\n\
              pool_mode = transaction\nmax_client_conn = 100\ndefault_pool_size = 10\n\
              ignore_startup_parameters = extra_float_digits\nlog_connections = 0\nlog_disconnections = 0\n\
