@@ -15,6 +15,7 @@ use crate::events::{Event, emit};
 use crate::hints::Topic;
 use crate::runtimes::request::INSERT;
 use crate::runtimes::{Logged, Outcome, Runtime, codec, get, logged};
+use crate::secrets::Purpose;
 use crate::store::Store;
 use crate::timeline::{self, Entry};
 use crate::triggers::cache::TriggerCache;
@@ -69,7 +70,20 @@ impl Store {
     }
 
     pub async fn begin_operation(&self, tenant: TenantId, job: JobId) -> Result<Begun, StoreError> {
-        self.write(Begin { tenant, job }).await
+        let mut begun = self.write(Begin { tenant, job }).await?;
+        if let Begun::Go(_, runtime) = &mut begun {
+            self.open_environment(runtime).await?;
+        }
+        Ok(begun)
+    }
+
+    /// Whoever starts the container needs what everyone else sees sealed.
+    async fn open_environment(&self, runtime: &mut Runtime) -> Result<(), StoreError> {
+        let Runtime { tenant, name, spec, .. } = runtime;
+        for value in spec.env.values_mut() {
+            *value = self.open_sealed(*tenant, Purpose::Environment { runtime: name.as_str() }, value).await?;
+        }
+        Ok(())
     }
 
     pub async fn end_operation(&self, tenant: TenantId, id: Uuid, ended: Ended) -> Result<(), StoreError> {

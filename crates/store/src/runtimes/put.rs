@@ -6,6 +6,7 @@ use domain::{RuntimeName, TenantId};
 
 use crate::error::StoreError;
 use crate::runtimes::codec;
+use crate::secrets::Purpose;
 use crate::store::Store;
 use crate::subjects;
 use crate::timeline::{self, Entry};
@@ -26,9 +27,12 @@ impl Store {
         &self,
         tenant: TenantId,
         name: RuntimeName,
-        spec: RuntimeSpec,
+        mut spec: RuntimeSpec,
         actor: String,
     ) -> Result<RuntimePut, StoreError> {
+        for value in spec.env.values_mut() {
+            *value = self.seal(tenant, Purpose::Environment { runtime: name.as_str() }, value).await?;
+        }
         self.write(PutRuntime { tenant, name, spec, actor }).await
     }
 }
