@@ -5,11 +5,15 @@
 
 use std::time::{Duration, Instant};
 
-use domain::{Affinity, JobId, TenantId, WorkerId};
+use domain::{Affinity, DeliveryId, JobId, TenantId, WorkerId};
+use store::deliveries::DeliveryState;
+use store::deliveries::list::WholeDelivery;
+use store::events::waited::Waited;
 use store::hints::Topic;
 use store::jobs::claim::Claimed;
 use store::jobs::get::StoredJob;
 use store::tokens::Serves;
+use store::triggers::runs::{RunOutcome, TriggerRun};
 use store::workers::heartbeat::Heartbeat;
 use store::{Store, StoreError};
 
@@ -147,4 +151,68 @@ pub async fn job(
 fn poll(store: &Store) -> Duration {
     let every = if store.is_postgres() { POLL_POSTGRES } else { POLL_SQLITE };
     every.mul_f64(0.8 + 0.4 * store::clock::dice())
+}
+
+/// What became of a run that somebody waits for.
+#[derive(Clone, Debug)]
+pub struct SyncRun {
+    pub waited: Waited,
+    /// Nothing while it has not been started.
+    pub run: Option<TriggerRun>,
+    pub job: Option<StoredJob>,
+    pub delivery: Option<WholeDelivery>,
+}
+
+impl SyncRun {
+    fn has_ended(&self) -> bool {
+        let Some(run) = &self.run else { return false };
+        match run.outcome {
+            RunOutcome::Job(_) => self.job.as_ref().is_none_or(|job| job.state.is_terminal()),
+            RunOutcome::Delivery(_) => self
+                .delivery
+                .as_ref()
+                .is_none_or(|whole| matches!(whole.delivery.state, DeliveryState::Delivered | DeliveryState::Failed)),
+            RunOutcome::Done | RunOutcome::Failed | RunOutcome::Skipped => true,
+        }
+    }
+}
+
+/// Waits until these runs have ended, or the time is up.
+pub async fn runs(
+    store: &Store,
+    tenant: TenantId,
+    waited: Vec<Waited>,
+    wait: Duration,
+    stop: impl Future<Output = ()>,
+) -> Result<Vec<SyncRun>, StoreError> {
+    let until = Instant::now() + wait;
+    let mut stop = std::pin::pin!(stop);
+    loop {
+        let mut runs = Vec::with_capacity(waited.len());
+        for waited in &waited {
+            runs.push(look(store, tenant, *waited).await?);
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() || runs.iter().all(SyncRun::has_ended) {
+            return Ok(runs);
+        }
+        tokio::select! {
+            () = tokio::time::sleep(RUNS_POLL.min(left)) => {}
+            () = &mut stop => return Ok(runs),
+        }
+    }
+}
+
+const RUNS_POLL: Duration = Duration::from_millis(20);
+
+async fn look(store: &Store, tenant: TenantId, waited: Waited) -> Result<SyncRun, StoreError> {
+    let found = store.runs_of_event(tenant, waited.event).await?;
+    let run = found.into_iter().rfind(|run| run.trigger == waited.trigger);
+    let (mut job, mut delivery) = (None, None);
+    match run.as_ref().map(|run| run.outcome) {
+        Some(RunOutcome::Job(id)) => job = store.job(tenant, id).await?,
+        Some(RunOutcome::Delivery(id)) => delivery = store.delivery(tenant, DeliveryId::new(id)).await?,
+        _ => {}
+    }
+    Ok(SyncRun { waited, run, job, delivery })
 }

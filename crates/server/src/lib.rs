@@ -25,6 +25,7 @@ mod signature;
 pub mod smtp;
 mod state;
 mod streams;
+mod sync;
 mod tls;
 mod validate;
 mod view;

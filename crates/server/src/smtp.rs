@@ -5,6 +5,7 @@
 
 mod mail;
 mod rate;
+mod room;
 mod session;
 
 use std::net::IpAddr;
@@ -19,6 +20,7 @@ use tokio_util::task::TaskTracker;
 
 pub use mail::Mail;
 use rate::Peers;
+pub use room::StoreMailroom;
 
 pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 

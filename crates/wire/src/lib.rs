@@ -30,7 +30,7 @@ pub use dead_letter::{
     ReplayView, ResolveRequest,
 };
 pub use delivery::{DeliveryAttemptView, DeliveryDetails, DeliveryView};
-pub use event::{EventAccepted, KvView};
+pub use event::{EventAccepted, KvView, SyncRunView};
 pub use failure::{
     FailureView, MatchRequest, MatchView, MergeRequest, ReplayFailures, ReplayedView, SignatureOutcome,
     SignaturePattern, SignatureRequest, SignatureUpdate, SignatureView,

@@ -24,7 +24,8 @@ pub struct TriggerRequest {
     /// payload and in a call's body may hold expressions: `{{ data.user }}`.
     #[schema(value_type = serde_json::Value)]
     pub target: Box<RawValue>,
-    /// `async` (the default), or `sync`: whoever causes the event waits for the run.
+    /// `async` (the default), or `sync`: whoever causes the event waits for the run, which is tried once. For `kv`, `pubsub`
+    /// and `http`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
     /// Copied when the trigger is made.
@@ -109,6 +110,9 @@ pub struct FireView {
     pub event_id: Option<Uuid>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dry_run: Option<DryRunView>,
+    /// Of a trigger that is waited for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<crate::SyncRunView>,
 }
 
 /// What a trigger would do about an event.

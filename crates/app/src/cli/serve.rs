@@ -12,6 +12,7 @@ use domain::limits::MAX_ATTEMPTS;
 use engine::runtime::RuntimeOptions;
 use engine::{Engine, EngineOptions};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use server::smtp::{self, StoreMailroom};
 use server::{AppState, CookieKey, ServerOptions, Tls, TriggerDefaults};
 use store::artifacts::Blobs;
 use store::{DatabaseUrl, KEY_FILE, Store, StoreOptions};
@@ -74,6 +75,9 @@ pub(crate) struct ServeArgs {
     /// What this node is called, the same after a restart: runtimes are bound to it. The machine's name, unless given.
     #[arg(long, env = "WINDLASS_NODE")]
     pub(crate) node: Option<String>,
+    /// Take mail in for triggers of source `email`, on this address; nothing listens unless it is given.
+    #[arg(long, env = "WINDLASS_SMTP_LISTEN", value_name = "ADDR")]
+    pub(crate) smtp_listen: Option<SocketAddr>,
     /// Bytes of JSON that one job's payload may have.
     #[arg(long, env = "WINDLASS_PAYLOAD_BYTES", default_value_t = domain::limits::PAYLOAD_BYTES)]
     pub(crate) payload_bytes: usize,
@@ -129,6 +133,10 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     };
     // A port that is taken is told before anything is touched; the program answers only once the schema is up to date.
     let listener = bind(args.listen).await?;
+    let mail = match args.smtp_listen {
+        Some(address) => Some(bind(address).await?),
+        None => None,
+    };
     let url = DatabaseUrl::parse(&database)?;
     let data_dir = args.data_dir.clone().unwrap_or_else(|| url.data_dir());
     let options = StoreOptions {
@@ -176,6 +184,11 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     // From here on a signal stops gracefully: whoever reads the address below may send one at once.
     let mut signals = JoinSet::new();
     signals.spawn(stop_on_signal(signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, stop.clone()));
+    if let Some(listener) = mail {
+        println!("Mail is taken on {}.", listener.local_addr()?);
+        let room = Arc::new(StoreMailroom { store: state.store.clone() });
+        tracker.spawn(smtp::serve(listener, room, stop.clone()));
+    }
     let address = listener.local_addr()?;
     announce(if is_secure { "https" } else { "http" }, address, &url, args.demo);
     if args.demo {

@@ -53,7 +53,7 @@ pub(crate) enum Verb {
 #[derive(Args)]
 pub(crate) struct CreateArgs {
     name: String,
-    /// kv, cron, pubsub, http, job or dead_letter.
+    /// kv, cron, pubsub, http, email, job or dead_letter.
     #[arg(long)]
     source: String,
     /// What of the source, as JSON: {"collection": "orders", "ops": ["set"]}.
@@ -65,6 +65,9 @@ pub(crate) struct CreateArgs {
     /// A script to run instead, in Rhai: a file, or - for stdin.
     #[arg(long, value_name = "FILE", conflicts_with = "target")]
     script: Option<String>,
+    /// async, or sync: whoever causes the event waits for the run, which is tried once.
+    #[arg(long)]
+    mode: Option<String>,
     /// How failed runs are tried again, as JSON: {"max_attempts": 5, "initial_s": 10}.
     #[arg(long, value_name = "JSON")]
     retry: Option<String>,
@@ -86,7 +89,7 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
                 source: args.source,
                 filter: args.filter.as_deref().map(json_argument).transpose()?,
                 target: target(args.target.as_deref(), args.script.as_deref())?,
-                mode: None,
+                mode: args.mode,
                 retry,
                 enabled: Some(!args.disabled),
             };

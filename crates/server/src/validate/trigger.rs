@@ -45,7 +45,6 @@ pub(crate) fn new_trigger(
         place.refuse("source", format_args!("must be one of {}", all.join(", ")))
     })?;
     let later = match source {
-        Source::Email => Some("no mail comes in yet"),
         Source::Queue => Some("queues have workers only; listen to `job` with states instead"),
         _ => None,
     };
@@ -68,8 +67,8 @@ pub(crate) fn new_trigger(
         None => Mode::Async,
         Some(text) => Mode::parse(text).ok_or_else(|| place.refuse("mode", "must be async or sync"))?,
     };
-    if mode == Mode::Sync {
-        return Err(place.refuse("mode", "cannot be sync: runs are started by the dispatcher; use async"));
+    if mode == Mode::Sync && !matches!(source, Source::Kv | Source::Pubsub | Source::Http) {
+        return Err(place.refuse("mode", format_args!("cannot be sync: nobody waits for an event of {source}")));
     }
     let enabled = request.enabled.unwrap_or(true);
     let (retry, max_attempts) = retry(&state.options.trigger_defaults, request.retry, before)?;

@@ -278,3 +278,53 @@ async fn t2_a_run_has_its_principals_rights_and_stops_when_they_are_taken_away()
     })
     .await;
 }
+
+#[tokio::test]
+async fn t2_whoever_causes_an_event_hears_what_a_sync_trigger_made_of_it() {
+    on_both(async |db| {
+        let private = Allowed { private: Private::Allowed, ..Allowed::default() };
+        let api = Api::with_engine(db, EngineOptions { allowed: private, ..EngineOptions::default() }).await;
+        let sync = |name: &str, source: &str, filter: Value, target: Value| {
+            json!({"name": name, "source": source, "filter": filter, "target": target, "mode": "sync"})
+        };
+        let adds = json!({"script": "if data.n < 0 { throw \"too small\" } data.n + 1"});
+        let id = create(&api, sync("adds", "pubsub", json!({"topic": "t"}), adds.clone())).await;
+        let answer = api.post("/api/v1/topics/t", json!({"n": 1})).await.json();
+        let run = &answer["runs"][0];
+        assert_eq!((&run["state"], &run["result"], &run["trigger_id"]), (&json!("succeeded"), &json!(2), &json!(id)));
+        let failed = api.post("/api/v1/topics/t", json!({"n": -1})).await.json();
+        assert_eq!(failed["runs"][0]["state"], "failed", "{failed}");
+        assert_eq!(failed["runs"][0]["error"]["code"], "script_failed");
+        let letters = api.get(&format!("/api/v1/dead-letters?trigger_id={id}")).await.json();
+        assert_eq!((count(&letters), &letters["items"][0]["attempt_count"]), (1, &json!(1)), "tried once, and kept");
+        assert!(api.post("/api/v1/topics/other", json!(1)).await.json().get("runs").is_none(), "nobody waits there");
+
+        let hook = create(&api, sync("hook", "http", json!({}), adds)).await;
+        let answer = api.post(&format!("/api/v1/hooks/{hook}"), json!({"n": 5})).await.json();
+        assert_eq!(answer["runs"][0]["result"], 6, "{answer}");
+        let fired = api.post(&format!("{TRIGGERS}/{hook}/fire"), json!({"data": {"n": 6}})).await.json();
+        assert_eq!(fired["runs"][0]["result"], 7, "{fired}");
+
+        let receiver = Receiver::start(Manner::Answer(200)).await;
+        let calls = json!({"http": {"url": receiver.url()}});
+        create(&api, sync("calls", "kv", json!({"collection": "c"}), calls)).await;
+        let answer = api.put("/api/v1/kv/c/k", json!(1)).await.json();
+        assert_eq!((&answer["runs"][0]["state"], receiver.seen().len()), (&json!("succeeded"), 1), "{answer}");
+
+        let into = json!({"job": {"queue": "sync", "kind": "k"}});
+        create(&api, sync("jobs", "pubsub", json!({"topic": "j"}), into)).await;
+        let worker = api.worker("sync").await;
+        let work = async {
+            let claim = api.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1, "wait_s": 20})).await.json();
+            let job = &claim["jobs"][0];
+            assert_eq!(job["max_attempts"], 1, "{claim}");
+            api.settle(&worker, json!({"job_id": job["id"], "epoch": job["epoch"], "outcome": "finish", "result": 42})).await
+        };
+        let publish = async { api.post("/api/v1/topics/j", json!(1)).await.json() };
+        let (_, answer) = tokio::join!(work, publish);
+        assert_eq!((&answer["runs"][0]["state"], &answer["runs"][0]["result"]), (&json!("succeeded"), &json!(42)), "{answer}");
+        assert!(answer["runs"][0]["job_id"].is_string());
+        assert_eq!(api.db.store.verify().await.unwrap().findings, []);
+    })
+    .await;
+}

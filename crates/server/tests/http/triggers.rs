@@ -384,6 +384,9 @@ async fn x10_a_trigger_that_cannot_be_taken_names_its_field() {
         ] {
             api.post(TRIGGERS, cron(filter)).await.problem(422, "invalid_field", Some(field));
         }
+        let waits = json!({"name": "w", "source": "cron", "filter": {"schedule": "* * * * *"}, "target": good["target"],
+                           "mode": "sync"});
+        api.post(TRIGGERS, waits).await.problem(422, "invalid_field", Some("mode"));
         let http = json!({"name": "h", "source": "http", "filter": {"secret": "hunter2"}, "target": good["target"]});
         api.post(TRIGGERS, http).await.problem(422, "invalid_field", Some("filter.secret"));
         assert_eq!(api.post(TRIGGERS, good.clone()).await.status, 201);

@@ -2,7 +2,9 @@
 
 pub mod hook;
 pub(crate) mod jobs;
+pub mod mail;
 pub mod publish;
+pub mod waited;
 
 use std::fmt::Write;
 
@@ -12,8 +14,8 @@ use domain::{EventId, TenantId, Time, TriggerId};
 use crate::clock::new_uuid;
 use crate::codec::to_json;
 use crate::error::StoreError;
-use crate::expression::{Scope, is_true};
-use crate::triggers::cache::Listeners;
+use crate::expression::{ExpressionError, Scope, is_true};
+use crate::triggers::cache::{Listener, Listeners};
 use crate::tx::{Column, Param, Sql, Tx};
 
 /// Something that happened.
@@ -71,29 +73,25 @@ pub fn envelope(head: &str, data: &str) -> String {
 pub(crate) async fn emit(tx: &mut Tx<'_>, listeners: &Listeners, events: &[Event]) -> Result<usize, StoreError> {
     let mut rows = Vec::new();
     for event in events {
-        let mut of_event: Option<(String, Result<Scope, crate::expression::ExpressionError>)> = None;
-        for listener in listeners.of(event.tenant, event.source) {
-            if !listener.filter.pattern.matches(&event.op, |name| event.attribute(name)) {
-                continue;
-            }
-            if let Some(when) = &listener.filter.when {
-                let (_, scope) = of_event.get_or_insert_with(|| {
-                    let head = event.head();
-                    let scope = Scope::new(&head, &event.data);
-                    (head, scope)
-                });
-                // What cannot be judged is not dropped: the run fails, is tried again, and ends as a dead letter.
-                let refused = matches!(scope.as_ref().map(|scope| is_true(when, scope)), Ok(Ok(false)));
-                if refused {
-                    continue;
-                }
-            }
-            rows.push((listener.id, event));
-        }
+        rows.extend(hearing(listeners, event).map(|listener| (listener.id, event)));
     }
     let rows: Vec<Row<'_>> = rows.into_iter().map(|(trigger, event)| Row { trigger, event }).collect();
     insert_rows(tx, &rows).await?;
     Ok(rows.len())
+}
+
+/// The triggers that hear the event.
+pub(crate) fn hearing<'l>(listeners: &'l Listeners, event: &'l Event) -> impl Iterator<Item = &'l Listener> {
+    let mut of_event: Option<Result<Scope, ExpressionError>> = None;
+    listeners.of(event.tenant, event.source).iter().filter(move |listener| {
+        if !listener.filter.pattern.matches(&event.op, |name| event.attribute(name)) {
+            return false;
+        }
+        let Some(when) = &listener.filter.when else { return true };
+        let scope = of_event.get_or_insert_with(|| Scope::new(&event.head(), &event.data));
+        // What cannot be judged is not dropped: the run fails, is tried again, and ends as a dead letter.
+        !matches!(scope.as_ref().map(|scope| is_true(when, scope)), Ok(Ok(false)))
+    })
 }
 
 /// One run to be started.

@@ -1,8 +1,11 @@
 //! Tells whoever listens: a message on a topic, a CloudEvent, a mail, whatever came in from outside (T1).
 
+use std::sync::Arc;
+
 use domain::EventId;
 
 use crate::error::StoreError;
+use crate::events::waited::Waited;
 use crate::events::{Event, emit};
 use crate::hints::Topic;
 use crate::store::Store;
@@ -10,18 +13,22 @@ use crate::triggers::cache::TriggerCache;
 use crate::tx::{Operation, Tx};
 
 impl Store {
-    /// Takes events in, all or none, and returns once what they start is durable.
-    pub async fn publish(&self, events: Vec<Event>) -> Result<Vec<EventId>, StoreError> {
+    /// Takes events in, all or none, and returns once what they start is durable. Gives their ids and the runs that are
+    /// waited for.
+    pub async fn publish(&self, events: Vec<Event>) -> Result<(Vec<EventId>, Vec<Waited>), StoreError> {
         let ids = events.iter().map(|event| event.id).collect();
-        if self.write(Publish { events, triggers: self.triggers_cache().clone() }).await? > 0 {
-            self.hints().tell(Topic::Outbox);
+        let events: Arc<[Event]> = events.into();
+        let publish = Publish { events: events.clone(), triggers: self.triggers_cache().clone() };
+        if self.write(publish).await? == 0 {
+            return Ok((ids, Vec::new()));
         }
-        Ok(ids)
+        self.hints().tell(Topic::Outbox);
+        Ok((ids, self.waited_for(&events).await?))
     }
 }
 
 struct Publish {
-    events: Vec<Event>,
+    events: Arc<[Event]>,
     triggers: TriggerCache,
 }
 

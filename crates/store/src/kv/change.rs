@@ -4,6 +4,7 @@ use domain::TenantId;
 use domain::trigger::Source;
 
 use crate::error::StoreError;
+use crate::events::waited::Waited;
 use crate::events::{Event, emit};
 use crate::hints::Topic;
 use crate::kv::{Entry, read};
@@ -19,15 +20,13 @@ impl Store {
         key: &str,
         value: Box<str>,
         depth: i32,
-    ) -> Result<Entry, StoreError> {
+    ) -> Result<(Entry, Vec<Waited>), StoreError> {
         let (collection, key) = (collection.to_owned(), key.to_owned());
         let change =
             Change { tenant, collection, key, value: Some(value), depth, triggers: self.triggers_cache().clone() };
-        let (entry, heard) = self.write(change).await?;
-        if heard {
-            self.hints().tell(Topic::Outbox);
-        }
-        entry.ok_or_else(|| StoreError::unexpected("a value that was set is not there"))
+        let changed = self.write(change).await?;
+        let changed = changed.ok_or_else(|| StoreError::unexpected("a value that was set is not there"))?;
+        self.told(changed).await
     }
 
     /// The entry that was there, if one was.
@@ -37,15 +36,31 @@ impl Store {
         collection: &str,
         key: &str,
         depth: i32,
-    ) -> Result<Option<Entry>, StoreError> {
+    ) -> Result<Option<(Entry, Vec<Waited>)>, StoreError> {
         let (collection, key) = (collection.to_owned(), key.to_owned());
         let change = Change { tenant, collection, key, value: None, depth, triggers: self.triggers_cache().clone() };
-        let (entry, heard) = self.write(change).await?;
-        if heard {
-            self.hints().tell(Topic::Outbox);
+        match self.write(change).await? {
+            Some(changed) => self.told(changed).await.map(Some),
+            None => Ok(None),
         }
-        Ok(entry)
     }
+
+    async fn told(&self, changed: Changed) -> Result<(Entry, Vec<Waited>), StoreError> {
+        let Changed { entry, event, heard } = changed;
+        if !heard {
+            return Ok((entry, Vec::new()));
+        }
+        self.hints().tell(Topic::Outbox);
+        Ok((entry, self.waited_for(&[event]).await?))
+    }
+}
+
+/// What a change did.
+pub(crate) struct Changed {
+    entry: Entry,
+    event: Event,
+    /// Whether a trigger did.
+    pub(crate) heard: bool,
 }
 
 struct Change {
@@ -68,20 +83,20 @@ const DELETE: Sql = Sql::both(&["delete from kv where tenant = $1 and collection
 
 impl Operation for Change {
     const WATCHES_TRIGGERS: bool = true;
-    type Output = (Option<Entry>, bool);
+    type Output = Option<Changed>;
 
     fn tenant(&self) -> Option<TenantId> {
         Some(self.tenant)
     }
 
-    async fn run(&self, tx: &mut Tx<'_>) -> Result<(Option<Entry>, bool), StoreError> {
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<Changed>, StoreError> {
         let Self { tenant, collection, key, value, depth, triggers } = self;
         let listeners = triggers.current(tx).await?;
         change(tx, &listeners, *tenant, (collection, key), value.as_deref(), *depth).await
     }
 }
 
-/// Sets the value, or without one deletes it. Gives the entry and whether a trigger heard.
+/// Sets the value, or without one deletes it; nothing when there was nothing to delete.
 pub(crate) async fn change(
     tx: &mut Tx<'_>,
     listeners: &Listeners,
@@ -89,7 +104,7 @@ pub(crate) async fn change(
     (collection, key): (&str, &str),
     value: Option<&str>,
     depth: i32,
-) -> Result<(Option<Entry>, bool), StoreError> {
+) -> Result<Option<Changed>, StoreError> {
     let found = [Param::Int(tenant.0), Param::Text(collection), Param::Text(key)];
     let row = match value {
         Some(value) => {
@@ -98,12 +113,12 @@ pub(crate) async fn change(
         }
         None => tx.query_opt(&DELETE, &found).await?,
     };
-    let Some(entry) = row.as_ref().map(read).transpose()? else { return Ok((None, false)) };
+    let Some(entry) = row.as_ref().map(read).transpose()? else { return Ok(None) };
     let op = if value.is_some() { "set" } else { "delete" };
     // What a delete tells is what was there.
     let event = Event::new(tx.now(), tenant, Source::Kv, op, depth, entry.value.clone())
         .with("collection", collection)
         .with("key", key);
-    let heard = emit(tx, listeners, &[event]).await? > 0;
-    Ok((Some(entry), heard))
+    let heard = emit(tx, listeners, std::slice::from_ref(&event)).await? > 0;
+    Ok(Some(Changed { entry, event, heard }))
 }

@@ -10,6 +10,7 @@ use crate::counters::Changes;
 use crate::deliveries::notices::{self, Notice, queue_webhooks};
 use crate::effects::Effects;
 use crate::error::StoreError;
+use crate::events::{self, jobs::JobChange};
 use crate::lanes::{Lane, LaneCache};
 use crate::store::Store;
 use crate::tx::{Operation, Param, Row, Sql, Tx};
@@ -45,6 +46,7 @@ const PROMOTE: Sql = Sql::new(
 const NEXT: Sql = Sql::both(&["select due_at from jobs where due_at is not null order by due_at limit 1"]);
 
 impl Operation for Promote {
+    const WATCHES_TRIGGERS: bool = true;
     type Output = (Promoted, Effects);
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(Promoted, Effects), StoreError> {
@@ -61,10 +63,34 @@ impl Operation for Promote {
         }
         changes.write(tx).await?;
         effects.deliveries = notify(tx, &rows, &lanes).await?;
+        effects.outbox = tell(tx, &self.lanes, &rows, &lanes).await?;
         let next = tx.query_opt(&NEXT, &[]).await?.map(|row| row.time(0)).transpose()?;
         let in_ms = |next: Time| next.ms_since(now).max(0) + 1;
         Ok((Promoted { jobs: ids.len(), next_in_ms: next.map(in_ms) }, effects))
     }
+}
+
+/// Tells the triggers that listen to jobs.
+async fn tell(
+    tx: &mut Tx<'_>,
+    cache: &LaneCache,
+    rows: &[Row],
+    lanes: &HashMap<i64, Arc<Lane>>,
+) -> Result<bool, StoreError> {
+    let mut changes = Vec::with_capacity(rows.len());
+    for row in rows {
+        let lane = &lanes[&row.int(0)?];
+        changes.push(JobChange {
+            tenant: lane.tenant,
+            job: row.job(1)?,
+            queue: lane.queue.clone(),
+            kind: lane.kind.clone(),
+            from: JobState::Scheduled,
+            to: JobState::Queued,
+            attempt: row.int(2)? as i32,
+        });
+    }
+    events::jobs::changed(tx, &cache.triggers, changes.into_iter()).await
 }
 
 /// Tells whoever asked that these jobs are in line.

@@ -54,9 +54,8 @@ pub(crate) async fn carry_out(
             }
             Deed::Keep { collection, key, value, depth } => {
                 let listeners = triggers.current(tx).await?;
-                let (_, heard) =
-                    change(tx, &listeners, row.tenant, (collection, key), value.as_deref(), *depth).await?;
-                effects.outbox |= heard;
+                let changed = change(tx, &listeners, row.tenant, (collection, key), value.as_deref(), *depth).await?;
+                effects.outbox |= changed.is_some_and(|changed| changed.heard);
             }
             Deed::Publish(event) => {
                 let listeners = triggers.current(tx).await?;

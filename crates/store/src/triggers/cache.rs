@@ -10,6 +10,7 @@ use domain::{TenantId, TriggerId};
 
 use crate::clock::fill_random;
 use crate::error::StoreError;
+use crate::triggers::Mode;
 use crate::triggers::filter::{self, Filter};
 use crate::tx::{Param, Row, Sql, Tx};
 
@@ -18,6 +19,7 @@ use crate::tx::{Param, Row, Sql, Tx};
 pub(crate) struct Listener {
     pub(crate) id: TriggerId,
     pub(crate) filter: Filter,
+    pub(crate) mode: Mode,
 }
 
 /// Enabled triggers by tenant and source.
@@ -29,6 +31,12 @@ pub(crate) struct Listeners {
 impl Listeners {
     pub(crate) fn of(&self, tenant: TenantId, source: Source) -> &[Listener] {
         self.by_source.get(&(tenant, source)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Everyone's, for what comes in without a tenant.
+    pub(crate) fn of_all(&self, source: Source) -> impl Iterator<Item = (TenantId, &Listener)> {
+        let of_source = self.by_source.iter().filter(move |((_, known), _)| *known == source);
+        of_source.flat_map(|((tenant, _), listeners)| listeners.iter().map(|listener| (*tenant, listener)))
     }
 
     /// Whether anybody does, of any tenant.
@@ -43,7 +51,9 @@ impl Listeners {
         let source = Source::parse(&source).ok_or_else(|| StoreError::unexpected(format!("source {source}")))?;
         let filter = filter::read(source, id, &row.text(3)?)
             .map_err(|fault| StoreError::unexpected(format!("the filter of trigger {id}: {fault}")))?;
-        self.by_source.entry((tenant, source)).or_default().push(Listener { id, filter });
+        let mode = row.text(4)?;
+        let mode = Mode::parse(&mode).ok_or_else(|| StoreError::unexpected(format!("mode {mode}")))?;
+        self.by_source.entry((tenant, source)).or_default().push(Listener { id, filter, mode });
         Ok(())
     }
 }
@@ -60,10 +70,11 @@ struct Known {
 }
 
 // One statement, so that the version is that of the triggers beside it.
-const LOAD: Sql = Sql::both(&["select t.id, t.tenant, t.source, t.filter, c.version
+const LOAD: Sql = Sql::both(&["select t.id, t.tenant, t.source, t.filter, t.mode, c.version
      from trigger_clock c left join triggers t on t.enabled = $1 where c.id = 1 order by t.id"]);
-const OF_SOURCE: Sql =
-    Sql::both(&["select id, tenant, source, filter from triggers where tenant = $1 and source = $2 and enabled = $3"]);
+const OF_SOURCE: Sql = Sql::both(&[
+    "select id, tenant, source, filter, mode from triggers where tenant = $1 and source = $2 and enabled = $3",
+]);
 
 impl TriggerCache {
     /// The triggers as of this transaction.
@@ -77,7 +88,7 @@ impl TriggerCache {
         let mut version = version;
         // Whoever has them read remembers them for every tenant.
         for row in tx.query_everyones(&LOAD, &[Param::Bool(true)]).await? {
-            version = row.int(4)?;
+            version = row.int(5)?;
             if row.opt_uuid(0)?.is_some() {
                 listeners.add(&row)?;
             }
@@ -86,6 +97,11 @@ impl TriggerCache {
         let listeners = known.listeners.clone();
         *self.known.write().expect("no writer panics") = Some(known);
         Ok(listeners)
+    }
+
+    /// As this node last knew them.
+    pub(crate) fn last_known(&self) -> Option<Arc<Listeners>> {
+        self.known.read().expect("no reader panics").as_ref().map(|known| known.listeners.clone())
     }
 }
 

@@ -158,7 +158,8 @@ pub fn read(source: Source, trigger: TriggerId, text: &str) -> Result<Filter, Fa
         }
         Source::Email => {
             let Email { to, when } = parse(text)?;
-            filter.glob("to", Some(to))?;
+            // Addresses are told apart without regard to case.
+            filter.glob("to", Some(to.to_lowercase()))?;
             filter.when = when;
         }
         Source::Runtime => {

@@ -1,15 +1,22 @@
-//! Watches the rollups against their targets and keeps the alerts that hold now (S5).
+//! Watches the rollups against their targets and keeps the alerts that hold now (S5). That one begins or ends is an event,
+//! on the topic `windlass:ttfs`, for triggers to start work or call out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use domain::trigger::Source;
 use domain::ttfs::{
     BREACHES_MOST, BREACHES_WITHIN_S, ERROR_RATE_MOST, EVENTS_LEAST, HIT_RATE_LEAST, TARGET_P95_MS, percentile,
 };
 use domain::{TenantId, Time};
+use serde::Serialize;
 
 use super::hour;
+use crate::codec::to_json;
 use crate::error::StoreError;
+use crate::events::{Event, emit};
+use crate::hints::Topic;
 use crate::store::Store;
+use crate::triggers::cache::TriggerCache;
 use crate::tx::{Operation, Param, Sql, Tx};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -36,7 +43,12 @@ impl Store {
         if found.firing.keys().eq(found.kept.keys()) {
             return Ok(Watched::default());
         }
-        self.write(Keep { firing: found.firing }).await
+        let keep = Keep { firing: found.firing, triggers: self.triggers_cache().clone() };
+        let (watched, heard) = self.write(keep).await?;
+        if heard {
+            self.hints().tell(Topic::Outbox);
+        }
+        Ok(watched)
     }
 
     pub async fn ttfs_alerts(&self, tenant: TenantId) -> Result<Vec<Alert>, StoreError> {
@@ -145,16 +157,39 @@ impl Operation for Kept {
 
 struct Keep {
     firing: Alerts,
+    triggers: TriggerCache,
 }
+
+/// What a trigger hears of an alert.
+#[derive(Serialize)]
+struct Told<'a> {
+    alert: &'a str,
+    /// `began` or `ended`.
+    state: &'static str,
+    surface: &'a str,
+    value: f64,
+    detail: &'a str,
+}
+
+impl Alert {
+    fn event(&self, now: Time, state: &'static str) -> Event {
+        let Self { alert, surface, value, detail, .. } = self;
+        let data = to_json(&Told { alert, state, surface, value: *value, detail });
+        Event::new(now, self.tenant, Source::Pubsub, "publish", 0, data).with("topic", TOPIC)
+    }
+}
+
+const TOPIC: &str = "windlass:ttfs";
 
 const BEGIN: Sql = Sql::both(&["insert into ttfs_alerts (tenant, surface, alert, since, value, detail)
      values ($1, $2, $3, $4, $5, $6) on conflict do nothing"]);
 const END: Sql = Sql::both(&["delete from ttfs_alerts where tenant = $1 and surface = $2 and alert = $3"]);
 
 impl Operation for Keep {
-    type Output = Watched;
+    const WATCHES_TRIGGERS: bool = true;
+    type Output = (Watched, bool);
 
-    async fn run(&self, tx: &mut Tx<'_>) -> Result<Watched, StoreError> {
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<(Watched, bool), StoreError> {
         let kept = kept(tx).await?;
         let mut watched = Watched::default();
         let keys: BTreeSet<_> = kept.keys().chain(self.firing.keys()).collect();
@@ -177,6 +212,11 @@ impl Operation for Keep {
                 _ => {}
             }
         }
-        Ok(watched)
+        let now = tx.now();
+        let began = watched.began.iter().map(|alert| alert.event(now, "began"));
+        let events: Vec<Event> = began.chain(watched.ended.iter().map(|alert| alert.event(now, "ended"))).collect();
+        let listeners = self.triggers.current(tx).await?;
+        let heard = emit(tx, &listeners, &events).await? > 0;
+        Ok((watched, heard))
     }
 }

@@ -113,7 +113,7 @@ async fn t1_a_value_that_is_set_or_deleted_is_an_event() {
     on_both(async |db| {
         let sets = create(&db.store, new("sets", Source::Kv, r#"{"collection": "c", "ops": ["set"]}"#)).await;
         let any = create(&db.store, new("any", Source::Kv, r#"{"collection": "c*"}"#)).await;
-        let first = db.store.set_kv(T, "c", "a", "{\"v\": 1}".into(), 3).await.expect("sets");
+        let (first, _) = db.store.set_kv(T, "c", "a", "{\"v\": 1}".into(), 3).await.expect("sets");
         assert_eq!((first.version, first.value.as_str()), (1, "{\"v\": 1}"));
         let batch = take(&db.store).await;
         let told: Vec<_> = batch.rows.iter().map(|row| (row.trigger, row.op.as_str(), row.depth)).collect();
@@ -121,9 +121,9 @@ async fn t1_a_value_that_is_set_or_deleted_is_an_event() {
         assert_eq!(batch.rows[0].data, "{\"v\": 1}");
         assert!(batch.rows[0].head.contains(r#""collection":"c","key":"a""#), "{}", batch.rows[0].head);
         settle_all(&db.store, batch, |_| Verdict::Done).await;
-        assert_eq!(db.store.delete_kv(T, "c", "b", 0).await.expect("deletes"), None);
+        assert!(db.store.delete_kv(T, "c", "b", 0).await.expect("deletes").is_none());
         assert_eq!(waiting(&db.store).await, [], "nothing was there to delete");
-        let gone = db.store.delete_kv(T, "c", "a", 0).await.expect("deletes").expect("was there");
+        let (gone, _) = db.store.delete_kv(T, "c", "a", 0).await.expect("deletes").expect("was there");
         assert_eq!((gone.value.as_str(), waiting(&db.store).await), ("{\"v\": 1}", vec![any]));
         assert_eq!(db.store.kv(T, "c", "a").await.expect("reads"), None);
     })
@@ -153,6 +153,7 @@ async fn t1_changes_of_jobs_are_events_in_their_own_transaction() {
         let ends = r#"{"queue": "q", "states": ["succeeded", "failed", "canceled"]}"#;
         create(&db.store, new("ends", Source::Job, ends)).await;
         create(&db.store, new("works", Source::Job, r#"{"kind": "k", "states": ["working"]}"#)).await;
+        create(&db.store, new("waits", Source::Job, r#"{"queue": "later", "states": ["queued"]}"#)).await;
         let worker = register(&db.store, &["q", "other"]).await;
         let heard = async || -> Vec<String> {
             let batch = take(&db.store).await;
@@ -178,6 +179,12 @@ async fn t1_changes_of_jobs_are_events_in_their_own_transaction() {
         assert_eq!(heard().await, ["queued working null"]);
         finish(&db.store, worker, &claimed).await;
         assert_eq!(heard().await, Vec::<String>::new(), "another queue");
+        let run_at = Some(db.clock.now().plus_ms(60_000));
+        push(&db.store, store::jobs::enqueue::NewJob { run_at, ..job("later") }).await;
+        assert_eq!(heard().await, Vec::<String>::new(), "not due");
+        db.pass_ms(60_001).await;
+        assert_eq!(db.store.promote_due().await.expect("promotes").jobs, 1);
+        assert_eq!(heard().await, ["scheduled queued null"], "its time has come");
         holds(&db.store).await;
     })
     .await;
@@ -198,6 +205,43 @@ async fn t1_a_hook_hears_what_is_sent_to_it_and_a_message_once() {
         let off = NewTrigger { enabled: false, ..new("hook", Source::Http, "{}") };
         assert_eq!(db.store.replace_trigger(T, id, off, "ann").await.expect("answers"), Put::Done(id));
         assert_eq!(receive(None).await, Received::NotFound);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t1_mail_belongs_to_one_tenant_and_starts_work_there() {
+    on_both(async |db| {
+        let made = db.store.create_tenant(testkit::name("other")).await.expect("makes a tenant");
+        let store::tenants::create::TenantCreated::Created(other) = made else { panic!("{made:?}") };
+        let all = create(&db.store, new("all", Source::Email, r#"{"to": "*"}"#)).await;
+        let ops = create(&db.store, new("ops", Source::Email, r#"{"to": "Ops@Example.com"}"#)).await;
+        let theirs = db.store.new_trigger_id();
+        let to = |to: &str| new("theirs", Source::Email, &format!(r#"{{"to": "{to}"}}"#));
+        db.store.create_trigger(other, theirs, to("them@example.com"), "bob").await.expect("makes a trigger");
+        let receive = async |to: &str| {
+            let to = to.split(' ').map(str::to_owned).collect::<Vec<_>>();
+            let heard = db.store.receive_mail(&to, r#"{"subject": "x"}"#.into()).await.expect("receives");
+            let batch = take(&db.store).await;
+            let mut triggers: Vec<_> = batch.rows.iter().map(|row| (row.trigger, row.tenant == T)).collect();
+            triggers.sort_unstable();
+            assert_eq!(triggers.len(), heard);
+            settle_all(&db.store, batch, |_| Verdict::Done).await;
+            triggers
+        };
+        assert!(db.store.awaits_mail("OPS@example.com").await.expect("looks"));
+        let mut both = [(all, true), (ops, true)];
+        both.sort_unstable();
+        assert_eq!(receive("OPS@example.com").await, both, "without regard to case");
+        assert_eq!(receive("them@example.com").await, [(theirs, false)], "who names it exactly has it alone");
+        assert_eq!(
+            receive("me@example.com you@example.com").await,
+            [(all, true), (all, true)],
+            "one for each recipient"
+        );
+        assert!(db.store.delete_trigger(T, all).await.expect("deletes"));
+        assert!(!db.store.awaits_mail("me@example.com").await.expect("looks"));
+        holds(&db.store).await;
     })
     .await;
 }

@@ -53,11 +53,24 @@ async fn s5_rollups_are_kept_with_each_event_also_a_late_one_and_none_twice() {
 }
 
 #[tokio::test]
-async fn s5_alerts_begin_and_end_with_what_they_tell_of() {
+async fn s5_alerts_begin_and_end_with_what_they_tell_of_and_are_events() {
     on_both(async |db| {
         assert_eq!(db.store.watch_ttfs().await.expect("watches"), Default::default());
         let slow: Vec<TtfsEvent> = (0..30).map(|_| rendered(9_000, false)).collect();
         db.store.record_ttfs(T, slow).await.expect("records");
+        let id = db.store.new_trigger_id();
+        let trigger = store::triggers::NewTrigger {
+            name: "alerts".into(),
+            source: domain::trigger::Source::Pubsub,
+            filter: r#"{"topic": "windlass:ttfs", "when": "data.alert == 'breaches'"}"#.into(),
+            target: r#"{"job": {"queue": "q", "kind": "k"}}"#.into(),
+            mode: store::triggers::Mode::Async,
+            retry: domain::RetryPolicy::NONE,
+            max_attempts: 1,
+            enabled: true,
+            next_at: None,
+        };
+        db.store.create_trigger(T, id, trigger, "ann").await.expect("makes a trigger");
         let began = db.store.watch_ttfs().await.expect("watches").began;
         let names: Vec<&str> = began.iter().map(|alert| alert.alert.as_str()).collect();
         assert_eq!(names, ["breaches", "hit_rate_low", "p95_over_target"]);
@@ -66,6 +79,10 @@ async fn s5_alerts_begin_and_end_with_what_they_tell_of() {
         assert!(db.store.ttfs_alerts(domain::TenantId(77)).await.expect("reads").is_empty(), "X6");
         db.pass_ms(3 * 3_600_000).await;
         assert_eq!(db.store.watch_ttfs().await.expect("watches").ended.len(), 3);
+        let batch = db.store.take_outbox().await.expect("takes");
+        let told = batch.rows.iter().map(|row| serde_json::from_str::<serde_json::Value>(&row.data).expect("JSON"));
+        let states: Vec<String> = told.map(|data| data["state"].as_str().expect("a state").to_owned()).collect();
+        assert_eq!(states, ["began", "ended"], "each is an event, once");
     })
     .await;
 }

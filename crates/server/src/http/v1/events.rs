@@ -8,11 +8,13 @@ use domain::trigger::Source;
 use domain::{EventId, TenantId, Time};
 use store::events::Event;
 use store::events::hook::Received;
+use store::events::waited::Waited;
 use store::secrets::Purpose;
+use store::triggers::Mode;
 use store::triggers::filter;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use wire::EventAccepted;
+use wire::{EventAccepted, SyncRunView};
 
 use crate::auth::Principal;
 use crate::cloudevent::{self, CloudEvent};
@@ -22,6 +24,7 @@ use crate::extract::{AnyJson, PathTopic, PathTrigger, RawBody};
 use crate::json;
 use crate::signature;
 use crate::state::AppState;
+use crate::sync;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(publish)).routes(routes!(cloud_events)).routes(routes!(hook))
@@ -89,13 +92,15 @@ fn of_cloud_event(
 
 async fn accept(state: &AppState, events: Vec<Event>) -> Result<(StatusCode, Json<EventAccepted>), ApiError> {
     metrics::counter!("windlass_events_total").increment(events.len() as u64);
-    let ids = state.store.publish(events).await?;
-    Ok((StatusCode::ACCEPTED, Json(accepted(&ids))))
+    let tenant = events.first().map(|event| event.tenant);
+    let (ids, waited) = state.store.publish(events).await?;
+    let runs = sync::runs(state, tenant.unwrap_or(TenantId::DEFAULT), waited).await?;
+    Ok((StatusCode::ACCEPTED, Json(accepted(&ids, runs))))
 }
 
-fn accepted(ids: &[EventId]) -> EventAccepted {
+fn accepted(ids: &[EventId], runs: Vec<SyncRunView>) -> EventAccepted {
     let all: Vec<_> = ids.iter().map(|id| id.uuid()).collect();
-    EventAccepted { event_id: all[0], event_ids: if all.len() > 1 { all } else { Vec::new() } }
+    EventAccepted { event_id: all[0], event_ids: if all.len() > 1 { all } else { Vec::new() }, runs }
 }
 
 /// Calls an `http` trigger: JSON, or CloudEvents. Whoever knows the address may call it, unless it wants a signature.
@@ -130,7 +135,12 @@ async fn hook(
     };
     metrics::counter!("windlass_events_total").increment(events.len() as u64);
     match state.store.receive_hook(id, events, message).await? {
-        Received::Taken(ids) => Ok((StatusCode::ACCEPTED, Json(accepted(&ids)))),
+        Received::Taken(ids) => {
+            let sync = trigger.mode == Mode::Sync;
+            let waited = ids.iter().filter(|_| sync).map(|event| Waited { trigger: id, event: *event }).collect();
+            let runs = sync::runs(&state, trigger.tenant, waited).await?;
+            Ok((StatusCode::ACCEPTED, Json(accepted(&ids, runs))))
+        }
         Received::Replay => Err(ApiError::replay_refused()),
         Received::NotFound => Err(not_found()),
     }

@@ -15,6 +15,7 @@ use crate::depth;
 use crate::error::ApiError;
 use crate::extract::{AnyJson, Params, PathEntry, PathName};
 use crate::state::AppState;
+use crate::sync;
 use crate::validate::query::{PageQuery, limit};
 use crate::view;
 
@@ -65,8 +66,9 @@ async fn put(
     AnyJson(value): AnyJson,
 ) -> Result<Json<KvView>, ApiError> {
     let depth = depth::of(&headers)?;
-    let entry = state.store.set_kv(principal.tenant, collection.as_str(), key.as_str(), value, depth).await?;
-    Ok(Json(view(entry)?))
+    let (entry, waited) = state.store.set_kv(principal.tenant, collection.as_str(), key.as_str(), value, depth).await?;
+    let runs = sync::runs(&state, principal.tenant, waited).await?;
+    Ok(Json(KvView { runs, ..view(entry)? }))
 }
 
 /// Deletes a value and gives what was there.
@@ -79,8 +81,10 @@ async fn delete(
     headers: HeaderMap,
 ) -> Result<Json<KvView>, ApiError> {
     let depth = depth::of(&headers)?;
-    let entry = state.store.delete_kv(principal.tenant, collection.as_str(), key.as_str(), depth).await?;
-    Ok(Json(view(entry.ok_or_else(|| ApiError::not_found("key"))?)?))
+    let deleted = state.store.delete_kv(principal.tenant, collection.as_str(), key.as_str(), depth).await?;
+    let (entry, waited) = deleted.ok_or_else(|| ApiError::not_found("key"))?;
+    let runs = sync::runs(&state, principal.tenant, waited).await?;
+    Ok(Json(KvView { runs, ..view(entry)? }))
 }
 
 fn view(entry: Entry) -> Result<KvView, ApiError> {
@@ -91,5 +95,6 @@ fn view(entry: Entry) -> Result<KvView, ApiError> {
         version: entry.version,
         created_at: view::time(entry.created_at),
         updated_at: view::time(entry.updated_at),
+        runs: Vec::new(),
     })
 }

@@ -7,11 +7,12 @@ use domain::TriggerId;
 use engine::scripting::{Actor, Ended, Way};
 use engine::trigger::{FIRED_BY_HAND, NoRun, Run, run};
 use store::events::Event;
+use store::events::waited::Waited;
 use store::outbox::Taken;
 use store::outbox::deed::Deed;
-use store::triggers::Trigger;
 use store::triggers::filter;
 use store::triggers::put::Put;
+use store::triggers::{Mode, Trigger};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
@@ -22,6 +23,7 @@ use crate::cursor;
 use crate::error::ApiError;
 use crate::extract::{JsonBody, OptionalJson, Params, PathTrigger};
 use crate::state::AppState;
+use crate::sync;
 use crate::validate::query::{PageQuery, limit};
 use crate::validate::trigger::{ATTRIBUTES, new_trigger};
 use crate::view;
@@ -143,10 +145,13 @@ async fn fire(
     }
     if dry_run {
         let dry_run = try_out(&state, &trigger, &event).await?;
-        return Ok((StatusCode::OK, Json(FireView { event_id: None, dry_run: Some(dry_run) })));
+        return Ok((StatusCode::OK, Json(FireView { event_id: None, dry_run: Some(dry_run), runs: Vec::new() })));
     }
     let fired = state.store.fire_trigger(principal.tenant, id, event).await?.ok_or_else(not_found)?;
-    Ok((StatusCode::ACCEPTED, Json(FireView { event_id: Some(fired.uuid()), dry_run: None })))
+    let sync = trigger.mode == Mode::Sync;
+    let waited = sync.then_some(Waited { trigger: id, event: fired }).into_iter().collect();
+    let runs = sync::runs(&state, principal.tenant, waited).await?;
+    Ok((StatusCode::ACCEPTED, Json(FireView { event_id: Some(fired.uuid()), dry_run: None, runs })))
 }
 
 /// How runs of a script went, with its logs, and those of a trigger that is waited for; newest first.
