@@ -134,28 +134,19 @@ fn target(target: Option<&str>, script: Option<&str>) -> anyhow::Result<Box<RawV
 
 async fn runs(client: &Client, id: Uuid, format: Output) -> anyhow::Result<Exit> {
     let page = client.trigger_runs(id, None).await?;
-    if format == Output::Json {
-        output::json(&page)?;
-        return Ok(Exit::Done);
-    }
-    if page.items.is_empty() {
-        output::note("No run is kept: only those of scripts and of triggers that are waited for are.");
-        return Ok(Exit::Done);
-    }
-    let mut listing = Listing::new(&["WHEN", "OUTCOME", "TRY", "TOOK", "EVENT", "SAID"]);
-    for run in &page.items {
+    let nothing = "No run is kept: only those of scripts and of triggers that are waited for are.";
+    list::print(format, &page, nothing, ["WHEN", "OUTCOME", "TRY", "TOOK", "EVENT", "SAID"], |run| {
         let error = run.error.iter().map(|error| format!("{}: {}", error.code, error.message));
         let said: Vec<String> = run.log.iter().cloned().chain(error).collect();
-        listing.row([
+        [
             cell(moment(run.at)),
             output::state(&run.outcome),
             cell(run.attempt),
             cell(run.duration_ms.map_or_else(String::new, |ms| format!("{ms} ms"))),
             cell(run.event_id),
             cell(said.join("\n")),
-        ]);
-    }
-    listing.print()?;
+        ]
+    })?;
     Ok(Exit::Done)
 }
 
