@@ -19,6 +19,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("testkit", &["domain", "store"]),
     // Under examples/: what a user may write.
     ("fleet", &["client"]),
+    ("models", &["client"]),
 ];
 
 fn workspace() -> PathBuf {

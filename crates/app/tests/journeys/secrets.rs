@@ -118,7 +118,9 @@ async fn use_secrets(place: &Place, receiver: &Receiver, server: &Server) -> (Pe
     }
     // What a page session is known by is as good as a token.
     let form = format!("token={token}");
-    let form = http().post(format!("{}/sign-in", server.url)).body(form);
+    let to_no_other_page = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
+    let pages = to_no_other_page.build().expect("an HTTP client");
+    let form = pages.post(format!("{}/sign-in", server.url)).body(form);
     let form = form.header("content-type", "application/x-www-form-urlencoded");
     let answer = form.send().await.expect("an answer comes");
     let cookie = answer.headers()["set-cookie"].to_str().expect("text").to_owned();

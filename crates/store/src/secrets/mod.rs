@@ -121,10 +121,15 @@ impl Store {
         String::from_utf8(plain).map_err(|_| broken())
     }
 
-    /// Makes sure at the start that secrets can be sealed and opened here, and makes the key file where nothing was ever
-    /// sealed. A key file that is not the one this database was used with is told now, not when the first secret is needed.
+    /// Makes sure at the start that what was sealed can be opened here: a key file that is not the one this database was
+    /// used with is told now, not when the first secret is needed. Nodes that share a database must share the file before
+    /// anything is sealed, so there the first of them makes it.
     pub async fn prepare_secrets(&self) -> Result<(), StoreError> {
-        self.tenant_key(TenantId::DEFAULT).await.map(|_| ())
+        self.read(Check { file: self.secret_keys().file.clone() }).await?;
+        if self.is_postgres() {
+            self.tenant_key(TenantId::DEFAULT).await?;
+        }
+        Ok(())
     }
 
     /// Keys for another purpose than sealing, the same on every node: the first is to be used, all are to be accepted.
@@ -170,7 +175,7 @@ struct FindOrMake {
 
 const NEWEST: Sql =
     Sql::both(&["select id, tenant, wrapped from secret_keys where tenant = $1 order by id desc limit 1"]);
-const ANY: Sql = Sql::both(&["select id from secret_keys limit 1"]);
+const ANY: Sql = Sql::both(&["select id, tenant, wrapped from secret_keys limit 1"]);
 const BY_ID: Sql = Sql::both(&["select id, tenant, wrapped from secret_keys where id = $1"]);
 const INSERT: Sql = Sql::both(&["insert into secret_keys (id, tenant, wrapped) values ($1, $2, $3)"]);
 
@@ -195,6 +200,20 @@ async fn insert(tx: &mut Tx<'_>, master: &MasterKeys, tenant: TenantId) -> Resul
     let wrapped = master.wrap(&wrapped_for(tenant, id), &secret);
     tx.execute(&INSERT, &[Param::Uuid(id), Param::Int(tenant.0), Param::Text(&wrapped)]).await?;
     Ok(TenantKey { id, tenant, cipher: Cipher::new(&secret) })
+}
+
+/// Whether the file opens what was wrapped, where anything was.
+struct Check {
+    file: Arc<KeyFile>,
+}
+
+impl Operation for Check {
+    type Output = ();
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
+        let row = tx.query_opt(&ANY, &[]).await?;
+        row.map(|row| read(&row, &self.file)).transpose().map(|_| ())
+    }
 }
 
 struct Find {

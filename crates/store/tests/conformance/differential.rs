@@ -25,7 +25,7 @@ use store::{Clock, DatabaseUrl, Store, StoreError, StoreOptions};
 use testkit::model::{Answer, Model, STEP_MS, Step, generate, settings};
 use testkit::{Database, Served, name};
 
-use crate::support::{run_sql, texts};
+use crate::support::{psql, run_sql, texts};
 use dump::{Dump, Rows, dump_model, hash};
 
 const STEPS: usize = 40;
@@ -79,7 +79,7 @@ async fn check_postgres(seeds: std::ops::Range<u64>) {
     let database = texts(&db.store, "", "select current_database()::text").await.remove(0);
     // Likewise: what is tested is behaviour, and waiting for the disk is most of what a commit takes.
     let alter = format!("alter database {database} set synchronous_commit = off");
-    run_sql(&db.store, &alter).await.expect("alters");
+    psql(&db.admin).await.client.batch_execute(&alter).await.expect("alters");
     let options = StoreOptions { clock: db.clock.clone(), unsafe_durability: true, ..StoreOptions::default() };
     let store = Store::open(&db.url, options).await.expect("the database opens");
     check(store, db.clock, seeds).await;

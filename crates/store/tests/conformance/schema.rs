@@ -193,7 +193,8 @@ async fn x9_a_migration_that_was_changed_after_it_ran_is_refused() {
 #[tokio::test]
 async fn x9_nodes_that_start_at_once_migrate_once() {
     on_postgres(async |db| {
-        run_sql(&db.store, "drop schema windlass cascade").await.expect("drops");
+        let anew = "drop schema windlass cascade; create schema windlass authorization windlass_serving";
+        psql(&db.admin).await.client.batch_execute(anew).await.expect("drops");
         let mut nodes = tokio::task::JoinSet::new();
         for _ in 0..4 {
             let node = db.another_node().await;

@@ -75,7 +75,7 @@ async fn x7_a_rotation_beside_those_who_seal_loses_nothing() {
 #[tokio::test]
 async fn x7_another_key_file_is_told_and_none_is_made() {
     on_both(async |db| {
-        db.store.prepare_secrets().await.unwrap();
+        db.store.seal(T, URL, "whsec_canary").await.unwrap();
         let folder = tempfile::tempdir().unwrap();
         let key_file = folder.path().join(KEY_FILE);
         let options = StoreOptions { key_file: Some(key_file.clone()), ..StoreOptions::default() };
@@ -87,6 +87,7 @@ async fn x7_another_key_file_is_told_and_none_is_made() {
         assert!(!key_file.exists());
         assert!(stranger.reset_secret_keys().await.unwrap() > 0);
         stranger.prepare_secrets().await.unwrap();
+        stranger.seal(T, URL, "another").await.unwrap();
         assert!(key_file.exists(), "where nothing is sealed a key is made");
     })
     .await;
