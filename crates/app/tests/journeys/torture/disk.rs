@@ -8,10 +8,10 @@ const JOBS: u64 = 120;
 /// Every so many calls of the writer one fails. The steps share no factor with what a commit takes, so that in turn each
 /// place is hit: headers and pages of the WAL, the file itself while the WAL is folded in, and their syncs.
 const FAULTS: [&str; 4] = [
+    "ftruncate:error=EIO:when=8+2",
     "pwrite64:error=EIO:when=40+97",
     "pwrite64:error=ENOSPC:when=40+89",
     "fsync:error=EIO:when=5+23",
-    "ftruncate:error=EIO:when=1+2",
 ];
 
 async fn campaign(fault: &str) {
