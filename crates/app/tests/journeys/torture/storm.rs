@@ -1,6 +1,7 @@
 //! Work that goes on whatever happens: producers that never give up, workers that fail, snooze and die, jobs that are
 //! called off, events that make jobs. Everyone writes down what they saw; at the end the log is judged.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -174,12 +175,17 @@ impl Storm {
     }
 
     /// What a dispatcher took and could not tell of comes back when its time is over; after that, what is missing is lost.
+    /// Each event is waited for by its id: one whose answer was lost makes a job too, and so a count would come out too soon.
     async fn events_have_arrived(&self, deadline: Instant) {
-        let is_published = |event: &&Event| matches!(event, Event::Published { .. });
-        let published = self.witness.read(|log| log.history.iter().filter(is_published).count());
+        let published = |event: &Event| match event {
+            Event::Published { event } => Some(*event),
+            _ => None,
+        };
+        let published: Vec<Uuid> = self.witness.read(|log| log.history.iter().filter_map(published).collect());
         while Instant::now() < deadline {
             let open = open(&self.nodes[0], MADE).await;
-            if open == 0 && jobs(&self.nodes[0], MADE).await.len() >= published {
+            let made: HashSet<Uuid> = jobs(&self.nodes[0], MADE).await.iter().map(event_of).collect();
+            if open == 0 && published.iter().all(|event| made.contains(event)) {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(500)).await;
@@ -197,11 +203,16 @@ impl Storm {
         for job in jobs(&self.nodes[0], queue).await {
             self.witness.tell(seen(&job, asked, self.witness.now()));
             if queue == MADE {
-                let event = value(Some(&job.payload))["event"]["id"].as_str().and_then(|id| id.parse().ok());
-                self.witness.tell(Event::Made { event: event.expect("it tells its event"), job: job.id });
+                self.witness.tell(Event::Made { event: event_of(&job), job: job.id });
             }
         }
     }
+}
+
+/// The event that made the job.
+fn event_of(job: &JobView) -> Uuid {
+    let event = value(Some(&job.payload))["event"]["id"].as_str().and_then(|id| id.parse().ok());
+    event.expect("it tells its event")
 }
 
 async fn open(client: &Client, queue: &str) -> i64 {
