@@ -5,6 +5,7 @@ use client::Client;
 use wire::{HandlerSettings, MemberSettings, PoolRequest, PoolView};
 
 use super::exit::{Exit, UsageError};
+use super::list;
 use super::output::{self, Details, Listing, Output, cell, relative_maybe};
 
 #[derive(Subcommand)]
@@ -88,39 +89,30 @@ async fn set(client: &Client, args: SetArgs) -> anyhow::Result<PoolView> {
 }
 
 async fn list(client: &Client, format: Output) -> anyhow::Result<Exit> {
-    let mut page = client.pools(None).await?;
-    while let Some(cursor) = page.next_cursor.take() {
-        let next = client.pools(Some(&cursor)).await?;
-        page.items.extend(next.items);
-        page.next_cursor = next.next_cursor;
-    }
-    if format == Output::Json {
-        output::json(&page)?;
-        return Ok(Exit::Done);
-    }
-    if page.items.is_empty() {
-        output::note("There are no pools yet.");
-        return Ok(Exit::Done);
-    }
-    let mut listing = Listing::new(&["NAME", "SLOTS", "UP", "WAITING", "SWAPS", "AVOIDED", "SAVED"]);
-    for pool in &page.items {
-        let up: Vec<&str> = pool
-            .members
-            .iter()
-            .filter(|member| member.state == "loaded")
-            .map(|member| member.affinity.as_str())
-            .collect();
-        listing.row([
-            cell(&pool.name),
-            cell(pool.slots),
-            cell(up.join(", ")),
-            cell(pool.members.iter().map(|member| member.waiting).sum::<i64>()),
-            cell(pool.swaps_made),
-            cell(pool.swaps_avoided),
-            cell(format!("{:.1} min", pool.minutes_saved)),
-        ]);
-    }
-    listing.print()?;
+    let page = list::every_page(async |cursor| client.pools(cursor).await).await?;
+    list::print(
+        format,
+        &page,
+        "There are no pools yet.",
+        ["NAME", "SLOTS", "UP", "WAITING", "SWAPS", "AVOIDED", "SAVED"],
+        |pool| {
+            let up: Vec<&str> = pool
+                .members
+                .iter()
+                .filter(|member| member.state == "loaded")
+                .map(|member| member.affinity.as_str())
+                .collect();
+            [
+                cell(&pool.name),
+                cell(pool.slots),
+                cell(up.join(", ")),
+                cell(pool.members.iter().map(|member| member.waiting).sum::<i64>()),
+                cell(pool.swaps_made),
+                cell(pool.swaps_avoided),
+                cell(format!("{:.1} min", pool.minutes_saved)),
+            ]
+        },
+    )?;
     Ok(Exit::Done)
 }
 

@@ -9,6 +9,7 @@ use client::{Client, Operated, RuntimeVerb};
 use wire::{OperationView, PortSettings, ProbeSettings, RuntimeRequest, RuntimeView, VolumeSettings};
 
 use super::exit::{Exit, UsageError};
+use super::list;
 use super::output::{self, Details, Listing, Output, cell, moment, relative, relative_maybe};
 
 /// How long a verb waits for its operation.
@@ -110,32 +111,23 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
 }
 
 async fn list(client: &Client, format: Output) -> anyhow::Result<Exit> {
-    let mut page = client.runtimes(None).await?;
-    while let Some(cursor) = page.next_cursor.take() {
-        let next = client.runtimes(Some(&cursor)).await?;
-        page.items.extend(next.items);
-        page.next_cursor = next.next_cursor;
-    }
-    if format == Output::Json {
-        output::json(&page)?;
-        return Ok(Exit::Done);
-    }
-    if page.items.is_empty() {
-        output::note("There are no runtimes yet.");
-        return Ok(Exit::Done);
-    }
-    let mut listing = Listing::new(&["NAME", "STATUS", "HEALTH", "IMAGE", "ENDPOINT", "STARTED"]);
-    for runtime in &page.items {
-        listing.row([
-            cell(&runtime.name),
-            output::state(&runtime.status),
-            cell(runtime.health.as_ref().map_or("", |health| health.status.as_str())),
-            cell(runtime.current_image.as_ref().unwrap_or(&runtime.image)),
-            cell(runtime.endpoint.as_deref().unwrap_or_default()),
-            cell(relative_maybe(runtime.started_at)),
-        ]);
-    }
-    listing.print()?;
+    let page = list::every_page(async |cursor| client.runtimes(cursor).await).await?;
+    list::print(
+        format,
+        &page,
+        "There are no runtimes yet.",
+        ["NAME", "STATUS", "HEALTH", "IMAGE", "ENDPOINT", "STARTED"],
+        |runtime| {
+            [
+                cell(&runtime.name),
+                output::state(&runtime.status),
+                cell(runtime.health.as_ref().map_or("", |health| health.status.as_str())),
+                cell(runtime.current_image.as_ref().unwrap_or(&runtime.image)),
+                cell(runtime.endpoint.as_deref().unwrap_or_default()),
+                cell(relative_maybe(runtime.started_at)),
+            ]
+        },
+    )?;
     Ok(Exit::Done)
 }
 
