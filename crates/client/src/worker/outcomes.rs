@@ -15,7 +15,7 @@ const BATCH_BYTES: usize = 8 << 20;
 #[derive(Default)]
 pub(super) struct Outcomes {
     fresh: VecDeque<OutcomeRequest>,
-    /// Parts of batches that were refused, to be sent by themselves.
+    /// Parts of batches that were refused or failed, to be sent by themselves.
     parts: VecDeque<Vec<OutcomeRequest>>,
 }
 
@@ -57,6 +57,16 @@ impl Outcomes {
             count += 1;
         }
         (count > 0).then(|| SettleRequest { outcomes: self.fresh.drain(..count).collect() })
+    }
+
+    /// What to send next of a batch that got no answer; the rest follows by itself. A disk that is nearly full takes a small
+    /// commit where it refuses a large one, and a batch that is always sent whole would never be told.
+    pub(super) fn halved(&mut self, mut request: SettleRequest) -> SettleRequest {
+        let rest = request.outcomes.split_off(request.outcomes.len().div_ceil(2));
+        if !rest.is_empty() {
+            self.parts.push_front(rest);
+        }
+        request
     }
 
     /// Takes back a batch that the server does not accept as it is. One bad outcome must not keep the others from being

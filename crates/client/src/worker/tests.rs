@@ -2,6 +2,7 @@
 
 mod fake;
 
+use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -344,6 +345,17 @@ async fn an_outcome_survives_an_outage() {
     fake.until_settled(4).await;
     assert_eq!(running.stop().await.done, 4);
     assert_eq!(fake.change(|state| state.registered.len()), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn x12_a_batch_that_is_too_much_for_the_disk_is_told_in_parts() {
+    let fake = Fake::default();
+    fake.change(|state| state.settle_room = Some(3));
+    let running = Running::start(builder(&fake).concurrency(20).handle("test", |_| async { Ok(()) }).build().unwrap());
+    fake.push((0..20).map(job));
+    let outcomes = fake.until_settled(20).await;
+    assert_eq!(outcomes.iter().map(|outcome| outcome.job_id).collect::<HashSet<_>>().len(), 20, "each is told once");
+    assert_eq!(running.stop().await.done, 20);
 }
 
 #[tokio::test(start_paused = true)]

@@ -180,7 +180,8 @@ impl<B: Backend> Run<'_, B> {
                 if let BackendError::Refused(problem) = error {
                     self.give_up(problem);
                 }
-                self.send_settle(request, wait);
+                let smaller = self.outcomes.halved(request);
+                self.send_settle(smaller, wait);
             }
         }
     }

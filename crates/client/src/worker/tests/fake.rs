@@ -37,6 +37,8 @@ pub(super) struct State {
     pub(super) claims: Vec<ClaimRequest>,
     pub(super) settle_tries: usize,
     pub(super) settle_takes: Duration,
+    /// A settle of more outcomes than this fails.
+    pub(super) settle_room: Option<usize>,
     /// Told with each heartbeat until the job is settled with `cancel`.
     pub(super) cancel: HashSet<Uuid>,
     pub(super) drain: bool,
@@ -152,6 +154,9 @@ impl Backend for Fake {
         sleep(takes).await;
         self.check(worker)?;
         self.change(|state| {
+            if state.settle_room.is_some_and(|room| request.outcomes.len() > room) {
+                return Err(BackendError::Unavailable("the disk is nearly full".into()));
+            }
             let is_refused = |outcome: &OutcomeRequest| {
                 outcome.result.as_ref().is_some_and(|result| Some(result.get()) == state.refused_result.as_deref())
             };
