@@ -6,6 +6,7 @@ mod drive;
 mod figure;
 mod measure;
 mod raw;
+mod served;
 
 use std::path::PathBuf;
 
@@ -64,6 +65,13 @@ pub(crate) enum Metric {
     /// A hundred thousand waiting jobs behind a million that cannot run.
     #[value(name = "drain_parked1M")]
     DrainParked1M,
+    /// Reads of signals of a million waiting jobs, 1,000 a second. Over HTTP alone, like those below.
+    #[value(name = "signals1M")]
+    Signals1M,
+    /// From a cancel until the job's stream says so, with 5,000 streams open.
+    Streams5k,
+    /// From a fact's change until the handler of the job it calls for starts, with 100,000 subjects and 10 processes.
+    Subjects100k,
 }
 
 impl Metric {
@@ -74,6 +82,11 @@ impl Metric {
     /// Takes minutes.
     fn is_large(self) -> bool {
         matches!(self, Self::DrainOf1M | Self::DrainRetained1M | Self::DrainRetained10M | Self::DrainParked1M)
+            || self.needs_server()
+    }
+
+    fn needs_server(self) -> bool {
+        matches!(self, Self::Signals1M | Self::Streams5k | Self::Subjects100k)
     }
 }
 
@@ -92,7 +105,7 @@ pub(crate) async fn run(args: BenchArgs, output: Output) -> anyhow::Result<Exit>
         }
         for metric in Metric::value_variants() {
             let wanted = if args.only.is_empty() { !metric.is_large() } else { args.only.contains(metric) };
-            if !wanted {
+            if !wanted || (mode == Mode::Embedded && metric.needs_server()) {
                 continue;
             }
             let figure = median(&args, mode, *metric).await?;
@@ -119,7 +132,7 @@ async fn median(args: &BenchArgs, mode: Mode, metric: Metric) -> anyhow::Result<
         let scaled = |jobs: u64| (jobs * args.scale / 100).max(1);
         let figure = match mode {
             Mode::Embedded => measure::measure(&Embed::start(&scratch.store).await?, metric, scaled).await?,
-            Mode::Http => measure::measure(&Http::start(&scratch.store).await?, metric, scaled).await?,
+            Mode::Http => measure::measure_served(&Http::start(&scratch.store).await?, metric, scaled).await?,
         };
         rounds.push(figure);
         scratch.wipe().await?;

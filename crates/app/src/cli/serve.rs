@@ -262,7 +262,7 @@ async fn refuse_the_world_without_tokens(store: &Store, database: &str) -> anyho
 }
 
 /// Every connection is an open file, and the usual limit is for programs that have few.
-fn raise_open_files() {
+pub(crate) fn raise_open_files() {
     let limits = getrlimit(Resource::Nofile);
     let wanted = Rlimit { current: limits.maximum.or(limits.current), maximum: limits.maximum };
     // Without it fewer connections are served at once, and everything else works.

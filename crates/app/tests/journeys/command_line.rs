@@ -194,14 +194,17 @@ async fn bench(place: Place) {
     // What takes minutes in full size, beside what was measured above.
     let before = place.path("before.jsonl");
     std::fs::write(&before, &done.stdout).expect("writes");
-    let large = "drain100k,drain_of_1M,drain_retained1M,drain_parked1M";
-    let more = ["--mode", "embedded", "--only", large, "--compare", before.to_str().expect("a path is text")];
-    let done = windlass(&[&args[..], &more].concat()).await;
-    assert_eq!(done.code, Some(0), "{done:?}");
-    let metric = |line: &str| serde_json::from_str::<Value>(line).expect("a line is a figure")["metric"].clone();
-    let metrics: Vec<Value> = done.stdout.lines().map(metric).collect();
-    assert_eq!(metrics, large.split(',').map(Value::from).collect::<Vec<_>>());
-    assert!(!done.stderr.is_empty(), "it says what changed, or that nothing did");
+    let only = async |mode: &str, metrics: &str| {
+        let more = ["--mode", mode, "--only", metrics, "--compare", before.to_str().expect("a path is text")];
+        let done = windlass(&[&args[..], &more].concat()).await;
+        assert_eq!(done.code, Some(0), "{done:?}");
+        let metric = |line: &str| serde_json::from_str::<Value>(line).expect("a line is a figure")["metric"].clone();
+        let measured: Vec<Value> = done.stdout.lines().map(metric).collect();
+        assert_eq!(measured, metrics.split(',').map(Value::from).collect::<Vec<_>>());
+        assert!(!done.stderr.is_empty(), "it says what changed, or that nothing did");
+    };
+    only("embedded", "drain100k,drain_of_1M,drain_retained1M,drain_parked1M").await;
+    only("http", "signals1M,streams5k,subjects100k").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

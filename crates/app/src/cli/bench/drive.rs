@@ -127,9 +127,18 @@ impl Http {
         let client = Client::new(&url)?;
         Ok(Self { client, url, store: store.clone(), _server: Arc::new(Server { stop, _folder: folder }) })
     }
+
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Its address, as a request names it.
+    pub(super) fn host(&self) -> &str {
+        self.url.trim_start_matches("http://")
+    }
 }
 
-fn request(payload: String) -> anyhow::Result<JobRequest> {
+pub(super) fn request(payload: String) -> anyhow::Result<JobRequest> {
     Ok(JobRequest {
         queue: QUEUE.into(),
         kind: KIND.into(),
@@ -145,7 +154,7 @@ impl Way for Http {
     const CFG: &'static str = "http";
 
     async fn producer(&self) -> anyhow::Result<Connection> {
-        Connection::open(self.url.trim_start_matches("http://")).await
+        Connection::open(self.host()).await
     }
 
     async fn one(&self, payload: String) -> anyhow::Result<()> {

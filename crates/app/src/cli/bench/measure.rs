@@ -11,9 +11,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::Metric;
-use super::drive::{KIND, Producer, QUEUE, Way, worker};
+use super::drive::{Http, KIND, Producer, QUEUE, Way, worker};
 use super::figure::Figure;
+use super::{Metric, served};
 
 pub(super) async fn measure<W: Way>(way: &W, metric: Metric, scaled: impl Fn(u64) -> u64) -> anyhow::Result<Figure> {
     let name = metric.name();
@@ -40,17 +40,29 @@ pub(super) async fn measure<W: Way>(way: &W, metric: Metric, scaled: impl Fn(u64
             put(way, jobs).await?;
             drain(way, &name, jobs).await
         }
+        Metric::Signals1M | Metric::Streams5k | Metric::Subjects100k => bail!("{name} needs a server"),
+    }
+}
+
+/// What is measured over HTTP alone.
+pub(super) async fn measure_served(way: &Http, metric: Metric, scaled: impl Fn(u64) -> u64) -> anyhow::Result<Figure> {
+    let name = metric.name();
+    match metric {
+        Metric::Signals1M => served::signals(way, &name, scaled(1_000_000), scaled(20_000)).await,
+        Metric::Streams5k => served::streams(way, &name, scaled(5_000), scaled(500)).await,
+        Metric::Subjects100k => served::subjects(way, &name, scaled(100_000), scaled(500)).await,
+        _ => measure(way, metric, scaled).await,
     }
 }
 
 /// 200 bytes of JSON.
-fn payload(number: u64, at_us: u64) -> String {
+pub(super) fn payload(number: u64, at_us: u64) -> String {
     let start = format!(r#"{{"n":{number},"t":{at_us},"pad":""#);
     let pad = 200usize.saturating_sub(start.len() + 2);
     format!("{start}{}\"}}", "x".repeat(pad))
 }
 
-fn figure<W: Way>(way: &W, metric: &str, n: u64, elapsed: Duration) -> Figure {
+pub(super) fn figure<W: Way>(way: &W, metric: &str, n: u64, elapsed: Duration) -> Figure {
     let secs = elapsed.as_secs_f64();
     let database = if way.store().is_postgres() { "postgres" } else { "sqlite" };
     Figure {
@@ -177,11 +189,17 @@ async fn latency<W: Way>(way: &W, metric: &str, n: u64) -> anyhow::Result<Figure
     for done in running.join_all().await {
         done?;
     }
-    let mut waits = waits_ms.split_off(warm_up as usize);
-    waits.sort_by(f64::total_cmp);
-    let at = |quantile: f64| waits[((waits.len() - 1) as f64 * quantile) as usize];
     let figure = figure(way, metric, n, started.elapsed());
-    Ok(Figure { value: at(0.5), unit: "ms".into(), p99: Some(at(0.99)), ..figure })
+    let (value, p99) = quantiles(waits_ms.split_off(warm_up as usize)).context("nothing was measured")?;
+    Ok(Figure { value, unit: "ms".into(), p99: Some(p99), ..figure })
+}
+
+/// The median and what 99 of 100 stay below.
+pub(super) fn quantiles(mut values: Vec<f64>) -> Option<(f64, f64)> {
+    values.sort_by(f64::total_cmp);
+    let last = values.len().checked_sub(1)?;
+    let at = |quantile: f64| values[(last as f64 * quantile) as usize];
+    Some((at(0.5), at(0.99)))
 }
 
 #[derive(serde::Deserialize)]

@@ -28,6 +28,16 @@ impl Connection {
             self.host,
             body.len(),
         );
+        self.exchange(&request, "202").await
+    }
+
+    /// Reads what lies at a path and returns once all of it is here.
+    pub(super) async fn get(&mut self, path: &str) -> anyhow::Result<()> {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {}\r\n\r\n", self.host);
+        self.exchange(&request, "200").await
+    }
+
+    async fn exchange(&mut self, request: &str, expected: &str) -> anyhow::Result<()> {
         self.stream.write_all(request.as_bytes()).await?;
         self.buffer.clear();
         loop {
@@ -35,13 +45,56 @@ impl Connection {
                 bail!("the server closed the connection");
             }
             if let Some(status) = whole(&self.buffer)? {
-                if status != "202" {
+                if status != expected {
                     bail!("the server answered {status}");
                 }
                 return Ok(());
             }
             if self.buffer.len() > ANSWER_BYTES {
                 bail!("the server's answer does not end");
+            }
+        }
+    }
+}
+
+/// Server-sent events as they come.
+pub(super) struct Stream {
+    stream: TcpStream,
+    /// What has come and was not waited for yet.
+    text: String,
+}
+
+impl Stream {
+    pub(super) async fn open(host: &str, path: &str) -> anyhow::Result<Self> {
+        let mut stream = TcpStream::connect(host).await.context("cannot reach the server")?;
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\naccept: text/event-stream\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        Ok(Self { stream, text: String::new() })
+    }
+
+    /// Reads on until this has come.
+    pub(super) async fn until(&mut self, wanted: &str) -> anyhow::Result<()> {
+        let mut some = [0; 4_096];
+        while !self.text.contains(wanted) {
+            let read = self.stream.read(&mut some).await?;
+            if read == 0 {
+                bail!("the server ended a stream: {}", self.text);
+            }
+            self.text.push_str(&String::from_utf8_lossy(&some[..read]));
+        }
+        self.text.clear();
+        Ok(())
+    }
+
+    /// That the server has not ended it.
+    pub(super) fn assert_open(&mut self) -> anyhow::Result<()> {
+        let mut some = [0; 4_096];
+        loop {
+            match self.stream.try_read(&mut some) {
+                Ok(0) => bail!("the server ended a stream whose job has not ended"),
+                Ok(_) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error.into()),
             }
         }
     }
