@@ -5,6 +5,7 @@
 mod api;
 mod artifacts;
 mod bad_input;
+mod broken;
 mod calls;
 mod dead_letters;
 mod deliveries;
