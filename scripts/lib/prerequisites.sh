@@ -171,7 +171,7 @@ prerequisites_install() {
             install_npm_client "standardwebhooks@$NPM_STANDARDWEBHOOKS" >&2 || echo npm:standardwebhooks
             ;;
         browser) install_npm_client "axe-core@$NPM_AXE" >&2 || echo npm:axe-core ;;
-        tests | torture) install_cargo_tool nextest cargo-nextest "$NEXTEST_VERSION" >&2 || echo cargo-nextest ;;
+        tests | torture | mutants) install_cargo_tool nextest cargo-nextest "$NEXTEST_VERSION" >&2 || echo cargo-nextest ;;
         esac
     done
 }

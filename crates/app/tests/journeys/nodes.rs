@@ -1,14 +1,15 @@
-//! Any number of nodes on one PostgreSQL database, and one on a SQLite file (X8, Q3, Q11).
+//! Any number of nodes on one PostgreSQL database, and one on a SQLite file (X8, X9, Q3, Q11).
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use client::wire::{ClaimRequest, HeartbeatRequest, WorkerRequest, code};
-use client::{Client, JobFilter};
+use client::{Client, HandlerError, JobContext, JobFilter, Worker};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
-use crate::support::{Server, http, job, on_both, on_postgres, on_sqlite, push, refused, until};
+use crate::support::{Server, http, in_state, job, on_both, on_postgres, on_sqlite, push, refused, until};
 
 const RACERS: usize = 64;
 /// How long a call may be held open. What is answered in half of it was not answered because the time was up.
@@ -120,6 +121,58 @@ async fn x8_a_second_server_on_the_same_sqlite_file_is_refused() {
         assert!(second.stderr.contains("journey.db is in use by another server"), "{}", second.stderr);
         assert!(!second.stdout.contains("serves on"));
         push(&first.client(), "q", json!("the first goes on")).await;
+    })
+    .await;
+}
+
+/// What a later version may do to the schema while nodes of this one still serve: add, and nothing else.
+const LATER: &str = "
+    alter table windlass.jobs add column later text;
+    alter table windlass.ended add column later text;
+    alter table windlass.history add column later bigint not null default 7;
+    alter table windlass.queues add column later jsonb;
+    alter table windlass.workers add column later text;
+    create index later on windlass.jobs (later) where later is not null;
+    create table windlass.later (id bigint primary key);
+    insert into windlass.schema_migrations (version, name, checksum, applied_at) values (999, 'later', '', now());";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn x9_a_node_goes_on_while_a_newer_one_brings_its_schema() {
+    on_postgres(async |place| {
+        let server = Server::start(&place).await;
+        let client = server.client();
+        let handler = async |_: JobContext| Ok::<_, HandlerError>(());
+        let worker = Worker::builder(client.clone()).queue("q").concurrency(4).handle("journey", handler).build();
+        let (worker, stop) = (worker.expect("the worker is complete"), CancellationToken::new());
+        let mut running = JoinSet::new();
+        {
+            let stop = stop.clone();
+            running.spawn(async move { worker.run(stop).await });
+        }
+        let some = async || {
+            let mut ids = Vec::new();
+            for number in 0..20 {
+                ids.push(push(&client, "q", json!(number)).await);
+            }
+            for id in ids {
+                in_state(&client, id, &["succeeded"]).await;
+            }
+        };
+        // Every statement has been prepared by now, and every plan made.
+        some().await;
+        let held = self::worker(&client).await;
+        push(&client, "held", json!(1)).await;
+        place.sql(LATER).await;
+        some().await;
+        client.heartbeat(held, &HeartbeatRequest::default()).await.expect("the worker lives");
+        let jobs = client.jobs(&JobFilter { limit: Some(100), ..JobFilter::default() }).await.expect("jobs are listed");
+        assert_eq!(jobs.items.len(), 41);
+        stop.cancel();
+        for ended in running.join_all().await {
+            assert_eq!(ended.expect("the worker is not refused").done, 40);
+        }
+        place.sql("delete from windlass.schema_migrations where version = 999").await;
+        place.verify().await;
     })
     .await;
 }
