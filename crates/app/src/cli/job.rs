@@ -23,6 +23,7 @@ pub(crate) enum Verb {
     /// Hand over a job and print its id.
     Push(Box<push::PushArgs>),
     /// Show a job.
+    #[command(visible_alias = "show")]
     Get { id: Uuid },
     /// List jobs, newest first.
     List(ListArgs),

@@ -24,8 +24,7 @@ async fn events(api: &Api, request: axum::http::Request<Body>, enough: impl Fn(&
                 if let Some(data) = line("data:") {
                     let mut signal: Value = serde_json::from_str(data).unwrap();
                     assert_eq!(line("event:"), Some("signal"));
-                    assert_eq!(line("id:"), Some(signal["version"].to_string().as_str()), "the id is the version");
-                    signal["seen"] = json!(seen.len());
+                    signal["event_id"] = json!(line("id:").unwrap());
                     seen.push(signal);
                 }
                 text = rest.to_owned();
@@ -69,6 +68,7 @@ async fn s3_a_stream_follows_a_job_to_its_end_and_goes_on_where_it_broke_off() {
         let first = events(&api, get(None), |seen| !seen.is_empty()).await;
         assert_eq!(kinds(&first), ["queued"]);
         let version = first[0]["version"].as_i64().unwrap();
+        assert_eq!(first[0]["event_id"], version.to_string());
         let told = |seen: &[Value]| {
             if kinds(seen).contains(&"phase") {
                 phase_seen.notify_one();
@@ -116,6 +116,32 @@ async fn s3_a_filtered_stream_tells_of_all_that_match_also_from_another_node() {
         assert!(seen.iter().any(|event| event["job_id"] == here.as_str() && event["kind"] == "canceled"), "{seen:?}");
         api.get("/api/v1/stream?state=odd").await.problem(400, "invalid_query", Some("state"));
         api.get("/api/v1/stream?odd=1").await.problem(400, "invalid_query", Some("odd"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn s3_a_filtered_stream_that_broke_off_goes_on_with_what_changed_since() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let stream = |last: &str| {
+            let request = request("GET", "/api/v1/stream?queue=q").header("last-event-id", last);
+            request.body(Body::empty()).unwrap()
+        };
+        let jobs = |seen: &[Value]| seen.iter().map(|event| event["job_id"].clone()).collect::<Vec<_>>();
+        let known = api.job("q").await;
+        let first = events(&api, stream("nothing that we gave"), |seen| !seen.is_empty()).await;
+        assert_eq!(jobs(&first), [json!(known)]);
+        // Well past what is told once more to be sure.
+        api.db.pass_ms(60_000).await;
+        let while_away = api.job("q").await;
+        let seen = events(&api, stream(first[0]["event_id"].as_str().unwrap()), |seen| !seen.is_empty()).await;
+        assert_eq!(jobs(&seen), [json!(while_away)], "what was told is not told again");
+        api.db.pass_ms(60_000).await;
+        api.call("POST", &format!("/api/v1/jobs/{known}/cancel")).await;
+        let last = seen[0]["event_id"].as_str().unwrap();
+        let seen = events(&api, stream(last), |seen| jobs(seen).contains(&json!(known))).await;
+        assert_eq!(seen.last().unwrap()["kind"], "canceled");
     })
     .await;
 }

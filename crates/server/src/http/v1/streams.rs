@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use domain::limits::STREAM_WINDOW;
-use domain::{JobId, JobState};
+use domain::{JobId, JobState, Time};
 use futures_util::stream::{Stream, unfold};
 use serde::Deserialize;
 use store::jobs::list::JobFilter;
@@ -31,6 +31,9 @@ use crate::validate::query::{label, name, state as job_state};
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// What changed so long before the last event that a reader saw is told once more when it comes back: a change is stamped
+/// a moment before it is committed and seen.
+const OVERLAP_S: i64 = 10;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(job)).routes(routes!(all))
@@ -47,7 +50,7 @@ async fn job(
     PathJob(id): PathJob,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let seen: Option<i64> = header(&headers, &LAST_EVENT_ID)?.and_then(|text| text.parse().ok());
+    let seen = last_event_id(&headers)?;
     let source = match state.store.signal_source(principal.tenant, id).await? {
         SignalRead::Found(source) if principal.sees(&source.job) => *source,
         SignalRead::Forgotten if principal.sees_all() => return Ok(StatusCode::NO_CONTENT.into_response()),
@@ -67,9 +70,14 @@ fn sse(events: impl Stream<Item = Result<Event, Infallible>> + Send + 'static) -
     (headers, Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE))).into_response()
 }
 
-fn event(view: &SignalView) -> (String, Event) {
+/// The text of a signal, and the event that carries it.
+fn event(view: &SignalView, id: i64) -> (String, Event) {
     let body = serde_json::to_string(view).expect("plain data has a JSON form");
-    (body.clone(), Event::default().event("signal").id(view.version.to_string()).data(body))
+    (body.clone(), Event::default().event("signal").id(id.to_string()).data(body))
+}
+
+fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
+    Ok(header(headers, &LAST_EVENT_ID)?.and_then(|text| text.parse().ok()))
 }
 
 /// One reader of one job.
@@ -93,7 +101,7 @@ impl Follow {
             let current = self.source.job.version;
             let told = tell(&self.state.store, &self.principal, self.source.clone()).await.ok();
             if let Some(told) = told {
-                let (body, event) = event(&told.view);
+                let (body, event) = event(&told.view, told.view.version);
                 let known = match &self.sent {
                     None => false,
                     Some((version, None)) => *version == current,
@@ -141,13 +149,16 @@ struct StreamQuery {
 
 /// Follows all jobs that match: first their present signals, then each change.
 ///
-/// A stream tells states, not every step between: a reader that is slow, or was away, gets the newest.
-#[utoipa::path(get, path = "/stream", tag = "streams", params(StreamQuery),
+/// A stream tells states, not every step between: a reader that is slow, or was away, gets the newest. An event's id is the
+/// time of the change: who comes back with the last one is told only what has changed since, or shortly before.
+#[utoipa::path(get, path = "/stream", tag = "streams",
+    params(StreamQuery, ("Last-Event-ID" = Option<i64>, Header, description = "go on after this event")),
     responses((status = 200, content_type = "text/event-stream", body = SignalView)))]
 async fn all(
     State(state): State<AppState>,
     principal: Principal,
     Params(query): Params<StreamQuery>,
+    headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let filter = principal.narrow(JobFilter {
         queue: name("queue", &query.queue)?,
@@ -163,6 +174,7 @@ async fn all(
         state,
         principal,
         seen: HashMap::new(),
+        known: last_event_id(&headers)?.map(|last| Time::from_micros(last).plus_s(-OVERLAP_S)),
         waiting: Vec::new(),
         looked: false,
     };
@@ -178,6 +190,8 @@ struct Survey {
     changes: broadcast::Receiver<JobId>,
     /// The versions that were sent.
     seen: HashMap<JobId, i64>,
+    /// What changed before this the reader knows from an earlier stream.
+    known: Option<Time>,
     /// Jobs whose signal is to be sent, the next one last.
     waiting: Vec<JobId>,
     looked: bool,
@@ -218,6 +232,10 @@ impl Survey {
     async fn look(&mut self) {
         let page = self.state.store.list_jobs(self.principal.tenant, self.filter.clone(), None, STREAM_WINDOW).await;
         let Ok(page) = page else { return };
+        if let Some(known) = self.known.take() {
+            let earlier = page.jobs.iter().filter(|job| job.updated_at < known);
+            self.seen.extend(earlier.map(|job| (job.id, job.version)));
+        }
         let changed = page.jobs.iter().filter(|job| self.seen.get(&job.id) != Some(&job.version));
         self.waiting.extend(changed.map(|job| job.id));
         if self.seen.len() > 10 * STREAM_WINDOW {
@@ -234,8 +252,9 @@ impl Survey {
         if self.seen.insert(job, version) == Some(version) || !self.matches(&source) {
             return None;
         }
+        let changed_at = source.job.updated_at.micros();
         let told = tell(&self.state.store, &self.principal, *source).await.ok()?;
-        Some(event(&told.view).1)
+        Some(event(&told.view, changed_at).1)
     }
 
     fn matches(&self, source: &SignalSource) -> bool {
