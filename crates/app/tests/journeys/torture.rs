@@ -5,6 +5,7 @@
 
 mod disk;
 mod kills;
+mod load;
 mod network;
 mod nodes;
 mod power;
@@ -18,6 +19,8 @@ struct Plan {
     kills: usize,
     /// Power cuts to replay.
     cuts: usize,
+    /// Faults under a load at a set rate.
+    faults: usize,
 }
 
 impl Plan {
@@ -26,6 +29,7 @@ impl Plan {
             seed: setting("WINDLASS_TORTURE_SEED").unwrap_or(1),
             kills: setting("WINDLASS_TORTURE_KILLS").unwrap_or(20) as usize,
             cuts: setting("WINDLASS_TORTURE_CUTS").unwrap_or(2_000) as usize,
+            faults: setting("WINDLASS_TORTURE_FAULTS").unwrap_or(6) as usize,
         }
     }
 }

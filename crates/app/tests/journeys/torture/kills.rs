@@ -75,3 +75,8 @@ async fn x2_kills_and_freezes_in_mid_load_break_no_promise_on_sqlite() {
 async fn x2_kills_and_freezes_in_mid_load_break_no_promise_on_postgres() {
     campaign(Place::postgres().await, 2).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn x2_kills_and_freezes_in_mid_load_break_no_promise_on_three_nodes() {
+    campaign(Place::postgres().await, 3).await;
+}

@@ -21,6 +21,8 @@ const QUEUE: &str = "storm";
 const MADE: &str = "made";
 const TOPIC: &str = "weather";
 const PRODUCERS: usize = 3;
+/// Enough that a rate is offered while some wait for an answer.
+const PRODUCERS_AT_RATE: usize = 16;
 const WORKERS: usize = 3;
 const LEASE_S: i64 = 3;
 /// Jobs that may be open while producers go on: a storm is about faults, not about a backlog.
@@ -70,11 +72,20 @@ pub(super) struct Storm {
 impl Storm {
     /// On any number of nodes of one database.
     pub(super) async fn start(nodes: Vec<Client>) -> Self {
-        Self::with_batches(nodes, 1).await
+        Self::of(nodes, Pace::AsDone { batch: 1 }).await
     }
 
     /// With producers that put in so many jobs at once.
     pub(super) async fn with_batches(nodes: Vec<Client>, batch: u64) -> Self {
+        Self::of(nodes, Pace::AsDone { batch }).await
+    }
+
+    /// With so many jobs offered each second, whatever becomes of them.
+    pub(super) async fn at_rate(nodes: Vec<Client>, per_s: u32) -> Self {
+        Self::of(nodes, Pace::Every(Duration::from_secs(1) * PRODUCERS_AT_RATE as u32 / per_s)).await
+    }
+
+    async fn of(nodes: Vec<Client>, pace: Pace) -> Self {
         let witness = Witness::new(nodes[0].clone());
         let trigger = TriggerRequest {
             name: "storm".into(),
@@ -89,10 +100,10 @@ impl Storm {
         let (accepted, no_more) = (Arc::default(), CancellationToken::new());
         let (producers, workers) = (JoinSet::new(), Vec::new());
         let mut storm = Self { nodes, witness, accepted, no_more, producers, workers };
-        for number in 0..PRODUCERS {
+        for number in 0..pace.producers() {
             let producer = Producer {
                 number: number as u64,
-                batch,
+                pace,
                 client: storm.nodes[number % storm.nodes.len()].clone(),
                 witness: storm.witness.clone(),
                 accepted: storm.accepted.clone(),
@@ -127,7 +138,8 @@ impl Storm {
         self.add_worker(self.workers.len());
     }
 
-    fn done(&self) -> u64 {
+    /// Outcomes that the server has applied so far.
+    pub(super) fn done(&self) -> u64 {
         self.witness.applied() as u64
     }
 
@@ -135,6 +147,16 @@ impl Storm {
     pub(super) async fn more(&self, jobs: u64) {
         let wanted = self.done() + jobs;
         until(&format!("{jobs} more jobs are done"), async || (self.done() >= wanted).then_some(())).await;
+    }
+
+    /// Jobs that the server has taken on so far.
+    pub(super) fn accepted(&self) -> u64 {
+        self.accepted.load(Ordering::Relaxed)
+    }
+
+    /// Jobs that have not ended, as the server counts them.
+    pub(super) async fn open(&self) -> i64 {
+        open(&self.nodes[0], QUEUE).await
     }
 
     /// What was asked so far.
@@ -260,10 +282,27 @@ async fn handle(job: JobContext) -> Result<i64, HandlerError> {
     }
 }
 
+/// When the next job is put in.
+#[derive(Clone, Copy)]
+enum Pace {
+    /// When few are open, so many in one request. One alone goes with a key, so that it may be sent again.
+    AsDone { batch: u64 },
+    /// One for each producer whenever this has passed.
+    Every(Duration),
+}
+
+impl Pace {
+    fn producers(self) -> usize {
+        match self {
+            Self::AsDone { .. } => PRODUCERS,
+            Self::Every(_) => PRODUCERS_AT_RATE,
+        }
+    }
+}
+
 struct Producer {
     number: u64,
-    /// Jobs in one request. One alone goes with a key, so that it may be sent again.
-    batch: u64,
+    pace: Pace,
     client: Client,
     witness: Witness,
     accepted: Arc<AtomicU64>,
@@ -272,13 +311,22 @@ struct Producer {
 
 impl Producer {
     async fn run(self) {
-        for number in (self.number..).step_by(PRODUCERS) {
-            self.room().await;
+        let mut turns = match self.pace {
+            Pace::AsDone { .. } => None,
+            Pace::Every(wait) => Some(tokio::time::interval(wait)),
+        };
+        for number in (self.number..).step_by(self.pace.producers()) {
+            match &mut turns {
+                None => self.room().await,
+                Some(turns) => {
+                    turns.tick().await;
+                }
+            }
             if self.no_more.is_cancelled() {
                 return;
             }
-            if self.batch > 1 {
-                self.enqueue_many(number).await;
+            if let Pace::AsDone { batch: batch @ 2.. } = self.pace {
+                self.enqueue_many(number, batch).await;
                 self.publish(number).await;
                 continue;
             }
@@ -311,14 +359,14 @@ impl Producer {
         accepted.id
     }
 
-    async fn enqueue_many(&self, round: u64) {
-        let numbers = || round * self.batch..(round + 1) * self.batch;
+    async fn enqueue_many(&self, round: u64, batch: u64) {
+        let numbers = || round * batch..(round + 1) * batch;
         let requests = numbers().map(request).collect();
         let ids = self.client.enqueue_batch(requests).await.expect("nothing fails where nothing is broken");
         for (job, number) in ids.into_iter().zip(numbers()) {
             self.witness.tell(Event::Enqueued { job, max_attempts: Fate::of(number).max_attempts() });
         }
-        self.accepted.fetch_add(self.batch, Ordering::Relaxed);
+        self.accepted.fetch_add(batch, Ordering::Relaxed);
     }
 
     async fn call_off(&self, job: Uuid) {
