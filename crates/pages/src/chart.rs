@@ -191,6 +191,46 @@ pub(crate) fn meter(share: &f64, class: &str) -> Markup {
     ))
 }
 
+/// A stretch of time in which something was as it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    pub from: Timestamp,
+    pub until: Timestamp,
+    pub what: String,
+}
+
+/// Stretches side by side, oldest first; where there is none, nothing is known.
+pub(crate) fn strip(stretches: &[Stretch], from: Timestamp, until: Timestamp, label: &str) -> Markup {
+    let whole = until.duration_since(from).as_secs_f64().max(1.0);
+    let x = |at: Timestamp| at.duration_since(from).as_secs_f64().clamp(0.0, whole) / whole * 240.0;
+    let label = html::escape(label);
+    let mut svg = format!(
+        "<svg class=\"strip\" viewBox=\"0 0 240 14\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{label}; \
+         the table after it has the figures\"><rect class=\"unknown\" width=\"240\" height=\"14\" rx=\"2\"/>"
+    );
+    let mut table = format!(
+        "<table class=\"unseen\"><caption>{label}</caption><thead><tr><th>From (UTC)</th><th>Until (UTC)</th><th>What</th>\
+         </tr></thead><tbody>"
+    );
+    for stretch in stretches {
+        let (left, right) = (x(stretch.from), x(stretch.until));
+        let class = if stretch.what == "healthy" { "good" } else { "bad" };
+        let what = html::escape(&stretch.what).replace('_', " ");
+        let [since, till] = [stretch.from, stretch.until].map(|at| at.strftime("%Y-%m-%d %H:%M:%S"));
+        // What was short is still seen.
+        let width = (right - left).max(1.5);
+        let _ = write!(
+            svg,
+            "<rect class=\"{class}\" x=\"{:.1}\" width=\"{width:.1}\" height=\"14\"><title>{what}, {since} to {till} UTC\
+             </title></rect>",
+            left.min(240.0 - width)
+        );
+        let _ = write!(table, "<tr><td>{since}</td><td>{till}</td><td>{what}</td></tr>");
+    }
+    let _ = write!(svg, "</svg>{table}</tbody></table>");
+    Markup::new(svg)
+}
+
 /// The next figure that a scale ends well on.
 fn round_up(most: i64) -> i64 {
     let mut unit = 1;
@@ -220,6 +260,17 @@ mod tests {
         for most in [1, 2, 3, 5, 9, 11, 99, 101, 12_345] {
             assert!(round_up(most) >= most && round_up(most) <= most * 3, "{most}");
         }
+    }
+
+    #[test]
+    fn a_strip_shows_what_was_short_and_tells_it_in_words() {
+        let at = |s: i64| Timestamp::from_second(s).unwrap();
+        let ill = Stretch { from: at(86_399), until: at(86_400), what: "probe_failed".into() };
+        let well = Stretch { from: at(43_200), until: at(86_399), what: "healthy".into() };
+        let strip = strip(&[well, ill], at(0), at(86_400), "Health of <x>").to_string();
+        assert!(strip.contains("<rect class=\"good\" x=\"120.0\" width=\"120.0\""), "{strip}");
+        assert!(strip.contains("<rect class=\"bad\" x=\"238.5\" width=\"1.5\""), "{strip}");
+        assert!(strip.contains("<td>probe failed</td>") && !strip.contains("<x>"), "{strip}");
     }
 
     #[test]

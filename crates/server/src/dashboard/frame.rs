@@ -56,6 +56,7 @@ impl Viewer {
                 manage_dead_letters: self.has(Right::ManageDeadLetters),
                 manage_triggers: self.has(Right::ManageTriggers),
                 manage_tokens: self.has(Right::ManageTokens),
+                manage_runtimes: self.has(Right::ManageRuntimes),
             },
             dead_letters: dead_letters.map(|count| (count.count, count.capped)),
             now: view::time(state.store.clock().now()),

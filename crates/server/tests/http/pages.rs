@@ -10,16 +10,18 @@ use crate::api::{Answer, Api, request};
 pub(crate) const POLYGLOT: &str = "jaVasCript:/*-/*`/*'/*\"/**/(onerror=alert(1) )//</stYle/</titLe/</teXtarEa/</scRipt/--!><sVg/oNload=alert(2)//>{{7*7}}";
 
 /// Every page that stands for itself.
-const PAGES: [&str; 13] = [
+const PAGES: [&str; 15] = [
     "/",
     "/jobs",
     "/queues",
+    "/pools",
     "/workers",
     "/subjects",
     "/failures",
     "/dead-letters",
     "/triggers",
     "/deliveries",
+    "/runtimes",
     "/signals",
     "/history",
     "/tokens",
@@ -55,7 +57,16 @@ async fn every_page_of_an_empty_and_of_a_busy_server_is_whole_and_has_a_strict_p
         let trigger = json!({"name": "nightly", "source": "cron", "filter": {"schedule": "0 3 * * *"},
                              "target": {"job": {"queue": "reports", "kind": "nightly"}}});
         assert_eq!(api.post("/api/v1/triggers", trigger).await.status, 201);
+        let runtime = json!({"image": "nginx:1.29.0", "command": ["nginx"], "env": {"TOKEN": "s3cret"}});
+        assert_eq!(api.put("/api/v1/runtimes/web", runtime).await.status, 200);
+        let members = json!([{"affinity": "llama", "runtime": "web"}]);
+        assert_eq!(api.put("/api/v1/pools/gpu", json!({"slots": 1, "members": members})).await.status, 200);
+        for (queue, affinity) in [("gpu", "llama"), ("plain", "mistral"), ("plain", "phi")] {
+            let job = json!({"queue": queue, "kind": "ask", "affinity": affinity});
+            assert_eq!(api.post("/api/v1/jobs", job).await.status, 202);
+        }
         let more = [
+            "/runtimes/web",
             "/jobs?state=failed&queue=&text=",
             "/dead-letters?resolved=true",
             "/deliveries?state=failed",
@@ -84,6 +95,11 @@ async fn every_page_of_an_empty_and_of_a_busy_server_is_whole_and_has_a_strict_p
         assert!(page.contains("BOOM") && page.contains("/replay\""), "{page}");
         let page = html(&api.get("/triggers").await);
         assert_eq!(page.matches("data-show=\"time\"").count(), 5, "the next five fires: {page}");
+        let page = html(&api.get("/runtimes/web").await);
+        assert!(page.contains("nginx:1.29.0") && page.contains("TOKEN") && !page.contains("s3cret"), "{page}");
+        let page = html(&api.get("/pools").await);
+        let next = |affinity: &str| page.contains(&format!("<dd class=\"next-swap\"><strong>{affinity}</strong>"));
+        assert!(next("llama") && next("mistral") && !next("phi"), "the oldest of each queue has its turn: {page}");
         let page = html(&api.get("/").await);
         assert!(page.contains("1 dead letter waits"), "{page}");
         assert!(page.contains("no worker serves it") && page.contains("windlass work --queue nobody"), "{page}");
@@ -110,9 +126,13 @@ async fn what_is_in_a_job_is_shown_and_never_runs() {
         assert_eq!(put.status, 200, "{:?}", put.body);
         let paused = api.post("/api/v1/queues/q/pause", json!({"reason": POLYGLOT})).await;
         assert_eq!(paused.status, 200, "{:?}", paused.body);
+        let runtime = json!({"image": "busybox:1", "command": [POLYGLOT]});
+        assert_eq!(api.put("/api/v1/runtimes/web", runtime).await.status, 200);
+        let members = json!([{"affinity": text, "runtime": "web"}]);
+        assert_eq!(api.put("/api/v1/pools/gpu", json!({"slots": 1, "members": members})).await.status, 200);
         let look = async || {
             let encoded: String = text.bytes().map(|byte| format!("%{byte:02X}")).collect();
-            let more = [format!("/jobs/{job}"), format!("/jobs?tag={encoded}")];
+            let more = [format!("/jobs/{job}"), format!("/jobs?tag={encoded}"), "/runtimes/web".to_owned()];
             for path in PAGES.map(str::to_owned).into_iter().chain(more) {
                 let page = html(&api.get(&path).await).to_ascii_lowercase();
                 for live in ["<svg/onload", "</script/", "<script>", "javascript:/*-/*`/*'", "href=\"javascript"] {
@@ -144,6 +164,15 @@ async fn a_reader_sees_no_control_that_is_not_its_own_and_nothing_beyond_its_rig
     assert!(page.contains("but not what is in it"));
     assert!(!html(&viewer.get("/queues").await).contains("Pause"));
     assert!(!html(&viewer.get("/jobs").await).contains("type=\"checkbox\""));
+    assert_eq!(admin.put("/api/v1/runtimes/web", json!({"image": "nginx:1.29.0"})).await.status, 200);
+    let members = json!([{"affinity": "llama", "runtime": "web"}]);
+    assert_eq!(admin.put("/api/v1/pools/gpu", json!({"slots": 1, "members": members})).await.status, 200);
+    for path in ["/runtimes", "/runtimes/web", "/pools"] {
+        assert!(html(&admin.get(path).await).contains("data-call"), "{path}");
+        assert!(!html(&operator.get(path).await).contains("data-call"), "{path}: runtimes have a right of their own");
+    }
+    assert!(html(&operator.get("/runtimes/web").await).contains("aria-labelledby=\"logs\""));
+    assert!(!html(&viewer.get("/runtimes/web").await).contains("aria-labelledby=\"logs\""), "logs have a right of their own");
     // Somebody else's job is no job, and what it may not open is not in its menu.
     assert_eq!(producer.get(&format!("/jobs/{job}")).await.status, 404);
     let page = html(&producer.get("/jobs").await);
