@@ -70,6 +70,12 @@ def a_failing_group_gets_its_cause_and_is_replayed(driver):
             server.settle(worker, server.claim(worker), "fail", error=error)
         group = wait_for("the group", lambda: [g for g in server.get("failures")["items"] if g["signature_id"] and g["count"] == 4])[0]
         browser.open(f"{server.url}/failures")
+        # What stays in sight at the end of a row covers none of it.
+        assert browser.run(
+            "const cells = [...document.querySelectorAll('tr[id^=group] > *:not(.actions)')];"
+            "return cells.every((cell) => { const { right, top, height } = cell.getBoundingClientRect();"
+            "return cell.contains(document.elementFromPoint(right - 4, top + height / 2)); })"
+        )
         browser.click(f'[data-open="cause-{group["group_id"]}"]')
         dialog = f'#cause-{group["group_id"]}'
         browser.type(f'{dialog} [name="outcome.likely_cause"]', "the registry is full")
@@ -107,5 +113,13 @@ def a_delivery_is_sent_again(driver):
         browser.open(f"{server.url}/deliveries")
         browser.click(f"#delivery-{delivery} form button")
         wait_for("the receiver to have it again", lambda: len(received) > before)
+        # Every attempt has its line, and the page of one can send it once more.
+        browser.click(f"#delivery-{delivery} td a")
+        browser.shows("attempt 2")
+        browser.shows("answered 204")
+        browser.shows('"job.canceled"')
+        browser.click("#redeliver")
+        wait_for("the receiver to have it once more", lambda: len(received) > before + 1)
+        browser.shows("attempt 3")
     receiver.shutdown()
     receiver.server_close()

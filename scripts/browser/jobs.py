@@ -1,5 +1,7 @@
 """Jobs and queues: what is clicked, and what it must have done."""
 
+from pathlib import Path
+
 from browser.server import Server
 from browser.webdriver import Browser, wait_for
 
@@ -124,6 +126,55 @@ def many_jobs_are_canceled_by_number_unless_undone(driver):
         wait_for("all to be canceled", lambda: waiting() == 0)
         browser.shows("60 canceled")
         assert server.get("queues/other")["counts"]["queued"] == 1
+
+
+def many_failed_jobs_are_retried_or_their_letters_replayed(driver):
+    with Server() as server, Browser(driver) as browser:
+        worker = server.worker("broken", name="breaker")
+        for _ in range(6):
+            server.job("broken", "scan", max_attempts=1)
+            error = {"code": "BOOM", "message": "it broke", "retryable": False}
+            server.settle(worker, server.claim(worker), "fail", error=error)
+        failed = [job["id"] for job in server.get("jobs?state=failed")["items"]]
+        browser.open(f"{server.url}/jobs?state=failed")
+        for job in failed[:2]:
+            browser.click(f"#job-{job} input")
+        browser.click('[data-bulk="retry"]')
+        browser.type("#sure-number", "2")
+        browser.click("#sure-yes")
+        browser.shows("2 retried")
+        parents = {server.get(f"jobs/{server.claim(worker)['id']}")["parent"] for _ in range(2)}
+        assert parents == set(failed[:2]), parents
+        # The others' letters, by all that match: what was retried leaves a letter too, but its job runs again.
+        browser.click("#pick-all")
+        browser.click("#bulk-matching")
+        browser.shows("6 match and are chosen")
+        unresolved = server.get("dead-letters/count?resolved=false")["count"]
+        browser.click('[data-bulk="replay"]')
+        browser.type("#sure-number", "6")
+        browser.click("#sure-yes")
+        wait_for("no letter to be left", lambda: server.get("dead-letters/count?resolved=false")["count"] == 0)
+        browser.shows(f"{unresolved} replayed")
+        again = [server.claim(worker) for _ in range(unresolved)]
+        assert {job["kind"] for job in again} == {"scan"} and len({job["id"] for job in again}) == unresolved
+
+
+def the_log_of_a_job_is_followed_while_it_runs_and_kept_after(driver):
+    with Server() as server, Browser(driver) as browser:
+        job = server.job("slow")
+        gate = Path(server.folder.name) / "gate"
+        script = f"echo 'one <b>bold</b>' >&2; while [ ! -e {gate} ]; do sleep 0.1; done; echo two >&2; sleep 3; echo three >&2"
+        with server.work("slow", script):
+            browser.open(f"{server.url}/jobs/{job}")
+            browser.run("window.mark = 1")
+            wait_for("the first line", lambda: browser.has("#live-log") and browser.text("#live-log") == "one <b>bold</b>")
+            assert server.get(f"jobs/{job}")["state"] == "working"
+            gate.touch()
+            wait_for("the second line", lambda: browser.text("#live-log").endswith("two"))
+            assert server.get(f"jobs/{job}")["state"] == "working"
+            wait_for("the end", lambda: server.get(f"jobs/{job}")["state"] == "succeeded")
+        wait_for("the kept log", lambda: browser.has("#kept-log") and browser.text("#kept-log").split("\n")[-1] == "three")
+        assert browser.run("return window.mark") == 1
 
 
 def filters_views_palette_and_keys(driver):

@@ -76,9 +76,10 @@ def a_runtime_is_started_followed_patched_restarted_stopped_and_removed(driver):
         second = web()["container_id"]
         assert second != first and running() == [second]
         wait_for("the log of the new container", lambda: log().startswith("count 1\n"))
+        before = web()["started_at"]
         browser.click("#restart")
         browser.click("#sure-yes")
-        wait_for("another start", lambda: web()["status"] == "running" and ended() and running() and web()["container_id"] != second)
+        wait_for("another start", lambda: web()["status"] == "running" and ended() and running() and web()["started_at"] > before)
         browser.click("#stop")
         browser.click("#sure-yes")
         wait_for("the stop", lambda: web()["status"] == "stopped" and not running())

@@ -64,6 +64,11 @@ def times_are_local_with_utc_beside_and_the_page_tells_its_own_first_signal(driv
         assert any(f"{(hour + ahead) % 24:02}:" in shown for ahead in (1, 2)), (shown, utc)
         told = lambda: [item for item in server.get("ttfs/slo")["items"] if item["surface"] == "ui"]
         wait_for("the page's own first signal", told)
+        # One late signal in two is ten times what may be late.
+        late = {"job_id": job, "surface": "ui", "event_type": "signal.rendered", "ttfs_ms": 9000, "cache_hit": False}
+        server.post("ttfs/events", {"events": [late]})
+        browser.open(f"{server.url}/")
+        wait_for("the burn", lambda: "burn 10.0×" in browser.text("#burn"))
 
 
 def nothing_that_came_from_a_user_runs(driver):

@@ -149,7 +149,9 @@ pub(crate) fn readings(readings: &[Reading], targets: [i64; 2]) -> Markup {
         let _ = write!(table, "<tr><td>{hour}</td><td>{p50} ms</td><td>{p95} ms</td></tr>");
         let _ = write!(
             svg,
-            "<circle class=\"late\" cx=\"{x:.1}\" cy=\"{:.1}\" r=\"2.5\"><title>{hour} UTC: p50 {p50} ms, p95 {p95} ms</title></circle>",
+            "<circle class=\"middle\" cx=\"{x:.1}\" cy=\"{:.1}\" r=\"2\"/><circle class=\"late\" cx=\"{x:.1}\" cy=\"{:.1}\" r=\"2.5\">\
+             <title>{hour} UTC: p50 {p50} ms, p95 {p95} ms</title></circle>",
+            plot - high(*p50),
             plot - high(*p95)
         );
     }

@@ -7,7 +7,12 @@ const ESCAPES = /\x1b\[[0-9;?]*[ -/]*[@-~]/g;
 
 export function start() {
   look();
+  tails();
   document.addEventListener("windlass:fresh", look);
+  document.addEventListener("windlass:fresh", tails);
+  document.addEventListener("scroll", ({ target }) => {
+    if (target instanceof Element && target.matches("[data-tail]")) (isAtEnd(target) ? readers.delete(target) : readers.add(target));
+  }, true);
   document.addEventListener("windlass:live", (event) => {
     resting = !event.detail;
     if (resting) leave(); else look();
@@ -43,22 +48,30 @@ async function follow(place) {
       const problem = await answer.json().catch(() => null);
       return void tell(problem?.detail ?? "It cannot be read.");
     }
-    tell("followed");
+    tell("as it is written");
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     for (;;) {
       const { value, done } = await reader.read();
       if (done) break;
       append(text, value.replace(ESCAPES, ""));
     }
-    tell("ended");
+    tell("to its end");
   } catch {
     if (!mine.signal.aborted) tell("broken off");
   }
 }
 
-// Whoever reads further up is not carried off to the end.
+const isAtEnd = (text) => text.scrollHeight - text.scrollTop - text.clientHeight < 8;
+
+// Text whose end the page itself keeps fresh. Whoever reads further up, here or below, is not carried off to the end.
+const readers = new WeakSet();
+
+function tails() {
+  for (const text of document.querySelectorAll("[data-tail]")) if (!readers.has(text)) text.scrollTop = text.scrollHeight;
+}
+
 function append(text, more) {
-  const atEnd = text.scrollHeight - text.scrollTop - text.clientHeight < 8;
+  const atEnd = isAtEnd(text);
   text.append(more);
   if (text.textContent.length > MOST) text.textContent = text.textContent.slice(-MOST / 2);
   text.normalize();

@@ -88,6 +88,7 @@ const ROUTES: &[Route] = &[
     tenant("GET", "/dead-letters", &[ReadPayloads]),
     tenant("GET", "/triggers", &[Read]),
     tenant("GET", "/deliveries", &[Read]),
+    tenant("GET", "/deliveries/{id}", &[Read]),
     tenant("GET", "/runtimes", &[Read]),
     tenant("GET", "/runtimes/{name}", &[Read]),
     tenant("GET", "/signals", &[Read]),

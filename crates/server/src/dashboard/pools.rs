@@ -18,7 +18,6 @@ use wire::PoolView;
 use super::frame::Viewer;
 use super::{PageParams, shown};
 use crate::error::ApiError;
-use crate::extract::Params;
 use crate::http::v1;
 use crate::state::AppState;
 use crate::validate::query::PageQuery;
@@ -37,8 +36,7 @@ async fn page(
     PageParams(query): PageParams<PageQuery>,
 ) -> Result<Response, ApiError> {
     let principal = &viewer.principal;
-    let frame = viewer.frame(&state, Place::Pools, "Affinity and pools").await?;
-    let page = v1::pools::list(State(state.clone()), principal.clone(), Params(query)).await?.0;
+    let (frame, page) = viewer.listing(&state, Place::Pools, v1::pools::list, query).await?;
     let now = state.store.clock().now();
     let mut by_queue: BTreeMap<Name, Vec<AffinityLane>> = BTreeMap::new();
     for lane in state.store.affinity_lanes(principal.tenant).await? {

@@ -30,8 +30,7 @@ async fn page(
     viewer: Viewer,
     PageParams(query): PageParams<PageQuery>,
 ) -> Result<Response, ApiError> {
-    let frame = viewer.frame(&state, Place::Runtimes, "Runtimes").await?;
-    let page = v1::runtimes::list(State(state.clone()), viewer.principal.clone(), Params(query)).await?.0;
+    let (frame, page) = viewer.listing(&state, Place::Runtimes, v1::runtimes::list, query).await?;
     let mut runtimes = Vec::with_capacity(page.items.len());
     for view in page.items {
         // One that was deleted since has no past to show.
@@ -57,7 +56,7 @@ async fn one(
     let past = past(&state, &viewer, name.clone()).await?;
     let operations =
         v1::runtimes::operations(State(state.clone()), principal.clone(), of(), Params(query)).await?.0;
-    let frame = viewer.frame(&state, Place::Runtimes, &view.name).await?;
+    let frame = viewer.frame_of(&state, Place::Runtimes, &view.name).await?;
     Ok(shown(&RuntimePage { frame, runtime: Watched { view, past }, operations }))
 }
 

@@ -65,6 +65,10 @@ async fn every_page_of_an_empty_and_of_a_busy_server_is_whole_and_has_a_strict_p
             let job = json!({"queue": queue, "kind": "ask", "affinity": affinity});
             assert_eq!(api.post("/api/v1/jobs", job).await.status, 202);
         }
+        let hooked = json!({"queue": "hooked", "kind": "k", "webhook": {"url": "https://example.com/hook"}});
+        let hooked = api.post("/api/v1/jobs", hooked).await.json()["id"].as_str().unwrap().to_owned();
+        assert_eq!(api.post(&format!("/api/v1/jobs/{hooked}/cancel"), json!({})).await.status, 200);
+        let delivery = api.get("/api/v1/deliveries").await.json()["items"][0]["id"].as_str().unwrap().to_owned();
         let more = [
             "/runtimes/web",
             "/jobs?state=failed&queue=&text=",
@@ -72,7 +76,12 @@ async fn every_page_of_an_empty_and_of_a_busy_server_is_whole_and_has_a_strict_p
             "/deliveries?state=failed",
             "/subjects/web-01",
         ];
-        let ids = [format!("/jobs/{job}"), format!("/jobs/{waiting}"), format!("/dead-letters?job_id={job}")];
+        let ids = [
+            format!("/jobs/{job}"),
+            format!("/jobs/{waiting}"),
+            format!("/dead-letters?job_id={job}"),
+            format!("/deliveries/{delivery}"),
+        ];
         for path in PAGES.into_iter().chain(more).chain(ids.iter().map(String::as_str)) {
             let answer = api.get(path).await;
             let page = html(&answer);
@@ -171,13 +180,33 @@ async fn a_reader_sees_no_control_that_is_not_its_own_and_nothing_beyond_its_rig
         assert!(html(&admin.get(path).await).contains("data-call"), "{path}");
         assert!(!html(&operator.get(path).await).contains("data-call"), "{path}: runtimes have a right of their own");
     }
-    assert!(html(&operator.get("/runtimes/web").await).contains("aria-labelledby=\"logs\""));
+    let reader = api.caller(json!({"name": "l", "role": "viewer", "rights": ["read_logs"]})).await;
+    assert!(html(&reader.get("/runtimes/web").await).contains("aria-labelledby=\"logs\""));
     assert!(!html(&viewer.get("/runtimes/web").await).contains("aria-labelledby=\"logs\""), "logs have a right of their own");
     // Somebody else's job is no job, and what it may not open is not in its menu.
     assert_eq!(producer.get(&format!("/jobs/{job}")).await.status, 404);
     let page = html(&producer.get("/jobs").await);
     assert!(!page.contains(&job) && !page.contains(">Queues"), "{page}");
     assert_eq!(producer.get("/queues").await.status, 403);
+}
+
+#[tokio::test]
+async fn t10_slots_that_were_missed_are_told_beside_the_next_five() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let trigger = json!({"name": "hourly", "source": "cron", "filter": {"schedule": "0 * * * *"},
+                             "target": {"job": {"queue": "reports", "kind": "hourly"}}});
+        assert_eq!(api.post("/api/v1/triggers", trigger).await.status, 201);
+        assert!(!html(&api.get("/triggers").await).contains("missed, noticed"));
+        api.db.pass_ms(2 * 24 * 3_600_000 + 90_000).await;
+        // One of them may just be on time; the others are what a policy of `skip` leaves out.
+        api.db.store.fire_schedules().await.unwrap();
+        let page = html(&api.get("/triggers").await);
+        let missed = api.get("/api/v1/triggers").await.json()["items"][0]["missed"].as_i64().unwrap();
+        assert!((46..=49).contains(&missed), "{missed}");
+        assert!(page.contains(&format!("{missed} slots missed, noticed")), "{page}");
+    })
+    .await;
 }
 
 #[tokio::test]
