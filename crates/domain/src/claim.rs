@@ -75,7 +75,8 @@ pub struct NextSwap {
 
 /// What whoever looks on is told of the rule above: which affinity that nobody holds has its turn next, and by when.
 pub fn next_swap(heads: &[LaneHead], held: &[Label], now: Time) -> Option<NextSwap> {
-    let others = heads.iter().filter_map(|head| Some((head, head.affinity.as_ref().filter(|own| !held.contains(own))?)));
+    let others =
+        heads.iter().filter_map(|head| Some((head, head.affinity.as_ref().filter(|own| !held.contains(own))?)));
     let (next, affinity) = others.min_by_key(|(head, _)| (Reverse(head.priority), head.waiting_since))?;
     let fitting = heads.iter().filter(|head| head.affinity.as_ref().is_none_or(|own| held.contains(own)));
     let by = match fitting.map(|head| head.priority).max() {

@@ -44,7 +44,10 @@ impl DeliveryPage {
         let (delivery, root) = (&self.delivery.delivery, &self.frame.root);
         let text = |text: &str| Markup::new(html::escape(text));
         let mut facts = vec![
-            ("To", Markup::new(format!("{} <code>{}</code>", html::escape(&delivery.method), html::escape(&delivery.url)))),
+            (
+                "To",
+                Markup::new(format!("{} <code>{}</code>", html::escape(&delivery.method), html::escape(&delivery.url))),
+            ),
             ("Attempts", Markup::new(format!("{} of {}", delivery.attempt, delivery.max_attempts))),
             ("Message id", Markup::new(format!("<code>{}</code>", html::escape(&delivery.message_id)))),
             ("Created", html::time(&delivery.created_at)),
@@ -57,7 +60,10 @@ impl DeliveryPage {
             ("Job", Markup::new(link))
         }));
         facts.extend(delivery.trigger_id.map(|trigger| {
-            ("Trigger", Markup::new(format!("<a href=\"{root}triggers#trigger-{trigger}\">{}</a>", html::short(&trigger))))
+            (
+                "Trigger",
+                Markup::new(format!("<a href=\"{root}triggers#trigger-{trigger}\">{}</a>", html::short(&trigger))),
+            )
         }));
         facts.extend(delivery.event_id.map(|event| ("Event", text(&event.to_string()))));
         facts

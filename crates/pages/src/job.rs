@@ -120,7 +120,11 @@ impl JobPage {
         }
         facts.push(("Made by", text(&job.principal)));
         facts.extend(job.triggered_by.as_ref().filter(|by| *by != "api").map(|by| ("Triggered by", text(by))));
-        facts.extend(job.worker.as_ref().map(|worker| ("Worker", Markup::new(format!("<code title=\"{worker}\">{}</code>", html::short(worker))))));
+        facts.extend(
+            job.worker.as_ref().map(|worker| {
+                ("Worker", Markup::new(format!("<code title=\"{worker}\">{}</code>", html::short(worker))))
+            }),
+        );
         facts.extend(job.parent.as_ref().map(|parent| ("Retry of", linked(parent))));
         facts.extend(job.retried_as.as_ref().map(|again| ("Retried as", linked(again))));
         facts.extend(job.webhook_url.as_ref().map(|url| ("Webhook", text(url))));

@@ -101,7 +101,9 @@ fn state(member: &MemberView) -> Markup {
 
 /// The clock that runs until the rule stops sparing the swap.
 fn clock(waited_s: Option<f64>, bound_s: &i64) -> Markup {
-    let Some(waited) = waited_s else { return Markup::new("<span class=\"muted\">nothing is passed over</span>".into()) };
+    let Some(waited) = waited_s else {
+        return Markup::new("<span class=\"muted\">nothing is passed over</span>".into());
+    };
     let bound = *bound_s as f64;
     let class = if waited > bound { "late" } else { "progress" };
     let meter = chart::meter(&(waited / bound.max(1.0)), class);

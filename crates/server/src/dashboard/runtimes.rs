@@ -54,8 +54,7 @@ async fn one(
     let of = || PathRuntime(name.clone());
     let view = v1::runtimes::get(State(state.clone()), principal.clone(), of()).await?.0;
     let past = past(&state, &viewer, name.clone()).await?;
-    let operations =
-        v1::runtimes::operations(State(state.clone()), principal.clone(), of(), Params(query)).await?.0;
+    let operations = v1::runtimes::operations(State(state.clone()), principal.clone(), of(), Params(query)).await?.0;
     let frame = viewer.frame_of(&state, Place::Runtimes, &view.name).await?;
     Ok(shown(&RuntimePage { frame, runtime: Watched { view, past }, operations }))
 }
@@ -63,7 +62,6 @@ async fn one(
 /// The newest changes of a runtime's health.
 async fn past(state: &AppState, viewer: &Viewer, name: RuntimeName) -> Result<Vec<RuntimeHealth>, ApiError> {
     let some = Params(PageQuery { limit: Some(HEALTH_STRIP.to_string()), cursor: None });
-    let health =
-        v1::runtimes::health(State(state.clone()), viewer.principal.clone(), PathRuntime(name), some).await?.0;
+    let health = v1::runtimes::health(State(state.clone()), viewer.principal.clone(), PathRuntime(name), some).await?.0;
     Ok(health.items)
 }

@@ -182,7 +182,10 @@ async fn a_reader_sees_no_control_that_is_not_its_own_and_nothing_beyond_its_rig
     }
     let reader = api.caller(json!({"name": "l", "role": "viewer", "rights": ["read_logs"]})).await;
     assert!(html(&reader.get("/runtimes/web").await).contains("aria-labelledby=\"logs\""));
-    assert!(!html(&viewer.get("/runtimes/web").await).contains("aria-labelledby=\"logs\""), "logs have a right of their own");
+    assert!(
+        !html(&viewer.get("/runtimes/web").await).contains("aria-labelledby=\"logs\""),
+        "logs have a right of their own"
+    );
     // Somebody else's job is no job, and what it may not open is not in its menu.
     assert_eq!(producer.get(&format!("/jobs/{job}")).await.status, 404);
     let page = html(&producer.get("/jobs").await);

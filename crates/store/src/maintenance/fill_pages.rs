@@ -121,7 +121,8 @@ struct FillBeside;
 
 const TAGS: Sql = Sql::both(&["insert into job_tags (tenant, tag, job)
      select tenant, 'nightly', id from ended where tenant = $1 and run is not null"]);
-const LETTERS: Sql = Sql::both(&["insert into dead_letters (id, tenant, event_id, source, op, job, queue, kind, error_code,
+const LETTERS: Sql =
+    Sql::both(&["insert into dead_letters (id, tenant, event_id, source, op, job, queue, kind, error_code,
          payload, depth, attempts, attempt_count, first_attempt_at, last_attempt_at, last_error, created_at)
      select id, tenant, id, 'job', 'failed', id, 'queue-0', 'kind-0', error_code, payload, 0, '[]', 1, finished_at,
          finished_at, error, finished_at
@@ -135,8 +136,10 @@ const DELIVERIES: Sql = Sql::both(&["insert into deliveries (id, tenant, endpoin
          'https://example.com/hook', 'POST', '{}', '[]', '{}', 10000, '{}', 12, 'delivered', 1, 11, 204, finished_at,
          finished_at, finished_at
      from ended where tenant = $1 and run is not null"]);
-const TIMELINE: Sql = Sql::both(&["insert into timeline (tenant, at, event, subject, job, actor)
-     select tenant, finished_at, 'finished', subject, id, 'bench' from ended where tenant = $1 and subject is not null"]);
+const TIMELINE: Sql = Sql::both(&[
+    "insert into timeline (tenant, at, event, subject, job, actor)
+     select tenant, finished_at, 'finished', subject, id, 'bench' from ended where tenant = $1 and subject is not null",
+]);
 // A server that has had these jobs for a while has been looked through; one that was filled at once has not.
 const ANALYZE: Sql = Sql::new(&["select 1"], "analyze");
 

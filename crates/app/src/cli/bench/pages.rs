@@ -70,16 +70,19 @@ async fn furnish(server: &mut Connection) -> anyhow::Result<()> {
         put("PUT", format!("processes/{process}"), process_spec).await?;
     }
     for number in 0..SUBJECTS {
-        put("PUT", format!("subjects/machine-{number}"), json!({"kind": "machine", "facts": {"os": "debian12"}})).await?;
+        put("PUT", format!("subjects/machine-{number}"), json!({"kind": "machine", "facts": {"os": "debian12"}}))
+            .await?;
     }
     for number in 0..WORKERS {
         let queue = format!("queue-{}", number % 10);
-        put("POST", "workers".into(), json!({"name": format!("worker-{number}"), "queues": [queue], "lease_s": 3600})).await?;
+        put("POST", "workers".into(), json!({"name": format!("worker-{number}"), "queues": [queue], "lease_s": 3600}))
+            .await?;
     }
     for number in 0..TRIGGERS {
         let target = json!({"job": {"queue": "reports", "kind": "nightly"}});
         let filter = json!({"schedule": "0 3 1 1 *"});
-        let trigger = json!({"name": format!("trigger-{number}"), "source": "cron", "filter": filter, "target": target});
+        let trigger =
+            json!({"name": format!("trigger-{number}"), "source": "cron", "filter": filter, "target": target});
         put("POST", "triggers".into(), trigger).await?;
     }
     for number in 1..=RUNTIMES {
@@ -103,12 +106,39 @@ async fn pages(server: &mut Connection) -> anyhow::Result<Vec<(String, String)>>
     let cursor = find("/api/v1/jobs?limit=500", "next_cursor").await?;
     let delivery = find("/api/v1/deliveries?limit=1", "id").await?;
     let whole = [
-        "/", "/queues", "/pools", "/workers", "/subjects", "/subjects/machine-10", "/failures", "/dead-letters",
-        "/dead-letters?queue=queue-0", "/dead-letters?resolved=true", "/triggers", "/deliveries", "/deliveries?state=failed",
-        "/runtimes", "/runtimes/runtime-1", "/signals", "/history", "/tokens", "/system", "/jobs", "/jobs?state=queued",
-        "/jobs?state=failed", "/jobs?state=canceled", "/jobs?queue=queue-3", "/jobs?queue=queue-3&state=succeeded",
-        "/jobs?queue=queue-3&kind=kind-1&state=failed", "/jobs?queue=queue-0&affinity=model-3", "/jobs?subject=machine-10",
-        "/jobs?run=run-7", "/jobs?tag=nightly", "/jobs?text=kind-1", "/jobs?text=BOOM", "/jobs?text=nowhere",
+        "/",
+        "/queues",
+        "/pools",
+        "/workers",
+        "/subjects",
+        "/subjects/machine-10",
+        "/failures",
+        "/dead-letters",
+        "/dead-letters?queue=queue-0",
+        "/dead-letters?resolved=true",
+        "/triggers",
+        "/deliveries",
+        "/deliveries?state=failed",
+        "/runtimes",
+        "/runtimes/runtime-1",
+        "/signals",
+        "/history",
+        "/tokens",
+        "/system",
+        "/jobs",
+        "/jobs?state=queued",
+        "/jobs?state=failed",
+        "/jobs?state=canceled",
+        "/jobs?queue=queue-3",
+        "/jobs?queue=queue-3&state=succeeded",
+        "/jobs?queue=queue-3&kind=kind-1&state=failed",
+        "/jobs?queue=queue-0&affinity=model-3",
+        "/jobs?subject=machine-10",
+        "/jobs?run=run-7",
+        "/jobs?tag=nightly",
+        "/jobs?text=kind-1",
+        "/jobs?text=BOOM",
+        "/jobs?text=nowhere",
     ];
     let mut pages: Vec<(String, String)> = whole.iter().map(|path| (path.to_string(), path.to_string())).collect();
     pages.push(("/jobs, an old page".into(), format!("/jobs?cursor={cursor}")));
