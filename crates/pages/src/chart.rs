@@ -88,7 +88,7 @@ pub(crate) fn throughput(points: &[Point]) -> Markup {
 /// The figures of a chart for those who cannot see it; minutes in which nothing happened are left out.
 fn table(points: &[Point]) -> String {
     let mut table = String::from(
-        "<table class=\"unseen\"><caption>Jobs per minute</caption><thead><tr><th>Minute (UTC)</th><th>Enqueued</th>\
+        "<div class=\"unseen\"><table><caption>Jobs per minute</caption><thead><tr><th>Minute (UTC)</th><th>Enqueued</th>\
          <th>Succeeded</th><th>Failed</th></tr></thead><tbody>",
     );
     for point in points.iter().filter(|point| point.enqueued + point.succeeded + point.failed > 0) {
@@ -101,7 +101,7 @@ fn table(points: &[Point]) -> String {
             point.failed
         );
     }
-    table.push_str("</tbody></table>");
+    table.push_str("</tbody></table></div>");
     table
 }
 
@@ -136,7 +136,7 @@ pub(crate) fn readings(readings: &[Reading], targets: [i64; 2]) -> Markup {
         );
     }
     let mut table = String::from(
-        "<table class=\"unseen\"><caption>Time to first signal by hour</caption><thead><tr><th>Hour (UTC)</th><th>p50</th>\
+        "<div class=\"unseen\"><table><caption>Time to first signal by hour</caption><thead><tr><th>Hour (UTC)</th><th>p50</th>\
          <th>p95</th></tr></thead><tbody>",
     );
     let (mut middle, mut late) = (String::new(), String::new());
@@ -157,7 +157,7 @@ pub(crate) fn readings(readings: &[Reading], targets: [i64; 2]) -> Markup {
     }
     let _ = write!(
         svg,
-        "<path class=\"in\" d=\"{middle}\"/><path class=\"late\" d=\"{late}\"/></svg>{table}</tbody></table>"
+        "<path class=\"in\" d=\"{middle}\"/><path class=\"late\" d=\"{late}\"/></svg>{table}</tbody></table></div>"
     );
     Markup::new(svg)
 }
@@ -211,7 +211,7 @@ pub(crate) fn strip(stretches: &[Stretch], from: Timestamp, until: Timestamp, la
          the table after it has the figures\"><rect class=\"unknown\" width=\"240\" height=\"14\" rx=\"2\"/>"
     );
     let mut table = format!(
-        "<table class=\"unseen\"><caption>{label}</caption><thead><tr><th>From (UTC)</th><th>Until (UTC)</th><th>What</th>\
+        "<div class=\"unseen\"><table><caption>{label}</caption><thead><tr><th>From (UTC)</th><th>Until (UTC)</th><th>What</th>\
          </tr></thead><tbody>"
     );
     for stretch in stretches {
@@ -229,7 +229,7 @@ pub(crate) fn strip(stretches: &[Stretch], from: Timestamp, until: Timestamp, la
         );
         let _ = write!(table, "<tr><td>{since}</td><td>{till}</td><td>{what}</td></tr>");
     }
-    let _ = write!(svg, "</svg>{table}</tbody></table>");
+    let _ = write!(svg, "</svg>{table}</tbody></table></div>");
     Markup::new(svg)
 }
 
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_chart_without_points_is_empty_and_one_with_points_tells_them_in_words() {
-        assert!(throughput(&[]).to_string().ends_with("</table>"));
+        assert!(throughput(&[]).to_string().ends_with("</table></div>"));
         let point = Point { at: Timestamp::UNIX_EPOCH, enqueued: 3, succeeded: 2, failed: 1 };
         let chart = throughput(&[point]).to_string();
         assert!(chart.contains("<td>00:00</td><td>3</td><td>2</td><td>1</td>"), "{chart}");

@@ -48,7 +48,7 @@ impl Place {
             Self::Overview => "Overview",
             Self::Jobs => "Jobs",
             Self::Queues => "Queues",
-            Self::Pools => "Affinity and pools",
+            Self::Pools => "Pools",
             Self::Workers => "Workers",
             Self::Subjects => "Subjects",
             Self::Failures => "Failures",

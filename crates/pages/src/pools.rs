@@ -74,7 +74,8 @@ impl Pool {
     }
 
     fn load(&self) -> String {
-        self.view.load_s.map_or_else(|| "none yet".into(), |seconds| format!("{} each", html::seconds(seconds)))
+        let each = |seconds: f64| format!("{}, {} each", self.view.loads, html::seconds(seconds));
+        self.view.load_s.map_or_else(|| "none yet".into(), each)
     }
 
     fn saved(&self) -> String {

@@ -39,7 +39,9 @@ async fn page(
     let (frame, page) = viewer.listing(&state, Place::Pools, v1::pools::list, query).await?;
     let now = state.store.clock().now();
     let mut by_queue: BTreeMap<Name, Vec<AffinityLane>> = BTreeMap::new();
-    for lane in state.store.affinity_lanes(principal.tenant).await? {
+    // Operations on runtimes have the node that does them for an affinity; nothing takes turns there.
+    let lanes = state.store.affinity_lanes(principal.tenant).await?;
+    for lane in lanes.into_iter().filter(|lane| lane.queue.as_str() != store::runtimes::QUEUE) {
         by_queue.entry(lane.queue.clone()).or_default().push(lane);
     }
     let pools = page.items.into_iter().map(|view| {
