@@ -37,6 +37,17 @@ class Server:
         done = subprocess.run([BINARY, *arguments], cwd=self.folder.name, check=True, capture_output=True, text=True)
         return done.stdout
 
+    @contextlib.contextmanager
+    def work(self, queue, script):
+        """A worker that runs a shell script for each job."""
+        arguments = [BINARY, "work", "--url", self.url, "--queue", queue, "--", "sh", "-c", script]
+        worker = subprocess.Popen(arguments, cwd=self.folder.name, stdout=subprocess.DEVNULL)
+        try:
+            yield
+        finally:
+            worker.terminate()
+            worker.wait()
+
     def ask(self, method, path, body=None):
         data = None if body is None else json.dumps(body).encode()
         headers = {"content-type": "application/json"}

@@ -3,6 +3,8 @@
 //! Waiting jobs stand in lanes, one per (queue, kind, priority, affinity), oldest first. The store brings the head of
 //! each lane the worker may serve; `next_lanes` says from which lanes to take now.
 
+use std::cmp::Reverse;
+
 use crate::name::Label;
 use crate::time::Time;
 
@@ -61,6 +63,28 @@ pub fn next_lanes(heads: &[LaneHead], held: &Affinity, now: Time) -> Option<Choi
     let oldest_chosen = chosen.iter().map(|head| head.waiting_since).min()?;
     let passed_over = !swap && oldest_other.is_some_and(|other| other.waiting_since < oldest_chosen);
     Some(Choice { lanes: chosen.iter().map(|head| head.lane).collect(), affinity, swap, passed_over })
+}
+
+/// The affinity that is brought up next, where several workers hold `held` between them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NextSwap {
+    pub affinity: Label,
+    /// When at the latest, if a worker is free then; `None` while more urgent work keeps it waiting without a bound.
+    pub by: Option<Time>,
+}
+
+/// What whoever looks on is told of the rule above: which affinity that nobody holds has its turn next, and by when.
+pub fn next_swap(heads: &[LaneHead], held: &[Label], now: Time) -> Option<NextSwap> {
+    let others =
+        heads.iter().filter_map(|head| Some((head, head.affinity.as_ref().filter(|own| !held.contains(own))?)));
+    let (next, affinity) = others.min_by_key(|(head, _)| (Reverse(head.priority), head.waiting_since))?;
+    let fitting = heads.iter().filter(|head| head.affinity.as_ref().is_none_or(|own| held.contains(own)));
+    let by = match fitting.map(|head| head.priority).max() {
+        Some(priority) if priority > next.priority => None,
+        Some(priority) if priority == next.priority => Some(next.waiting_since.plus_ms(next.starvation_ms).max(now)),
+        _ => Some(now),
+    };
+    Some(NextSwap { affinity: affinity.clone(), by })
 }
 
 #[cfg(test)]
@@ -124,7 +148,46 @@ mod tests {
         assert!(choice.passed_over);
     }
 
+    #[test]
+    fn q6_the_next_swap_is_told_with_its_bound() {
+        let now = Time::from_seconds(60);
+        let held = [label("llama").expect("one")];
+        let told = |heads: &[LaneHead]| next_swap(heads, &held, now).map(|next| (next.affinity.to_string(), next.by));
+        assert_eq!(told(&[head(1, 0, "llama", 9), head(2, 0, "", 1)]), None, "nothing else waits");
+        let (younger, older) = (head(2, 0, "phi", 30), head(3, 0, "mistral", 20));
+        let both = [head(1, 0, "llama", 50), younger.clone(), older.clone()];
+        assert_eq!(told(&both), Some(("mistral".into(), Some(Time::from_seconds(120)))), "past its bound of 100 s");
+        assert_eq!(told(&[younger, older.clone()]), Some(("mistral".into(), Some(now))), "nothing that is held waits");
+        assert_eq!(told(&[head(1, 5, "llama", 50), older]), Some(("mistral".into(), None)), "urgent work has no end");
+    }
+
     proptest! {
+        /// What is foretold for one worker is what the rule then does.
+        #[test]
+        fn q6_the_foretold_swap_happens_when_it_was_foretold(
+            lanes in proptest::collection::vec((0i32..2, 0usize..4, 0i64..200), 1..20), held in 1usize..4, now in 200i64..300
+        ) {
+            let names = ["", "llama", "mistral", "phi"];
+            let heads: Vec<_> = lanes.iter().enumerate().map(|(n, (p, a, s))| head(n as i64, *p, names[*a], *s)).collect();
+            let held = label(names[held]);
+            let now = Time::from_seconds(now);
+            let foretold = next_swap(&heads, std::slice::from_ref(held.as_ref().expect("one")), now);
+            let choice = next_lanes(&heads, &held, now).expect("something waits");
+            if choice.swap {
+                let next = foretold.expect("a swap was due");
+                prop_assert_eq!((Some(next.affinity), next.by), (choice.affinity, Some(now)));
+            } else if let Some(NextSwap { affinity, by: Some(by) }) = foretold {
+                // Work that fits and is older goes first, bound or not; it is out of the way before long.
+                let top = heads.iter().map(|head| head.priority).max().expect("one");
+                let is_next = |head: &&LaneHead| head.priority == top && head.affinity.as_ref() == Some(&affinity);
+                let waiting = heads.iter().filter(is_next).map(|head| head.waiting_since).min().expect("it waits");
+                let fits = |head: &LaneHead| head.affinity.is_none() || head.affinity == held;
+                let left: Vec<_> = heads.iter().filter(|head| !fits(head) || head.waiting_since > waiting).cloned().collect();
+                let then = next_lanes(&left, &held, by.plus_ms(1)).expect("it waits still");
+                prop_assert_eq!(then.affinity, Some(affinity));
+            }
+        }
+
         /// The rules of Q6, said the other way round, for any set of lanes.
         #[test]
         fn the_choice_obeys_q6(

@@ -280,6 +280,11 @@ pub const OVERVIEW_QUEUES: usize = 200;
 pub const OVERVIEW_WORKERS: usize = 500;
 pub const OVERVIEW_FAILURES: usize = 5;
 pub const OVERVIEW_OLD_S: i64 = 300;
+/// What the page of affinities looks at: lanes of queues that have some, and jobs counted in each.
+pub const AFFINITY_LANES: usize = 512;
+pub const AFFINITY_COUNTED: usize = 1_000;
+/// Changes of a runtime's health that its strip is drawn from.
+pub const HEALTH_STRIP: usize = 100;
 /// Subjects on a page of the fleet: each is read whole, with how it stands with every process.
 pub const FLEET_ITEMS: usize = 30;
 /// A runtime's name is part of its container's name and of a path.

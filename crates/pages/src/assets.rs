@@ -22,6 +22,7 @@ const ASSETS: &[Asset] = &[
     asset("bulk.js", "text/javascript; charset=utf-8", include_bytes!("../static/bulk.js")),
     asset("call.js", "text/javascript; charset=utf-8", include_bytes!("../static/call.js")),
     asset("decorate.js", "text/javascript; charset=utf-8", include_bytes!("../static/decorate.js")),
+    asset("follow.js", "text/javascript; charset=utf-8", include_bytes!("../static/follow.js")),
     asset("keys.js", "text/javascript; charset=utf-8", include_bytes!("../static/keys.js")),
     asset("live.js", "text/javascript; charset=utf-8", include_bytes!("../static/live.js")),
     asset("theme.js", "text/javascript; charset=utf-8", include_bytes!("../static/theme.js")),

@@ -88,7 +88,7 @@ pub(crate) fn throughput(points: &[Point]) -> Markup {
 /// The figures of a chart for those who cannot see it; minutes in which nothing happened are left out.
 fn table(points: &[Point]) -> String {
     let mut table = String::from(
-        "<table class=\"unseen\"><caption>Jobs per minute</caption><thead><tr><th>Minute (UTC)</th><th>Enqueued</th>\
+        "<div class=\"unseen\"><table><caption>Jobs per minute</caption><thead><tr><th>Minute (UTC)</th><th>Enqueued</th>\
          <th>Succeeded</th><th>Failed</th></tr></thead><tbody>",
     );
     for point in points.iter().filter(|point| point.enqueued + point.succeeded + point.failed > 0) {
@@ -101,7 +101,7 @@ fn table(points: &[Point]) -> String {
             point.failed
         );
     }
-    table.push_str("</tbody></table>");
+    table.push_str("</tbody></table></div>");
     table
 }
 
@@ -136,7 +136,7 @@ pub(crate) fn readings(readings: &[Reading], targets: [i64; 2]) -> Markup {
         );
     }
     let mut table = String::from(
-        "<table class=\"unseen\"><caption>Time to first signal by hour</caption><thead><tr><th>Hour (UTC)</th><th>p50</th>\
+        "<div class=\"unseen\"><table><caption>Time to first signal by hour</caption><thead><tr><th>Hour (UTC)</th><th>p50</th>\
          <th>p95</th></tr></thead><tbody>",
     );
     let (mut middle, mut late) = (String::new(), String::new());
@@ -149,13 +149,15 @@ pub(crate) fn readings(readings: &[Reading], targets: [i64; 2]) -> Markup {
         let _ = write!(table, "<tr><td>{hour}</td><td>{p50} ms</td><td>{p95} ms</td></tr>");
         let _ = write!(
             svg,
-            "<circle class=\"late\" cx=\"{x:.1}\" cy=\"{:.1}\" r=\"2.5\"><title>{hour} UTC: p50 {p50} ms, p95 {p95} ms</title></circle>",
+            "<circle class=\"middle\" cx=\"{x:.1}\" cy=\"{:.1}\" r=\"2\"/><circle class=\"late\" cx=\"{x:.1}\" cy=\"{:.1}\" r=\"2.5\">\
+             <title>{hour} UTC: p50 {p50} ms, p95 {p95} ms</title></circle>",
+            plot - high(*p50),
             plot - high(*p95)
         );
     }
     let _ = write!(
         svg,
-        "<path class=\"in\" d=\"{middle}\"/><path class=\"late\" d=\"{late}\"/></svg>{table}</tbody></table>"
+        "<path class=\"in\" d=\"{middle}\"/><path class=\"late\" d=\"{late}\"/></svg>{table}</tbody></table></div>"
     );
     Markup::new(svg)
 }
@@ -191,6 +193,46 @@ pub(crate) fn meter(share: &f64, class: &str) -> Markup {
     ))
 }
 
+/// A stretch of time in which something was as it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    pub from: Timestamp,
+    pub until: Timestamp,
+    pub what: String,
+}
+
+/// Stretches side by side, oldest first; where there is none, nothing is known.
+pub(crate) fn strip(stretches: &[Stretch], from: Timestamp, until: Timestamp, label: &str) -> Markup {
+    let whole = until.duration_since(from).as_secs_f64().max(1.0);
+    let x = |at: Timestamp| at.duration_since(from).as_secs_f64().clamp(0.0, whole) / whole * 240.0;
+    let label = html::escape(label);
+    let mut svg = format!(
+        "<svg class=\"strip\" viewBox=\"0 0 240 14\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{label}; \
+         the table after it has the figures\"><rect class=\"unknown\" width=\"240\" height=\"14\" rx=\"2\"/>"
+    );
+    let mut table = format!(
+        "<div class=\"unseen\"><table><caption>{label}</caption><thead><tr><th>From (UTC)</th><th>Until (UTC)</th><th>What</th>\
+         </tr></thead><tbody>"
+    );
+    for stretch in stretches {
+        let (left, right) = (x(stretch.from), x(stretch.until));
+        let class = if stretch.what == "healthy" { "good" } else { "bad" };
+        let what = html::escape(&stretch.what).replace('_', " ");
+        let [since, till] = [stretch.from, stretch.until].map(|at| at.strftime("%Y-%m-%d %H:%M:%S"));
+        // What was short is still seen.
+        let width = (right - left).max(1.5);
+        let _ = write!(
+            svg,
+            "<rect class=\"{class}\" x=\"{:.1}\" width=\"{width:.1}\" height=\"14\"><title>{what}, {since} to {till} UTC\
+             </title></rect>",
+            left.min(240.0 - width)
+        );
+        let _ = write!(table, "<tr><td>{since}</td><td>{till}</td><td>{what}</td></tr>");
+    }
+    let _ = write!(svg, "</svg>{table}</tbody></table></div>");
+    Markup::new(svg)
+}
+
 /// The next figure that a scale ends well on.
 fn round_up(most: i64) -> i64 {
     let mut unit = 1;
@@ -223,8 +265,19 @@ mod tests {
     }
 
     #[test]
+    fn a_strip_shows_what_was_short_and_tells_it_in_words() {
+        let at = |s: i64| Timestamp::from_second(s).unwrap();
+        let ill = Stretch { from: at(86_399), until: at(86_400), what: "probe_failed".into() };
+        let well = Stretch { from: at(43_200), until: at(86_399), what: "healthy".into() };
+        let strip = strip(&[well, ill], at(0), at(86_400), "Health of <x>").to_string();
+        assert!(strip.contains("<rect class=\"good\" x=\"120.0\" width=\"120.0\""), "{strip}");
+        assert!(strip.contains("<rect class=\"bad\" x=\"238.5\" width=\"1.5\""), "{strip}");
+        assert!(strip.contains("<td>probe failed</td>") && !strip.contains("<x>"), "{strip}");
+    }
+
+    #[test]
     fn a_chart_without_points_is_empty_and_one_with_points_tells_them_in_words() {
-        assert!(throughput(&[]).to_string().ends_with("</table>"));
+        assert!(throughput(&[]).to_string().ends_with("</table></div>"));
         let point = Point { at: Timestamp::UNIX_EPOCH, enqueued: 3, succeeded: 2, failed: 1 };
         let chart = throughput(&[point]).to_string();
         assert!(chart.contains("<td>00:00</td><td>3</td><td>2</td><td>1</td>"), "{chart}");

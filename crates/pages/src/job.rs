@@ -120,7 +120,11 @@ impl JobPage {
         }
         facts.push(("Made by", text(&job.principal)));
         facts.extend(job.triggered_by.as_ref().filter(|by| *by != "api").map(|by| ("Triggered by", text(by))));
-        facts.extend(job.worker.as_ref().map(|worker| ("Worker", Markup::new(format!("<code>{worker}</code>")))));
+        facts.extend(
+            job.worker.as_ref().map(|worker| {
+                ("Worker", Markup::new(format!("<code title=\"{worker}\">{}</code>", html::short(worker))))
+            }),
+        );
         facts.extend(job.parent.as_ref().map(|parent| ("Retry of", linked(parent))));
         facts.extend(job.retried_as.as_ref().map(|again| ("Retried as", linked(again))));
         facts.extend(job.webhook_url.as_ref().map(|url| ("Webhook", text(url))));
@@ -128,7 +132,30 @@ impl JobPage {
     }
 
     fn artifact(&self, artifact: &ArtifactView) -> String {
-        format!("{}api/v1/jobs/{}/artifacts/{}", self.frame.root, self.job.id, html::segment(&artifact.name))
+        format!("{}{}", self.frame.root, self.route(artifact))
+    }
+
+    fn route(&self, artifact: &ArtifactView) -> String {
+        format!("api/v1/jobs/{}/artifacts/{}", self.job.id, html::segment(&artifact.name))
+    }
+
+    /// The last lines that its worker has told so far.
+    fn live_log(&self) -> Option<String> {
+        let diagnostics = &self.signal.as_ref().filter(|_| self.is_live())?.view.diagnostics;
+        let told: Value = serde_json::from_str(diagnostics.get()).ok()?;
+        Some(told["log"].as_str()?.to_owned()).filter(|log| !log.is_empty())
+    }
+
+    /// The log of the last attempt that kept one, if it is short enough to be shown.
+    fn kept_log(&self) -> Option<&ArtifactView> {
+        let attempt = |artifact: &&ArtifactView| match artifact.name.strip_prefix("log") {
+            Some("") => Some(1),
+            Some(rest) => rest.strip_prefix('-')?.parse::<u32>().ok(),
+            None => None,
+        };
+        let logs = self.artifacts.iter().filter(|artifact| attempt(artifact).is_some());
+        let last = logs.max_by_key(attempt).filter(|_| !self.is_live())?;
+        (last.size <= PREVIEW_BYTES && self.frame.can.read_logs).then_some(last)
     }
 
     fn cli(&self) -> String {
@@ -177,12 +204,17 @@ fn preview(artifact: &ArtifactView) -> &'static str {
         "image/png" | "image/jpeg" | "image/gif" | "image/webp" => "image",
         "application/json" | "application/x-ndjson" | "application/yaml" => "text",
         text if text.starts_with("text/") => "text",
-        _ if artifact.name == "log" => "text",
+        _ if is_log(artifact) => "text",
         _ => "",
     }
 }
 
 /// Whether the reader may open it: the log has a right of its own.
 fn readable(frame: &Frame, artifact: &ArtifactView) -> bool {
-    if artifact.name == "log" { frame.can.read_logs } else { frame.can.read_artifacts }
+    if is_log(artifact) { frame.can.read_logs } else { frame.can.read_artifacts }
+}
+
+/// `log`, or `log-N` of a later attempt.
+fn is_log(artifact: &ArtifactView) -> bool {
+    artifact.name == "log" || artifact.name.starts_with("log-")
 }

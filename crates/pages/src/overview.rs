@@ -23,11 +23,21 @@ pub struct Overview {
     pub slo: Option<Slo>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Slo {
-    pub signals: i64,
     pub p50_pct: f64,
     pub p95_pct: f64,
+    /// How much of what may be late was: 1 is all of it. Over the day, and in the hour that runs.
+    pub burn: f64,
+    pub burn_now: f64,
+    /// The same by the hour, oldest first, in hundredths.
+    pub burn_hours: Vec<i64>,
+}
+
+impl Slo {
+    fn burn_label(&self) -> String {
+        format!("{:.1} times what may be late in the last 24 hours, {:.1} times in this one", self.burn, self.burn_now)
+    }
 }
 
 /// Something that wants attention.

@@ -36,10 +36,10 @@ pub enum Wasted {
 }
 
 impl DatabaseState {
-    fn wasted(&self) -> String {
+    fn wasted(&self) -> (String, &'static str) {
         match self.wasted {
-            Wasted::Bytes(bytes) => format!("{} free pages", html::bytes(&bytes)),
-            Wasted::Rows(rows) => format!("{} dead rows", html::count(&rows)),
+            Wasted::Bytes(bytes) => (html::bytes(&bytes), "free pages"),
+            Wasted::Rows(rows) => (html::count(&rows), "dead rows"),
         }
     }
 }

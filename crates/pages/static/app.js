@@ -3,6 +3,7 @@
 import { decorate } from "./decorate.js";
 import { start as startLive } from "./live.js";
 import { start as startActions } from "./act.js";
+import { start as startFollowing } from "./follow.js";
 import { start as startKeys } from "./keys.js";
 import { start as startBulk } from "./bulk.js";
 import { call } from "./call.js";
@@ -10,6 +11,7 @@ import { call } from "./call.js";
 decorate(document);
 startLive();
 startActions();
+startFollowing();
 startKeys();
 startBulk();
 tellFirstSignal();

@@ -77,7 +77,20 @@ async function matching(button) {
   }
 }
 
-const WORDS = { cancel: ["Cancel", "Canceling", "canceled"], retry: ["Retry", "Retrying", "retried"] };
+const WORDS = {
+  cancel: ["Cancel", "Canceling", "canceled"],
+  retry: ["Retry", "Retrying", "retried"],
+  replay: ["Replay the dead letters of", "Replaying the dead letters of", "replayed"],
+};
+
+const ACTS = {
+  cancel: (id) => call("POST", `api/v1/jobs/${id}/cancel`),
+  retry: (id) => call("POST", `api/v1/jobs/${id}/retry`),
+  async replay(id) {
+    const { replayed } = await call("POST", "api/v1/dead-letters/replay", { filter: { job_id: id } });
+    if (!replayed) throw new Error("It left no letter, or somebody saw to it.");
+  },
+};
 
 async function run(action) {
   const ids = [...chosen];
@@ -93,7 +106,7 @@ async function run(action) {
     while (next < ids.length) {
       const id = ids[next++];
       try {
-        await call("POST", `api/v1/jobs/${id}/${action}`);
+        await ACTS[action](id);
         good += 1;
       } catch {
         refused += 1;

@@ -12,8 +12,8 @@ export function start() {
   if (!main || (!main.dataset.stream && !main.dataset.every)) return;
   button.hidden = false;
   button.addEventListener("click", () => toggle());
-  document.addEventListener("visibilitychange", () => (document.hidden ? stop() : go()));
-  addEventListener("pagehide", stop);
+  document.addEventListener("visibilitychange", () => (document.hidden ? rest() : go()));
+  addEventListener("pagehide", rest);
   if (!document.hidden) open();
 }
 
@@ -21,12 +21,23 @@ export function toggle() {
   paused = !paused;
   button.setAttribute("aria-pressed", String(!paused));
   say(paused ? "Paused" : "Live");
-  if (paused) stop(); else go();
+  if (paused) rest(); else go();
+}
+
+function rest() {
+  stop();
+  tellLive(false);
+}
+
+// Others that keep something open follow suit.
+function tellLive(is) {
+  document.dispatchEvent(new CustomEvent("windlass:live", { detail: is }));
 }
 
 function go() {
   if (paused) return;
   open();
+  tellLive(true);
   refresh();
 }
 

@@ -74,6 +74,9 @@ pub struct TriggerView {
     pub failed: i64,
     /// Runs that were not started because one thing had led to another too often.
     pub loops_stopped: i64,
+    /// Slots of a schedule that passed while nobody could fire them and were left out, and when that was last noticed.
+    pub missed: i64,
+    pub last_missed_at: Option<Timestamp>,
     pub last_fired_at: Option<Timestamp>,
     pub last_error: Option<String>,
     /// Which script its target is; another text is another script.

@@ -5,6 +5,7 @@
 mod drive;
 mod figure;
 mod measure;
+mod pages;
 mod raw;
 mod served;
 
@@ -72,6 +73,8 @@ pub(crate) enum Metric {
     Streams5k,
     /// From a fact's change until the handler of the job it calls for starts, with 100,000 subjects and 10 processes.
     Subjects100k,
+    /// What the server takes for each page of the dashboard, beside a million jobs.
+    Pages,
 }
 
 impl Metric {
@@ -86,7 +89,7 @@ impl Metric {
     }
 
     fn needs_server(self) -> bool {
-        matches!(self, Self::Signals1M | Self::Streams5k | Self::Subjects100k)
+        matches!(self, Self::Signals1M | Self::Streams5k | Self::Subjects100k | Self::Pages)
     }
 }
 
@@ -108,9 +111,14 @@ pub(crate) async fn run(args: BenchArgs, output: Output) -> anyhow::Result<Exit>
             if !wanted || (mode == Mode::Embedded && metric.needs_server()) {
                 continue;
             }
-            let figure = median(&args, mode, *metric).await?;
-            figure.print(output)?;
-            figures.push(figure);
+            let measured = match metric {
+                Metric::Pages => pages::measure(&args, scaled(&args, 1_000_000)).await?,
+                _ => vec![median(&args, mode, *metric).await?],
+            };
+            for figure in measured {
+                figure.print(output)?;
+                figures.push(figure);
+            }
         }
     }
     if figures.is_empty() {
@@ -125,11 +133,15 @@ pub(crate) async fn run(args: BenchArgs, output: Output) -> anyhow::Result<Exit>
     Ok(Exit::Done)
 }
 
+fn scaled(args: &BenchArgs, jobs: u64) -> u64 {
+    (jobs * args.scale / 100).max(1)
+}
+
 async fn median(args: &BenchArgs, mode: Mode, metric: Metric) -> anyhow::Result<Figure> {
     let mut rounds = Vec::new();
     for _ in 0..args.rounds.max(1) {
         let scratch = Scratch::open(args.database.as_deref()).await?;
-        let scaled = |jobs: u64| (jobs * args.scale / 100).max(1);
+        let scaled = |jobs: u64| scaled(args, jobs);
         let figure = match mode {
             Mode::Embedded => measure::measure(&Embed::start(&scratch.store).await?, metric, scaled).await?,
             Mode::Http => measure::measure_served(&Http::start(&scratch.store).await?, metric, scaled).await?,

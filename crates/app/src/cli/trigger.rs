@@ -221,6 +221,7 @@ fn show(trigger: &TriggerView, format: Output) -> anyhow::Result<Exit> {
         .text("fired", trigger.fired)
         .text("failed", trigger.failed)
         .text("loops stopped", trigger.loops_stopped)
+        .text("missed", trigger.missed)
         .maybe("last fired", trigger.last_fired_at.map(moment))
         .maybe("last error", trigger.last_error.as_ref());
     for next in &trigger.next_fires {

@@ -49,6 +49,27 @@ async fn q1_a_program_finds_its_job_in_the_environment() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn s1_the_end_of_the_log_is_told_while_the_program_runs() {
+    on_both(async |place| {
+        let server = Server::start(&place).await;
+        let client = server.client();
+        let gate = tempfile::tempdir().expect("a folder");
+        let script = format!("echo begun >&2; while [ ! -e {}/gate ]; do sleep 0.1; done", gate.path().display());
+        let _work = Work::start(&place, &server, "q", &[], &script);
+        let id = push(&client, "q", json!(1)).await;
+        until("the log is told", async || {
+            let signal = client.signal(id).await.expect("the server answers").expect("there is one");
+            (value(Some(&signal.diagnostics))["log"] == "begun").then_some(())
+        })
+        .await;
+        std::fs::write(gate.path().join("gate"), "").expect("the gate opens");
+        assert_eq!(ended(&client, id).await.state, "succeeded");
+        assert_eq!(artifact(&server, id, "log").await, "begun\n");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn q8_an_exit_code_says_whether_to_try_again() {
     on_both(async |place| {
         let server = Server::start(&place).await;

@@ -10,7 +10,6 @@ use utoipa_axum::routes;
 use super::frame::Viewer;
 use super::{PageParams, shown};
 use crate::error::ApiError;
-use crate::extract::Params;
 use crate::http::v1;
 use crate::state::AppState;
 use crate::validate::dead_letter::DeadLetterQuery;
@@ -27,7 +26,6 @@ async fn page(
     viewer: Viewer,
     PageParams(query): PageParams<DeadLetterQuery>,
 ) -> Result<Response, ApiError> {
-    let frame = viewer.frame(&state, Place::DeadLetters, "Dead letters").await?;
     let text = |member: &Option<String>| member.clone().unwrap_or_default();
     let filter = Filter {
         resolved: text(&query.resolved),
@@ -42,6 +40,6 @@ async fn page(
     let of_one_job = query.job_id.is_some();
     let resolved = query.resolved.clone().or_else(|| (!of_one_job).then(|| "false".to_owned()));
     let query = DeadLetterQuery { resolved, ..query };
-    let page = v1::dead_letters::list(State(state), viewer.principal, Params(query)).await?.0;
+    let (frame, page) = viewer.listing(&state, Place::DeadLetters, v1::dead_letters::list, query).await?;
     Ok(shown(&DeadLetters { frame, filter, page }))
 }

@@ -1,22 +1,22 @@
-//! `/deliveries`: what is owed to others, and how it went.
+//! `/deliveries` and `/deliveries/{id}`: what is owed to others, and how each attempt went.
 
 use axum::extract::State;
 use axum::response::Response;
 use pages::Place;
-use pages::deliveries::Deliveries;
+use pages::deliveries::{Deliveries, DeliveryPage};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::frame::Viewer;
 use super::{PageParams, shown};
 use crate::error::ApiError;
-use crate::extract::Params;
+use crate::extract::PathDelivery;
 use crate::http::v1;
 use crate::state::AppState;
 use crate::validate::query::DeliveryQuery;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(page))
+    OpenApiRouter::new().routes(routes!(page)).routes(routes!(one))
 }
 
 /// Deliveries, newest first.
@@ -27,8 +27,20 @@ async fn page(
     viewer: Viewer,
     PageParams(query): PageParams<DeliveryQuery>,
 ) -> Result<Response, ApiError> {
-    let frame = viewer.frame(&state, Place::Deliveries, "Deliveries").await?;
     let (wanted, job) = (query.state.clone().unwrap_or_default(), query.job.clone().unwrap_or_default());
-    let page = v1::deliveries::list(State(state), viewer.principal, Params(query)).await?.0;
+    let (frame, page) = viewer.listing(&state, Place::Deliveries, v1::deliveries::list, query).await?;
     Ok(shown(&Deliveries { frame, state: wanted, job, page }))
+}
+
+/// One delivery with every attempt.
+#[utoipa::path(get, path = "/deliveries/{id}", tag = "pages", operation_id = "delivery", params(("id" = Uuid, Path)),
+    responses((status = 200, content_type = "text/html", body = String)))]
+async fn one(
+    State(state): State<AppState>,
+    viewer: Viewer,
+    PathDelivery(id): PathDelivery,
+) -> Result<Response, ApiError> {
+    let frame = viewer.frame_of(&state, Place::Deliveries, "A delivery").await?;
+    let delivery = v1::deliveries::get(State(state), viewer.principal, PathDelivery(id)).await?.0;
+    Ok(shown(&DeliveryPage { frame, delivery }))
 }

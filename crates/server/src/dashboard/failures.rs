@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 use super::frame::Viewer;
 use super::{PageParams, shown};
 use crate::error::ApiError;
-use crate::extract::{Params, PathId};
+use crate::extract::PathId;
 use crate::http::v1;
 use crate::state::AppState;
 use crate::validate::query::PageQuery;
@@ -29,8 +29,7 @@ async fn page(
     viewer: Viewer,
     PageParams(query): PageParams<PageQuery>,
 ) -> Result<Response, ApiError> {
-    let frame = viewer.frame(&state, Place::Failures, "Failures").await?;
-    let page = v1::failures::list(State(state.clone()), viewer.principal.clone(), Params(query)).await?.0;
+    let (frame, page) = viewer.listing(&state, Place::Failures, v1::failures::list, query).await?;
     let mut signatures = HashMap::new();
     for id in page.items.iter().filter_map(|group| group.signature_id) {
         // One that was deleted since is one that nobody has.

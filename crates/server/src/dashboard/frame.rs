@@ -1,15 +1,18 @@
 //! Who looks at a page, and what stands around its content.
 
-use axum::extract::FromRequestParts;
+use axum::Json;
+use axum::extract::{FromRequestParts, State};
 use axum::http::Method;
 use axum::http::request::Parts;
 use domain::Right;
 use pages::frame::root_of;
 use pages::{Can, Frame, Place};
 use store::dead_letters::list::DeadLetterFilter;
+use wire::Page;
 
 use crate::auth::Principal;
 use crate::error::ApiError;
+use crate::extract::Params;
 use crate::state::AppState;
 use crate::view;
 
@@ -33,7 +36,29 @@ impl Viewer {
         self.principal.has(right)
     }
 
-    pub(super) async fn frame(&self, state: &AppState, here: Place, title: &str) -> Result<Frame, ApiError> {
+    /// What stands around a page of the menu.
+    pub(super) async fn frame(&self, state: &AppState, here: Place) -> Result<Frame, ApiError> {
+        self.frame_of(state, here, here.label()).await
+    }
+
+    /// The frame of a page that shows a listing of the API, and that listing as this reader may see it.
+    pub(super) async fn listing<Q, T, F>(
+        &self,
+        state: &AppState,
+        here: Place,
+        list: impl FnOnce(State<AppState>, Principal, Params<Q>) -> F,
+        query: Q,
+    ) -> Result<(Frame, Page<T>), ApiError>
+    where
+        F: Future<Output = Result<Json<Page<T>>, ApiError>>,
+    {
+        let frame = self.frame(state, here).await?;
+        let page = list(State(state.clone()), self.principal.clone(), Params(query)).await?.0;
+        Ok((frame, page))
+    }
+
+    /// The same around one thing of a page of the menu.
+    pub(super) async fn frame_of(&self, state: &AppState, here: Place, title: &str) -> Result<Frame, ApiError> {
         let principal = &self.principal;
         let may_open = |place: &Place| principal.may(&Method::GET, place.path());
         let unresolved = DeadLetterFilter { resolved: Some(false), ..DeadLetterFilter::default() };
@@ -56,6 +81,7 @@ impl Viewer {
                 manage_dead_letters: self.has(Right::ManageDeadLetters),
                 manage_triggers: self.has(Right::ManageTriggers),
                 manage_tokens: self.has(Right::ManageTokens),
+                manage_runtimes: self.has(Right::ManageRuntimes),
             },
             dead_letters: dead_letters.map(|count| (count.count, count.capped)),
             now: view::time(state.store.clock().now()),

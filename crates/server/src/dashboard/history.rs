@@ -29,7 +29,7 @@ async fn page(
     viewer: Viewer,
     PageParams(query): PageParams<PageQuery>,
 ) -> Result<Response, ApiError> {
-    let frame = viewer.frame(&state, Place::History, "History").await?;
+    let frame = viewer.frame(&state, Place::History).await?;
     let limit = limit(query.limit.as_deref())?;
     let before = cursor::timeline(query.cursor.as_deref())?;
     let mut items = state.store.timeline(viewer.principal.tenant, TimelineOf::Everything, before, limit + 1).await?;

@@ -55,7 +55,7 @@ async fn page(State(state): State<AppState>, viewer: Viewer, PathJob(id): PathJo
         false => None,
     };
     let title = format!("{} {}", job.lane.kind, id);
-    let frame = viewer.frame(&state, Place::Jobs, &title).await?;
+    let frame = viewer.frame_of(&state, Place::Jobs, &title).await?;
     let job = view::job(job, principal)?;
     Ok(shown(&JobPage { frame, job, signal, why, history, artifacts, dead_letter }))
 }

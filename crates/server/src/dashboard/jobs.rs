@@ -11,7 +11,6 @@ use utoipa_axum::routes;
 use super::frame::Viewer;
 use super::{PageParams, shown};
 use crate::error::ApiError;
-use crate::extract::Params;
 use crate::http::v1;
 use crate::state::AppState;
 use crate::validate::query::JobQuery;
@@ -31,8 +30,7 @@ async fn page(
 ) -> Result<Response, ApiError> {
     let filter = filter(&query);
     let principal = &viewer.principal;
-    let frame = viewer.frame(&state, Place::Jobs, "Jobs").await?;
-    let page = v1::jobs::list(State(state.clone()), principal.clone(), Params(query)).await?.0;
+    let (frame, page) = viewer.listing(&state, Place::Jobs, v1::jobs::list, query).await?;
     // Figures and names are of the whole tenant.
     let (mut totals, mut queues, mut kinds) = (None, Vec::new(), Vec::new());
     if principal.sees_all() {

@@ -12,7 +12,9 @@ mod history;
 mod job;
 mod jobs;
 mod overview;
+mod pools;
 mod queues;
+mod runtimes;
 mod signals;
 mod subjects;
 mod system;
@@ -56,12 +58,14 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(jobs::routes())
         .merge(job::routes())
         .merge(queues::routes())
+        .merge(pools::routes())
         .merge(workers::routes())
         .merge(subjects::routes())
         .merge(failures::routes())
         .merge(dead_letters::routes())
         .merge(triggers::routes())
         .merge(deliveries::routes())
+        .merge(runtimes::routes())
         .merge(signals::routes())
         .merge(history::routes())
         .merge(tokens::routes())

@@ -3,7 +3,8 @@
 use axum::extract::State;
 use axum::http::Method;
 use axum::response::Response;
-use domain::limits::{OVERVIEW_FAILURES, OVERVIEW_OLD_S, OVERVIEW_QUEUES, OVERVIEW_WORKERS};
+use domain::limits::{OVERVIEW_FAILURES, OVERVIEW_OLD_S, OVERVIEW_QUEUES, OVERVIEW_WORKERS, TTFS_SLO_HOURS};
+use jiff::Timestamp;
 use pages::chart::Point;
 use pages::overview::{Action, Concern, Overview, Slo};
 use pages::{Frame, Place};
@@ -32,7 +33,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 async fn page(State(state): State<AppState>, viewer: Viewer) -> Result<Response, ApiError> {
     let principal = &viewer.principal;
     let tenant = principal.tenant;
-    let frame = viewer.frame(&state, Place::Overview, "Overview").await?;
+    let frame = viewer.frame(&state, Place::Overview).await?;
     let some = |limit: usize| Params(PageQuery { limit: Some(limit.to_string()), cursor: None });
     let queues = v1::queues::list(State(state.clone()), principal.clone(), some(OVERVIEW_QUEUES)).await?.0.items;
     let mut workers = state.store.list_workers(tenant, None, OVERVIEW_WORKERS + 1).await?;
@@ -60,7 +61,7 @@ async fn page(State(state): State<AppState>, viewer: Viewer) -> Result<Response,
         points: points.collect(),
         failures,
         concerns,
-        slo: share(&slo),
+        slo: share(&slo, frame.now),
         frame,
     }))
 }
@@ -69,15 +70,30 @@ fn waits(jobs: i64) -> String {
     if jobs == 1 { "1 job waits".into() } else { format!("{jobs} jobs wait") }
 }
 
-/// All surfaces of the last day together.
-fn share(slo: &TtfsSlo) -> Option<Slo> {
+/// Of twenty signals one may be late.
+const MAY_BE_LATE: f64 = 0.05;
+
+/// All surfaces of the last day together, and how fast they use up what may be late.
+fn share(slo: &TtfsSlo, now: Timestamp) -> Option<Slo> {
     let sum = |figure: fn(&wire::TtfsSloHour) -> i64| slo.items.iter().map(figure).sum::<i64>();
     let signals = sum(|hour| hour.total_signals);
     let pct = |breaches: i64| (signals - breaches) as f64 * 100.0 / signals as f64;
+    let burn = |late: i64, all: i64| if all == 0 { 0.0 } else { late as f64 / all as f64 / MAY_BE_LATE };
+    // Hours before this one, by their number.
+    let mut hours = [(0, 0); TTFS_SLO_HOURS as usize];
+    for hour in &slo.items {
+        let before = (now.as_second().div_euclid(3_600) - hour.at.as_second().div_euclid(3_600)) as usize;
+        if let Some((late, all)) = hours.get_mut(before) {
+            *late += hour.p95_breaches;
+            *all += hour.total_signals;
+        }
+    }
     (signals > 0).then(|| Slo {
-        signals,
         p50_pct: pct(sum(|hour| hour.p50_breaches)),
         p95_pct: pct(sum(|hour| hour.p95_breaches)),
+        burn: burn(sum(|hour| hour.p95_breaches), signals),
+        burn_now: burn(hours[0].0, hours[0].1),
+        burn_hours: hours.iter().rev().map(|(late, all)| (burn(*late, *all) * 100.0) as i64).collect(),
     })
 }
 

@@ -11,7 +11,6 @@ use utoipa_axum::routes;
 use super::frame::Viewer;
 use super::{PageParams, shown};
 use crate::error::ApiError;
-use crate::extract::Params;
 use crate::http::v1;
 use crate::state::AppState;
 use crate::validate::query::PageQuery;
@@ -28,11 +27,10 @@ async fn page(
     viewer: Viewer,
     PageParams(query): PageParams<PageQuery>,
 ) -> Result<Response, ApiError> {
-    let principal = &viewer.principal;
-    let frame = viewer.frame(&state, Place::Queues, "Queues").await?;
-    let page = v1::queues::list(State(state.clone()), principal.clone(), Params(query)).await?.0;
-    let waits = state.store.waits(principal.tenant).await?;
-    let throughput = state.store.throughput(principal.tenant).await?;
+    let tenant = viewer.principal.tenant;
+    let (frame, page) = viewer.listing(&state, Place::Queues, v1::queues::list, query).await?;
+    let waits = state.store.waits(tenant).await?;
+    let throughput = state.store.throughput(tenant).await?;
     let queue = |view: wire::QueueView| {
         let name = Name::stored(&view.name);
         let minutes = throughput.by_queue.get(&name).map(Vec::as_slice).unwrap_or_default();

@@ -25,7 +25,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
     responses((status = 200, content_type = "text/html", body = String)))]
 async fn page(State(state): State<AppState>, viewer: Viewer) -> Result<Response, ApiError> {
     let principal = &viewer.principal;
-    let frame = viewer.frame(&state, Place::Signals, "Signals").await?;
+    let frame = viewer.frame(&state, Place::Signals).await?;
     let by_hour = Params(SummaryQuery { by: None });
     let summary = v1::ttfs::summary(State(state.clone()), principal.clone(), by_hour).await?.0.items;
     let slo = v1::ttfs::slo(State(state.clone()), principal.clone()).await?.0;

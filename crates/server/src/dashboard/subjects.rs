@@ -30,12 +30,11 @@ async fn page(
     PageParams(query): PageParams<SubjectQuery>,
 ) -> Result<Response, ApiError> {
     let principal = &viewer.principal;
-    let frame = viewer.frame(&state, Place::Subjects, "Subjects").await?;
     let (kind, prefix) = (query.kind.clone().unwrap_or_default(), query.prefix.clone().unwrap_or_default());
     let query = SubjectQuery { limit: query.limit.or_else(|| Some(FLEET_ITEMS.to_string())), ..query };
     let all = PageQuery { limit: None, cursor: None };
     let processes = v1::processes::list(State(state.clone()), principal.clone(), Params(all)).await?.0.items;
-    let mut page = v1::subjects::list(State(state.clone()), principal.clone(), Params(query)).await?.0;
+    let (frame, mut page) = viewer.listing(&state, Place::Subjects, v1::subjects::list, query).await?;
     if !processes.is_empty() {
         for subject in &mut page.items {
             let id = PathSubject(Label::stored(&subject.id));
@@ -62,6 +61,6 @@ async fn one(
     let subject = v1::subjects::get(State(state.clone()), principal.clone(), PathSubject(id.clone())).await?.0;
     let history =
         v1::subjects::history(State(state.clone()), principal.clone(), PathSubject(id), Params(query)).await?.0;
-    let frame = viewer.frame(&state, Place::Subjects, &subject.id).await?;
+    let frame = viewer.frame_of(&state, Place::Subjects, &subject.id).await?;
     Ok(shown(&SubjectPage { frame, subject, history }))
 }

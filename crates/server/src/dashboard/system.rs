@@ -23,7 +23,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
     responses((status = 200, content_type = "text/html", body = String)))]
 async fn page(State(state): State<AppState>, viewer: Viewer) -> Result<Response, ApiError> {
     let principal = &viewer.principal;
-    let frame = viewer.frame(&state, Place::System, "System").await?;
+    let frame = viewer.frame(&state, Place::System).await?;
     let tasks = v1::tasks::list(State(state.clone()), principal.clone()).await?.0;
     // It is all tenants' database: how large it is, is no business of a guest's.
     let of_the_house = matches!(principal.tenant, TenantId::SYSTEM | TenantId::DEFAULT);

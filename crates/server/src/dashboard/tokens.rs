@@ -11,7 +11,6 @@ use utoipa_axum::routes;
 use super::frame::Viewer;
 use super::{PageParams, shown};
 use crate::error::ApiError;
-use crate::extract::Params;
 use crate::http::v1;
 use crate::http::v1::tokens::TokenQuery;
 use crate::state::AppState;
@@ -28,8 +27,7 @@ async fn page(
     viewer: Viewer,
     PageParams(query): PageParams<TokenQuery>,
 ) -> Result<Response, ApiError> {
-    let frame = viewer.frame(&state, Place::Tokens, "Tokens").await?;
-    let page = v1::tokens::list(State(state), viewer.principal, Params(query)).await?.0;
+    let (frame, page) = viewer.listing(&state, Place::Tokens, v1::tokens::list, query).await?;
     let roles = Role::ALL.into_iter().map(|role| {
         let rights = Right::ALL.into_iter().filter(|right| role.rights().has(*right));
         let rights: Vec<&str> = rights.map(Right::as_str).collect();

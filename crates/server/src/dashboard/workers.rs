@@ -10,7 +10,6 @@ use utoipa_axum::routes;
 use super::frame::Viewer;
 use super::{PageParams, shown};
 use crate::error::ApiError;
-use crate::extract::Params;
 use crate::http::v1;
 use crate::state::AppState;
 use crate::validate::query::PageQuery;
@@ -27,7 +26,6 @@ async fn page(
     viewer: Viewer,
     PageParams(query): PageParams<PageQuery>,
 ) -> Result<Response, ApiError> {
-    let frame = viewer.frame(&state, Place::Workers, "Workers").await?;
-    let page = v1::workers::list(State(state), viewer.principal, Params(query)).await?.0;
+    let (frame, page) = viewer.listing(&state, Place::Workers, v1::workers::list, query).await?;
     Ok(shown(&Workers { frame, page }))
 }

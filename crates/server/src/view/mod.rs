@@ -328,6 +328,8 @@ pub(crate) fn trigger(trigger: Trigger, now: Time) -> Result<TriggerView, StoreE
         fired: trigger.fired,
         failed: trigger.failed,
         loops_stopped: trigger.loops_stopped,
+        missed: trigger.missed,
+        last_missed_at: trigger.last_missed_at.map(time),
         last_fired_at: trigger.last_fired_at.map(time),
         last_error: trigger.last_error,
         hook: (trigger.source == Source::Http).then(|| format!("/api/v1/hooks/{}", trigger.id)),

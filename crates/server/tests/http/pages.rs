@@ -10,16 +10,18 @@ use crate::api::{Answer, Api, request};
 pub(crate) const POLYGLOT: &str = "jaVasCript:/*-/*`/*'/*\"/**/(onerror=alert(1) )//</stYle/</titLe/</teXtarEa/</scRipt/--!><sVg/oNload=alert(2)//>{{7*7}}";
 
 /// Every page that stands for itself.
-const PAGES: [&str; 13] = [
+const PAGES: [&str; 15] = [
     "/",
     "/jobs",
     "/queues",
+    "/pools",
     "/workers",
     "/subjects",
     "/failures",
     "/dead-letters",
     "/triggers",
     "/deliveries",
+    "/runtimes",
     "/signals",
     "/history",
     "/tokens",
@@ -55,13 +57,31 @@ async fn every_page_of_an_empty_and_of_a_busy_server_is_whole_and_has_a_strict_p
         let trigger = json!({"name": "nightly", "source": "cron", "filter": {"schedule": "0 3 * * *"},
                              "target": {"job": {"queue": "reports", "kind": "nightly"}}});
         assert_eq!(api.post("/api/v1/triggers", trigger).await.status, 201);
+        let runtime = json!({"image": "nginx:1.29.0", "command": ["nginx"], "env": {"TOKEN": "s3cret"}});
+        assert_eq!(api.put("/api/v1/runtimes/web", runtime).await.status, 200);
+        let members = json!([{"affinity": "llama", "runtime": "web"}]);
+        assert_eq!(api.put("/api/v1/pools/gpu", json!({"slots": 1, "members": members})).await.status, 200);
+        for (queue, affinity) in [("gpu", "llama"), ("plain", "mistral"), ("plain", "phi")] {
+            let job = json!({"queue": queue, "kind": "ask", "affinity": affinity});
+            assert_eq!(api.post("/api/v1/jobs", job).await.status, 202);
+        }
+        let hooked = json!({"queue": "hooked", "kind": "k", "webhook": {"url": "https://example.com/hook"}});
+        let hooked = api.post("/api/v1/jobs", hooked).await.json()["id"].as_str().unwrap().to_owned();
+        assert_eq!(api.post(&format!("/api/v1/jobs/{hooked}/cancel"), json!({})).await.status, 200);
+        let delivery = api.get("/api/v1/deliveries").await.json()["items"][0]["id"].as_str().unwrap().to_owned();
         let more = [
+            "/runtimes/web",
             "/jobs?state=failed&queue=&text=",
             "/dead-letters?resolved=true",
             "/deliveries?state=failed",
             "/subjects/web-01",
         ];
-        let ids = [format!("/jobs/{job}"), format!("/jobs/{waiting}"), format!("/dead-letters?job_id={job}")];
+        let ids = [
+            format!("/jobs/{job}"),
+            format!("/jobs/{waiting}"),
+            format!("/dead-letters?job_id={job}"),
+            format!("/deliveries/{delivery}"),
+        ];
         for path in PAGES.into_iter().chain(more).chain(ids.iter().map(String::as_str)) {
             let answer = api.get(path).await;
             let page = html(&answer);
@@ -84,6 +104,11 @@ async fn every_page_of_an_empty_and_of_a_busy_server_is_whole_and_has_a_strict_p
         assert!(page.contains("BOOM") && page.contains("/replay\""), "{page}");
         let page = html(&api.get("/triggers").await);
         assert_eq!(page.matches("data-show=\"time\"").count(), 5, "the next five fires: {page}");
+        let page = html(&api.get("/runtimes/web").await);
+        assert!(page.contains("nginx:1.29.0") && page.contains("TOKEN") && !page.contains("s3cret"), "{page}");
+        let page = html(&api.get("/pools").await);
+        let next = |affinity: &str| page.contains(&format!("<dd class=\"next-swap\"><strong>{affinity}</strong>"));
+        assert!(next("llama") && next("mistral") && !next("phi"), "the oldest of each queue has its turn: {page}");
         let page = html(&api.get("/").await);
         assert!(page.contains("1 dead letter waits"), "{page}");
         assert!(page.contains("no worker serves it") && page.contains("windlass work --queue nobody"), "{page}");
@@ -110,9 +135,13 @@ async fn what_is_in_a_job_is_shown_and_never_runs() {
         assert_eq!(put.status, 200, "{:?}", put.body);
         let paused = api.post("/api/v1/queues/q/pause", json!({"reason": POLYGLOT})).await;
         assert_eq!(paused.status, 200, "{:?}", paused.body);
+        let runtime = json!({"image": "busybox:1", "command": [POLYGLOT]});
+        assert_eq!(api.put("/api/v1/runtimes/web", runtime).await.status, 200);
+        let members = json!([{"affinity": text, "runtime": "web"}]);
+        assert_eq!(api.put("/api/v1/pools/gpu", json!({"slots": 1, "members": members})).await.status, 200);
         let look = async || {
             let encoded: String = text.bytes().map(|byte| format!("%{byte:02X}")).collect();
-            let more = [format!("/jobs/{job}"), format!("/jobs?tag={encoded}")];
+            let more = [format!("/jobs/{job}"), format!("/jobs?tag={encoded}"), "/runtimes/web".to_owned()];
             for path in PAGES.map(str::to_owned).into_iter().chain(more) {
                 let page = html(&api.get(&path).await).to_ascii_lowercase();
                 for live in ["<svg/onload", "</script/", "<script>", "javascript:/*-/*`/*'", "href=\"javascript"] {
@@ -144,11 +173,43 @@ async fn a_reader_sees_no_control_that_is_not_its_own_and_nothing_beyond_its_rig
     assert!(page.contains("but not what is in it"));
     assert!(!html(&viewer.get("/queues").await).contains("Pause"));
     assert!(!html(&viewer.get("/jobs").await).contains("type=\"checkbox\""));
+    assert_eq!(admin.put("/api/v1/runtimes/web", json!({"image": "nginx:1.29.0"})).await.status, 200);
+    let members = json!([{"affinity": "llama", "runtime": "web"}]);
+    assert_eq!(admin.put("/api/v1/pools/gpu", json!({"slots": 1, "members": members})).await.status, 200);
+    for path in ["/runtimes", "/runtimes/web", "/pools"] {
+        assert!(html(&admin.get(path).await).contains("data-call"), "{path}");
+        assert!(!html(&operator.get(path).await).contains("data-call"), "{path}: runtimes have a right of their own");
+    }
+    let reader = api.caller(json!({"name": "l", "role": "viewer", "rights": ["read_logs"]})).await;
+    assert!(html(&reader.get("/runtimes/web").await).contains("aria-labelledby=\"logs\""));
+    assert!(
+        !html(&viewer.get("/runtimes/web").await).contains("aria-labelledby=\"logs\""),
+        "logs have a right of their own"
+    );
     // Somebody else's job is no job, and what it may not open is not in its menu.
     assert_eq!(producer.get(&format!("/jobs/{job}")).await.status, 404);
     let page = html(&producer.get("/jobs").await);
     assert!(!page.contains(&job) && !page.contains(">Queues"), "{page}");
     assert_eq!(producer.get("/queues").await.status, 403);
+}
+
+#[tokio::test]
+async fn t10_slots_that_were_missed_are_told_beside_the_next_five() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let trigger = json!({"name": "hourly", "source": "cron", "filter": {"schedule": "0 * * * *"},
+                             "target": {"job": {"queue": "reports", "kind": "hourly"}}});
+        assert_eq!(api.post("/api/v1/triggers", trigger).await.status, 201);
+        assert!(!html(&api.get("/triggers").await).contains("missed, noticed"));
+        api.db.pass_ms(2 * 24 * 3_600_000 + 90_000).await;
+        // One of them may just be on time; the others are what a policy of `skip` leaves out.
+        api.db.store.fire_schedules().await.unwrap();
+        let page = html(&api.get("/triggers").await);
+        let missed = api.get("/api/v1/triggers").await.json()["items"][0]["missed"].as_i64().unwrap();
+        assert!((46..=49).contains(&missed), "{missed}");
+        assert!(page.contains(&format!("{missed} slots missed, noticed")), "{page}");
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 pub mod beat;
 pub mod fill;
+pub mod fill_pages;
 pub mod fold_counters;
 pub mod health;
 pub mod promote;

@@ -55,31 +55,32 @@ struct List {
 const NAMES: Sql = Sql::both(&["select name from (
          select name from queues where tenant = $1 union select queue from lanes where tenant = $1) names
      where ($2 = '' or name = $2) and name > $3 order by name limit $4"]);
-const ONE: Sql = Sql::both(&["select settings, concurrency, per_key, rate_per_s, starvation_s,
+// Of all queues from the first to the last of a page, so that a page of many costs as few round trips as one of one.
+const SETTINGS: Sql = Sql::both(&["select name, settings, concurrency, per_key, rate_per_s, starvation_s,
          paused_at, paused_by, paused_reason
-     from queues where tenant = $1 and name = $2"]);
+     from queues where tenant = $1 and name >= $2 and name <= $3"]);
 const COUNTS: Sql = Sql::new(
-    &["select coalesce(sum(scheduled), 0), coalesce(sum(queued), 0), coalesce(sum(running), 0),
+    &["select queue, coalesce(sum(scheduled), 0), coalesce(sum(queued), 0), coalesce(sum(running), 0),
            coalesce(sum(succeeded), 0), coalesce(sum(failed), 0), coalesce(sum(canceled), 0),
            coalesce(sum(swaps_made), 0), coalesce(sum(swaps_avoided), 0)
-       from (select scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided
-             from counters where tenant = $1 and queue = $2
+       from (select queue, scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided
+             from counters where tenant = $1 and queue >= $2 and queue <= $3
              union all
-             select scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided
-             from counter_deltas where tenant = $1 and queue = $2)"],
-    "select coalesce(sum(scheduled), 0)::bigint, coalesce(sum(queued), 0)::bigint, coalesce(sum(running), 0)::bigint,
-         coalesce(sum(succeeded), 0)::bigint, coalesce(sum(failed), 0)::bigint, coalesce(sum(canceled), 0)::bigint,
-         coalesce(sum(swaps_made), 0)::bigint, coalesce(sum(swaps_avoided), 0)::bigint
-     from (select scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided
-           from counters where tenant = $1 and queue = $2
+             select queue, scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided
+             from counter_deltas where tenant = $1 and queue >= $2 and queue <= $3) group by queue"],
+    "select queue, coalesce(sum(scheduled), 0)::bigint, coalesce(sum(queued), 0)::bigint,
+         coalesce(sum(running), 0)::bigint, coalesce(sum(succeeded), 0)::bigint, coalesce(sum(failed), 0)::bigint,
+         coalesce(sum(canceled), 0)::bigint, coalesce(sum(swaps_made), 0)::bigint, coalesce(sum(swaps_avoided), 0)::bigint
+     from (select queue, scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided
+           from counters where tenant = $1 and queue >= $2 and queue <= $3
            union all
-           select scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided
-           from counter_deltas where tenant = $1 and queue = $2) kept",
+           select queue, scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided
+           from counter_deltas where tenant = $1 and queue >= $2 and queue <= $3) kept group by queue",
 );
-const OLDEST: Sql = Sql::both(&["select min(head) from (
-         select (select j.run_at from jobs j where j.lane = l.lane and j.due_at is null and j.parked is null
+const OLDEST: Sql = Sql::both(&["select queue, min(head) from (
+         select l.queue, (select j.run_at from jobs j where j.lane = l.lane and j.due_at is null and j.parked is null
                      and j.worker is null order by j.run_at, j.id limit 1) as head
-         from lanes l where l.tenant = $1 and l.queue = $2) heads"]);
+         from lanes l where l.tenant = $1 and l.queue >= $2 and l.queue <= $3) heads group by queue"]);
 
 impl Operation for List {
     type Output = Vec<Queue>;
@@ -93,26 +94,41 @@ impl Operation for List {
         let after = self.after.as_ref().map_or("", Name::as_str);
         let params = [Param::Int(self.tenant.0), Param::Text(only), Param::Text(after), Param::Int(self.limit as i64)];
         let rows = tx.query(&NAMES, &params).await?;
-        let mut queues = BTreeMap::new();
-        for row in &rows {
-            let name = row.text(0)?;
-            let key = [Param::Int(self.tenant.0), Param::Text(&name)];
-            let (settings, paused) = match tx.query_opt(&ONE, &key).await? {
-                Some(row) => (settings_at(&row, 0)?, paused(&row)?),
-                None => (QueueSettings::default(), None),
-            };
-            let counts = tx.query_opt(&COUNTS, &key).await?;
-            let counts = counts.map(|row| Counts::at(&row, 0)).transpose()?.unwrap_or_default();
-            let oldest = tx.query_opt(&OLDEST, &key).await?;
-            let oldest_waiting_at = oldest.map(|row| row.opt_time(0)).transpose()?.flatten();
-            let name = Name::stored(&name);
-            queues.insert(name.clone(), Queue { name, settings, paused, counts, oldest_waiting_at });
+        let names: Vec<String> = rows.iter().map(|row| row.text(0)).collect::<Result<_, _>>()?;
+        let (Some(first), Some(last)) = (names.first(), names.last()) else { return Ok(Vec::new()) };
+        let range = [Param::Int(self.tenant.0), Param::Text(first), Param::Text(last)];
+        let mut queues: BTreeMap<String, Queue> = names.iter().map(|name| (name.clone(), untold(name))).collect();
+        for row in tx.query(&SETTINGS, &range).await? {
+            if let Some(queue) = queues.get_mut(&row.text(0)?) {
+                (queue.settings, queue.paused) = (settings_at(&row, 1)?, paused(&row)?);
+            }
+        }
+        for row in tx.query(&COUNTS, &range).await? {
+            if let Some(queue) = queues.get_mut(&row.text(0)?) {
+                queue.counts = Counts::at(&row, 1)?;
+            }
+        }
+        for row in tx.query(&OLDEST, &range).await? {
+            if let Some(queue) = queues.get_mut(&row.text(0)?) {
+                queue.oldest_waiting_at = row.opt_time(1)?;
+            }
         }
         Ok(queues.into_values().collect())
     }
 }
 
+/// A queue that was told nothing and has had nothing.
+fn untold(name: &str) -> Queue {
+    Queue {
+        name: Name::stored(name),
+        settings: QueueSettings::default(),
+        paused: None,
+        counts: Counts::default(),
+        oldest_waiting_at: None,
+    }
+}
+
 fn paused(row: &Row) -> Result<Option<Pause>, StoreError> {
-    let Some(at) = row.opt_time(5)? else { return Ok(None) };
-    Ok(Some(Pause { at, by: row.opt_text(6)?, reason: row.opt_text(7)? }))
+    let Some(at) = row.opt_time(6)? else { return Ok(None) };
+    Ok(Some(Pause { at, by: row.opt_text(7)?, reason: row.opt_text(8)? }))
 }

@@ -1,5 +1,6 @@
 //! Operations on queues, and what other operations ask about them.
 
+pub mod affinities;
 pub mod get;
 pub mod pause;
 pub mod put;

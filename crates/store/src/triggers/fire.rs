@@ -105,7 +105,9 @@ const LOCK: Sql = Sql::new(
 // The row makes a slot fire once, whatever becomes of the trigger's own clock.
 const TAKE_SLOT: Sql = Sql::both(&["insert into cron_slots (trigger_id, slot_at, fired_at) values ($1, $2, $3)
      on conflict do nothing"]);
-const ADVANCE: Sql = Sql::both(&["update triggers set next_at = $2 where id = $1"]);
+const ADVANCE: Sql = Sql::both(&["update triggers set next_at = $2, missed = missed + $3,
+         last_missed_at = case when $3 > 0 then $4 else last_missed_at end
+     where id = $1"]);
 
 impl Operation for FireSlots {
     type Output = (usize, usize);
@@ -133,7 +135,8 @@ impl Operation for FireSlots {
             insert_rows(tx, &[Row { trigger: self.trigger, event: &event }]).await?;
             fired += 1;
         }
-        tx.execute(&ADVANCE, &[id, Param::time(slots.after(now))]).await?;
+        let next = Param::time(slots.after(now));
+        tx.execute(&ADVANCE, &[id, next, Param::Int(skipped as i64), Param::Time(now)]).await?;
         Ok((fired, skipped))
     }
 }

@@ -79,6 +79,9 @@ pub struct Trigger {
     pub last_error: Option<String>,
     /// When a schedule fires next.
     pub next_at: Option<Time>,
+    /// Slots of its schedule that passed unfired and were left out, and when that was last noticed.
+    pub missed: i64,
+    pub last_missed_at: Option<Time>,
 }
 
 /// Reads the columns in the order in which every select here names them.
@@ -104,5 +107,7 @@ fn read(row: &Row) -> Result<Trigger, StoreError> {
         last_fired_at: row.opt_time(16)?,
         last_error: row.opt_text(17)?,
         next_at: row.opt_time(18)?,
+        missed: row.int(19)?,
+        last_missed_at: row.opt_time(20)?,
     })
 }

@@ -66,6 +66,35 @@ async fn q6_past_the_starvation_bound_the_oldest_other_wins() {
 }
 
 #[tokio::test]
+async fn q6_what_waits_for_each_affinity_is_told_by_queue() {
+    on_both(async |db| {
+        let oldest = push(&db.store, with("a", 0)).await;
+        db.pass_ms(1_000).await;
+        for new in [with("a", 0), with("a", 5), with("b", 0), job("q"), job("plain")] {
+            push(&db.store, new).await;
+        }
+        let told = async || {
+            let lanes = db.store.affinity_lanes(T).await.expect("reads");
+            assert!(lanes.iter().all(|lane| lane.queue == name("q")), "nothing takes turns elsewhere: {lanes:?}");
+            let figures = |lane: store::queues::affinities::AffinityLane| {
+                (lane.affinity.map_or(String::new(), |own| own.to_string()), lane.priority, lane.waiting)
+            };
+            lanes.into_iter().map(figures).collect::<Vec<_>>()
+        };
+        let line = |affinity: &str, priority: i32, waiting: i64| (affinity.to_owned(), priority, waiting);
+        assert_eq!(told().await, [line("", 0, 1), line("a", 5, 1), line("a", 0, 2), line("b", 0, 1)]);
+        let first = db.store.affinity_lanes(T).await.expect("reads").into_iter().map(|lane| lane.oldest).min();
+        let job = db.store.job(T, oldest).await.expect("reads").expect("is there");
+        assert_eq!(first, Some(Some(job.run_at)));
+        let worker = register(&db.store, &["q"]).await;
+        let claimed = claim_one(&db.store, worker).await;
+        assert_eq!(claimed.affinity, Some(label("a")));
+        assert_eq!(told().await[1], line("a", 5, 0), "what is under way waits no longer");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn one_answer_holds_one_affinity() {
     on_both(async |db| {
         for affinity in ["a", "b", "a"] {

@@ -452,6 +452,12 @@ async fn t10_missed_slots_are_skipped_coalesced_or_caught_up() {
         let fired = waiting(&db.store).await;
         let count = |id: TriggerId| fired.iter().filter(|fired| **fired == id).count();
         assert_eq!((count(skip), count(coalesce), count(catch_up)), (0, 1, 6));
+        let missed = async |id: TriggerId| {
+            let trigger = db.store.trigger(T, id).await.expect("reads").expect("is there");
+            (trigger.missed, trigger.last_missed_at.is_some())
+        };
+        assert_eq!((missed(skip).await, missed(coalesce).await), ((6, true), (5, true)), "what was left out is told");
+        assert_eq!(missed(catch_up).await, (0, false));
         db.pass_ms(3_600_000 - MISSED_AFTER_MS).await;
         assert_eq!(fire(&db.store).await, 3, "then each goes on in time");
     })

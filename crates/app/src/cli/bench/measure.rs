@@ -41,6 +41,7 @@ pub(super) async fn measure<W: Way>(way: &W, metric: Metric, scaled: impl Fn(u64
             drain(way, &name, jobs).await
         }
         Metric::Signals1M | Metric::Streams5k | Metric::Subjects100k => bail!("{name} needs a server"),
+        Metric::Pages => bail!("pages are measured one by one"),
     }
 }
 

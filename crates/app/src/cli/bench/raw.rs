@@ -5,8 +5,9 @@ use anyhow::{Context, bail};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// An answer longer than this is none of ours.
+/// An answer longer than this is none of ours: to a producer, and with a page in it.
 const ANSWER_BYTES: usize = 64 << 10;
+const PAGE_BYTES: usize = 16 << 20;
 
 pub(super) struct Connection {
     stream: TcpStream,
@@ -28,16 +29,35 @@ impl Connection {
             self.host,
             body.len(),
         );
-        self.exchange(&request, "202").await
+        self.expect(&request, 202).await
     }
 
     /// Reads what lies at a path and returns once all of it is here.
     pub(super) async fn get(&mut self, path: &str) -> anyhow::Result<()> {
         let request = format!("GET {path} HTTP/1.1\r\nhost: {}\r\n\r\n", self.host);
-        self.exchange(&request, "200").await
+        self.expect(&request, 200).await
     }
 
-    async fn exchange(&mut self, request: &str, expected: &str) -> anyhow::Result<()> {
+    async fn expect(&mut self, request: &str, expected: u16) -> anyhow::Result<()> {
+        let status = self.exchange(request, ANSWER_BYTES).await?;
+        if status != expected {
+            bail!("the server answered {status}");
+        }
+        Ok(())
+    }
+
+    /// Any request; gives the status and the body.
+    pub(super) async fn ask(&mut self, method: &str, path: &str, body: &str) -> anyhow::Result<(u16, Vec<u8>)> {
+        let kind = if body.is_empty() { "" } else { "content-type: application/json\r\n" };
+        let (host, length) = (&self.host, body.len());
+        let request =
+            format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\n{kind}content-length: {length}\r\n\r\n{body}");
+        let status = self.exchange(&request, PAGE_BYTES).await?;
+        let begin = self.buffer.windows(4).position(|four| four == b"\r\n\r\n").map_or(0, |end| end + 4);
+        Ok((status, self.buffer[begin..].to_vec()))
+    }
+
+    async fn exchange(&mut self, request: &str, most: usize) -> anyhow::Result<u16> {
         self.stream.write_all(request.as_bytes()).await?;
         self.buffer.clear();
         loop {
@@ -45,12 +65,9 @@ impl Connection {
                 bail!("the server closed the connection");
             }
             if let Some(status) = whole(&self.buffer)? {
-                if status != expected {
-                    bail!("the server answered {status}");
-                }
-                return Ok(());
+                return Ok(status.parse()?);
             }
-            if self.buffer.len() > ANSWER_BYTES {
+            if self.buffer.len() > most {
                 bail!("the server's answer does not end");
             }
         }

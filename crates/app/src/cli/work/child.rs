@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use client::{HandlerError, JobContext};
@@ -28,6 +28,9 @@ const DATA_ERROR: i32 = 65;
 const RESULT_BYTES: usize = 1 << 20;
 const MESSAGE_BYTES: usize = 4 << 10;
 const CHUNK_BYTES: usize = 16 << 10;
+/// How often whoever looks on is told the end of a log that grows, and how much of it.
+const TELL_LOG: Duration = Duration::from_secs(1);
+const TOLD_BYTES: usize = 8 << 10;
 
 pub(super) struct Program {
     pub(super) command: Vec<OsString>,
@@ -40,15 +43,21 @@ pub(super) async fn run(program: Arc<Program>, job: JobContext) -> Result<Option
     let group = Group::of(&child);
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let mut output = Output::default();
-    let mut log = Log::default();
+    let log = Mutex::new(Log::default());
     let status = {
         let pipes = async {
-            tokio::join!(
-                feed(stdin, &job),
-                collect(stdout, |bytes| output.push(bytes)),
-                collect(stderr, |bytes| log.push(bytes)),
-                signals::read(signals, &job),
-            );
+            let read = async {
+                tokio::join!(
+                    feed(stdin, &job),
+                    collect(stdout, |bytes| output.push(bytes)),
+                    collect(stderr, |bytes| held(&log).push(bytes)),
+                    signals::read(signals, &job),
+                )
+            };
+            tokio::select! {
+                _ = read => {}
+                () = tell_log(&log, &job) => {}
+            }
         };
         let ending = end(&mut child, &group, &program, &job);
         tokio::pin!(pipes, ending);
@@ -68,6 +77,7 @@ pub(super) async fn run(program: Arc<Program>, job: JobContext) -> Result<Option
     };
     group.has_ended();
     let status = status.map_err(|error| HandlerError::retryable("wait_failed", error.to_string()))?;
+    let log = log.into_inner().unwrap_or_else(PoisonError::into_inner);
     let verdict = verdict(status, output, &log, &job);
     keep_log(log, &job).await;
     verdict
@@ -129,6 +139,28 @@ fn verdict(
         (None, Some(signal)) => HandlerError::retryable(format!("signal_{signal}"), message),
         (None, None) => HandlerError::retryable("unknown_end", message),
     })
+}
+
+fn held(log: &Mutex<Log>) -> MutexGuard<'_, Log> {
+    log.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Says the last lines of the log while it grows, as `diagnostics.log` of the job's signal: the whole of it is kept as an
+/// artifact, but only when the attempt has ended. Never returns.
+async fn tell_log(log: &Mutex<Log>, job: &JobContext) {
+    let mut told = 0;
+    loop {
+        tokio::time::sleep(TELL_LOG).await;
+        let (written, last) = {
+            let log = held(log);
+            (log.written(), if log.written() > told { log.last(TOLD_BYTES) } else { String::new() })
+        };
+        if written > told {
+            told = written;
+            let diagnostics = serde_json::value::to_raw_value(&serde_json::json!({ "log": last }));
+            job.refine(|signal| signal.diagnostics = Some(diagnostics.expect("plain data has a JSON form")));
+        }
+    }
 }
 
 /// A log that cannot be kept does not change how the job ended.

@@ -26,6 +26,11 @@ impl Log {
         self.head.is_empty()
     }
 
+    /// How much was pushed so far.
+    pub(super) fn written(&self) -> u64 {
+        (self.head.len() + self.tail.len()) as u64 + self.left_out
+    }
+
     pub(super) fn into_bytes(self) -> Vec<u8> {
         let mut bytes = self.head;
         if self.left_out > 0 {

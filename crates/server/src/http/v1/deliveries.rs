@@ -62,7 +62,7 @@ fn filter(query: &DeliveryQuery) -> Result<DeliveryFilter, ApiError> {
 /// One delivery with what is sent and every attempt.
 #[utoipa::path(get, path = "/deliveries/{id}", tag = "deliveries", params(("id" = Uuid, Path)),
     responses((status = 200, body = DeliveryDetails)))]
-async fn get(
+pub(crate) async fn get(
     State(state): State<AppState>,
     principal: Principal,
     PathDelivery(id): PathDelivery,

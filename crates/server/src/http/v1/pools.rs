@@ -32,7 +32,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 /// Lists pools by name.
 #[utoipa::path(get, path = "/pools", tag = "pools", params(PageQuery),
     responses((status = 200, body = Page<PoolView>)))]
-async fn list(
+pub(crate) async fn list(
     State(state): State<AppState>,
     principal: Principal,
     Params(query): Params<PageQuery>,

@@ -54,7 +54,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 /// Lists runtimes by name.
 #[utoipa::path(get, path = "/runtimes", tag = "runtimes", params(PageQuery),
     responses((status = 200, body = Page<RuntimeView>)))]
-async fn list(
+pub(crate) async fn list(
     State(state): State<AppState>,
     principal: Principal,
     Params(query): Params<PageQuery>,
@@ -73,7 +73,7 @@ async fn list(
 /// One runtime: what is declared and what is known of its container.
 #[utoipa::path(get, path = "/runtimes/{name}", tag = "runtimes", params(("name" = String, Path)),
     responses((status = 200, body = RuntimeView)))]
-async fn get(
+pub(crate) async fn get(
     State(state): State<AppState>,
     principal: Principal,
     PathRuntime(name): PathRuntime,
@@ -221,7 +221,7 @@ async fn clean_up(
 /// The log of operations, newest first; also of a runtime that is gone.
 #[utoipa::path(get, path = "/runtimes/{name}/operations", tag = "runtimes",
     params(("name" = String, Path), PageQuery), responses((status = 200, body = Page<OperationView>)))]
-async fn operations(
+pub(crate) async fn operations(
     State(state): State<AppState>,
     principal: Principal,
     PathRuntime(name): PathRuntime,
@@ -242,7 +242,7 @@ async fn operations(
 /// How a runtime is, and how it was before.
 #[utoipa::path(get, path = "/runtimes/{name}/health", tag = "runtimes", params(("name" = String, Path), PageQuery),
     responses((status = 200, body = RuntimeHealthView)))]
-async fn health(
+pub(crate) async fn health(
     State(state): State<AppState>,
     principal: Principal,
     PathRuntime(name): PathRuntime,

@@ -1,0 +1,149 @@
+//! How long the server takes for each page of the dashboard, beside a given number of jobs.
+
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+
+use super::drive::{Http, Way};
+use super::figure::Figure;
+use super::measure;
+use super::raw::Connection;
+use super::{BenchArgs, Scratch};
+use crate::cli::output::note;
+
+/// Requests for each page. The first is not counted: it finds the caches cold.
+const SAMPLES: usize = 20;
+/// What no page may take.
+const MOST_MS: f64 = 200.0;
+/// Things beside jobs that pages show one by one.
+const SUBJECTS: usize = 200;
+const WORKERS: usize = 50;
+const TRIGGERS: usize = 20;
+const RUNTIMES: usize = 5;
+
+pub(super) async fn measure(args: &BenchArgs, jobs: u64) -> anyhow::Result<Vec<Figure>> {
+    let scratch = Scratch::open(args.database.as_deref()).await?;
+    let way = Http::start(&scratch.store).await?;
+    scratch.store.fill_pages(jobs).await?;
+    let mut server = way.producer().await?;
+    furnish(&mut server).await?;
+    let mut figures = Vec::new();
+    for (name, path) in pages(&mut server).await? {
+        let mut took_ms = Vec::with_capacity(SAMPLES);
+        let began = Instant::now();
+        for sample in 0..=SAMPLES {
+            let asked = Instant::now();
+            let (status, page) = server.ask("GET", &path, "").await?;
+            if status != 200 {
+                bail!("{path} answered {status}: {}", String::from_utf8_lossy(&page));
+            }
+            if sample > 0 {
+                took_ms.push(asked.elapsed().as_secs_f64() * 1_000.0);
+            }
+        }
+        took_ms.sort_by(f64::total_cmp);
+        let (median, most) = (took_ms[SAMPLES / 2], took_ms[SAMPLES - 1]);
+        if median > MOST_MS {
+            note(&format!("{name} takes {median:.0} ms; no page may take {MOST_MS:.0}"));
+        }
+        let figure = measure::figure(&way, &format!("page {name}"), jobs, began.elapsed());
+        figures.push(Figure { value: median, unit: "ms".into(), p99: Some(most), ..figure });
+    }
+    scratch.wipe().await?;
+    Ok(figures)
+}
+
+/// What else an installation has. No statement loads it: the routes are quick enough.
+async fn furnish(server: &mut Connection) -> anyhow::Result<()> {
+    let mut put = async |method: &str, path: String, body: Value| -> anyhow::Result<()> {
+        let (status, answer) = server.ask(method, &format!("/api/v1/{path}"), &body.to_string()).await?;
+        if !(200..300).contains(&status) {
+            bail!("{path} answered {status}: {}", String::from_utf8_lossy(&answer));
+        }
+        Ok(())
+    };
+    for process in ["patch", "scan"] {
+        let selector = json!({"all": [{"fact": "os", "exists": true}]});
+        // Nobody is to work while others are measured.
+        let process_spec = json!({"selector": selector, "queue": "fleet", "kind": process, "max_active": 1});
+        put("PUT", format!("processes/{process}"), process_spec).await?;
+    }
+    for number in 0..SUBJECTS {
+        put("PUT", format!("subjects/machine-{number}"), json!({"kind": "machine", "facts": {"os": "debian12"}}))
+            .await?;
+    }
+    for number in 0..WORKERS {
+        let queue = format!("queue-{}", number % 10);
+        put("POST", "workers".into(), json!({"name": format!("worker-{number}"), "queues": [queue], "lease_s": 3600}))
+            .await?;
+    }
+    for number in 0..TRIGGERS {
+        let target = json!({"job": {"queue": "reports", "kind": "nightly"}});
+        let filter = json!({"schedule": "0 3 1 1 *"});
+        let trigger =
+            json!({"name": format!("trigger-{number}"), "source": "cron", "filter": filter, "target": target});
+        put("POST", "triggers".into(), trigger).await?;
+    }
+    for number in 1..=RUNTIMES {
+        put("PUT", format!("runtimes/runtime-{number}"), json!({"image": "example/model:1.0.0"})).await?;
+    }
+    let member = |number: usize| json!({"affinity": format!("model-{number}"), "runtime": format!("runtime-{number}")});
+    let members: Vec<Value> = (1..=RUNTIMES).map(member).collect();
+    put("PUT", "pools/gpu".into(), json!({"slots": 1, "queue": "queue-0", "members": members})).await
+}
+
+/// Every page, and the listings of jobs in all the ways that people look for them.
+async fn pages(server: &mut Connection) -> anyhow::Result<Vec<(String, String)>> {
+    let mut find = async |path: &str, member: &str| -> anyhow::Result<String> {
+        let (_, answer) = server.ask("GET", path, "").await?;
+        let answer: Value = serde_json::from_slice(&answer)?;
+        let found = if member == "next_cursor" { &answer[member] } else { &answer["items"][0][member] };
+        Ok(found.as_str().with_context(|| format!("{path} has no {member}: {answer}"))?.to_owned())
+    };
+    let failed = find("/api/v1/jobs?state=failed&limit=1", "id").await?;
+    let waiting = find("/api/v1/jobs?state=queued&queue=queue-1&limit=1", "id").await?;
+    let cursor = find("/api/v1/jobs?limit=500", "next_cursor").await?;
+    let delivery = find("/api/v1/deliveries?limit=1", "id").await?;
+    let whole = [
+        "/",
+        "/queues",
+        "/pools",
+        "/workers",
+        "/subjects",
+        "/subjects/machine-10",
+        "/failures",
+        "/dead-letters",
+        "/dead-letters?queue=queue-0",
+        "/dead-letters?resolved=true",
+        "/triggers",
+        "/deliveries",
+        "/deliveries?state=failed",
+        "/runtimes",
+        "/runtimes/runtime-1",
+        "/signals",
+        "/history",
+        "/tokens",
+        "/system",
+        "/jobs",
+        "/jobs?state=queued",
+        "/jobs?state=failed",
+        "/jobs?state=canceled",
+        "/jobs?queue=queue-3",
+        "/jobs?queue=queue-3&state=succeeded",
+        "/jobs?queue=queue-3&kind=kind-1&state=failed",
+        "/jobs?queue=queue-0&affinity=model-3",
+        "/jobs?subject=machine-10",
+        "/jobs?run=run-7",
+        "/jobs?tag=nightly",
+        "/jobs?text=kind-1",
+        "/jobs?text=BOOM",
+        "/jobs?text=nowhere",
+    ];
+    let mut pages: Vec<(String, String)> = whole.iter().map(|path| (path.to_string(), path.to_string())).collect();
+    pages.push(("/jobs, an old page".into(), format!("/jobs?cursor={cursor}")));
+    pages.push(("/jobs/{id}, failed".into(), format!("/jobs/{failed}")));
+    pages.push(("/jobs/{id}, waiting".into(), format!("/jobs/{waiting}")));
+    pages.push(("/deliveries/{id}".into(), format!("/deliveries/{delivery}")));
+    Ok(pages)
+}

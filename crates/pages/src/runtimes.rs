@@ -1,0 +1,171 @@
+//! Runtimes: what is wanted and what is there, how healthy it was, what was done to it, and what it says.
+
+use askama::Template;
+use jiff::{SignedDuration, Timestamp};
+use wire::{OperationView, Page, RuntimeHealth, RuntimeView};
+
+use crate::chart::{self, Stretch};
+use crate::frame::Frame;
+use crate::html::{self, Markup};
+
+/// How far back the strip of healths reaches.
+const STRIP: SignedDuration = SignedDuration::from_hours(24);
+/// Lines of the log that a page begins with.
+const TAIL: u32 = 200;
+
+#[derive(Debug, Template)]
+#[template(path = "runtimes.html")]
+pub struct Runtimes {
+    pub frame: Frame,
+    pub runtimes: Vec<Watched>,
+    pub next_cursor: Option<String>,
+}
+
+#[derive(Debug, Template)]
+#[template(path = "runtime.html")]
+pub struct RuntimePage {
+    pub frame: Frame,
+    pub runtime: Watched,
+    pub operations: Page<OperationView>,
+}
+
+/// A runtime, and how it was.
+#[derive(Clone, Debug)]
+pub struct Watched {
+    pub view: RuntimeView,
+    /// Every change of its health, newest first.
+    pub past: Vec<RuntimeHealth>,
+}
+
+impl Watched {
+    fn path(&self) -> String {
+        html::segment(&self.view.name)
+    }
+
+    /// What runs is not what is declared: a restart brings it up to date.
+    fn is_outdated(&self) -> bool {
+        self.is_running() && self.view.current_image.as_ref().is_some_and(|current| *current != self.view.image)
+    }
+
+    fn is_running(&self) -> bool {
+        self.view.status == "running"
+    }
+
+    fn has_container(&self) -> bool {
+        self.view.container_id.is_some()
+    }
+
+    /// As it should be, in a word.
+    fn desired(&self) -> &str {
+        self.view.desired.as_deref().unwrap_or("as told")
+    }
+
+    fn health(&self) -> Markup {
+        self.view.health.as_ref().map_or_else(html::none, |health| {
+            let details = html::escape(&health.details);
+            Markup::new(format!("<span title=\"{details}\">{}</span>", html::state(&health.status)))
+        })
+    }
+
+    /// The last day, from one change of health to the next. Before the first nothing was seen.
+    fn strip(&self, now: &Timestamp) -> Markup {
+        let from = now.checked_sub(STRIP).unwrap_or(*now);
+        let mut until = *now;
+        let mut stretches = Vec::new();
+        for seen in &self.past {
+            stretches.push(Stretch { from: seen.observed_at.max(from), until, what: seen.status.clone() });
+            until = seen.observed_at.max(from);
+            if seen.observed_at <= from {
+                break;
+            }
+        }
+        stretches.reverse();
+        chart::strip(&stretches, from, *now, &format!("Health of {} in the last 24 hours", self.view.name))
+    }
+}
+
+impl RuntimePage {
+    fn declared(&self) -> Vec<(&'static str, Markup)> {
+        let view = &self.runtime.view;
+        let code = |text: &str| Markup::new(format!("<code>{}</code>", html::escape(text)));
+        let text = |text: String| Markup::new(html::escape(&text));
+        let mut facts = vec![("Image", code(&view.image)), ("Desired", text(self.runtime.desired().to_owned()))];
+        if !view.command.is_empty() {
+            facts.push(("Command", code(&view.command.join(" "))));
+        }
+        if !view.env.is_empty() {
+            let names: Vec<&str> = view.env.keys().map(String::as_str).collect();
+            facts.push(("Environment, values are kept secret", code(&names.join(" "))));
+        }
+        if !view.ports.is_empty() {
+            let port = |port: &wire::PortSettings| match port.host {
+                Some(host) => format!("{host} → {}", port.container),
+                None => format!("any → {}", port.container),
+            };
+            let ports: Vec<String> = view.ports.iter().map(port).collect();
+            facts.push(("Ports", text(ports.join(", "))));
+        }
+        if !view.volumes.is_empty() {
+            let paths: Vec<&str> = view.volumes.iter().map(|volume| volume.path.as_str()).collect();
+            facts.push(("Volumes", code(&paths.join(" "))));
+        }
+        facts.push(("Network", text(view.network.clone())));
+        facts.extend(view.memory_mb.map(|mb| ("Memory", text(format!("{mb} MB")))));
+        facts.extend(view.cpus.map(|cpus| ("CPUs", text(cpus.to_string()))));
+        let probe = |probe: &wire::ProbeSettings| ("Probe", code(&format!("{} on port {}", probe.path, probe.port)));
+        facts.extend(view.probe.as_ref().map(probe));
+        facts.extend(view.ttl_s.map(|seconds| ("Stopped after", text(html::seconds(seconds as f64)))));
+        facts.push(("Declared", html::time(&view.created_at)));
+        facts
+    }
+
+    fn observed(&self) -> Vec<(&'static str, Markup)> {
+        let view = &self.runtime.view;
+        let code = |text: &String| Markup::new(format!("<code>{}</code>", html::escape(text)));
+        let mut facts = vec![("Status", html::state(&view.status))];
+        facts.extend(view.in_flight.as_ref().map(|kind| ("Under way", html::state(kind))));
+        facts.push(("Health", self.runtime.health()));
+        facts.extend(view.health.as_ref().map(|health| {
+            let told = format!("{} ({})", health.details, health.source);
+            ("Seen", Markup::new(format!("{} {}", html::escape(&told), html::ago(&health.observed_at))))
+        }));
+        facts.extend(view.current_image.as_ref().map(|image| ("Image", code(image))));
+        facts.extend(view.endpoint.as_ref().map(|endpoint| ("Endpoint", code(endpoint))));
+        facts.extend(view.container_id.as_ref().map(|id| ("Container", code(&id.chars().take(12).collect()))));
+        facts.extend(view.node.as_ref().map(|node| ("Node", Markup::new(html::escape(node)))));
+        facts.extend(view.state_path.as_ref().map(|path| ("State path", code(path))));
+        facts.extend(view.started_at.as_ref().map(|at| ("Started", html::time(at))));
+        facts.extend(view.stopped_at.as_ref().map(|at| ("Stopped", html::time(at))));
+        facts.extend(view.removed_at.as_ref().map(|at| ("Removed", html::time(at))));
+        facts.extend(view.last_op_at.as_ref().map(|at| ("Last operation", html::time(at))));
+        facts
+    }
+
+    /// Where the log is followed from, by the script of the page.
+    fn logs(&self) -> String {
+        format!("api/v1/runtimes/{}/logs?follow=true&tail={TAIL}", self.runtime.path())
+    }
+
+    /// Another one means another log.
+    fn log_of(&self) -> String {
+        let view = &self.runtime.view;
+        let started = view.started_at.map(|at| at.to_string()).unwrap_or_default();
+        format!("{} {started}", view.container_id.as_deref().unwrap_or_default())
+    }
+}
+
+/// How an operation ended, or that it has not.
+fn outcome(line: &OperationView) -> Markup {
+    match (&line.outcome, &line.started_at) {
+        (Some(outcome), _) if outcome == "success" => html::state("succeeded"),
+        (Some(_), _) => html::state("failed"),
+        (None, Some(_)) => html::state("working"),
+        (None, None) => html::state("queued"),
+    }
+}
+
+/// Whoever asked: a person, or what acts by itself.
+fn asked(line: &OperationView) -> String {
+    let reference = line.source_ref.as_deref().unwrap_or(&line.actor);
+    format!("{} · {reference}", line.source)
+}

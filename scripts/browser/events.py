@@ -1,0 +1,125 @@
+"""Triggers, deliveries, failures and dead letters."""
+
+import http.server
+import threading
+
+from browser.server import Server
+from browser.webdriver import Browser, wait_for
+
+
+def dead_letters_are_replayed_exactly_edited_ignored_and_in_bulk(driver):
+    with Server() as server, Browser(driver) as browser:
+        worker = server.worker("broken", name="breaker")
+        jobs = []
+        for number in range(5):
+            jobs.append(server.job("broken", "scan", max_attempts=1))
+            error = {"code": "BOOM" if number else "ODD", "message": f"it broke in {number}", "retryable": True}
+            server.settle(worker, server.claim(worker), "fail", error=error)
+        unresolved = lambda: server.get("dead-letters/count?resolved=false")["count"]
+        letters = {letter["job_id"]: letter["id"] for letter in server.get("dead-letters")["items"]}
+        browser.open(f"{server.url}/dead-letters")
+        browser.shows("5")
+        browser.click(f"#letter-{letters[jobs[0]]} .replay")
+        wait_for("the first to be played again", lambda: server.get(f"dead-letters/{letters[jobs[0]]}")["resolution"] == "replayed")
+        again = server.claim(worker)
+        assert (again["kind"], again["payload"]) == ("scan", {"user": 7}), again
+        browser.click(f'[data-open="edit-{letters[jobs[1]]}"]')
+        browser.type(f"#edit-{letters[jobs[1]]} textarea", '{"user": 9}')
+        browser.click(f"#edit-{letters[jobs[1]]} button.primary")
+        assert server.claim(worker)["payload"] == {"user": 9}
+        browser.click(f'[data-open="ignore-{letters[jobs[2]]}"]')
+        browser.type(f"#ignore-{letters[jobs[2]]} input", "known and harmless")
+        browser.click(f"#ignore-{letters[jobs[2]]} button.primary")
+        wait_for("the third to be let go", lambda: server.get(f"dead-letters/{letters[jobs[2]]}")["note"] == "known and harmless")
+        browser.open(f"{server.url}/dead-letters?error_code=BOOM")
+        browser.click("#replay-all")
+        browser.type("#sure-number", "2")
+        browser.click("#sure-yes")
+        wait_for("the rest to be played again", lambda: unresolved() == 0)
+        assert len([server.claim(worker) for _ in range(2)]) == 2
+
+
+def triggers_are_fired_tried_and_paused(driver):
+    with Server() as server, Browser(driver) as browser:
+        target = {"job": {"queue": "reports", "kind": "nightly"}}
+        trigger = server.post("triggers", {"name": "nightly", "source": "cron", "target": target,
+                                           "filter": {"schedule": "0 3 * * *", "timezone": "Europe/Berlin"}})["id"]
+        browser.open(f"{server.url}/triggers")
+        shown = browser.run("return document.querySelectorAll('article time[data-show=time]').length")
+        assert shown == 5, shown
+        browser.click(f"#trigger-{trigger} .fire")
+        browser.click("#sure-yes")
+        wait_for("a job of the trigger", lambda: server.get("jobs?queue=reports")["items"])
+        browser.click(f'[data-open="try-{trigger}"]')
+        browser.click(f"#try-{trigger} button.primary")
+        browser.shows('"matches"')
+        assert len(server.get("jobs?queue=reports")["items"]) == 1
+        browser.click(f"#trigger-{trigger} .turn")
+        wait_for("the trigger to be paused", lambda: not server.get(f"triggers/{trigger}")["enabled"])
+        browser.shows("paused")
+        browser.click(f"#trigger-{trigger} .turn")
+        wait_for("the trigger to go on", lambda: server.get(f"triggers/{trigger}")["enabled"])
+
+
+def a_failing_group_gets_its_cause_and_is_replayed(driver):
+    with Server() as server, Browser(driver) as browser:
+        worker = server.worker("broken", name="breaker")
+        for _ in range(4):
+            server.job("broken", "scan", max_attempts=1)
+            error = {"code": "BOOM", "message": "layer 3 is not a tar archive", "retryable": False}
+            server.settle(worker, server.claim(worker), "fail", error=error)
+        group = wait_for("the group", lambda: [g for g in server.get("failures")["items"] if g["signature_id"] and g["count"] == 4])[0]
+        browser.open(f"{server.url}/failures")
+        # What stays in sight at the end of a row covers none of it.
+        assert browser.run(
+            "const cells = [...document.querySelectorAll('tr[id^=group] > *:not(.actions)')];"
+            "return cells.every((cell) => { const { right, top, height } = cell.getBoundingClientRect();"
+            "return cell.contains(document.elementFromPoint(right - 4, top + height / 2)); })"
+        )
+        browser.click(f'[data-open="cause-{group["group_id"]}"]')
+        dialog = f'#cause-{group["group_id"]}'
+        browser.type(f'{dialog} [name="outcome.likely_cause"]', "the registry is full")
+        browser.click(f"{dialog} button.primary")
+        known = lambda: server.get(f"signatures/{group['signature_id']}")
+        wait_for("the cause", lambda: known()["outcome"]["likely_cause"] == "the registry is full")
+        assert known()["status"] == "confirmed", known()
+        browser.shows("the registry is full")
+        browser.click(f'#group-{group["group_id"]} form button')
+        browser.type("#sure-number", "4")
+        browser.click("#sure-yes")
+        wait_for("all four again", lambda: server.get("queues/broken")["counts"]["queued"] == 4)
+
+
+def a_delivery_is_sent_again(driver):
+    received = []
+
+    class Receiver(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            received.append(self.rfile.read(int(self.headers["content-length"])))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    receiver = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
+    threading.Thread(target=receiver.serve_forever, daemon=True).start()
+    with Server("--allow-private") as server, Browser(driver) as browser:
+        job = server.job(webhook={"url": f"http://127.0.0.1:{receiver.server_port}/hook"})
+        server.post(f"jobs/{job}/cancel")
+        wait_for("the first delivery", lambda: server.get("deliveries?state=delivered")["items"])
+        delivery = server.get("deliveries?state=delivered")["items"][0]["id"]
+        before = len(received)
+        browser.open(f"{server.url}/deliveries")
+        browser.click(f"#delivery-{delivery} form button")
+        wait_for("the receiver to have it again", lambda: len(received) > before)
+        # Every attempt has its line, and the page of one can send it once more.
+        browser.click(f"#delivery-{delivery} td a")
+        browser.shows("attempt 2")
+        browser.shows("answered 204")
+        browser.shows('"job.canceled"')
+        browser.click("#redeliver")
+        wait_for("the receiver to have it once more", lambda: len(received) > before + 1)
+        browser.shows("attempt 3")
+    receiver.shutdown()
+    receiver.server_close()

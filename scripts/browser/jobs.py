@@ -1,0 +1,204 @@
+"""Jobs and queues: what is clicked, and what it must have done."""
+
+from pathlib import Path
+
+from browser.server import Server
+from browser.webdriver import Browser, wait_for
+
+
+def a_job_is_canceled_and_retried(driver):
+    with Server() as server, Browser(driver) as browser:
+        job = server.job()
+        browser.open(f"{server.url}/jobs/{job}")
+        browser.shows("no live worker serves this queue and kind")
+        browser.click("#cancel")
+        browser.click("#sure-yes")
+        wait_for("the job to be canceled", lambda: server.get(f"jobs/{job}")["state"] == "canceled")
+        # The page follows by itself.
+        browser.click("#retry")
+        wait_for("the page of the retry", lambda: job not in browser.address())
+        again = browser.address().rsplit("/", 1)[1]
+        assert server.get(f"jobs/{again}")["parent"] == job
+
+
+def a_failed_job_is_edited_and_retried(driver):
+    with Server() as server, Browser(driver) as browser:
+        job = server.failed_job()
+        browser.open(f"{server.url}/jobs/{job}")
+        browser.shows("it broke in two")
+        browser.click("#edit-retry")
+        browser.type("#edit textarea", "{not json")
+        browser.click("#edit button.primary")
+        browser.shows("This is not JSON")
+        browser.type("#edit textarea", '{"user": 8}')
+        browser.click("#edit button.primary")
+        wait_for("the page of the retry", lambda: job not in browser.address())
+        again = browser.address().rsplit("/", 1)[1]
+        assert server.get(f"jobs/{again}")["payload"] == {"user": 8}
+
+
+def a_queue_is_paused_with_a_reason_limited_and_resumed(driver):
+    with Server() as server, Browser(driver) as browser:
+        server.job()
+        server.put("queues/mail", {"timeout_s": 9, "phases": ["sort", "send"]})
+        browser.open(f"{server.url}/queues")
+        browser.click('[data-open="pause-mail"]')
+        browser.type("#pause-mail input", "the relay is down")
+        browser.click("#pause-mail button.primary")
+        wait_for("the queue to be paused", lambda: server.get("queues/mail")["paused"])
+        assert server.get("queues/mail")["paused_reason"] == "the relay is down"
+        browser.shows("the relay is down")
+        browser.click('[data-open="limits-mail"]')
+        browser.type("#limits-mail [name=concurrency]", "0")
+        browser.run("document.querySelector('#limits-mail [name=concurrency]').min = ''")
+        browser.click("#limits-mail button.primary")
+        browser.shows("concurrency must be")
+        browser.type("#limits-mail [name=concurrency]", "3")
+        browser.click("#limits-mail button.primary")
+        wait_for("the limit", lambda: server.get("queues/mail")["settings"].get("concurrency") == 3)
+        settings = server.get("queues/mail")["settings"]
+        assert (settings["timeout_s"], settings["phases"]) == (9, ["sort", "send"]), settings
+        browser.shows("3 at once")
+        # The overview has the same action beside what it complains of.
+        browser.open(f"{server.url}/")
+        browser.shows("mail is paused, 1 job waits")
+        browser.click(".concerns form button")
+        wait_for("the queue to go on", lambda: not server.get("queues/mail")["paused"])
+        browser.shows("no worker serves it")
+
+
+def pages_are_live_without_a_reload_and_in_two_tabs(driver):
+    with Server() as server, Browser(driver) as browser:
+        job = server.job()
+        browser.open(f"{server.url}/jobs/{job}")
+        browser.run("window.mark = 1")
+        first = browser.tabs()[0]
+        second = browser.new_tab()
+        browser.open(f"{server.url}/jobs")
+        browser.run("window.mark = 1")
+        other = server.job()
+        browser.find(f"#job-{other}")
+        worker = server.worker("mail")
+        claimed = server.claim(worker)
+        assert claimed["id"] == job
+        server.put(f"jobs/{job}/signal", {"epoch": claimed["epoch"], "summary": "half of it is done", "progress": 0.5, "state": "working"})
+        wait_for("the row to work", lambda: browser.has(f'#job-{job}[data-state="working"]'))
+        browser.tab(first)
+        browser.shows("half of it is done")
+        server.settle(worker, claimed, "finish", result={"sent": True})
+        browser.shows("succeeded")
+        browser.find("#retry")
+        assert browser.run("return window.mark") == 1
+        browser.tab(second)
+        wait_for("the row to be done", lambda: browser.has(f'#job-{job}[data-state="succeeded"]'))
+        # Paused, it stays as it is; resumed, it catches up.
+        browser.click("#live")
+        server.settle(worker, server.claim(worker), "finish")
+        late = server.job()
+        wait_for("the word", lambda: browser.text("#live-word") == "Paused")
+        assert not browser.has(f"#job-{late}")
+        browser.click("#live")
+        browser.find(f"#job-{late}")
+        assert browser.run("return window.mark") == 1
+
+
+def many_jobs_are_canceled_by_number_unless_undone(driver):
+    with Server() as server, Browser(driver) as browser:
+        server.post("jobs/batch", {"jobs": [{"queue": "mail", "kind": "welcome"}] * 60 + [{"queue": "other", "kind": "k"}]})
+        browser.open(f"{server.url}/jobs?queue=mail")
+        waiting = lambda: server.get("queues/mail")["counts"]["queued"]
+        browser.click("#pick-all")
+        browser.shows("50 chosen")
+        browser.click("#bulk-matching")
+        browser.shows("60 match and are chosen")
+        browser.click('[data-bulk="cancel"]')
+        browser.type("#sure-number", "59")
+        assert browser.run("return document.getElementById('sure-yes').disabled")
+        browser.type("#sure-number", "60")
+        browser.click("#sure-yes")
+        browser.shows("Canceling 60 jobs in")
+        browser.click(".toast button")
+        browser.shows("Nothing was done.")
+        assert waiting() == 60
+        browser.click('[data-bulk="cancel"]')
+        browser.type("#sure-number", "60")
+        browser.click("#sure-yes")
+        wait_for("all to be canceled", lambda: waiting() == 0)
+        browser.shows("60 canceled")
+        assert server.get("queues/other")["counts"]["queued"] == 1
+
+
+def many_failed_jobs_are_retried_or_their_letters_replayed(driver):
+    with Server() as server, Browser(driver) as browser:
+        worker = server.worker("broken", name="breaker")
+        for _ in range(6):
+            server.job("broken", "scan", max_attempts=1)
+            error = {"code": "BOOM", "message": "it broke", "retryable": False}
+            server.settle(worker, server.claim(worker), "fail", error=error)
+        failed = [job["id"] for job in server.get("jobs?state=failed")["items"]]
+        browser.open(f"{server.url}/jobs?state=failed")
+        for job in failed[:2]:
+            browser.click(f"#job-{job} input")
+        browser.click('[data-bulk="retry"]')
+        browser.type("#sure-number", "2")
+        browser.click("#sure-yes")
+        browser.shows("2 retried")
+        parents = {server.get(f"jobs/{server.claim(worker)['id']}")["parent"] for _ in range(2)}
+        assert parents == set(failed[:2]), parents
+        # The others' letters, by all that match: what was retried leaves a letter too, but its job runs again.
+        browser.click("#pick-all")
+        browser.click("#bulk-matching")
+        browser.shows("6 match and are chosen")
+        unresolved = server.get("dead-letters/count?resolved=false")["count"]
+        browser.click('[data-bulk="replay"]')
+        browser.type("#sure-number", "6")
+        browser.click("#sure-yes")
+        wait_for("no letter to be left", lambda: server.get("dead-letters/count?resolved=false")["count"] == 0)
+        browser.shows(f"{unresolved} replayed")
+        again = [server.claim(worker) for _ in range(unresolved)]
+        assert {job["kind"] for job in again} == {"scan"} and len({job["id"] for job in again}) == unresolved
+
+
+def the_log_of_a_job_is_followed_while_it_runs_and_kept_after(driver):
+    with Server() as server, Browser(driver) as browser:
+        job = server.job("slow")
+        gate = Path(server.folder.name) / "gate"
+        script = f"echo 'one <b>bold</b>' >&2; while [ ! -e {gate} ]; do sleep 0.1; done; echo two >&2; sleep 3; echo three >&2"
+        with server.work("slow", script):
+            browser.open(f"{server.url}/jobs/{job}")
+            browser.run("window.mark = 1")
+            wait_for("the first line", lambda: browser.has("#live-log") and browser.text("#live-log") == "one <b>bold</b>")
+            assert server.get(f"jobs/{job}")["state"] == "working"
+            gate.touch()
+            wait_for("the second line", lambda: browser.text("#live-log").endswith("two"))
+            assert server.get(f"jobs/{job}")["state"] == "working"
+            wait_for("the end", lambda: server.get(f"jobs/{job}")["state"] == "succeeded")
+        wait_for("the kept log", lambda: browser.has("#kept-log") and browser.text("#kept-log").split("\n")[-1] == "three")
+        assert browser.run("return window.mark") == 1
+
+
+def filters_views_palette_and_keys(driver):
+    with Server() as server, Browser(driver) as browser:
+        server.job(tags=["nightly"])
+        job = server.job("scans", "image.scan", subject="registry/api:1.4")
+        browser.open(f"{server.url}/jobs")
+        browser.type("[name=queue]", "scans")
+        browser.click("#filter > button")
+        wait_for("one row", lambda: browser.run("return document.querySelectorAll('#jobs tbody tr').length") == 1)
+        assert "queue=scans" in browser.address()
+        browser.click("#save-view")
+        browser.shows("★ scans")
+        browser.open(f"{server.url}/jobs")
+        browser.click("#views a")
+        wait_for("the view", lambda: "queue=scans" in browser.address())
+        browser.click(".chips a.chip")
+        wait_for("no filter", lambda: "queue=scans" not in browser.address())
+        browser.press("control", "k")
+        browser.type(".palette input", job)
+        browser.press("enter")
+        wait_for("the job", lambda: browser.address().endswith(job))
+        browser.press("g")
+        browser.press("q")
+        wait_for("the queues", lambda: browser.address().endswith("/queues"))
+        browser.press("?")
+        browser.shows("Keyboard shortcuts")

@@ -1,0 +1,145 @@
+"""Runtimes and pools on a real Docker engine: each button, and what the engine then has."""
+
+import urllib.error
+import urllib.request
+
+from browser.docker import IMAGE, IMAGE_NEWER, IMAGE_PATCHED, Docker
+from browser.server import Server
+from browser.webdriver import Browser, wait_for
+
+# Serves its health and counts aloud, until it is asked to end.
+COUNTS = (
+    "trap 'exit 0' TERM; mkdir -p /www; echo ok > /www/health; httpd -p 8080 -h /www; n=0; "
+    "while true; do n=$((n+1)); echo count $n; sleep 1; done"
+)
+# Answers a job after two seconds with its own name.
+MODEL = (
+    "trap 'exit 0' TERM; mkdir -p /www/cgi-bin; echo ok > /www/health; echo \"$ANSWER\" > /www/cgi-bin/run; "
+    "/bin/busybox chmod +x /www/cgi-bin/run; httpd -f -p 8080 -h /www & wait"
+)
+
+
+def served(command, **more):
+    probe = {"path": "/health", "port": 8080}
+    return {"image": IMAGE, "command": ["sh", "-c", command], "ports": [{"container": 8080}], "probe": probe, "stop_grace_s": 2, **more}
+
+
+def model(name):
+    answer = f"#!/bin/sh\nsleep 2\necho 'Content-Type: application/json'\necho\necho '{{\"model\": \"{name}\"}}'\n"
+    return served(MODEL, env={"ANSWER": answer})
+
+
+def answers(endpoint):
+    try:
+        with urllib.request.urlopen(f"{endpoint}/health", timeout=2) as answer:
+            return answer.status == 200
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def a_runtime_is_started_followed_patched_restarted_stopped_and_removed(driver):
+    with Docker() as docker, Server("--docker-host", docker.host) as server, Browser(driver) as browser:
+        server.put("runtimes/web", served(COUNTS))
+        web = lambda: server.get("runtimes/web")
+        ended = lambda: web()["in_flight"] is None
+        running = lambda: docker.run("ps", "--quiet", "--no-trunc").split()
+        browser.open(f"{server.url}/runtimes")
+        browser.shows("as told")
+        browser.click("#runtime-web .start")
+        wait_for("a container", lambda: web()["status"] == "running" and [web()["container_id"]] == running())
+        wait_for("its answer", lambda: answers(web()["endpoint"]))
+        # The row follows by itself, and so does the log on its own page.
+        browser.find('#runtime-web[data-state="running"]')
+        browser.shows("healthy")
+        browser.click("#runtime-web a")
+        browser.run("window.mark = 1")
+        log = lambda: browser.run("return document.getElementById('log')?.textContent ?? ''")
+        wait_for("the log", lambda: "count 1\n" in log())
+        further = int(log().split()[-1]) + 2
+        wait_for("what is written from then on", lambda: f"count {further}\n" in log())
+        # Paused, it stays as it is; resumed, it goes on.
+        browser.click("#live")
+        before = log()
+        wait_for("more to be written", lambda: f"count {further + 2}" in docker.run("logs", web()["container_id"]))
+        assert log() == before
+        browser.click("#live")
+        wait_for("the log to catch up", lambda: f"count {further + 2}\n" in log())
+        first = web()["container_id"]
+        browser.click("#patch-open")
+        browser.type("#patch [name=image]", IMAGE_NEWER)
+        browser.click("#patch button.primary")
+        browser.shows("major and minor")
+        assert web()["container_id"] == first
+        browser.type("#patch [name=image]", IMAGE_PATCHED)
+        browser.click("#patch button.primary")
+        wait_for("the patch", lambda: web()["current_image"] == IMAGE_PATCHED and ended())
+        second = web()["container_id"]
+        assert second != first and running() == [second]
+        wait_for("the log of the new container", lambda: log().startswith("count 1\n"))
+        before = web()["started_at"]
+        browser.click("#restart")
+        browser.click("#sure-yes")
+        wait_for("another start", lambda: web()["status"] == "running" and ended() and running() and web()["started_at"] > before)
+        browser.click("#stop")
+        browser.click("#sure-yes")
+        wait_for("the stop", lambda: web()["status"] == "stopped" and not running())
+        browser.find("#start")
+        browser.click("#clean-up")
+        browser.click("#sure-yes")
+        wait_for("no container", lambda: web()["status"] == "removed" and not docker.containers())
+        kinds = {line["kind"]: line["id"] for line in server.get("runtimes/web/operations?limit=100")["items"]}
+        assert {"start", "stop", "restart", "patch", "cleanup_container"} <= set(kinds), kinds
+        for operation in kinds.values():
+            browser.find(f"#operation-{operation}")
+        assert browser.run("return window.mark") == 1
+        browser.click("#remove")
+        browser.click("#sure-yes")
+        wait_for("the list", lambda: browser.address().endswith("/runtimes"))
+        browser.shows("No runtimes yet")
+        assert not server.get("runtimes")["items"]
+
+
+def a_pool_shows_its_slots_the_next_swap_and_what_fails(driver):
+    with Docker() as docker, Server("--docker-host", docker.host) as server, Browser(driver) as browser:
+        server.put("runtimes/alpha", model("alpha"))
+        server.put("runtimes/beta", model("beta"))
+        server.put("runtimes/broken", {"image": IMAGE, "command": ["/no/such/program"]})
+        ask = lambda affinity: server.job("gpu", "ask", affinity=affinity)
+        jobs = [ask(affinity) for affinity in ("alpha", "beta", "alpha", "alpha", "alpha")]
+        members = [{"affinity": name, "runtime": name} for name in ("alpha", "beta", "broken")]
+        server.put("pools/gpu", {"slots": 1, "members": members, "starvation_s": 60, "handler": {"path": "/cgi-bin/run"}})
+        browser.open(f"{server.url}/pools")
+        text = lambda place: browser.text(f"#pool-gpu {place}")
+        wait_for("alpha in its slot", lambda: "alpha" in text(".slots") and "loaded" in text(".slots"))
+        wait_for("beta to be next", lambda: text(".next-swap").startswith("beta when what is up has drained"))
+        browser.shows("of 1 min")
+        for job in jobs:
+            ended = wait_for("the job", lambda: (told := server.get(f"jobs/{job}?wait=20s"))["state"] == "succeeded" and told, 60)
+            assert ended["result"]["model"] == ended["affinity"], ended
+        wait_for("beta in its slot", lambda: "beta" in text(".slots"))
+        ask("broken")
+        wait_for("the failure", lambda: "container_start_failed" in text("table") and "backoff" in text("table"), 40)
+        pool = server.get("pools/gpu")
+        assert (text(".swaps-made"), text(".swaps-avoided")) == (str(pool["swaps_made"]), str(pool["swaps_avoided"]))
+        assert pool["swaps_avoided"] >= 2, pool
+        browser.click("#pool-gpu form button")
+        browser.click("#sure-yes")
+        wait_for("no pool", lambda: not server.get("pools")["items"])
+
+
+def queues_without_a_pool_show_how_their_workers_take_turns(driver):
+    with Server() as server, Browser(driver) as browser:
+        for affinity in ("llama", "mistral", "llama", "phi"):
+            server.job("ask", "ask", affinity=affinity)
+        worker = server.worker("ask")
+        assert server.claim(worker)["affinity"] == "llama"
+        browser.open(f"{server.url}/pools")
+        text = lambda place: browser.text(f"#affinity-ask {place}")
+        wait_for("the next swap", lambda: text(".next-swap").startswith("mistral when what is up has drained"))
+        assert "1 worker" in text("tbody tr:first-child")
+        assert server.claim(worker)["affinity"] == "llama"
+        # Without a reload: one was taken out of turn, and now nothing that is held waits.
+        wait_for("the swap that was avoided", lambda: text(".swaps-avoided") == "1")
+        wait_for("the swap to be due", lambda: "as soon as a slot is free" in text(".next-swap"))
+        assert server.claim(worker)["affinity"] == "mistral"
+        wait_for("the swap that was made", lambda: text(".swaps-made") == "2")

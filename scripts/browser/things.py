@@ -1,0 +1,80 @@
+"""Servers with a little of everything in them, tame and hostile."""
+
+import time
+import urllib.parse
+
+from browser.docker import IMAGE
+from browser.webdriver import wait_for
+
+PAGES = [
+    "", "jobs", "queues", "pools", "workers", "subjects", "failures", "dead-letters", "triggers", "deliveries", "runtimes", "signals", "history",
+    "tokens", "system",
+]
+# Markup, attribute, script, style and template in one.
+POLYGLOT = (
+    "jaVasCript:/*-/*`/*'/*\"/**/(window.ran=1 )//</stYle/</titLe/</teXtarEa/</scRipt/--!>"
+    "<sVg/oNload=window.ran=2//><img src=x onerror=window.ran=3>{{7*7}}"
+)
+
+
+def things_with_polyglots(server):
+    """A polyglot in every field that takes one; gives the pages to look at. The server drives a Docker engine."""
+    name = POLYGLOT[:100]
+    job = server.job(affinity=name, subject=name, run=name, tags=[name], unique_key=name, concurrency_key=name)
+    server.post("jobs", {"queue": "q", "kind": "k", "payload": {POLYGLOT: [POLYGLOT, {POLYGLOT: POLYGLOT}]}})
+    worker = server.post("workers", {"name": name, "queues": ["q"], "affinities": [name]})["id"]
+    broken = server.job("q", affinity=name)
+    claimed = server.claim(worker)
+    signal = {"epoch": claimed["epoch"], "summary": POLYGLOT, "next_actions": [{"label": name, "href": "/" + name}, {"label": name, "href": "https://x.example/" + name}]}
+    server.put(f"jobs/{claimed['id']}/signal", signal)
+    error = {"code": name[:60], "message": POLYGLOT, "retryable": False}
+    server.settle(worker, claimed, "fail", error=error)
+    server.post("queues/mail/pause", {"reason": POLYGLOT})
+    subject = urllib.parse.quote(name, safe="")
+    server.put(f"subjects/{subject}", {"facts": {"os": POLYGLOT}})
+    server.put(f"subjects/{subject}/backoffs/*", {"for_s": 600, "cause": POLYGLOT})
+    selector = {"all": [{"fact": "os", "exists": True}]}
+    server.put("processes/patch", {"selector": selector, "queue": "fleet", "kind": "patch", "payload": {"x": POLYGLOT}})
+    target = {"http": {"url": "http://127.0.0.1:9/" + urllib.parse.quote(POLYGLOT)}}
+    server.post("triggers", {"name": name, "source": "pubsub", "filter": {"topic": "*"}, "target": target})
+    server.post(f"topics/{subject}", {"x": POLYGLOT})
+    server.job(webhook={"url": "http://127.0.0.1:9/" + urllib.parse.quote(POLYGLOT)})
+    # One that does not start, so that the engine's words come back, and one that says it aloud.
+    server.put("runtimes/mute", {"image": IMAGE, "command": [POLYGLOT]})
+    server.ask("POST", "/api/v1/runtimes/mute/start?wait=30s")
+    loud = {"image": IMAGE, "command": ["sh", "-c", 'echo "$WORDS"; sleep 600'], "env": {"WORDS": POLYGLOT}, "stop_grace_s": 1}
+    server.put("runtimes/loud", loud)
+    server.ask("POST", "/api/v1/runtimes/loud/start?wait=30s")
+    server.put("pools/gpu", {"slots": 1, "members": [{"affinity": name, "runtime": "mute"}]})
+    wait_for("the group of failures", lambda: server.get("failures")["items"])
+    return [*PAGES, f"jobs/{job}", f"jobs/{broken}", f"subjects/{subject}", "runtimes/mute", "runtimes/loud"]
+
+
+def full(server):
+    """A little of everything; gives the pages to look at. The server drives a Docker engine."""
+    failed = server.failed_job(subject="registry/api:1.4", tags=["nightly"])
+    waiting = server.job()
+    server.job("later", "digest", run_at=f"{time.gmtime().tm_year + 1}-01-01T00:00:00Z")
+    server.job("batch")
+    server.post("queues/mail/pause", {"reason": "the relay is down"})
+    worker = server.worker("batch")
+    claimed = server.claim(worker)
+    server.put(f"jobs/{claimed['id']}/signal", {"epoch": claimed["epoch"], "state": "working", "phase": "fetch", "progress": 0.4})
+    server.put("subjects/web-01", {"kind": "machine", "facts": {"os": "debian12"}})
+    server.put("processes/patch", {"selector": {"all": [{"fact": "os", "exists": True}]}, "queue": "fleet", "kind": "patch"})
+    server.put("subjects/web-01/backoffs/*", {"for_s": 600, "cause": "the disk smokes"})
+    target = {"job": {"queue": "reports", "kind": "nightly"}}
+    server.post("triggers", {"name": "nightly", "source": "cron", "filter": {"schedule": "0 3 * * *"}, "target": target})
+    server.job("hooked", webhook={"url": "http://127.0.0.1:9/hook"})
+    event = {"job_id": failed, "surface": "ui", "event_type": "signal.rendered", "ttfs_ms": 140, "cache_hit": True}
+    server.post("ttfs/events", {"events": [event]})
+    wait_for("the group of failures", lambda: server.get("failures")["items"])
+    server.put("runtimes/web", {"image": IMAGE, "command": ["sh", "-c", "echo up; sleep 600"], "env": {"MODE": "x"}, "stop_grace_s": 1})
+    server.ask("POST", "/api/v1/runtimes/web/start?wait=30s")
+    server.put("runtimes/broken", {"image": IMAGE, "command": ["/no/such/program"]})
+    members = [{"affinity": "llama", "runtime": "web"}, {"affinity": "mistral", "runtime": "broken"}]
+    server.put("pools/gpu", {"slots": 1, "members": members, "handler": {"timeout_s": 1}})
+    for queue, affinity in (("gpu", "mistral"), ("ask", "phi"), ("ask", "qwen")):
+        server.job(queue, "ask", affinity=affinity)
+    wait_for("the model that fails", lambda: server.get("pools/gpu")["members"][1]["cause"])
+    return [*PAGES, f"jobs/{failed}", f"jobs/{waiting}", f"jobs/{claimed['id']}", "subjects/web-01", "runtimes/web", "runtimes/broken"]

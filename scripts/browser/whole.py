@@ -1,0 +1,134 @@
+"""What holds for every page: who may see it, that nothing in it runs, that everyone can read it."""
+
+import json
+
+from browser.docker import Docker
+from browser.server import Server, under_a_path
+from browser.things import PAGES, full, things_with_polyglots
+from browser.webdriver import Browser, wait_for
+
+AXE = ""
+PICTURES = None
+
+
+def people_sign_in_and_out_and_see_what_they_may(driver):
+    with Server() as server, Browser(driver) as browser, under_a_path(server.url, "/tools/windlass") as url:
+        job = server.job()
+        made = lambda role: json.loads(server.cli("token", "create", "--role", role, "--name", role, "--output", "json"))["token"]
+        admin, viewer = made("admin"), made("viewer")
+        server.token = admin
+        browser.open(f"{url}/jobs/{job}")
+        wait_for("the door", lambda: "/sign-in" in browser.address())
+        browser.type("#token", "windlass_nonsense")
+        browser.click("button.primary")
+        browser.shows("unknown")
+        browser.type("#token", viewer)
+        browser.click("button.primary")
+        wait_for("the page that was asked for", lambda: browser.address() == f"{url}/jobs/{job}")
+        assert not browser.has("[data-call]") and not browser.has('#places a[data-key="k"]')
+        # The server checks as well.
+        told = browser.run_async(
+            "const done = arguments[1]; fetch(arguments[0], {method: 'POST'}).then((answer) => done(answer.status))",
+            f"{url}/api/v1/jobs/{job}/cancel",
+        )
+        assert told == 403, told
+        browser.click('form[action$="sign-out"] button')
+        wait_for("the door", lambda: "/sign-in" in browser.address())
+        browser.open(f"{url}/tokens")
+        browser.type("#token", admin)
+        browser.click("button.primary")
+        browser.click('[data-open="new-token"]')
+        browser.type("#new-token [name=name]", "ci")
+        browser.click("#new-token button.primary")
+        browser.shows("shown this once")
+        fresh = browser.text("#made code")
+        assert fresh.startswith("windlass_")
+        server.token = fresh
+        assert server.get("jobs?limit=1")["items"]
+        server.token = admin
+        revoke = [token["id"] for token in server.get("tokens")["items"] if token["name"] == "ci"][0]
+        browser.click(f"#token-{revoke} form button")
+        browser.click("#sure-yes")
+        wait_for("the token to be revoked", lambda: [t for t in server.get("tokens")["items"] if t["id"] == revoke][0]["state"] == "revoked")
+
+
+def times_are_local_with_utc_beside_and_the_page_tells_its_own_first_signal(driver):
+    with Server() as server, Browser(driver) as browser:
+        job = server.job()
+        browser.open(f"{server.url}/jobs/{job}")
+        shown, utc, title = browser.run(
+            "const t = document.querySelector('.facts time'); return [t.textContent, t.dateTime, t.title]"
+        )
+        hour = int(utc[11:13])
+        assert title.endswith("UTC") and shown != title, (shown, title)
+        assert any(f"{(hour + ahead) % 24:02}:" in shown for ahead in (1, 2)), (shown, utc)
+        told = lambda: [item for item in server.get("ttfs/slo")["items"] if item["surface"] == "ui"]
+        wait_for("the page's own first signal", told)
+        # One late signal in two is ten times what may be late.
+        late = {"job_id": job, "surface": "ui", "event_type": "signal.rendered", "ttfs_ms": 9000, "cache_hit": False}
+        server.post("ttfs/events", {"events": [late]})
+        browser.open(f"{server.url}/")
+        wait_for("the burn", lambda: "burn 10.0×" in browser.text("#burn"))
+
+
+def nothing_that_came_from_a_user_runs(driver):
+    with Docker() as docker, Server("--docker-host", docker.host) as server, Browser(driver) as browser:
+        pages = things_with_polyglots(server)
+        for width in (1280, 390):
+            browser.size(width, 900)
+            for page in pages:
+                browser.open(f"{server.url}/{page}")
+                browser.run("return new Promise((done) => setTimeout(done, 300))")
+                assert browser.run("return window.ran") is None, page
+                assert not browser.has("svg[onload], img[onerror], img[src=x], main script"), page
+                wide = browser.run("return document.documentElement.scrollWidth - innerWidth")
+                assert wide <= 0, f"/{page} is {wide} px too wide at {width}"
+                for entry in browser.log():
+                    assert entry["level"] != "SEVERE", (page, entry)
+
+
+def pages_work_under_a_path(driver):
+    with Server() as server, Browser(driver) as browser, under_a_path(server.url, "/tools/windlass") as url:
+        job = server.job()
+        browser.open(f"{url}/")
+        browser.click('#places a[data-key="j"]')
+        browser.click(f"#job-{job} a.id")
+        wait_for("the job's page", lambda: browser.address() == f"{url}/jobs/{job}")
+        browser.click("#cancel")
+        browser.click("#sure-yes")
+        wait_for("the job to be canceled", lambda: server.get(f"jobs/{job}")["state"] == "canceled")
+        browser.find("#retry")
+        assert not [entry for entry in browser.log() if entry["level"] == "SEVERE"]
+
+
+def pages_are_accessible_in_both_themes(driver):
+    with Docker() as docker, Server("--docker-host", docker.host) as server, Browser(driver) as browser:
+        pages = full(server)
+        for theme in ("light", "dark"):
+            browser.theme(theme)
+            for page in pages:
+                browser.open(f"{server.url}/{page}")
+                browser.find("#main")
+                browser.run(AXE)
+                found = browser.run_async("const done = arguments[0]; axe.run().then((r) => done(r.violations)).catch((e) => done([{id: String(e), nodes: []}]))")
+                told = [(rule["id"], [node["html"][:160] for node in rule["nodes"][:3]]) for rule in found]
+                assert not told, f"/{page} in {theme}: {told}"
+
+
+def every_page_has_its_picture(driver):
+    if PICTURES is None:
+        return
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    with Docker() as docker, Server("--demo", "--docker-host", docker.host) as server, Browser(driver) as browser:
+        wait_for("something to have failed", lambda: server.get("jobs?state=failed&limit=1")["items"], 60)
+        failed = server.get("jobs?state=failed&limit=1")["items"][0]["id"]
+        full(server)
+        pages = {page or "overview": page for page in PAGES}
+        pages |= {"job": f"jobs/{failed}", "subject": "subjects/web-01", "runtime": "runtimes/web"}
+        for theme, width in (("light", 1280), ("dark", 1280), ("light", 390)):
+            browser.theme(theme)
+            browser.size(width, 900)
+            for name, page in pages.items():
+                browser.open(f"{server.url}/{page}")
+                browser.run("return new Promise((done) => setTimeout(done, 400))")
+                browser.picture(PICTURES / f"{name}-{'phone' if width < 600 else theme}.png")
