@@ -95,21 +95,25 @@ impl Operation for List {
         let rows = tx.query(&NAMES, &params).await?;
         let mut queues = BTreeMap::new();
         for row in &rows {
-            let name = row.text(0)?;
-            let key = [Param::Int(self.tenant.0), Param::Text(&name)];
+            let name = Name::stored(&row.text(0)?);
+            let key = [Param::Int(self.tenant.0), Param::Text(name.as_str())];
             let (settings, paused) = match tx.query_opt(&ONE, &key).await? {
                 Some(row) => (settings_at(&row, 0)?, paused(&row)?),
                 None => (QueueSettings::default(), None),
             };
-            let counts = tx.query_opt(&COUNTS, &key).await?;
-            let counts = counts.map(|row| Counts::at(&row, 0)).transpose()?.unwrap_or_default();
+            let counts = counts(tx, self.tenant, &name).await?;
             let oldest = tx.query_opt(&OLDEST, &key).await?;
             let oldest_waiting_at = oldest.map(|row| row.opt_time(0)).transpose()?.flatten();
-            let name = Name::stored(&name);
             queues.insert(name.clone(), Queue { name, settings, paused, counts, oldest_waiting_at });
         }
         Ok(queues.into_values().collect())
     }
+}
+
+/// What is kept of a queue's jobs, without what this transaction has yet to write.
+pub(crate) async fn counts(tx: &mut Tx<'_>, tenant: TenantId, queue: &Name) -> Result<Counts, StoreError> {
+    let row = tx.query_opt(&COUNTS, &[Param::Int(tenant.0), Param::Text(queue.as_str())]).await?;
+    row.map(|row| Counts::at(&row, 0)).transpose().map(Option::unwrap_or_default)
 }
 
 fn paused(row: &Row) -> Result<Option<Pause>, StoreError> {
