@@ -8,6 +8,7 @@ use engine::scripting;
 use engine::trigger::lacked;
 use serde_json::Value;
 use store::schedule::Slots;
+use store::secrets::is_sealed;
 use store::secrets::spots::{self, Spot};
 use store::triggers::filter::{self, Filter};
 use store::triggers::target::{self, Fault, HttpTarget, Target};
@@ -203,6 +204,11 @@ fn check_http(http: &HttpTarget) -> Result<(), ApiError> {
         }
         if HeaderValue::from_str(value).is_err() {
             return Err(place.refuse(format_args!("headers.{name}"), "must be visible ASCII"));
+        }
+        if is_sealed(value) {
+            return Err(
+                place.refuse(format_args!("headers.{name}"), "looks like a sealed secret: give what it stands for")
+            );
         }
     }
     if let Some(seconds) = http.timeout_s {

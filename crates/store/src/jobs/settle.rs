@@ -164,11 +164,8 @@ impl Operation for SettleBatch {
     const WATCHES_TRIGGERS: bool = true;
     type Output = Vec<SettleReply>;
 
-    fn tenant(&self) -> Option<TenantId> {
-        // A commit that tenants share has no wall; one tenant's own has.
-        let first = self.requests.first()?.tenant;
-        let own = |request: &SettleRequest| request.tenant == first && request.of == first;
-        self.requests.iter().all(own).then_some(first)
+    fn tenants(&self) -> Vec<TenantId> {
+        self.requests.iter().flat_map(|request| [request.tenant, request.of]).collect()
     }
 
     fn reads_first(&self) -> Option<(Sql, Column<'_>)> {

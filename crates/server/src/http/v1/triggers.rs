@@ -103,7 +103,7 @@ async fn delete(
     principal: Principal,
     PathTrigger(id): PathTrigger,
 ) -> Result<StatusCode, ApiError> {
-    match state.store.delete_trigger(principal.tenant, id).await? {
+    match state.store.delete_trigger(principal.tenant, id, &principal.name).await? {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(not_found()),
     }
