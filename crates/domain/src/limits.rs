@@ -138,6 +138,9 @@ pub const SCRIPT_OUTPUT_BYTES: usize = 64 << 10;
 /// Scripts that one node runs at once, and those that wait for their turn there; past them the outbox waits.
 pub const SCRIPTS_AT_ONCE: usize = 4;
 pub const SCRIPTS_WAITING: usize = 500;
+/// Jobs of a queue that the trigger which works them runs at once, on each node: more than one may lead to another before
+/// that is a loop, so that a queue which is worked into itself does not wait for its own places.
+pub const QUEUE_TRIGGER_JOBS: usize = 32;
 /// How runs of scripts and of triggers that are waited for went is kept this long, with their logs.
 pub const TRIGGER_RUNS_KEEP_S: i64 = 7 * 24 * 3_600;
 /// Inbound mail: one message, one line that is a command, one conversation.

@@ -8,6 +8,7 @@ use std::fmt;
 use uuid::Uuid;
 
 use crate::id::{DeadLetterId, EventId, TriggerId};
+use crate::trigger::{Source, queue};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -41,6 +42,12 @@ pub struct Cause {
     pub event: EventId,
     pub source: String,
     pub op: String,
+}
+
+/// Whether what an event starts leaves a dead letter when it fails for good. What handles a letter must not make another
+/// (T8); what works the job of a queue fails that job, which leaves its own.
+pub fn leaves_a_dead_letter(source: &str, op: &str) -> bool {
+    source != "dead_letter" && (source, op) != (Source::Queue.as_str(), queue::JOB)
 }
 
 impl Origin {
@@ -79,7 +86,7 @@ impl Origin {
     pub fn leaves_a_dead_letter(&self) -> bool {
         match self {
             Self::Plain | Self::Replay { .. } => true,
-            Self::Trigger { cause, .. } | Self::Script { cause, .. } => cause.source != "dead_letter",
+            Self::Trigger { cause, .. } | Self::Script { cause, .. } => leaves_a_dead_letter(&cause.source, &cause.op),
             Self::Process(_) | Self::Call | Self::Operation => false,
         }
     }
@@ -151,5 +158,7 @@ mod tests {
         let made = |source| Origin::Script { trigger: TriggerId::new(Uuid::from_u128(7)), cause: cause(source) };
         assert!(made("kv").leaves_a_dead_letter() && !made("dead_letter").leaves_a_dead_letter());
         assert_eq!(made("dead_letter").handles(), None);
+        // A job that a trigger works leaves its own.
+        assert!(!leaves_a_dead_letter("queue", "job") && leaves_a_dead_letter("queue", "paused"));
     }
 }

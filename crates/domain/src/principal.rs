@@ -16,6 +16,8 @@ pub enum Reach<'a> {
     Queue(&'a Name),
     /// It is told outside, or read by a script.
     Outside,
+    /// An operation on a runtime.
+    Runtime,
 }
 
 impl Standing {
@@ -45,17 +47,27 @@ impl Standing {
         }
         match reach {
             Reach::Queue(queue) => (!self.may_enqueue(queue)).then_some(Right::Enqueue),
+            Reach::Runtime => (!self.has(Right::ManageRuntimes)).then_some(Right::ManageRuntimes),
             Reach::Outside => told_by(source).iter().copied().find(|right| !self.has(*right)),
         }
+    }
+}
+
+impl Standing {
+    /// The right that a trigger lacks to work the jobs of a queue, if it lacks one: what a worker needs that is handed
+    /// their payloads.
+    pub fn lacks_to_work(&self, queue: &Name) -> Option<Right> {
+        let has = |right| self.0.iter().any(|access| access.has(right) && access.reaches(queue));
+        [Right::Work, Right::ReadPayloads].into_iter().find(|right| !has(*right))
     }
 }
 
 /// The rights to read what events of a source tell.
 const fn told_by(source: Source) -> &'static [Right] {
     match source {
-        Source::Kv | Source::DeadLetter | Source::Queue => &[Right::ReadPayloads],
+        Source::Kv | Source::DeadLetter => &[Right::ReadPayloads],
         Source::Job => &[Right::ReadResults, Right::ReadLogs],
-        Source::Cron | Source::Pubsub | Source::Http | Source::Email | Source::Runtime => &[],
+        Source::Cron | Source::Pubsub | Source::Queue | Source::Http | Source::Email | Source::Runtime => &[],
     }
 }
 
@@ -90,8 +102,15 @@ mod tests {
         assert_eq!(lacks(std::slice::from_ref(&triggers), Source::Kv, Reach::Outside), Some(Right::ReadPayloads));
         assert_eq!(lacks(std::slice::from_ref(&triggers), Source::Job, Reach::Outside), Some(Right::ReadResults));
         assert_eq!(lacks(std::slice::from_ref(&triggers), Source::Pubsub, Reach::Outside), None);
+        assert_eq!(lacks(std::slice::from_ref(&triggers), Source::Cron, Reach::Runtime), Some(Right::ManageRuntimes));
+        assert_eq!(lacks(&[token(Role::Admin, &[], None)], Source::Cron, Reach::Runtime), None);
         // A token that is narrowed to queues has no right over the whole tenant.
         let narrowed = token(Role::Admin, &[], Some(&["q"]));
         assert_eq!(lacks(&[narrowed], Source::Kv, into), Some(Right::ManageTriggers));
+        let works = |tokens: &[Access]| Standing::of(tokens.to_vec()).lacks_to_work(&queue);
+        assert_eq!(works(&[triggers.clone()]), Some(Right::Work));
+        assert_eq!(works(&[triggers.clone(), token(Role::Worker, &[], Some(&["r"]))]), Some(Right::Work));
+        assert_eq!(works(&[triggers, token(Role::Worker, &[], None)]), Some(Right::ReadPayloads));
+        assert_eq!(works(&[token(Role::Admin, &[], None)]), None);
     }
 }

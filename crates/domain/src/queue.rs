@@ -40,6 +40,23 @@ pub struct KindSettings {
 }
 
 impl QueueSettings {
+    /// The members that are not the same in both, by the names they have in the API.
+    pub fn differences(&self, other: &Self) -> Vec<&'static str> {
+        let same = [
+            ("concurrency", self.concurrency == other.concurrency),
+            ("per_key", self.per_key == other.per_key),
+            ("rate_per_s", self.rate_per_s == other.rate_per_s),
+            ("starvation_s", self.starvation_s == other.starvation_s),
+            ("retry", self.retry == other.retry),
+            ("timeout_s", self.timeout_s == other.timeout_s),
+            ("retention_s", self.retention_s == other.retention_s),
+            ("phases", self.phases == other.phases),
+            ("kinds", self.kinds == other.kinds),
+            ("webhook", self.webhook == other.webhook),
+        ];
+        same.into_iter().filter(|(_, same)| !same).map(|(name, _)| name).collect()
+    }
+
     /// The policy for a job of `kind` that brings none of its own.
     pub fn retry_for(&self, kind: &Name) -> RetryPolicy {
         let of_kind = self.kinds.get(kind).and_then(|settings| settings.retry);

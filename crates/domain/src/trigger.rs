@@ -49,6 +49,21 @@ impl Source {
     }
 }
 
+/// What happens to queues.
+pub mod queue {
+    pub const PAUSED: &str = "paused";
+    pub const RESUMED: &str = "resumed";
+    /// It was told something else than before.
+    pub const CHANGED: &str = "changed";
+    /// Its last job has ended.
+    pub const DRAINED: &str = "drained";
+    /// An attempt of one of its jobs, for the trigger that works them.
+    pub const JOB: &str = "job";
+
+    /// Those that a filter may name.
+    pub const OPS: [&str; 4] = [PAUSED, RESUMED, CHANGED, DRAINED];
+}
+
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())

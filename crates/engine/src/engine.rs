@@ -33,6 +33,7 @@ use crate::tasks::scan_subjects::ScanSubjects;
 use crate::tasks::sweep_calls::SweepCalls;
 use crate::tasks::sweep_leases::SweepLeases;
 use crate::tasks::watch_ttfs::WatchTtfs;
+use crate::tasks::work_queues::WorkQueues;
 
 #[derive(Clone)]
 pub struct EngineOptions {
@@ -99,6 +100,7 @@ impl Engine {
         engine.run(CheckCounters);
         let scripts = Scripts::new(engine.stage(), engine.tracker.clone());
         engine.run(DispatchOutbox { max_depth: options.max_trigger_depth, scripts });
+        engine.run(WorkQueues::new(engine.tracker.clone(), engine.stop.clone()));
         engine.run(FireSchedules);
         engine.run(LearnFailures);
         engine.run(FoldFigures);

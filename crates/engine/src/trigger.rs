@@ -3,14 +3,16 @@
 use domain::limits::{DELIVERY_TIMEOUT_MS, LABEL_BYTES, PAYLOAD_BYTES};
 use domain::origin::Cause;
 use domain::principal::Reach;
+use domain::runtime::{ImageRef, OperationSource};
 use domain::trigger::Source;
-use domain::{JobError, Label, Name, Origin, RetryPolicy, Right, Standing};
+use domain::{JobError, Label, Name, Origin, RetryPolicy, Right, RuntimeName, Standing};
 use store::deliveries::NewDelivery;
 use store::expression::{ExpressionError, Scope, is_true, map, render};
 use store::jobs::enqueue::{Extras, NewJob, Unique};
 use store::outbox::{Taken, failure};
-use store::triggers::filter;
-use store::triggers::target::{self, HttpTarget, JobTemplate, RetryTemplate, Target};
+use store::runtimes::request::NewOperation;
+use store::triggers::filter::{self, Filter};
+use store::triggers::target::{self, HttpTarget, JobTemplate, RetryTemplate, RuntimeTarget, Target};
 use store::triggers::{Mode, Trigger};
 
 /// What a run would be.
@@ -21,6 +23,8 @@ pub enum Run {
     Delivery(Box<NewDelivery>),
     /// A script, by its source.
     Script(String),
+    /// Something that is done to a runtime.
+    Operation(Box<(RuntimeName, NewOperation)>),
 }
 
 /// Why there is no run.
@@ -42,7 +46,7 @@ pub fn run(trigger: &Trigger, row: &Taken, depth: i32, standing: &Standing) -> R
     let stored = |fault: target::Fault| NoRun::Failed(failure("trigger_unreadable", fault.to_string()));
     let filter = filter::read(trigger.source, trigger.id, &trigger.filter).map_err(stored)?;
     let target = target::read(&trigger.target).map_err(stored)?;
-    allowed(trigger, &target, standing)?;
+    allowed(trigger, &filter, &target, standing)?;
     let scope = Scope::new(&row.head, &row.data)?;
     // By hand it runs whatever the filter says.
     if let Some(when) = filter.when.filter(|_| row.op != FIRED_BY_HAND)
@@ -56,21 +60,28 @@ pub fn run(trigger: &Trigger, row: &Taken, depth: i32, standing: &Standing) -> R
             delivery(trigger, row, &http, &scope, depth).map(|delivery| Run::Delivery(Box::new(delivery)))
         }
         Target::Script(source) => Ok(Run::Script(source)),
+        Target::Runtime(runtime) => {
+            operation(trigger, row, &runtime, &scope, depth).map(|operation| Run::Operation(Box::new(operation)))
+        }
     }
 }
 
 /// A run has the rights that whoever registered its trigger has now, and no more (T2).
-fn allowed(trigger: &Trigger, target: &Target, standing: &Standing) -> Result<(), NoRun> {
-    let Some(right) = lacked(trigger.source, target, standing) else { return Ok(()) };
+fn allowed(trigger: &Trigger, filter: &Filter, target: &Target, standing: &Standing) -> Result<(), NoRun> {
+    let Some(right) = lacked(trigger.source, filter, target, standing) else { return Ok(()) };
     let detail = format!("{} lacks the right {right}, and what it registered has no more", trigger.principal);
     Err(NoRun::Failed(JobError { retryable: false, ..failure("forbidden", detail) }))
 }
 
-/// The right that a principal lacks to have a trigger of this source and target run.
-pub fn lacked(source: Source, target: &Target, standing: &Standing) -> Option<Right> {
+/// The right that a principal lacks to have a trigger of this source, filter and target run.
+pub fn lacked(source: Source, filter: &Filter, target: &Target, standing: &Standing) -> Option<Right> {
+    if let Some(right) = filter.works.as_ref().and_then(|queue| standing.lacks_to_work(queue)) {
+        return Some(right);
+    }
     match target {
         Target::Job(template) => standing.lacks(source, Reach::Queue(&Name::stored(&template.queue))),
         Target::Http(_) | Target::Script(_) => standing.lacks(source, Reach::Outside),
+        Target::Runtime(_) => standing.lacks(source, Reach::Runtime),
     }
 }
 
@@ -163,6 +174,28 @@ fn delivery(
         max_attempts: if is_tried_once(trigger, row) { 1 } else { trigger.max_attempts },
         ..NewDelivery::post(row.tenant, http.url.clone(), body)
     })
+}
+
+fn operation(
+    trigger: &Trigger,
+    row: &Taken,
+    target: &RuntimeTarget,
+    scope: &Scope,
+    depth: i32,
+) -> Result<(RuntimeName, NewOperation), NoRun> {
+    let name = render(&target.name, scope)?;
+    let name = RuntimeName::new(&name).map_err(|error| invalid("name", error.to_string()))?;
+    let image = target.image.as_ref().map(|image| render(image, scope)).transpose()?;
+    let image = image.map(|image| ImageRef::new(&image)).transpose();
+    let new = NewOperation {
+        kind: target.kind().map_err(|fault| invalid("operation", fault.to_string()))?,
+        source: OperationSource::Stream,
+        source_ref: Some(row.event.to_string()),
+        image: image.map_err(|error| invalid("image", error.to_string()))?,
+        actor: trigger.principal.clone(),
+        depth,
+    };
+    Ok((name, new))
 }
 
 /// The handler of a dead letter is not tried again (T8), nor is what somebody waits for: that one hears of it at once.

@@ -187,6 +187,7 @@ pub async fn runs(
 ) -> Result<Vec<SyncRun>, StoreError> {
     let until = Instant::now() + wait;
     let mut stop = std::pin::pin!(stop);
+    let mut pause = RUNS_POLL;
     loop {
         let mut runs = Vec::with_capacity(waited.len());
         for waited in &waited {
@@ -197,13 +198,16 @@ pub async fn runs(
             return Ok(runs);
         }
         tokio::select! {
-            () = tokio::time::sleep(RUNS_POLL.min(left)) => {}
+            () = tokio::time::sleep(pause.min(left)) => {}
             () = &mut stop => return Ok(runs),
         }
+        // What takes long is looked at less often: the answer is late by a fraction of what it took.
+        pause = (pause * 5 / 4).min(RUNS_POLL_MAX);
     }
 }
 
 const RUNS_POLL: Duration = Duration::from_millis(20);
+const RUNS_POLL_MAX: Duration = Duration::from_millis(500);
 
 async fn look(store: &Store, tenant: TenantId, waited: Waited) -> Result<SyncRun, StoreError> {
     let found = store.runs_of_event(tenant, waited.event).await?;

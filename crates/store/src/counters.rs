@@ -32,6 +32,11 @@ impl Counts {
         }
     }
 
+    /// Jobs that have not ended.
+    pub(crate) fn live(&self) -> i64 {
+        self.scheduled + self.queued + self.running
+    }
+
     fn fields(&self) -> [i64; 8] {
         [
             self.scheduled,
@@ -56,6 +61,23 @@ impl Counts {
             swaps_made: row.int(first + 6)?,
             swaps_avoided: row.int(first + 7)?,
         })
+    }
+}
+
+impl std::ops::Add for Counts {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            scheduled: self.scheduled + other.scheduled,
+            queued: self.queued + other.queued,
+            running: self.running + other.running,
+            succeeded: self.succeeded + other.succeeded,
+            failed: self.failed + other.failed,
+            canceled: self.canceled + other.canceled,
+            swaps_made: self.swaps_made + other.swaps_made,
+            swaps_avoided: self.swaps_avoided + other.swaps_avoided,
+        }
     }
 }
 
@@ -88,6 +110,13 @@ impl Changes {
         let counts = self.queue(tenant, queue);
         *counts.of(from) -= 1;
         *counts.of(to) += 1;
+    }
+
+    /// Queues in which jobs ended, with what changed there.
+    pub(crate) fn ended(&self) -> impl Iterator<Item = (TenantId, &Name, Counts)> {
+        let ended = |counts: &Counts| counts.succeeded + counts.failed + counts.canceled > 0;
+        let by_queue = self.by_queue.iter().filter(move |(_, counts)| ended(counts));
+        by_queue.map(|((tenant, queue), counts)| (*tenant, queue, *counts))
     }
 
     pub(crate) async fn write(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {

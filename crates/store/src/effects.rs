@@ -20,6 +20,8 @@ pub(crate) struct Effects {
     pub(crate) scan: bool,
     /// Something is to be started.
     pub(crate) outbox: bool,
+    /// Something is to be done to a runtime.
+    pub(crate) runtimes: bool,
 }
 
 impl Store {
@@ -43,6 +45,9 @@ impl Store {
         }
         if effects.scan {
             hints.wake(&Topic::Scan);
+        }
+        if effects.runtimes {
+            hints.wake(&Topic::Runtimes);
         }
         if effects.outbox {
             hints.wake(&Topic::Outbox);

@@ -8,6 +8,7 @@ pub mod artifacts;
 pub mod backoffs;
 pub mod backup;
 mod batch;
+mod caller;
 pub mod calls;
 pub mod clock;
 mod codec;
@@ -48,6 +49,7 @@ pub mod verify;
 mod wall;
 pub mod workers;
 
+pub use caller::Caller;
 pub use clock::Clock;
 pub use error::StoreError;
 pub use lanes::Lane;

@@ -240,6 +240,18 @@ pub const MIGRATIONS: &[Migration] = &[
             down: include_str!("../migrations/postgres/0018_missed_slots.down.sql"),
         },
     },
+    Migration {
+        version: 19,
+        name: "weights",
+        sqlite: Script {
+            up: include_str!("../migrations/sqlite/0019_weights.up.sql"),
+            down: include_str!("../migrations/sqlite/0019_weights.down.sql"),
+        },
+        postgres: Script {
+            up: include_str!("../migrations/postgres/0019_weights.up.sql"),
+            down: include_str!("../migrations/postgres/0019_weights.down.sql"),
+        },
+    },
 ];
 
 const MAKE_TABLE_SQLITE: &str = "create table if not exists schema_migrations (

@@ -16,12 +16,13 @@ pub struct TriggerRequest {
     /// `kv`, `cron`, `pubsub`, `queue`, `http`, `email`, `job`, `runtime` or `dead_letter`.
     pub source: String,
     /// What of the source: kv {collection, key?, ops?}, pubsub {topic}, http {secret?}, job {queue?, kind?, states?},
-    /// dead_letter {source?}, cron {schedule, timezone?, missed?}; and `when`, an expression over `event` and `data`.
+    /// queue {queue, ops?}, runtime {name?, health?, operations?}, email {to}, dead_letter {source?}, cron {schedule, timezone?, missed?}; and `when`, an expression over `event` and `data`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub filter: Option<Box<RawValue>>,
-    /// `{job: {…}}`, `{http: {url, method?, headers?, timeout_s?}}` or `{script: "…"}`, which is Rhai. Strings in a job's
-    /// payload and in a call's body may hold expressions: `{{ data.user }}`.
+    /// `{job: {…}}`, `{http: {url, method?, headers?, timeout_s?}}`, `{script: "…"}`, which is Rhai, or `{runtime: {name,
+    /// operation, image?}}`. Strings in a job's payload, a call's body and a runtime's name may hold expressions:
+    /// `{{ data.user }}`.
     #[schema(value_type = serde_json::Value)]
     pub target: Box<RawValue>,
     /// `async` (the default), or `sync`: whoever causes the event waits for the run, which is tried once. For `kv`, `pubsub`

@@ -54,6 +54,10 @@ pub(crate) struct ServeArgs {
     /// The private key of --tls-cert, as PEM.
     #[arg(long, env = "WINDLASS_TLS_KEY", requires = "tls_cert", value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
+    /// Where people reach this server when something stands in front of it: https://windlass.example.com. With https, page
+    /// sessions are kept to TLS.
+    #[arg(long, env = "WINDLASS_PUBLIC_URL", value_name = "URL", value_parser = public_url)]
+    pub(crate) public_url: Option<String>,
     /// A TOML file with any of these settings.
     #[arg(long, env = "WINDLASS_CONFIG")]
     pub(crate) config: Option<PathBuf>,
@@ -150,7 +154,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     store.prepare_secrets().await?;
     if !args.listen.ip().is_loopback() {
         refuse_the_world_without_tokens(&store, &database).await?;
-        if tls.is_none() {
+        if tls.is_none() && !is_behind_tls(&args) {
             output::note(
                 "Tokens go over the network in the clear: give --tls-cert and --tls-key, or put TLS in front.",
             );
@@ -174,7 +178,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     let options = ServerOptions {
         payload_bytes: args.payload_bytes,
         trigger_defaults: trigger_defaults(&args)?,
-        cookies: if is_secure { cookies.over_tls_only() } else { cookies },
+        cookies: if is_secure || is_behind_tls(&args) { cookies.over_tls_only() } else { cookies },
         tls,
         ..ServerOptions::default()
     };
@@ -202,6 +206,16 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     engine.stop().await;
     telemetry.stop();
     Ok(Exit::Done)
+}
+
+/// Something in front of this server speaks TLS with the world.
+fn is_behind_tls(args: &ServeArgs) -> bool {
+    args.public_url.as_ref().is_some_and(|url| url.starts_with("https:"))
+}
+
+/// The URL as it is meant, whatever the case of its scheme.
+fn public_url(text: &str) -> Result<String, String> {
+    engine::outbound::parse_url(text).map(|url| url.to_string()).map_err(|error| error.to_string())
 }
 
 /// A server's state on a store that is migrated, for this command and for the benchmark.

@@ -45,6 +45,9 @@ pub(crate) enum Verb {
         /// Triggers that it may have.
         #[arg(long, value_name = "N")]
         triggers: Option<u32>,
+        /// Jobs it gets in its turn from a worker that serves several tenants, 1 to 100; the others get one.
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+        weight: Option<u32>,
     },
     /// Let a role of the PostgreSQL database speak for a tenant in SQL: `windlass.enqueue(…)` then makes that tenant's jobs.
     GrantDbRole {
@@ -58,14 +61,15 @@ pub(crate) enum Verb {
 pub(super) async fn run(verb: Verb, format: Output) -> anyhow::Result<Exit> {
     match verb {
         Verb::Create { database, name } => create(&open(&database).await?, &name, format).await,
-        Verb::Set { database, name: text, waiting_jobs, jobs_per_s, payload_bytes_per_s, triggers } => {
+        Verb::Set { database, name: text, waiting_jobs, jobs_per_s, payload_bytes_per_s, triggers, weight } => {
             let quota = Quota {
                 waiting_jobs: waiting_jobs.map(i64::from),
                 jobs_per_s,
                 payload_bytes_per_s,
                 triggers: triggers.map(i64::from),
+                weight: weight.map(i64::from),
             };
-            if !open(&database).await?.set_quota(name(&text)?, quota).await? {
+            if !open(&database).await?.set_quota(name(&text)?, quota, "machine").await? {
                 bail!("there is no tenant {text}: windlass tenant create {text}");
             }
             output::note(&format!("The quotas of {text} were set; every node keeps to them within a second."));

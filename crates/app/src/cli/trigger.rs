@@ -53,13 +53,14 @@ pub(crate) enum Verb {
 #[derive(Args)]
 pub(crate) struct CreateArgs {
     name: String,
-    /// kv, cron, pubsub, http, email, job or dead_letter.
+    /// kv, cron, pubsub, queue, http, email, job, runtime or dead_letter.
     #[arg(long)]
     source: String,
     /// What of the source, as JSON: {"collection": "orders", "ops": ["set"]}.
     #[arg(long, value_name = "JSON")]
     filter: Option<String>,
-    /// What to start, as JSON: {"job": {"queue": "mail", "kind": "welcome"}}.
+    /// What to start, as JSON: {"job": {"queue": "mail", "kind": "welcome"}}, {"http": {"url": …}} or {"runtime": {"name":
+    /// "llama", "operation": "restart"}}.
     #[arg(long, value_name = "JSON", required_unless_present = "script")]
     target: Option<String>,
     /// A script to run instead, in Rhai: a file, or - for stdin.

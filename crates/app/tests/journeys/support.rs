@@ -1,5 +1,6 @@
 //! What every journey needs: a database, the program, and patience with an end.
 
+mod commits;
 mod load;
 mod place;
 mod postgres;
@@ -15,6 +16,7 @@ use client::{Client, ClientError};
 use serde_json::Value;
 use uuid::Uuid;
 
+pub(crate) use commits::{Commits, Moment};
 pub(crate) use load::{Load, seen};
 pub(crate) use place::{Place, on_both, on_postgres, on_sqlite};
 pub(crate) use postgres::Cluster;

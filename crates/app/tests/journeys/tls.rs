@@ -8,7 +8,7 @@ use client::Client;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use crate::support::{Place, Serve, on_sqlite, refused, until, windlass};
+use crate::support::{Place, Serve, Server, on_sqlite, refused, until, windlass};
 
 const ONE: [&str; 2] = [include_str!("tls/one.crt"), include_str!("tls/one.key")];
 const TWO: [&str; 2] = [include_str!("tls/two.crt"), include_str!("tls/two.key")];
@@ -58,6 +58,33 @@ async fn x7_a_new_certificate_is_taken_without_a_restart() {
         put(place.folder(), [ONE[0], TWO[1]]);
         tokio::time::sleep(std::time::Duration::from_millis(1_200)).await;
         trusting(&server.url, TWO[0], &token).queues(None).await.expect("the good pair stays");
+    })
+    .await;
+}
+
+/// The cookie that signing in gives, whole.
+async fn cookie(server: &Server, token: &str) -> String {
+    let pages = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
+    let form = pages.build().expect("an HTTP client").post(format!("{}/sign-in", server.url));
+    let form = form.header("content-type", "application/x-www-form-urlencoded").body(format!("token={token}"));
+    let answer = form.send().await.expect("an answer comes");
+    answer.headers()["set-cookie"].to_str().expect("text").to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn x7_behind_a_proxy_that_speaks_tls_page_sessions_are_kept_to_tls() {
+    on_sqlite(async |place| {
+        let token = admin_token(&place).await;
+        let mut plain = Serve::on(&place).env("WINDLASS_PUBLIC_URL", "http://windlass.example").start().await;
+        assert!(!cookie(&plain, &token).await.contains("Secure"));
+        plain.program.kill().await;
+        let behind = Serve::on(&place).listen("0.0.0.0:0").env("WINDLASS_PUBLIC_URL", "HTTPS://windlass.example");
+        let behind = behind.start().await;
+        let given = cookie(&behind, &token).await;
+        assert!(given.ends_with("; Secure") && given.contains("HttpOnly; SameSite=Lax"), "{given}");
+        assert!(!behind.program.stderr().contains("TLS"), "nothing goes in the clear: {}", behind.program.stderr());
+        let odd = ["--database", &place.url, "--public-url", "windlass.example"];
+        assert_eq!(refused(place.folder(), &odd).await.code, Some(2));
     })
     .await;
 }

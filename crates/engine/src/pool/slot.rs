@@ -354,6 +354,7 @@ impl Run {
             source_ref: Some(format!("pool {}", self.shared.name)),
             image: None,
             actor: format!("pool {}", self.shared.name),
+            depth: 0,
         };
         let told = |error: StoreError| error.to_string();
         let requested = self.store.request_operation(self.shared.tenant, &member.runtime, new).await.map_err(told)?;

@@ -129,6 +129,7 @@ async fn clean(store: &Store, runtime: &Runtime) -> Result<(), StoreError> {
         source_ref: Some("stopped for 30 days".into()),
         image: None,
         actor: "reconcile".into(),
+        depth: 0,
     };
     store.request_operation(runtime.tenant, &runtime.name, cleanup).await.map(drop)
 }

@@ -186,8 +186,14 @@ impl WatchRuntimes {
         let shared = &self.node.shared;
         let running = runtime.status == RuntimeStatus::Running;
         let over = |ttl_s: i64| runtime.started_at.is_some_and(|at| store.clock().now() >= at.plus_s(ttl_s));
-        let ask =
-            |kind, source| NewOperation { kind, source, source_ref: None, image: None, actor: "reconcile".into() };
+        let ask = |kind, source| NewOperation {
+            kind,
+            source,
+            source_ref: None,
+            image: None,
+            actor: "reconcile".into(),
+            depth: 0,
+        };
         if runtime.deleting {
             let cleanup = ask(OperationKind::CleanupContainer, OperationSource::AutoReconcile);
             store.request_operation(runtime.tenant, &runtime.name, cleanup).await?;

@@ -11,6 +11,7 @@ use domain::trigger::next_depth;
 use domain::{Standing, TriggerId};
 use store::hints::Topic;
 use store::outbox::Taken;
+use store::outbox::operate::Operate;
 use store::outbox::settle::{Dispatched, Failure, Verdict};
 use store::tokens::standing::Named;
 use store::triggers::{Mode, Trigger};
@@ -76,9 +77,10 @@ impl Task for DispatchOutbox {
         }
         let dispatched = store.settle_outbox(batch.lease, outcomes).await?;
         count(&dispatched);
-        let Dispatched { jobs, deliveries, failed, dead, loops, .. } = dispatched;
+        let Dispatched { jobs, deliveries, operations, failed, dead, loops, .. } = dispatched;
         let work = format!(
-            "{jobs} jobs and {deliveries} calls made, {failed} tries failed, {dead} dead letters, {loops} loops stopped"
+            "{jobs} jobs, {deliveries} calls and {operations} operations made, {failed} tries failed, {dead} dead \
+             letters, {loops} loops stopped"
         );
         Ok(Done { work: Some(work), again_in: full.then_some(Duration::ZERO) })
     }
@@ -96,6 +98,11 @@ impl DispatchOutbox {
         Judged::Verdict(match run(trigger, row, depth, standing) {
             Ok(Run::Job(job)) => Verdict::Job(job),
             Ok(Run::Delivery(delivery)) => Verdict::Delivery(delivery),
+            Ok(Run::Operation(operation)) => {
+                let (runtime, new) = *operation;
+                let (retry, max_attempts) = (trigger.retry, tries(trigger));
+                Verdict::Operation(Box::new(Operate { runtime, new, retry, max_attempts }))
+            }
             Ok(Run::Script(source)) => return Judged::Script { source, depth },
             Err(NoRun::Unwanted) => Verdict::Dropped,
             Err(NoRun::Failed(error)) => {
@@ -125,10 +132,13 @@ fn named(trigger: &Trigger) -> Named {
 }
 
 fn count(dispatched: &Dispatched) {
-    let Dispatched { jobs, deliveries, done, failed, dead, loops, later, dropped: _ } = dispatched;
-    for (outcome, count) in
-        [("fired", jobs + deliveries + done), ("failed", *failed), ("dead", *dead), ("loop_stopped", *loops)]
-    {
+    let Dispatched { jobs, deliveries, operations, done, failed, dead, loops, later, dropped: _ } = dispatched;
+    for (outcome, count) in [
+        ("fired", jobs + deliveries + operations + done),
+        ("failed", *failed),
+        ("dead", *dead),
+        ("loop_stopped", *loops),
+    ] {
         metrics::counter!("windlass_trigger_runs_total", "outcome" => outcome).increment(count as u64);
     }
     metrics::counter!("windlass_trigger_runs_total", "outcome" => "later").increment(*later as u64);

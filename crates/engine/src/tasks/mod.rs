@@ -15,3 +15,4 @@ pub(crate) mod scan_subjects;
 pub(crate) mod sweep_calls;
 pub(crate) mod sweep_leases;
 pub(crate) mod watch_ttfs;
+pub(crate) mod work_queues;

@@ -145,7 +145,7 @@ async fn q10_a_queues_webhook_hears_of_jobs_that_have_none_and_of_every_change()
             (Receiver::start(Manner::Answer(200)).await, Receiver::start(Manner::Answer(200)).await);
         let webhook = domain::Webhook { url: of_queue.url(), secrets: vec!["whsec_YQ==".into()] };
         let settings = domain::QueueSettings { webhook: Some(webhook), ..Default::default() };
-        db.store.put_queue(T, name("q"), settings).await.expect("sets");
+        db.store.put_queue(T, name("q"), settings, "me".into()).await.expect("sets");
         let due = db.clock.now().plus_s(60);
         let later = NewJob { run_at: Some(due), ..job("q") };
         let canceled = db.store.enqueue(T, vec![later.clone()], None).await.expect("enqueues");

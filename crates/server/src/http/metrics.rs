@@ -112,10 +112,10 @@ async fn scrape(State(state): State<AppState>, principal: Principal) -> Response
     if let Ok(queues) = queues {
         jobs(&mut text, &queues);
     }
-    if let Ok(found) = state.store.list_processes(TenantId::DEFAULT, None, PAGE_ITEMS).await {
+    if let Ok(found) = state.store.list_processes(principal.tenant, None, PAGE_ITEMS).await {
         processes(&mut text, &found, state.store.clock().now());
     }
-    if let (Ok(age_ms), Ok(letters)) = (state.store.outbox_age_ms().await, unresolved(&state).await) {
+    if let (Ok(age_ms), Ok(letters)) = (state.store.outbox_age_ms().await, unresolved(&state, principal.tenant).await) {
         text.push_str(
             "# HELP windlass_outbox_age_seconds Since when the oldest run that could start has been waiting.\n",
         );
@@ -128,9 +128,9 @@ async fn scrape(State(state): State<AppState>, principal: Principal) -> Response
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 
-async fn unresolved(state: &AppState) -> Result<usize, store::StoreError> {
+async fn unresolved(state: &AppState, tenant: TenantId) -> Result<usize, store::StoreError> {
     let open = DeadLetterFilter { resolved: Some(false), ..DeadLetterFilter::default() };
-    Ok(state.store.count_dead_letters(TenantId::DEFAULT, open).await?.count)
+    Ok(state.store.count_dead_letters(tenant, open).await?.count)
 }
 
 /// Read at the scrape: kept figures belong to the database, not to this process.

@@ -21,6 +21,8 @@ pub(crate) struct Maker {
     pub(crate) principal: Arc<str>,
     pub(crate) payload_bytes: usize,
     pub(crate) now: Time,
+    /// How many triggers led here.
+    pub(crate) depth: i32,
 }
 
 impl Maker {
@@ -112,7 +114,8 @@ impl Maker {
             && retry.is_none()
             && timeout_s.is_none()
             && tags.as_ref().is_none_or(Vec::is_empty)
-            && hook.is_none();
+            && hook.is_none()
+            && self.depth == 0;
         if plain {
             return Ok(None);
         }
@@ -126,6 +129,7 @@ impl Maker {
             timeout_s: timeout_s.map(|seconds| place.between("timeout_s", seconds, 1, TIMEOUT_S_MAX)).transpose()?,
             tags: labels(place, tags.as_deref().unwrap_or_default())?,
             webhook: hook.as_ref().map(|hook| webhook::stored(place, hook)).transpose()?,
+            depth: self.depth,
             ..Extras::default()
         })))
     }

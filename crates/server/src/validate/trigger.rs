@@ -8,6 +8,7 @@ use engine::scripting;
 use engine::trigger::lacked;
 use serde_json::Value;
 use store::schedule::Slots;
+use store::secrets::is_sealed;
 use store::secrets::spots::{self, Spot};
 use store::triggers::filter::{self, Filter};
 use store::triggers::target::{self, Fault, HttpTarget, Target};
@@ -44,13 +45,6 @@ pub(crate) fn new_trigger(
         let all: Vec<&str> = Source::ALL.iter().map(|source| source.as_str()).collect();
         place.refuse("source", format_args!("must be one of {}", all.join(", ")))
     })?;
-    let later = match source {
-        Source::Queue => Some("queues have workers only; listen to `job` with states instead"),
-        _ => None,
-    };
-    if let Some(detail) = later {
-        return Err(place.refuse("source", format_args!("cannot be {source}: {detail}")));
-    }
     let filter_text = request.filter.as_ref().map_or("{}", |filter| filter.get());
     let filter_text = Given { member: "filter", text: filter_text, spots: spots::in_filter };
     let filter = filter::read(source, id, &filter_text.checked()?).map_err(|fault| within("filter", fault))?;
@@ -61,13 +55,18 @@ pub(crate) fn new_trigger(
     }
     let filter_text = filter_text.with_kept(before.map(|before| before.filter.as_str()))?;
     let target = Given { member: "target", text: request.target.get(), spots: spots::in_target };
-    check_target(state, principal, source, &target.checked()?)?;
+    check_target(state, principal, source, &filter, &target.checked()?)?;
     let target = target.with_kept(before.map(|before| before.target.as_str()))?;
     let mode = match request.mode.as_deref() {
+        // The job waits for what becomes of its run.
+        None if filter.works.is_some() => Mode::Sync,
         None => Mode::Async,
         Some(text) => Mode::parse(text).ok_or_else(|| place.refuse("mode", "must be async or sync"))?,
     };
-    if mode == Mode::Sync && !matches!(source, Source::Kv | Source::Pubsub | Source::Http) {
+    if mode == Mode::Async && filter.works.is_some() {
+        return Err(place.refuse("mode", "cannot be async: the job waits for its run"));
+    }
+    if mode == Mode::Sync && !matches!(source, Source::Kv | Source::Pubsub | Source::Http) && filter.works.is_none() {
         return Err(place.refuse("mode", format_args!("cannot be sync: nobody waits for an event of {source}")));
     }
     let enabled = request.enabled.unwrap_or(true);
@@ -149,9 +148,15 @@ pub(crate) fn without_secrets(text: String, spots: fn(&Value) -> Vec<Spot>) -> S
     if found.is_empty() { text } else { value.to_string() }
 }
 
-fn check_target(state: &AppState, principal: &Principal, source: Source, text: &str) -> Result<(), ApiError> {
+fn check_target(
+    state: &AppState,
+    principal: &Principal,
+    source: Source,
+    filter: &Filter,
+    text: &str,
+) -> Result<(), ApiError> {
     let target = target::read(text).map_err(|fault| within("target", fault))?;
-    if let Some(right) = lacked(source, &target, &principal.standing()) {
+    if let Some(right) = lacked(source, filter, &target, &principal.standing()) {
         let detail = format_args!("what a trigger starts has your rights and no more: you lack the right {right}");
         return Err(ApiError::forbidden(detail));
     }
@@ -165,10 +170,13 @@ fn check_target(state: &AppState, principal: &Principal, source: Source, text: &
                 principal: principal.name.clone(),
                 payload_bytes: state.options.payload_bytes,
                 now: state.store.clock().now(),
+                depth: 0,
             };
             maker.template("target.job", request).map(|_| ())
         }
         Target::Http(http) => check_http(&http),
+        // The reader has looked at all of it.
+        Target::Runtime(_) => Ok(()),
         Target::Script(source) => {
             scripting::check(&source).map_err(|error| ApiError::invalid_field("target.script", error))
         }
@@ -196,6 +204,11 @@ fn check_http(http: &HttpTarget) -> Result<(), ApiError> {
         }
         if HeaderValue::from_str(value).is_err() {
             return Err(place.refuse(format_args!("headers.{name}"), "must be visible ASCII"));
+        }
+        if is_sealed(value) {
+            return Err(
+                place.refuse(format_args!("headers.{name}"), "looks like a sealed secret: give what it stands for")
+            );
         }
     }
     if let Some(seconds) = http.timeout_s {

@@ -134,3 +134,90 @@ async fn q10_a_queues_webhook_keeps_its_secret_when_its_settings_are_sent_back()
     })
     .await;
 }
+
+#[tokio::test]
+async fn x7_what_a_triggers_headers_say_is_shown_to_nobody_and_kept_when_it_is_sent_back() {
+    on_both(async |db| {
+        let api = open(db).await;
+        let receiver = Receiver::start(Manner::Answer(200)).await;
+        let headers = json!({"authorization": "Bearer canary-7", "x-n": "{{ data.n }}"});
+        let trigger = json!({"name": "calls", "source": "pubsub", "filter": {"topic": "t"},
+                             "target": {"http": {"url": receiver.url(), "headers": headers}}});
+        let made = api.post("/api/v1/triggers", trigger.clone()).await;
+        assert_eq!(made.status, 201, "{:?}", made.body);
+        let path = format!("/api/v1/triggers/{}", made.json()["id"].as_str().unwrap());
+        let mut shown = api.get(&path).await.json();
+        let kept = json!({"authorization": "(kept)", "x-n": "{{ data.n }}"});
+        assert_eq!(shown["target"]["http"]["headers"], kept, "what is worked out from the event is no secret");
+        let mut back = trigger.clone();
+        back["target"] = shown["target"].take();
+        assert_eq!(api.put(&path, back.clone()).await.status, 200);
+        api.post("/api/v1/topics/t", json!({"n": 3})).await;
+        let seen = &receiver.saw(1).await[0];
+        assert_eq!((seen.header("authorization"), seen.header("x-n")), (Some("Bearer canary-7"), Some("3")));
+        for answer in ["/api/v1/triggers", "/api/v1/deliveries", "/api/v1/history"] {
+            let answer = api.get(answer).await;
+            assert!(!String::from_utf8_lossy(&answer.body).contains("canary"), "{:?}", answer.body);
+        }
+        // A secret is for where it goes.
+        back["target"]["http"]["url"] = json!("https://elsewhere.example/hook");
+        let field = Some("target.http.headers.authorization");
+        api.put(&path, back.clone()).await.problem(422, "invalid_field", field);
+        back["target"]["http"]["headers"]["authorization"] = json!("sealed.1.AAAA");
+        api.put(&path, back).await.problem(422, "invalid_field", field);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x10_a_url_with_a_password_is_refused_wherever_it_is_given() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let url = "https://ann:hunter2@example.com/hook";
+        let job = json!({"queue": "q", "kind": "k", "webhook": {"url": url}});
+        api.post("/api/v1/jobs", job.clone()).await.problem(422, "invalid_field", Some("webhook.url"));
+        api.put("/api/v1/queues/q", json!({"webhook": {"url": url}})).await.problem(
+            422,
+            "invalid_field",
+            Some("webhook.url"),
+        );
+        for (target, field) in
+            [(json!({"http": {"url": url}}), "target.http.url"), (json!({"job": job}), "target.job.webhook.url")]
+        {
+            let trigger = json!({"name": "t", "source": "kv", "filter": {}, "target": target});
+            api.post("/api/v1/triggers", trigger).await.problem(422, "invalid_field", Some(field));
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x11_runs_deliveries_letters_and_the_age_of_the_outbox_are_figures() {
+    on_both(async |db| {
+        let api = open(db).await;
+        let receiver = Receiver::start(Manner::Answer(200)).await;
+        let scrape = async || String::from_utf8(api.get("/metrics").await.body.to_vec()).unwrap();
+        // The first look begins the counting.
+        scrape().await;
+        let on_topic = |name: &str, target: Value| {
+            json!({"name": name, "source": "pubsub", "filter": {"topic": "t"}, "target": target, "retry": {"max_attempts": 1}})
+        };
+        let broken = json!({"job": {"queue": "q", "kind": "k", "subject": "{{ data.a }}"}});
+        for (name, target) in [("calls", json!({"http": {"url": receiver.url()}})), ("breaks", broken)] {
+            assert_eq!(api.post("/api/v1/triggers", on_topic(name, target)).await.status, 201);
+        }
+        api.post("/api/v1/topics/t", json!({"a": "\u{202e}hidden"})).await;
+        wait_until("all of it is counted", async || {
+            let figures = scrape().await;
+            let counted = |name: &str| figures.lines().any(|line| line.starts_with(name) && !line.ends_with(" 0"));
+            figures.contains("windlass_outbox_age_seconds ")
+                && counted("windlass_dead_letters 1")
+                && counted(r#"windlass_trigger_runs_total{outcome="fired"}"#)
+                && counted(r#"windlass_trigger_runs_total{outcome="failed"}"#)
+                && counted(r#"windlass_trigger_runs_total{outcome="dead"}"#)
+                && counted(r#"windlass_delivery_attempts_total{outcome="delivered"}"#)
+        })
+        .await;
+    })
+    .await;
+}

@@ -28,12 +28,22 @@ async fn x5_what_a_person_did_is_in_the_history_of_their_tenant() {
         let form = request("POST", "/sign-in").header("content-type", "application/x-www-form-urlencoded");
         let form = form.body(Body::from(format!("token={}", made["token"].as_str().unwrap()))).unwrap();
         assert_eq!(api.ask(form).await.status, 303);
+        root.post("/api/v1/queues/mail/resume", json!({})).await;
+        root.put("/api/v1/queues/mail", json!({"concurrency": 3})).await;
+        let trigger = trigger.json()["id"].as_str().unwrap().to_owned();
+        assert_eq!(root.delete(&format!("/api/v1/triggers/{trigger}")).await.status, 204);
+        let quota = store::tenants::quota::Quota { weight: Some(3), ..Default::default() };
+        assert!(api.db.store.set_quota(domain::Name::stored("default"), quota, "machine").await.unwrap());
         root.delete(&format!("/api/v1/tokens/{}", made["id"].as_str().unwrap())).await;
 
         let page = root.get("/api/v1/history").await.json();
         let expected = [
             ("token_revoked", "root"),
             ("signed_in", "ci"),
+            ("quotas_changed", "machine"),
+            ("trigger_deleted", "root"),
+            ("queue_changed", "root"),
+            ("queue_resumed", "root"),
             ("trigger_created", "root"),
             ("queue_paused", "root"),
             ("token_created", "root"),

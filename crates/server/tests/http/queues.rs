@@ -72,3 +72,39 @@ async fn queues_are_listed_by_name_in_pages() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn x6_the_figures_that_are_scraped_are_those_of_whoever_asks() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let root = api.caller(json!({"name": "root", "role": "admin"})).await;
+        server::machine::create_tenant(&api.db.store, "other").await.unwrap();
+        let other = api.caller(json!({"name": "root", "role": "admin", "tenant": "other"})).await;
+        let process = json!({"queue": "fleet", "kind": "k", "selector": {"all": [{"fact": "up", "exists": true}]}});
+        assert_eq!(root.put("/api/v1/processes/ours-alone", process).await.status, 200);
+        let (job, worker, epoch) = {
+            let job = json!({"queue": "ours", "kind": "k", "max_attempts": 1});
+            let job = root.post("/api/v1/jobs", job).await.json()["id"].as_str().unwrap().to_owned();
+            let worker = root.post("/api/v1/workers", json!({"name": "w", "queues": ["ours"]})).await.json();
+            let worker = worker["id"].as_str().unwrap().to_owned();
+            let claim = root.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1})).await.json();
+            (job, worker, claim["jobs"][0]["epoch"].clone())
+        };
+        let error = json!({"code": "boom", "message": "it broke"});
+        let outcome = json!({"job_id": job, "epoch": epoch, "outcome": "fail", "error": error});
+        root.post(&format!("/api/v1/workers/{worker}/settle"), json!({"outcomes": [outcome]})).await;
+        let scraped = async |caller: &crate::tokens::Caller<'_>| {
+            String::from_utf8(caller.get("/metrics").await.body.to_vec()).unwrap()
+        };
+        let ours = scraped(&root).await;
+        assert!(ours.contains("ours-alone") && ours.contains("windlass_dead_letters 1"), "{ours}");
+        let theirs = scraped(&other).await;
+        assert!(
+            !theirs.contains("ours-alone")
+                && !theirs.contains("queue=\"ours\"")
+                && theirs.contains("windlass_dead_letters 0"),
+            "{theirs}"
+        );
+    })
+    .await;
+}

@@ -14,7 +14,7 @@ async fn q12_a_quota_that_is_used_up_is_a_429_that_names_it_and_stores_nothing()
         server::machine::create_tenant(&api.db.store, "small").await.unwrap();
         let small = api.caller(json!({"name": "p", "role": "admin", "tenant": "small"})).await;
         let free = api.caller(json!({"name": "p", "role": "admin"})).await;
-        let set = async |quota| assert!(api.db.store.set_quota(Name::stored("small"), quota).await.unwrap());
+        let set = async |quota| assert!(api.db.store.set_quota(Name::stored("small"), quota, "machine").await.unwrap());
 
         set(Quota { waiting_jobs: Some(3), ..Quota::default() }).await;
         for _ in 0..3 {

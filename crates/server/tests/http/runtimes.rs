@@ -25,17 +25,30 @@ pub(crate) struct Driven {
 
 impl Driven {
     pub(crate) async fn new(db: Database) -> Self {
+        Self::with(db, EngineOptions::default()).await
+    }
+
+    pub(crate) async fn with(db: Database, engine: EngineOptions) -> Self {
         let docker = Docker::engine();
         let host = docker.host.clone();
-        Self::at(db, docker, &host).await
+        Self::build(db, docker, &host, engine).await
     }
 
     async fn at(db: Database, docker: Docker, host: &str) -> Self {
+        Self::build(db, docker, host, EngineOptions::default()).await
+    }
+
+    async fn build(db: Database, docker: Docker, host: &str, engine: EngineOptions) -> Self {
         let root = tempfile::tempdir().unwrap();
         let instance = db.store.instance().await.unwrap();
         let options = options(host, root.path());
-        let api = Api::with_engine(db, EngineOptions { runtimes: Some(options), ..EngineOptions::default() }).await;
+        let api = Api::with_engine(db, EngineOptions { runtimes: Some(options), ..engine }).await;
         Self { api, docker, instance, root }
+    }
+
+    pub(crate) async fn declare_and_start(&self) {
+        assert_eq!(self.api.put(PATH, spec()).await.status, 200);
+        self.operate("start", json!({})).await;
     }
 
     fn containers(&self) -> Vec<String> {
@@ -70,7 +83,7 @@ impl Driven {
         self.until(status, |runtime| runtime["health"]["status"] == status).await
     }
 
-    async fn operations(&self) -> Vec<Value> {
+    pub(crate) async fn operations(&self) -> Vec<Value> {
         let page = self.api.get(&format!("{PATH}/operations?limit=100")).await.json();
         page["items"].as_array().unwrap().clone()
     }

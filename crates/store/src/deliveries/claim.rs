@@ -42,7 +42,7 @@ pub struct ClaimedDelivery {
 pub enum Signing {
     /// Each signs; without any it is not signed.
     With(Vec<String>),
-    /// There are secrets, and they do not open: it cannot be sent now.
+    /// There are secrets, or headers, that do not open: it cannot be sent now.
     Impossible { reason: String },
 }
 
@@ -79,9 +79,12 @@ impl Store {
             }
         }
         if !wants.is_empty() || look.overdue {
-            for (tenant, secrets, delivery) in self.write(Claim { wants }).await? {
-                let secrets = self.signing(tenant, &delivery.url, secrets).await;
-                claimed.deliveries.push(ClaimedDelivery { secrets, ..delivery });
+            for (tenant, secrets, mut delivery) in self.write(Claim { wants }).await? {
+                delivery.secrets = self.signing(tenant, &delivery.url, secrets).await;
+                if let Err(error) = self.open_headers(tenant, &mut delivery).await {
+                    delivery.secrets = Signing::Impossible { reason: error.to_string() };
+                }
+                claimed.deliveries.push(delivery);
             }
         }
         Ok(claimed)
@@ -97,6 +100,15 @@ impl Store {
             }
         }
         Signing::With(secrets)
+    }
+
+    /// What a trigger's headers say, which may be a password.
+    async fn open_headers(&self, tenant: TenantId, delivery: &mut ClaimedDelivery) -> Result<(), StoreError> {
+        let ClaimedDelivery { headers, url, .. } = delivery;
+        for (_, value) in headers {
+            *value = self.open_sealed(tenant, Purpose::Webhook { url }, value).await?;
+        }
+        Ok(())
     }
 }
 
@@ -181,7 +193,7 @@ const PAST: Sql = Sql::new(
      for update skip locked",
 );
 
-/// A delivery whose secrets are still sealed.
+/// A delivery whose secrets and headers are still sealed.
 type Taken = (TenantId, Vec<String>, ClaimedDelivery);
 
 impl Operation for Claim {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use domain::origin::leaves_a_dead_letter;
 use domain::{DeadLetterId, EventId, JobError, Resolution, TenantId, TriggerId};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -54,6 +55,9 @@ pub(crate) async fn leave(tx: &mut Tx<'_>, failed: &[Uuid]) -> Result<(), StoreE
         if let Some(letter) = row.opt_uuid(6)? {
             // It was the handler of a letter: that one hears of it, and there is no second.
             end_handler(tx, tenant, letter, trigger, Resolution::HandlerFailed).await?;
+            continue;
+        }
+        if !leaves_a_dead_letter(&row.text(2)?, &row.text(3)?) {
             continue;
         }
         let mut attempts = attempts.remove(&id).unwrap_or_default();

@@ -4,6 +4,7 @@ pub mod hook;
 pub(crate) mod jobs;
 pub mod mail;
 pub mod publish;
+pub(crate) mod queues;
 pub mod waited;
 
 use std::fmt::Write;

@@ -7,6 +7,7 @@ use domain::{JobId, JobState, Name, TenantId};
 use crate::counters::Changes;
 use crate::effects::Effects;
 use crate::error::StoreError;
+use crate::events::queues::drained;
 use crate::jobs::transition::{self, Step};
 use crate::lanes::LaneCache;
 use crate::store::Store;
@@ -100,6 +101,7 @@ impl Operation for Cancel {
         let step = Step { actor, revoke, ..Step::new(before, after, "canceled", None, None) };
         let mut changes = Changes::default();
         transition::apply(tx, &self.lanes, vec![step], &mut changes, &mut effects).await?;
+        drained(tx, &self.lanes.triggers, &changes, &mut effects).await?;
         changes.write(tx).await?;
         Ok((Canceled::Canceled(id), effects))
     }

@@ -205,10 +205,8 @@ struct Entry<'a> {
 impl Operation for EnqueueBatch {
     type Output = Vec<EnqueueReply>;
 
-    fn tenant(&self) -> Option<TenantId> {
-        // A commit that tenants share has no wall; one tenant's own has.
-        let first = self.requests.first()?.tenant;
-        self.requests.iter().all(|request| request.tenant == first).then_some(first)
+    fn tenants(&self) -> Vec<TenantId> {
+        self.requests.iter().map(|request| request.tenant).collect()
     }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<EnqueueReply>, StoreError> {

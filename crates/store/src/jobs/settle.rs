@@ -15,7 +15,7 @@ use crate::counters::Changes;
 use crate::deliveries::notices::{self, Notice};
 use crate::effects::Effects;
 use crate::error::StoreError;
-use crate::events;
+use crate::events::{self, queues::drained};
 use crate::jobs::end::{self, Ending, Gone};
 use crate::jobs::holds::Holder;
 use crate::jobs::transition::{self, LiveJob, Step};
@@ -164,11 +164,8 @@ impl Operation for SettleBatch {
     const WATCHES_TRIGGERS: bool = true;
     type Output = Vec<SettleReply>;
 
-    fn tenant(&self) -> Option<TenantId> {
-        // A commit that tenants share has no wall; one tenant's own has.
-        let first = self.requests.first()?.tenant;
-        let own = |request: &SettleRequest| request.tenant == first && request.of == first;
-        self.requests.iter().all(own).then_some(first)
+    fn tenants(&self) -> Vec<TenantId> {
+        self.requests.iter().flat_map(|request| [request.tenant, request.of]).collect()
     }
 
     fn reads_first(&self) -> Option<(Sql, Column<'_>)> {
@@ -187,6 +184,7 @@ impl Operation for SettleBatch {
         // A job may be named twice: what is said first counts first.
         others.sort_by_key(|open| open.place);
         self.decide(tx, others, &mut statuses, &mut changes, &mut effects).await?;
+        drained(tx, &self.lanes.triggers, &changes, &mut effects).await?;
         changes.write(tx).await?;
         let settled = |(request, statuses): (&SettleRequest, Vec<Status>)| SettleReply {
             settled: if living.contains_key(&(request.worker, request.tenant)) {

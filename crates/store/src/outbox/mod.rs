@@ -2,6 +2,7 @@
 
 pub mod age;
 pub mod deed;
+pub mod operate;
 pub mod settle;
 pub mod take;
 

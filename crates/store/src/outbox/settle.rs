@@ -1,5 +1,5 @@
-//! Closes rows in the transaction that starts what they ask for: a job, a request, what a script did, or a dead letter
-//! when all tries failed (T3–T6).
+//! Closes rows in the transaction that starts what they ask for: a job, a request, an operation, what a script did, or a
+//! dead letter when all tries failed (T3–T6).
 //!
 //! The lease guards every row: one that came back to somebody else meanwhile is left alone, so that an event makes at
 //! most one job per trigger.
@@ -22,6 +22,8 @@ use crate::error::StoreError;
 use crate::jobs::enqueue::{EnqueueBatch, EnqueueReply, EnqueueRequest, NewJob};
 use crate::outbox::Taken;
 use crate::outbox::deed::{Deed, carry_out};
+use crate::outbox::operate::Operate;
+use crate::runtimes::request::{Request, Requested, asked_for, moved};
 use crate::store::Store;
 use crate::triggers::Mode;
 use crate::triggers::cache::TriggerCache;
@@ -37,6 +39,8 @@ pub enum Verdict {
     Delivery(Box<NewDelivery>),
     /// A script ran: what it did is carried out.
     Script(Box<Script>),
+    /// Something is done to a runtime.
+    Operation(Box<Operate>),
     /// Nothing is left to do.
     Done,
     /// A try failed; another follows, or a dead letter.
@@ -69,6 +73,7 @@ pub struct Failure {
 pub struct Dispatched {
     pub jobs: usize,
     pub deliveries: usize,
+    pub operations: usize,
     pub done: usize,
     pub failed: usize,
     pub dead: usize,
@@ -79,12 +84,17 @@ pub struct Dispatched {
 
 impl Store {
     pub async fn settle_outbox(&self, lease: Uuid, outcomes: Vec<(Taken, Verdict)>) -> Result<Dispatched, StoreError> {
+        let mut prepared = Vec::with_capacity(outcomes.len());
+        for (row, verdict) in outcomes {
+            let (verdict, operation) = self.place_operation(&row, verdict).await?;
+            prepared.push((row, verdict, operation));
+        }
         let lanes: Vec<_> =
-            outcomes.iter().flat_map(|(row, verdict)| verdict.jobs().map(|job| job.lane(row.tenant))).collect();
+            prepared.iter().flat_map(|(row, verdict, _)| verdict.jobs().map(|job| job.lane(row.tenant))).collect();
         let mut ids = self.lane_ids(&lanes).await?.into_iter();
-        let settling = outcomes.into_iter().map(|(row, verdict)| {
+        let settling = prepared.into_iter().map(|(row, verdict, operation)| {
             let lanes = ids.by_ref().take(verdict.jobs().count()).collect();
-            Settling { row, verdict, lanes }
+            Settling { row, verdict, lanes, operation }
         });
         let rows = settling.collect();
         let settle = Settle { lease, rows, triggers: self.triggers_cache().clone() };
@@ -115,6 +125,8 @@ struct Settling {
     verdict: Verdict,
     /// One per job that it makes.
     lanes: Vec<i64>,
+    /// The operation, for the node that it found.
+    operation: Option<Request>,
 }
 
 impl Settling {
@@ -131,6 +143,7 @@ impl Settling {
             Verdict::Job(_)
             | Verdict::Delivery(_)
             | Verdict::Script(_)
+            | Verdict::Operation(_)
             | Verdict::Done
             | Verdict::Loop
             | Verdict::Dropped => true,
@@ -222,26 +235,22 @@ impl Operation for Settle {
                     figure.fired += 1;
                     dispatched.done += 1;
                 }
+                Verdict::Operation(operate) => match self.operate(tx, settling, &mut effects).await? {
+                    Requested::Accepted { .. } => {
+                        figure.fired += 1;
+                        dispatched.operations += 1;
+                    }
+                    refused => {
+                        let failure = operate.failed(&refused);
+                        self.fail(tx, settling, &failure, figure, &mut dispatched).await?;
+                    }
+                },
                 Verdict::Done => {
                     handler_ended(tx, settling.row.tenant, &settling.origin(), Resolution::HandledByScript).await?;
                     figure.fired += 1;
                     dispatched.done += 1;
                 }
-                Verdict::Failed(failure) => {
-                    figure.error = Some(format!("{}: {}", failure.error.code, failure.error.message));
-                    dispatched.failed += 1;
-                    if failure.ran.is_some() || settling.is_waited_for() {
-                        let (ran, error) = (failure.ran.as_ref(), Some(&failure.error));
-                        runs::note(tx, &settling.row, RunOutcome::Failed, ran, error).await?;
-                    }
-                    if settling.is_last(failure) {
-                        figure.failed += 1;
-                        dispatched.dead += 1;
-                        self.bury(tx, settling, failure).await?;
-                    } else {
-                        self.again(tx, settling, failure).await?;
-                    }
-                }
+                Verdict::Failed(failure) => self.fail(tx, settling, failure, figure, &mut dispatched).await?,
                 Verdict::Loop => {
                     figure.loops += 1;
                     dispatched.loops += 1;
@@ -291,6 +300,49 @@ impl Settle {
         Ok(())
     }
 
+    /// A try failed: another follows, unless it was the last.
+    async fn fail(
+        &self,
+        tx: &mut Tx<'_>,
+        settling: &Settling,
+        failure: &Failure,
+        figure: &mut Figures,
+        dispatched: &mut Dispatched,
+    ) -> Result<(), StoreError> {
+        figure.error = Some(format!("{}: {}", failure.error.code, failure.error.message));
+        dispatched.failed += 1;
+        if failure.ran.is_some() || settling.is_waited_for() {
+            let (ran, error) = (failure.ran.as_ref(), Some(&failure.error));
+            runs::note(tx, &settling.row, RunOutcome::Failed, ran, error).await?;
+        }
+        if !settling.is_last(failure) {
+            return self.again(tx, settling, failure).await;
+        }
+        figure.failed += 1;
+        dispatched.dead += 1;
+        self.bury(tx, settling, failure).await
+    }
+
+    /// Asks for the operation, as a person would: its line in the log and its job are written here.
+    async fn operate(
+        &self,
+        tx: &mut Tx<'_>,
+        settling: &Settling,
+        effects: &mut Effects,
+    ) -> Result<Requested, StoreError> {
+        let request = settling.operation.as_ref().ok_or_else(|| StoreError::unexpected("an operation for no node"))?;
+        // Nothing is closed: the rows come back, and find where it is.
+        let requested = request.run(tx).await?.ok_or_else(moved)?;
+        if let Requested::Accepted { job, .. } = &requested {
+            effects.ready.extend(asked_for(settling.row.tenant).ready);
+            effects.runtimes = true;
+            if settling.is_waited_for() {
+                runs::note(tx, &settling.row, RunOutcome::Job(*job), None, None).await?;
+            }
+        }
+        Ok(requested)
+    }
+
     async fn note_skipped(&self, tx: &mut Tx<'_>, settling: &Settling) -> Result<(), StoreError> {
         match settling.is_waited_for() {
             true => runs::note(tx, &settling.row, RunOutcome::Skipped, None, None).await,
@@ -318,6 +370,9 @@ impl Settle {
         let origin = settling.origin();
         if origin.handles().is_some() {
             return handler_ended(tx, row.tenant, &origin, Resolution::HandlerFailed).await;
+        }
+        if !origin.leaves_a_dead_letter() {
+            return Ok(());
         }
         let letter = NewDeadLetter {
             tenant: row.tenant,

@@ -128,6 +128,13 @@ fn untold(name: &str) -> Queue {
     }
 }
 
+/// What is kept of a queue's jobs, without what this transaction has yet to write.
+pub(crate) async fn counts(tx: &mut Tx<'_>, tenant: TenantId, queue: &Name) -> Result<Counts, StoreError> {
+    let name = Param::Text(queue.as_str());
+    let row = tx.query_opt(&COUNTS, &[Param::Int(tenant.0), name, name]).await?;
+    row.map(|row| Counts::at(&row, 1)).transpose().map(Option::unwrap_or_default)
+}
+
 fn paused(row: &Row) -> Result<Option<Pause>, StoreError> {
     let Some(at) = row.opt_time(6)? else { return Ok(None) };
     Ok(Some(Pause { at, by: row.opt_text(7)?, reason: row.opt_text(8)? }))

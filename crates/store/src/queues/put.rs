@@ -2,23 +2,36 @@
 
 use std::collections::BTreeSet;
 
+use domain::trigger::queue::CHANGED;
 use domain::{Epoch, JobId, Name, QueueSettings, TenantId};
+use serde_json::json;
 use uuid::Uuid;
 
+use crate::caller::Caller;
 use crate::codec::{from_json, settings_to_json};
 use crate::effects::Effects;
 use crate::error::StoreError;
+use crate::events::queues::{QueueChange, happened};
 use crate::jobs::holds;
 use crate::queues;
 use crate::store::Store;
+use crate::timeline::{self, Entry};
+use crate::triggers::cache::TriggerCache;
 use crate::tx::{Column, Operation, Param, Row, Sql, Tx};
 
 impl Store {
-    pub async fn put_queue(&self, tenant: TenantId, name: Name, mut settings: QueueSettings) -> Result<(), StoreError> {
+    pub async fn put_queue(
+        &self,
+        tenant: TenantId,
+        name: Name,
+        mut settings: QueueSettings,
+        by: Caller,
+    ) -> Result<(), StoreError> {
         if let Some(webhook) = &mut settings.webhook {
             self.seal_webhook(tenant, webhook).await?;
         }
-        let effects = self.write(Put { tenant, name: name.clone(), settings }).await?;
+        let triggers = self.triggers_cache().clone();
+        let effects = self.write(Put { tenant, name: name.clone(), settings, by, triggers }).await?;
         self.surroundings_cache().forget(tenant, &name);
         self.announce(&effects);
         Ok(())
@@ -29,6 +42,8 @@ struct Put {
     tenant: TenantId,
     name: Name,
     settings: QueueSettings,
+    by: Caller,
+    triggers: TriggerCache,
 }
 
 const UPSERT: Sql = Sql::both(&["insert into queues
@@ -49,6 +64,7 @@ const UNPARK: Sql = Sql::both(&["update jobs set parked = null
      where tenant = $1 and parked is not null and parked >= $2 and parked < $3"]);
 
 impl Operation for Put {
+    const WATCHES_TRIGGERS: bool = true;
     type Output = Effects;
 
     fn tenant(&self) -> Option<TenantId> {
@@ -56,10 +72,12 @@ impl Operation for Put {
     }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Effects, StoreError> {
-        let settings = settings_to_json(&self.with_kept_secrets(tx).await?);
         let scope = holds::queue_scope(&self.name);
         // Claims of this queue wait until the new limit holds.
         holds::lock_and_count(tx, self.tenant, &BTreeSet::from([scope.as_str()])).await?;
+        let before = queues::settings(tx, self.tenant, &self.name).await?;
+        let after = self.with_kept_secrets(&before);
+        let settings = settings_to_json(&after);
         let queue = [Param::Int(self.tenant.0), Param::Text(self.name.as_str())];
         let params = [
             queue[0],
@@ -81,6 +99,7 @@ impl Operation for Put {
         let to = format!("key {}!", self.name);
         tx.execute(&UNPARK, &[queue[0], Param::Text(&from), Param::Text(&to)]).await?;
         let mut effects = Effects::default();
+        effects.outbox = self.tell(tx, &before, &after).await?;
         effects.ready.insert((self.tenant, self.name.clone()));
         Ok(effects)
     }
@@ -88,13 +107,32 @@ impl Operation for Put {
 
 impl Put {
     /// Secrets are not shown, so whoever sends back what was read has none: the same webhook keeps them.
-    async fn with_kept_secrets(&self, tx: &mut Tx<'_>) -> Result<QueueSettings, StoreError> {
+    fn with_kept_secrets(&self, before: &QueueSettings) -> QueueSettings {
         let mut settings = self.settings.clone();
         if let Some(webhook) = settings.webhook.as_mut().filter(|webhook| webhook.secrets.is_empty()) {
-            let before = queues::settings(tx, self.tenant, &self.name).await?.webhook;
-            webhook.secrets = before.filter(|before| before.url == webhook.url).map_or(Vec::new(), |w| w.secrets);
+            let before = before.webhook.as_ref().filter(|before| before.url == webhook.url);
+            webhook.secrets = before.map_or(Vec::new(), |before| before.secrets.clone());
         }
-        Ok(settings)
+        settings
+    }
+
+    /// History and triggers hear what is different, and of the webhook only that it is: its URL may be a secret. Gives
+    /// whether a trigger heard.
+    async fn tell(&self, tx: &mut Tx<'_>, before: &QueueSettings, after: &QueueSettings) -> Result<bool, StoreError> {
+        let changed = after.differences(before);
+        if changed.is_empty() {
+            return Ok(false);
+        }
+        let data = json!({
+            "queue": self.name.as_str(), "by": self.by.name, "changed": changed, "concurrency": after.concurrency,
+            "per_key": after.per_key, "rate_per_s": after.rate_per_s, "starvation_s": after.starvation_s,
+            "timeout_s": after.timeout_s, "retention_s": after.retention_s,
+        });
+        let data = data.to_string();
+        timeline::write(tx, &[Entry::by(self.tenant, &self.by.name, "queue_changed", data.clone())]).await?;
+        let Self { tenant, name, by, .. } = self;
+        let change = QueueChange { tenant: *tenant, queue: name, op: CHANGED, depth: by.depth, data };
+        happened(tx, &self.triggers, change).await
     }
 
     /// Jobs that run already count towards the limit.

@@ -10,6 +10,7 @@ use crate::codec::to_json;
 use crate::error::StoreError;
 use crate::events::{Event, emit};
 use crate::hints::Topic;
+use crate::runtimes::operate::depth_of;
 use crate::runtimes::{Runtime, get, known};
 use crate::store::Store;
 use crate::timeline::{self, Entry};
@@ -125,13 +126,28 @@ impl Operation for Observe {
         };
         timeline::write(tx, &[entry]).await?;
         let listeners = self.triggers.current(tx).await?;
-        let event = Event::new(tx.now(), self.tenant, Source::Runtime, "health", 0, detail);
+        let depth = self.depth(tx, &runtime).await?;
+        let event = Event::new(tx.now(), self.tenant, Source::Runtime, "health", depth, detail);
         let event = event.with("name", self.name.as_str()).with("health", status.as_str());
         Ok((true, emit(tx, &listeners, &[event]).await? > 0))
     }
 }
 
+const LAST_OPERATION: Sql = Sql::both(&["select job from operations
+     where tenant = $1 and runtime = $2 and job is not null order by id desc limit 1"]);
+
 impl Observe {
+    /// The first health of a container is the doing of the operation that started it: a trigger that restarts what has
+    /// just become healthy leads to itself. What befalls a container later comes from outside.
+    async fn depth(&self, tx: &mut Tx<'_>, runtime: &Runtime) -> Result<i32, StoreError> {
+        if runtime.health.is_some() {
+            return Ok(0);
+        }
+        let params = [Param::Int(self.tenant.0), Param::Text(self.name.as_str())];
+        let job = tx.query_opt(&LAST_OPERATION, &params).await?.map(|row| row.job(0)).transpose()?;
+        depth_of(tx, job).await
+    }
+
     fn is_news(&self, runtime: &Runtime) -> bool {
         // A container that ended by itself is still watched: it may be removed, or started again, behind our back.
         let ended_by_itself = runtime.health.as_ref().is_some_and(|health| health.status.is_end());

@@ -3,13 +3,14 @@
 //! The job that stands behind it is settled afterwards. Whoever dies in between finds the line closed and settles the job
 //! with what is written there.
 
-use domain::runtime::{OperationCode, OperationKind};
+use domain::runtime::{OperationCode, OperationKind, OperationSource};
 use domain::trigger::Source;
-use domain::{JobId, TenantId};
+use domain::{DeadLetterId, JobId, Resolution, TenantId};
 use uuid::Uuid;
 
 use crate::clock::new_uuid;
 use crate::codec::to_json;
+use crate::dead_letters::resolve::resolve;
 use crate::error::StoreError;
 use crate::events::{Event, emit};
 use crate::hints::Topic;
@@ -234,12 +235,39 @@ impl Operation for End {
             "error_code": ended.code.map(OperationCode::as_str), "error_message": ended.message,
             "image_ref": line.image_ref, "container_id": ended.container_id, "correlation_id": line.correlation_id,
         });
-        let event = Event::new(tx.now(), self.tenant, Source::Runtime, line.kind.as_str(), 0, to_json(&data));
+        self.tell_letter(tx, &line).await?;
+        let depth = depth_of(tx, line.job).await?;
+        let event = Event::new(tx.now(), self.tenant, Source::Runtime, line.kind.as_str(), depth, to_json(&data));
         Ok(emit(tx, &listeners, &[event.with("name", line.runtime.as_str())]).await? > 0)
     }
 }
 
+const DEPTH: Sql = Sql::both(&["select depth from live_jobs where id = $1
+     union all select depth from ended_jobs where id = $1"]);
+
+/// How many triggers led to the operation behind this job: what it brings about inherits that (T5).
+pub(super) async fn depth_of(tx: &mut Tx<'_>, job: Option<JobId>) -> Result<i32, StoreError> {
+    let Some(job) = job else { return Ok(0) };
+    let row = tx.query_opt(&DEPTH, &[Param::from(job)]).await?;
+    row.map_or(Ok(0), |row| row.int(0).map(|depth| depth as i32))
+}
+
 impl End {
+    /// A trigger that handles dead letters may ask for an operation: its end resolves the letter (T8). The event of a
+    /// letter has the letter's own id; another event's id is no letter's.
+    async fn tell_letter(&self, tx: &mut Tx<'_>, line: &Logged) -> Result<(), StoreError> {
+        let event = line.source_ref.as_deref().and_then(|text| Uuid::try_parse(text).ok());
+        let Some(event) = event.filter(|_| line.source == OperationSource::Stream && !self.ended.again) else {
+            return Ok(());
+        };
+        let resolution = match self.ended.outcome {
+            Outcome::Success => Resolution::HandledByScript,
+            Outcome::Failure => Resolution::HandlerFailed,
+        };
+        let by = format!("operation:{}", line.id);
+        resolve(tx, self.tenant, DeadLetterId::new(event), resolution, &by, None).await.map(|_| ())
+    }
+
     async fn change(&self, tx: &mut Tx<'_>, runtime: &Runtime) -> Result<(), StoreError> {
         let id = [Param::Int(self.tenant.0), Param::Text(runtime.name.as_str()), Param::Time(tx.now())];
         match &self.ended.change {

@@ -10,7 +10,6 @@ use uuid::Uuid;
 use crate::clock::new_uuid;
 use crate::effects::Effects;
 use crate::error::StoreError;
-use crate::hints::Topic;
 use crate::jobs::enqueue::{EnqueueBatch, EnqueueReply, EnqueueRequest, Extras, NewJob};
 use crate::runtimes::nodes::{self, EngineNode};
 use crate::runtimes::{KIND, Outcome, QUEUE, Runtime, get};
@@ -26,6 +25,8 @@ pub struct NewOperation {
     /// What to start, or what to patch to; the declared image, when `None`.
     pub image: Option<ImageRef>,
     pub actor: String,
+    /// How many triggers led here (T5).
+    pub depth: i32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,25 +56,47 @@ impl Store {
         name: &RuntimeName,
         new: NewOperation,
     ) -> Result<Requested, StoreError> {
-        let id = new_uuid(self.clock().now());
         for _ in 0..LOOKS {
-            let node = match self.read(Place { tenant, name: name.clone() }).await? {
-                Placed::On(node) => node,
-                Placed::NotFound => return Ok(Requested::NotFound),
-                Placed::Nowhere => return Ok(Requested::NoNode),
+            let request = match self.prepare_operation(tenant, name, &new).await? {
+                Ok(request) => request,
+                Err(requested) => return Ok(requested),
             };
-            let job = job(name, &new, id, &node);
-            let lanes = self.lane_ids(&[job.lane(tenant)]).await?;
-            let enqueue = EnqueueBatch::one(EnqueueRequest::new(tenant, vec![job], lanes));
-            let request = Request { tenant, name: name.clone(), new: new.clone(), id, node, enqueue };
             if let Some(requested) = self.write(request).await? {
-                self.announce(&Effects { ready: [(tenant, Name::stored(QUEUE))].into(), ..Effects::default() });
-                self.hints().wake(&Topic::Runtimes);
+                self.announce(&asked_for(tenant));
                 return Ok(requested);
             }
         }
-        Err(StoreError::unavailable("the runtime is being moved"))
+        Err(moved())
     }
+
+    /// An operation for the node that its runtime is on now; `Err` when there is none to ask for.
+    pub(crate) async fn prepare_operation(
+        &self,
+        tenant: TenantId,
+        name: &RuntimeName,
+        new: &NewOperation,
+    ) -> Result<Result<Request, Requested>, StoreError> {
+        let node = match self.read(Place { tenant, name: name.clone() }).await? {
+            Placed::On(node) => node,
+            Placed::NotFound => return Ok(Err(Requested::NotFound)),
+            Placed::Nowhere => return Ok(Err(Requested::NoNode)),
+        };
+        let id = new_uuid(self.clock().now());
+        let job = job(name, new, id, &node);
+        let lanes = self.lane_ids(&[job.lane(tenant)]).await?;
+        let enqueue = EnqueueBatch::one(EnqueueRequest::new(tenant, vec![job], lanes));
+        Ok(Ok(Request { tenant, name: name.clone(), new: new.clone(), id, node, enqueue }))
+    }
+}
+
+/// What others should hear of once an operation was asked for.
+pub(crate) fn asked_for(tenant: TenantId) -> Effects {
+    Effects { ready: [(tenant, Name::stored(QUEUE))].into(), runtimes: true, ..Effects::default() }
+}
+
+/// The runtime is on another node than a moment ago; whoever asks again finds it.
+pub(crate) fn moved() -> StoreError {
+    StoreError::unavailable("the runtime is being moved")
 }
 
 fn job(name: &RuntimeName, new: &NewOperation, id: Uuid, node: &str) -> NewJob {
@@ -82,6 +105,7 @@ fn job(name: &RuntimeName, new: &NewOperation, id: Uuid, node: &str) -> NewJob {
         subject: Some(Label::stored(&name.subject())),
         retry: Some(retry.expect("the policy of operations is one")),
         triggered_by: Origin::Operation.stored(),
+        depth: new.depth,
         ..Extras::default()
     };
     NewJob {
@@ -138,7 +162,8 @@ fn choose<'n>(nodes: &'n [EngineNode], load: &HashMap<String, i64>, now: Time) -
     living.min_by_key(order).map(|node| node.name.as_str())
 }
 
-struct Request {
+/// An operation on its way into the database.
+pub(crate) struct Request {
     tenant: TenantId,
     name: RuntimeName,
     new: NewOperation,

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::{Purpose, is_sealed};
 use crate::error::StoreError;
+use crate::expression::is_template;
 use crate::jobs::enqueue::NewJob;
 use crate::store::Store;
 use crate::triggers::NewTrigger;
@@ -36,12 +37,16 @@ pub fn in_filter(filter: &Value) -> Vec<Spot> {
     secret.into_iter().collect()
 }
 
-/// In a trigger's target.
+/// In a trigger's target. What a header says may be a password, unless it is worked out from the event.
 pub fn in_target(target: &Value) -> Vec<Spot> {
     let http = &target["http"];
     let url = http["url"].as_str().map(str::to_owned);
-    let secret = http["secret"].is_string().then(|| Spot { pointer: "/http/secret".into(), url });
-    secret.into_iter().chain(in_webhook(target, "/job/webhook")).collect()
+    let secret = http["secret"].is_string().then(|| "/http/secret".to_owned());
+    let headers = http["headers"].as_object().into_iter().flatten();
+    let fixed = headers.filter(|(_, value)| value.as_str().is_some_and(|value| !is_template(value)));
+    let headers = fixed.map(|(name, _)| format!("/http/headers/{}", name.replace('~', "~0").replace('/', "~1")));
+    let own = secret.into_iter().chain(headers).map(|pointer| Spot { pointer, url: url.clone() });
+    own.chain(in_webhook(target, "/job/webhook")).collect()
 }
 
 impl Store {
@@ -81,7 +86,7 @@ impl Store {
         spots: impl Fn(&Value) -> Vec<Spot>,
     ) -> Result<(), StoreError> {
         // What holds no secret is kept to the byte.
-        if !text.contains("\"secret") {
+        if !text.contains("\"secret") && !text.contains("\"headers\"") {
             return Ok(());
         }
         let Ok(mut value) = serde_json::from_str::<Value>(text) else { return Ok(()) };

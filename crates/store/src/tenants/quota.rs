@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 
 use domain::limits::TOKEN_TRUST_MS;
 use domain::{Name, TenantId};
+use serde_json::json;
 
 use crate::error::StoreError;
 use crate::store::Store;
+use crate::timeline::{self, Entry};
 use crate::tokens::move_version;
 use crate::tx::{Operation, Param, Row, Sql, Tx};
 
@@ -30,6 +32,8 @@ pub struct Quota {
     /// Bytes of payload taken in, in a second.
     pub payload_bytes_per_s: Option<f64>,
     pub triggers: Option<i64>,
+    /// Jobs it is given in its turn by a worker that serves several tenants; one, unless set.
+    pub weight: Option<i64>,
 }
 
 /// What a tenant wants to bring in.
@@ -134,8 +138,8 @@ impl Store {
         Ok(jobs)
     }
 
-    pub async fn set_quota(&self, tenant: Name, quota: Quota) -> Result<bool, StoreError> {
-        let found = self.write(Set { tenant, quota }).await?;
+    pub async fn set_quota(&self, tenant: Name, quota: Quota, by: &str) -> Result<bool, StoreError> {
+        let found = self.write(Set { tenant, quota, by: by.to_owned() }).await?;
         self.tokens().forget();
         Ok(found)
     }
@@ -174,12 +178,14 @@ impl Operation for CountWaiting {
 struct Set {
     tenant: Name,
     quota: Quota,
+    by: String,
 }
 
-const UPSERT: Sql = Sql::both(&["insert into quotas (tenant, waiting_jobs, jobs_per_s, payload_bytes_per_s, triggers)
-     values ($1, $2, $3, $4, $5)
+const UPSERT: Sql =
+    Sql::both(&["insert into quotas (tenant, waiting_jobs, jobs_per_s, payload_bytes_per_s, triggers, weight)
+     values ($1, $2, $3, $4, $5, $6)
      on conflict (tenant) do update set waiting_jobs = excluded.waiting_jobs, jobs_per_s = excluded.jobs_per_s,
-         payload_bytes_per_s = excluded.payload_bytes_per_s, triggers = excluded.triggers"]);
+         payload_bytes_per_s = excluded.payload_bytes_per_s, triggers = excluded.triggers, weight = excluded.weight"]);
 
 impl Operation for Set {
     type Output = bool;
@@ -193,8 +199,15 @@ impl Operation for Set {
             real(self.quota.jobs_per_s),
             real(self.quota.payload_bytes_per_s),
             Param::int(self.quota.triggers),
+            Param::int(self.quota.weight),
         ];
         tx.execute(&UPSERT, &params).await?;
+        let detail = json!({
+            "tenant": self.tenant.as_str(), "waiting_jobs": self.quota.waiting_jobs, "jobs_per_s": self.quota.jobs_per_s,
+            "payload_bytes_per_s": self.quota.payload_bytes_per_s, "triggers": self.quota.triggers,
+            "weight": self.quota.weight,
+        });
+        timeline::write(tx, &[Entry::by(tenant, &self.by, "quotas_changed", detail.to_string())]).await?;
         // Nodes read quotas when they find that tokens have changed. While there are none yet, nobody has a tenant of their own.
         if crate::tokens::version(tx).await? > 0 {
             move_version(tx).await?;
@@ -213,7 +226,8 @@ pub(crate) async fn triggers(tx: &mut Tx<'_>, tenant: TenantId) -> Result<Option
 
 pub(crate) struct All;
 
-const ALL: Sql = Sql::both(&["select tenant, waiting_jobs, jobs_per_s, payload_bytes_per_s, triggers from quotas"]);
+const ALL: Sql =
+    Sql::both(&["select tenant, waiting_jobs, jobs_per_s, payload_bytes_per_s, triggers, weight from quotas"]);
 
 impl Operation for All {
     type Output = HashMap<TenantId, Quota>;
@@ -229,6 +243,7 @@ fn read(row: &Row) -> Result<(TenantId, Quota), StoreError> {
         jobs_per_s: row.opt_real(2)?,
         payload_bytes_per_s: row.opt_real(3)?,
         triggers: row.opt_int(4)?,
+        weight: row.opt_int(5)?,
     };
     Ok((TenantId(row.int(0)?), quota))
 }

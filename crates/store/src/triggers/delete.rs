@@ -1,25 +1,28 @@
 //! Takes a trigger away, with what it had still to start.
 
 use domain::{TenantId, TriggerId};
+use serde_json::json;
 
 use crate::error::StoreError;
 use crate::store::Store;
+use crate::timeline::{self, Entry};
 use crate::triggers::cache::tick;
 use crate::tx::{Operation, Param, Sql, Tx};
 
 impl Store {
     /// Gives whether there was one.
-    pub async fn delete_trigger(&self, tenant: TenantId, id: TriggerId) -> Result<bool, StoreError> {
-        self.write(Delete { tenant, id }).await
+    pub async fn delete_trigger(&self, tenant: TenantId, id: TriggerId, by: &str) -> Result<bool, StoreError> {
+        self.write(Delete { tenant, id, by: by.to_owned() }).await
     }
 }
 
 struct Delete {
     tenant: TenantId,
     id: TriggerId,
+    by: String,
 }
 
-const DELETE: Sql = Sql::both(&["delete from triggers where id = $1 and tenant = $2"]);
+const DELETE: Sql = Sql::both(&["delete from triggers where id = $1 and tenant = $2 returning name"]);
 const DELETE_ROWS: Sql = Sql::both(&["delete from outbox where trigger_id = $1"]);
 const DELETE_SLOTS: Sql = Sql::both(&["delete from cron_slots where trigger_id = $1"]);
 const DELETE_RUNS: Sql = Sql::both(&["delete from trigger_runs where trigger_id = $1"]);
@@ -34,13 +37,14 @@ impl Operation for Delete {
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<bool, StoreError> {
         let id = Param::Uuid(self.id.uuid());
-        if tx.execute(&DELETE, &[id, Param::Int(self.tenant.0)]).await? == 0 {
-            return Ok(false);
-        }
+        let deleted = tx.query_opt(&DELETE, &[id, Param::Int(self.tenant.0)]).await?;
+        let Some(name) = deleted.map(|row| row.text(0)).transpose()? else { return Ok(false) };
         for sql in [&DELETE_ROWS, &DELETE_SLOTS, &DELETE_RECEIPTS, &DELETE_RUNS] {
             tx.execute(sql, &[id]).await?;
         }
         tick(tx).await?;
+        let detail = json!({"trigger": name, "id": self.id.uuid()}).to_string();
+        timeline::write(tx, &[Entry::by(self.tenant, &self.by, "trigger_deleted", detail)]).await?;
         Ok(true)
     }
 }

@@ -1,9 +1,9 @@
 //! A trigger's filter, from JSON to what is matched. The one reader for the API, which tells what is wrong with it, and
 //! for the cache, which trusts what is stored.
 
-use domain::TriggerId;
 use domain::limits::EXPRESSION_BYTES;
-use domain::trigger::{Glob, Missed, Pattern, Source};
+use domain::trigger::{Glob, Missed, Pattern, Source, queue};
+use domain::{Name, TriggerId};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -19,6 +19,8 @@ pub struct Filter {
     /// What a hook's caller signs with.
     pub secret: Option<String>,
     pub schedule: Option<Schedule>,
+    /// The queue whose jobs the target works.
+    pub works: Option<Name>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +77,8 @@ struct Job {
 #[serde(deny_unknown_fields)]
 struct Queue {
     queue: String,
+    #[serde(default)]
+    ops: Vec<String>,
     #[serde(default)]
     when: Option<String>,
 }
@@ -152,8 +156,15 @@ pub fn read(source: Source, trigger: TriggerId, text: &str) -> Result<Filter, Fa
             filter.when = when;
         }
         Source::Queue => {
-            let Queue { queue, when } = parse(text)?;
+            let Queue { queue, ops, when } = parse(text)?;
+            if ops.is_empty() {
+                filter.works = Some(worked(&queue, when.as_deref())?);
+                filter.pattern.ops.insert(queue::JOB.into());
+            }
             filter.glob("queue", Some(queue))?;
+            if !ops.is_empty() {
+                filter.ops("ops", ops, &queue::OPS)?;
+            }
             filter.when = when;
         }
         Source::Email => {
@@ -193,6 +204,17 @@ pub fn read(source: Source, trigger: TriggerId, text: &str) -> Result<Filter, Fa
         check_condition(when).map_err(|error| Fault::new("when", format!("cannot be read: {error}")))?;
     }
     Ok(filter)
+}
+
+/// Without operations a trigger of a queue is the worker of its jobs: of one queue, and of every job there.
+fn worked(queue: &str, when: Option<&str>) -> Result<Name, Fault> {
+    if when.is_some() {
+        return Err(Fault::new("when", "has no place here: without `ops` the target works every job of the queue"));
+    }
+    Name::new(queue).map_err(|error| {
+        let detail = format!("{error}: without `ops` the target works the jobs of one queue");
+        Fault::new("queue", detail)
+    })
 }
 
 fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Fault> {

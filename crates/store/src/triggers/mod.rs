@@ -8,6 +8,7 @@ pub mod get;
 pub mod put;
 pub mod runs;
 pub mod target;
+pub mod work;
 
 use domain::trigger::Source;
 use domain::{RetryPolicy, TenantId, Time, TriggerId};

@@ -1,8 +1,11 @@
-//! What a trigger starts, from JSON: a job, an HTTP call or a script. The one reader, as for filters.
+//! What a trigger starts, from JSON: a job, an HTTP call, a script or an operation on a runtime. The one reader, as for
+//! filters.
 
 use std::collections::BTreeMap;
 
+use domain::RuntimeName;
 use domain::limits::EXPRESSION_BYTES;
+use domain::runtime::{ImageRef, OperationKind};
 use serde::Deserialize;
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
@@ -42,6 +45,7 @@ pub enum Target {
     Job(Box<JobTemplate>),
     Http(HttpTarget),
     Script(String),
+    Runtime(RuntimeTarget),
 }
 
 /// A job's body; texts and the payload may hold expressions.
@@ -108,6 +112,53 @@ pub struct HttpTarget {
     pub body: Option<Json>,
 }
 
+/// What is done to which runtime; name and image may hold expressions.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RuntimeTarget {
+    pub name: String,
+    pub operation: String,
+    #[serde(default)]
+    pub image: Option<String>,
+}
+
+impl RuntimeTarget {
+    /// What a trigger may ask for: all that a person may.
+    const OPERATIONS: [OperationKind; 5] = [
+        OperationKind::Start,
+        OperationKind::Stop,
+        OperationKind::Restart,
+        OperationKind::Patch,
+        OperationKind::CleanupContainer,
+    ];
+
+    pub fn kind(&self) -> Result<OperationKind, Fault> {
+        let known = || Self::OPERATIONS.map(OperationKind::as_str).join(", ");
+        let found = Self::OPERATIONS.into_iter().find(|kind| kind.as_str() == self.operation);
+        found.ok_or_else(|| Fault::new("runtime.operation", format!("must be one of {}", known())))
+    }
+
+    fn check(&self) -> Result<(), Fault> {
+        match (self.kind()?, &self.image) {
+            (OperationKind::Patch, None) => return Err(Fault::new("runtime.image", "is missing: what to patch to")),
+            (OperationKind::Stop | OperationKind::CleanupContainer, Some(_)) => {
+                return Err(Fault::new("runtime.image", "has no place in this operation"));
+            }
+            _ => {}
+        }
+        check("runtime.name", Some(&Json::from(self.name.as_str())))?;
+        if !is_template(&self.name) {
+            RuntimeName::new(&self.name).map_err(|error| Fault::new("runtime.name", error.to_string()))?;
+        }
+        let Some(image) = &self.image else { return Ok(()) };
+        check("runtime.image", Some(&Json::from(image.as_str())))?;
+        if !is_template(image) {
+            ImageRef::new(image).map_err(|error| Fault::new("runtime.image", error.to_string()))?;
+        }
+        Ok(())
+    }
+}
+
 /// `null` is a value too: only a member that is left out means the default.
 fn given<'de, D: serde::Deserializer<'de>>(reader: D) -> Result<Option<Json>, D::Error> {
     Json::deserialize(reader).map(Some)
@@ -116,7 +167,7 @@ fn given<'de, D: serde::Deserializer<'de>>(reader: D) -> Result<Option<Json>, D:
 pub fn read(text: &str) -> Result<Target, Fault> {
     let value: Json = serde_json::from_str(text).map_err(|error| Fault::of_json(&error))?;
     // Left to itself the parser takes an array for an object.
-    for member in ["job", "http"] {
+    for member in ["job", "http", "runtime"] {
         if value.get(member).is_some_and(|value| !value.is_object()) {
             return Err(Fault::new(member, "must be an object"));
         }
@@ -142,6 +193,7 @@ pub fn read(text: &str) -> Result<Target, Fault> {
                 check(&format!("http.headers.{name}"), Some(&Json::from(value.as_str())))?;
             }
         }
+        Target::Runtime(runtime) => runtime.check()?,
         Target::Script(_) => {}
     }
     Ok(target)

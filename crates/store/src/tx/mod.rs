@@ -53,6 +53,11 @@ pub trait Operation: Send + Sync + 'static {
         None
     }
 
+    /// The same for a commit that several tenants share. Without any it reaches everyone's rows: that is for maintenance.
+    fn tenants(&self) -> Vec<TenantId> {
+        self.tenant().into_iter().collect()
+    }
+
     fn run(&self, tx: &mut Tx<'_>) -> impl Future<Output = Result<Self::Output, StoreError>> + Send;
 
     /// What it will read first, where that is known beforehand: on PostgreSQL it travels with the opening of the
@@ -68,8 +73,8 @@ pub struct Tx<'a> {
     now: Time,
     /// The clock of the triggers, when it was read as the transaction opened.
     trigger_version: Option<i64>,
-    /// Whose rows PostgreSQL shows; everyone's, when `None`.
-    tenant: Option<TenantId>,
+    /// Whose rows PostgreSQL shows, as `wall::around` says it; everyone's, when `None`.
+    wall: Option<String>,
 }
 
 const TRIGGER_VERSION: Sql = Sql::both(&["select version from trigger_clock where id = 1"]);
@@ -110,10 +115,10 @@ impl Tx<'_> {
 
     /// The same over every tenant's rows: for what a node remembers of all of them.
     pub(crate) async fn query_everyones(&mut self, sql: &Sql, params: &[Param<'_>]) -> Result<Vec<Row>, StoreError> {
-        let Some(tenant) = self.tenant.filter(|_| self.is_postgres()) else { return self.query(sql, params).await };
+        let Some(wall) = self.wall.clone() else { return self.query(sql, params).await };
         self.query_built(wall::OPEN, &[]).await?;
         let rows = self.query(sql, params).await?;
-        self.query_built(wall::AROUND, &[Param::Text(&tenant.0.to_string())]).await?;
+        self.query_built(wall::AROUND, &[Param::Text(&wall)]).await?;
         Ok(rows)
     }
 

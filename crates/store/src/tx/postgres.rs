@@ -6,7 +6,7 @@ use std::time::Duration;
 use deadpool_postgres::{
     ClientWrapper, Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime,
 };
-use domain::{TenantId, Time};
+use domain::Time;
 use rustls::{ClientConfig, RootCertStore};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
@@ -18,7 +18,7 @@ use super::value::{Column, Param, Row};
 use super::{Driver, Operation, Tx};
 use crate::clock::Clock;
 use crate::error::StoreError;
-use crate::wall::SETTING;
+use crate::wall::{SETTING, around};
 
 const CONNECTIONS: usize = 16;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -40,15 +40,14 @@ pub const BEGIN: &str = "begin; set local search_path to windlass, pg_temp; set 
 const BEGIN_IN_SESSION: &str = "begin; select (extract(epoch from now()) * 1000000)::bigint::text";
 
 /// What opens the transaction of an operation: with the clock of the triggers where that is wanted, and with a wall around
-/// the rows of one tenant where it has one. All of it is one round trip.
-fn opening<O: Operation>(begin: &'static str, operation: &O) -> Cow<'static, str> {
-    let tenant = operation.tenant();
-    if !O::WATCHES_TRIGGERS && tenant.is_none() {
+/// the rows of its tenants where it names them. All of it is one round trip.
+fn opening<O: Operation>(begin: &'static str, wall: Option<&str>) -> Cow<'static, str> {
+    if !O::WATCHES_TRIGGERS && wall.is_none() {
         return begin.into();
     }
     let (version, clock) =
         if O::WATCHES_TRIGGERS { ("version::text", " from trigger_clock where id = 1") } else { ("null", "") };
-    let wall = tenant.map(|TenantId(id)| format!(", set_config('{SETTING}', '{id}', true)")).unwrap_or_default();
+    let wall = wall.map(|tenants| format!(", set_config('{SETTING}', '{tenants}', true)")).unwrap_or_default();
     format!("{begin}, {version}{wall}{clock}").into()
 }
 
@@ -133,8 +132,9 @@ impl Postgres {
         let mut guard = Guard { client: Some(client) };
         let client = guard.client.as_ref().expect("held until the end");
         let mut driver = PostgresTx { client, prepared: self.prepared, failed: None, ahead: None, later: Vec::new() };
-        let (now, trigger_version) = self.begin(&mut driver, operation).await?;
-        let mut tx = Tx { driver: Driver::Postgres(driver), now, trigger_version, tenant: operation.tenant() };
+        let wall = around(operation.tenants());
+        let (now, trigger_version) = self.begin(&mut driver, operation, wall.as_deref()).await?;
+        let mut tx = Tx { driver: Driver::Postgres(driver), now, trigger_version, wall };
         let result = operation.run(&mut tx).await;
         let (failed, later) = match tx.driver {
             Driver::Postgres(driver) => (driver.failed, driver.later),
@@ -161,10 +161,11 @@ impl Postgres {
         &self,
         tx: &mut PostgresTx<'_>,
         operation: &O,
+        wall: Option<&str>,
     ) -> Result<(Time, Option<i64>), Failure> {
         let client = tx.client;
         let begin = if self.prepared { BEGIN_IN_SESSION } else { BEGIN };
-        let text = &opening(begin, operation);
+        let text = &opening::<O>(begin, wall);
         let ahead = operation.reads_first().filter(|_| self.prepared);
         let rows = match ahead {
             None => client.simple_query(text).await,

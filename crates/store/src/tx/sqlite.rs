@@ -218,7 +218,7 @@ fn in_savepoint<O: Operation>(
 
 fn run_now<O: Operation>(connection: &mut Connection, clock: &Clock, operation: &O) -> Result<O::Output, StoreError> {
     let mut tx =
-        Tx { driver: Driver::Sqlite(SqliteTx { connection }), now: clock.now(), trigger_version: None, tenant: None };
+        Tx { driver: Driver::Sqlite(SqliteTx { connection }), now: clock.now(), trigger_version: None, wall: None };
     let future = pin!(operation.run(&mut tx));
     match future.poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,

@@ -5,6 +5,7 @@ use domain::{TenantId, WorkerId};
 use crate::counters::Changes;
 use crate::effects::Effects;
 use crate::error::StoreError;
+use crate::events::queues::drained;
 use crate::lanes::LaneCache;
 use crate::store::Store;
 use crate::tx::{Operation, Param, Sql, Tx};
@@ -51,6 +52,7 @@ impl Operation for Remove {
         let fate = if worker.is_alive(tx.now()) { Fate::Released } else { Fate::Expired };
         let mut changes = Changes::default();
         take_claims_from(tx, &self.lanes, self.worker, fate, &mut changes, &mut effects).await?;
+        drained(tx, &self.lanes.triggers, &changes, &mut effects).await?;
         changes.write(tx).await?;
         tx.execute(&DELETE, &[Param::from(self.worker), Param::Int(self.tenant.0)]).await?;
         Ok((true, effects))

@@ -1,8 +1,8 @@
-//! Workers of the built-in tenant that serve others (Q12): their claims go round-robin over the tenants that have work waiting,
-//! and every guarded write uses the job's own tenant.
+//! Workers of the built-in tenant that serve others (Q12): their claims go round-robin over the tenants that have work
+//! waiting, each for as many jobs as its weight says, and every guarded write uses the job's own tenant.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::Mutex;
 
 use domain::{Affinity, JobId, Name, TenantId, WorkerId};
 
@@ -13,9 +13,50 @@ use crate::store::Store;
 use crate::tokens::Serves;
 use crate::tx::{Column, Operation, Sql, Tx};
 
-/// Whose turn was last, on this node. All its serving workers share it, so that tenants and not workers take turns.
+/// Whose turn it is, on this node. All its serving workers share it, so that tenants and not workers take turns.
 #[derive(Default)]
-pub(crate) struct Turn(AtomicI64);
+pub(crate) struct Turn(Mutex<Last>);
+
+/// Whose turn was last, and how many jobs are left of it.
+#[derive(Clone, Copy, Default)]
+struct Last {
+    tenant: i64,
+    left: i64,
+}
+
+/// A tenant with work waiting.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    tenant: TenantId,
+    name: Name,
+    weight: i64,
+}
+
+impl Turn {
+    fn last(&self) -> Last {
+        *self.0.lock().expect("nobody panics with it in hand")
+    }
+
+    /// A tenant took this many of what it was offered in its turn. One that had no more waits for its next.
+    fn took(&self, tenant: TenantId, credit: i64, offered: usize, taken: usize) {
+        let left = if taken < offered { 0 } else { (credit - taken as i64).max(0) };
+        *self.0.lock().expect("nobody panics with it in hand") = Last { tenant: tenant.0, left };
+    }
+}
+
+/// In the order of their turns, each with what it may still take in it: whose turn is not over goes on.
+fn in_turn(mut waiting: Vec<Candidate>, last: Last) -> Vec<(Candidate, i64)> {
+    let goes_on = |tenant: TenantId| tenant.0 == last.tenant && last.left > 0;
+    waiting.sort_by_key(|candidate| {
+        let id = candidate.tenant;
+        (!goes_on(id), id.0 <= last.tenant, id.0)
+    });
+    let credit = |candidate: Candidate| {
+        let credit = if goes_on(candidate.tenant) { last.left } else { candidate.weight };
+        (candidate, credit)
+    };
+    waiting.into_iter().map(credit).collect()
+}
 
 impl Serves {
     pub fn includes(&self, tenant: TenantId) -> bool {
@@ -37,24 +78,27 @@ impl Store {
         affinity: Affinity,
     ) -> Result<Claimed, StoreError> {
         let Some(known) = self.worker(tenant, worker).await? else { return Ok(Claimed::NotFound) };
-        let mut waiting = self.read(Waiting { queues: known.queues.clone() }).await?;
-        waiting.retain(|(id, _)| *id == tenant || serves.includes(*id));
-        let last = self.turn().0.load(Ordering::Relaxed);
-        waiting.sort_by_key(|(id, _)| (id.0 <= last, id.0));
+        let waiting = self.read(Waiting { queues: known.queues.clone() }).await?;
+        let served = waiting.into_iter().filter(|(id, _)| *id == tenant || serves.includes(*id));
+        let candidates = served.map(|(id, name)| {
+            let weight = self.tokens().quota(id).and_then(|quota| quota.weight).unwrap_or(1).max(1);
+            Candidate { tenant: id, name, weight }
+        });
+        let waiting = in_turn(candidates.collect(), self.turn().last());
         let mut jobs: Vec<ClaimedJob> = Vec::new();
         let mut held = affinity.clone();
-        let mut left = waiting.len();
-        for (of, name) in waiting {
+        let mut weights: i64 = waiting.iter().map(|(candidate, _)| candidate.weight).sum();
+        for (Candidate { tenant: of, name, weight }, credit) in waiting {
             let room = max - jobs.len();
             if room == 0 {
                 break;
             }
             // What those before left over is shared by those that are still to come.
-            let share = room.div_ceil(left);
-            left -= 1;
-            self.turn().0.store(of.0, Ordering::Relaxed);
+            let share = (room * weight as usize).div_ceil(weights as usize);
+            weights -= weight;
             match self.claim_of(of, tenant, worker, share, held.clone()).await? {
                 Claimed::Jobs { jobs: taken, draining: false, .. } => {
+                    self.turn().took(of, credit, share, taken.len());
                     held = taken.iter().rev().find_map(|job| job.affinity.clone()).or(held);
                     let first = jobs.len();
                     jobs.extend(taken);
@@ -152,5 +196,44 @@ impl Operation for TenantsOf {
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
         let rows = tx.query_each(&TENANTS_OF, &[Column::jobs(self.jobs.iter().copied())], &[]).await?;
         rows.iter().map(|row| Ok((row.job(0)?, TenantId(row.int(1)?)))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whose jobs are claimed, one at a time, while everyone has more.
+    fn turns(weights: &[(i64, i64)], claims: usize) -> Vec<i64> {
+        let turn = Turn::default();
+        let waiting = || {
+            let candidate = |(id, weight): &(i64, i64)| Candidate {
+                tenant: TenantId(*id),
+                name: Name::stored("t"),
+                weight: *weight,
+            };
+            weights.iter().map(candidate).collect::<Vec<_>>()
+        };
+        let next = |_| {
+            let (first, credit) = in_turn(waiting(), turn.last()).remove(0);
+            turn.took(first.tenant, credit, 1, 1);
+            first.tenant.0
+        };
+        (0..claims).map(next).collect()
+    }
+
+    #[test]
+    fn q12_each_tenant_gets_as_many_jobs_in_its_turn_as_it_weighs() {
+        assert_eq!(turns(&[(1, 1), (2, 1)], 6), [1, 2, 1, 2, 1, 2]);
+        assert_eq!(turns(&[(1, 3), (2, 1), (3, 2)], 12), [1, 1, 1, 2, 3, 3, 1, 1, 1, 2, 3, 3]);
+    }
+
+    #[test]
+    fn q12_whoever_has_no_more_loses_the_rest_of_its_turn() {
+        let turn = Turn::default();
+        turn.took(TenantId(1), 3, 2, 1);
+        assert_eq!(turn.last().left, 0);
+        turn.took(TenantId(1), 3, 2, 2);
+        assert_eq!(turn.last().left, 1);
     }
 }

@@ -10,6 +10,7 @@ use crate::codec::from_json;
 use crate::counters::Changes;
 use crate::effects::Effects;
 use crate::error::StoreError;
+use crate::events::queues::drained;
 use crate::jobs::holds::Holder;
 use crate::jobs::transition::{self, LiveJob, Step};
 use crate::lanes::LaneCache;
@@ -184,6 +185,7 @@ impl Operation for Bury {
             }
             None => take_claims_from(tx, &self.lanes, self.worker, Fate::Expired, &mut changes, &mut effects).await?,
         };
+        drained(tx, &self.lanes.triggers, &changes, &mut effects).await?;
         changes.write(tx).await?;
         Ok((jobs, effects))
     }
@@ -312,6 +314,7 @@ impl Operation for TimeOut {
         let step = Step { revoke: true, ..Step::new(before, after, "failed", error, None) };
         let mut changes = Changes::default();
         transition::apply(tx, &self.lanes, vec![step], &mut changes, &mut effects).await?;
+        drained(tx, &self.lanes.triggers, &changes, &mut effects).await?;
         changes.write(tx).await?;
         Ok((true, effects))
     }

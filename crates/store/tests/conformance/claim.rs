@@ -47,7 +47,7 @@ async fn q6_a_worker_drains_what_it_holds_before_it_swaps() {
 async fn q6_past_the_starvation_bound_the_oldest_other_wins() {
     on_both(async |db| {
         let settings = domain::QueueSettings { starvation_s: Some(10), ..Default::default() };
-        db.store.put_queue(T, name("q"), settings).await.expect("puts");
+        db.store.put_queue(T, name("q"), settings, "me".into()).await.expect("puts");
         push(&db.store, with("a", 0)).await;
         let worker = register(&db.store, &["q"]).await;
         let first = claim_one(&db.store, worker).await;

@@ -254,8 +254,8 @@ impl<'a> Run<'a> {
                 match other {
                     Step::Fold => drop(store.fold_counters().await?),
                     Step::Pause { queue } => store.pause_queue(tenant, queue, "me".into(), None).await?,
-                    Step::Resume { queue } => store.resume_queue(tenant, queue).await?,
-                    Step::Put { queue, settings } => store.put_queue(tenant, queue, settings).await?,
+                    Step::Resume { queue } => store.resume_queue(tenant, queue, "me".into()).await?,
+                    Step::Put { queue, settings } => store.put_queue(tenant, queue, settings, "me".into()).await?,
                     Step::LockOut { subject, process, for_s } => {
                         let until = for_s.map_or(Until::Forever, Until::Seconds);
                         let (cause, actor) = ("hands off".into(), "me".into());

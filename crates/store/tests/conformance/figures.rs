@@ -141,7 +141,7 @@ async fn w2_a_claim_that_was_ended_holds_its_place_until_the_worker_answers() {
     on_both(async |db| {
         let settings =
             QueueSettings { concurrency: Some(2), retry: Some(domain::RetryPolicy::NONE), ..QueueSettings::default() };
-        db.store.put_queue(T, name("q"), settings).await.expect("puts");
+        db.store.put_queue(T, name("q"), settings, "me".into()).await.expect("puts");
         let extras = Extras { timeout_s: Some(5), ..Extras::default() };
         let slow = push(&db.store, NewJob { extras: Some(Box::new(extras)), ..job("q") }).await;
         let frozen = register(&db.store, &["q"]).await;

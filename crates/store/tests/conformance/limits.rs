@@ -13,7 +13,7 @@ fn with_key(key: &str) -> NewJob {
 async fn q12_a_queue_runs_no_more_than_its_limit() {
     on_both(async |db| {
         let settings = QueueSettings { concurrency: Some(2), ..Default::default() };
-        db.store.put_queue(T, name("q"), settings).await.expect("puts");
+        db.store.put_queue(T, name("q"), settings, "me".into()).await.expect("puts");
         push_all(&db.store, (0..5).map(|_| job("q")).collect()).await;
         let worker = register(&db.store, &["q"]).await;
         let first = claim(&db.store, worker, 10).await;
@@ -33,7 +33,7 @@ async fn q12_a_limit_counts_what_runs_already() {
         let worker = register(&db.store, &["q"]).await;
         let running = claim(&db.store, worker, 2).await;
         let settings = QueueSettings { concurrency: Some(2), ..Default::default() };
-        db.store.put_queue(T, name("q"), settings).await.expect("puts");
+        db.store.put_queue(T, name("q"), settings, "me".into()).await.expect("puts");
         assert!(claim(&db.store, worker, 10).await.is_empty());
         finish(&db.store, worker, &running[0]).await;
         assert_eq!(claim(&db.store, worker, 10).await.len(), 1);
@@ -52,7 +52,7 @@ async fn q12_a_key_runs_one_at_a_time_unless_more_are_allowed() {
         finish(&db.store, worker, &first[0]).await;
         assert_eq!(claim_one(&db.store, worker).await.id, ids[1]);
         let settings = QueueSettings { per_key: Some(2), ..Default::default() };
-        db.store.put_queue(T, name("q"), settings).await.expect("puts");
+        db.store.put_queue(T, name("q"), settings, "me".into()).await.expect("puts");
         assert_eq!(claim_one(&db.store, worker).await.id, ids[3]);
         sound(&db.store).await;
     })
@@ -92,7 +92,7 @@ async fn x4_a_dead_workers_holds_are_free_without_help() {
 async fn q12_a_rate_lets_so_many_start_in_a_second() {
     on_both(async |db| {
         let settings = QueueSettings { rate_per_s: Some(3.0), ..Default::default() };
-        db.store.put_queue(T, name("q"), settings).await.expect("puts");
+        db.store.put_queue(T, name("q"), settings, "me".into()).await.expect("puts");
         push_all(&db.store, (0..20).map(|_| job("q")).collect()).await;
         let worker = register(&db.store, &["q"]).await;
         assert_eq!(claim(&db.store, worker, 10).await.len(), 3);
@@ -111,7 +111,7 @@ async fn q12_a_paused_queue_hands_out_nothing_until_it_goes_on() {
         assert!(claim(&db.store, worker, 1).await.is_empty());
         let queue = db.store.queue(T, &name("q")).await.expect("reads").expect("exists");
         assert_eq!(queue.paused.expect("is paused").reason.as_deref(), Some("deploy"));
-        db.store.resume_queue(T, name("q")).await.expect("resumes");
+        db.store.resume_queue(T, name("q"), "me".into()).await.expect("resumes");
         assert_eq!(claim(&db.store, worker, 1).await.len(), 1);
     })
     .await;

@@ -18,6 +18,7 @@ mod outage;
 mod plans;
 mod pooler;
 mod prune;
+mod queue_triggers;
 mod retry;
 mod schema;
 mod secrets;

@@ -65,7 +65,7 @@ async fn q14_an_ended_job_goes_with_its_artifacts_signal_and_tags_and_its_histor
 async fn q14_each_queue_keeps_its_own_retention_and_live_jobs_stay() {
     on_both(async |db| {
         let settings = QueueSettings { retention_s: Some(60), ..QueueSettings::default() };
-        db.store.put_queue(T, name("short"), settings).await.expect("puts");
+        db.store.put_queue(T, name("short"), settings, "me".into()).await.expect("puts");
         let short = ended(&db.store, job("short")).await;
         let long = ended(&db.store, job("long")).await;
         let live = push(&db.store, job("short")).await;
@@ -84,7 +84,7 @@ async fn q14_each_queue_keeps_its_own_retention_and_live_jobs_stay() {
 async fn q14_the_retention_counts_from_the_end_and_not_from_the_making() {
     on_both(async |db| {
         let settings = QueueSettings { retention_s: Some(60), ..QueueSettings::default() };
-        db.store.put_queue(T, name("q"), settings).await.expect("puts");
+        db.store.put_queue(T, name("q"), settings, "me".into()).await.expect("puts");
         let id = push(&db.store, job("q")).await;
         db.clock.advance_ms(3_600_000);
         let worker = register(&db.store, &["q"]).await;

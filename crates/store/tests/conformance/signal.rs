@@ -230,7 +230,7 @@ async fn s1_surroundings_are_kept_for_a_second_and_forgotten_when_the_queue_is_t
         assert_eq!((around.line.waiting.len(), around.workers.len(), freshness), (1, 0, Freshness::Kept));
         db.store.pause_queue(T, name("q"), "me".into(), Some("tea".into())).await.expect("pauses");
         assert_eq!(look().await.0.paused.as_deref(), Some("tea"));
-        db.store.resume_queue(T, name("q")).await.expect("resumes");
+        db.store.resume_queue(T, name("q"), "me".into()).await.expect("resumes");
         let worker = register(&db.store, &["q"]).await;
         claim_one(&db.store, worker).await;
         let (around, _) = look().await;

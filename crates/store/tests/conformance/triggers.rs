@@ -139,7 +139,7 @@ async fn t1_a_trigger_made_on_another_node_hears_the_next_event_here() {
         let id = create(&other, new("late", Source::Pubsub, r#"{"topic": "*"}"#)).await;
         publish(&db.store, "a").await;
         assert_eq!(waiting(&db.store).await, [id]);
-        assert!(other.delete_trigger(T, id).await.expect("deletes"));
+        assert!(other.delete_trigger(T, id, "ann").await.expect("deletes"));
         assert_eq!(waiting(&db.store).await, [], "with what it had still to start");
         publish(&db.store, "a").await;
         assert_eq!(waiting(&db.store).await, []);
@@ -239,7 +239,7 @@ async fn t1_mail_belongs_to_one_tenant_and_starts_work_there() {
             [(all, true), (all, true)],
             "one for each recipient"
         );
-        assert!(db.store.delete_trigger(T, all).await.expect("deletes"));
+        assert!(db.store.delete_trigger(T, all, "ann").await.expect("deletes"));
         assert!(!db.store.awaits_mail("me@example.com").await.expect("looks"));
         holds(&db.store).await;
     })
@@ -485,7 +485,7 @@ async fn x6_a_name_is_taken_once_and_triggers_of_others_are_not_there() {
         assert_eq!(taken, Put::NameTaken);
         let nobody = domain::TenantId::SYSTEM;
         assert!(db.store.trigger(nobody, id).await.expect("reads").is_none());
-        assert!(!db.store.delete_trigger(nobody, id).await.expect("answers"));
+        assert!(!db.store.delete_trigger(nobody, id, "ann").await.expect("answers"));
         let foreign = db.store.replace_trigger(nobody, id, new("t", Source::Kv, "{}"), "bob").await.expect("answers");
         assert_eq!(foreign, Put::NotFound);
         let event = Event::new(db.clock.now(), nobody, Source::Kv, "fire", 0, "1".into());

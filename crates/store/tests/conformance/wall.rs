@@ -12,19 +12,19 @@ use crate::support::*;
 
 /// An operation that forgot to name its tenant in its statement.
 struct Careless {
-    tenant: Option<TenantId>,
-    text: &'static str,
+    tenants: Vec<TenantId>,
+    text: String,
 }
 
 impl Operation for Careless {
     type Output = Vec<String>;
 
-    fn tenant(&self) -> Option<TenantId> {
-        self.tenant
+    fn tenants(&self) -> Vec<TenantId> {
+        self.tenants.clone()
     }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<String>, StoreError> {
-        tx.query_built(self.text, &[]).await?.iter().map(|row| row.text(0)).collect()
+        tx.query_built(&self.text, &[]).await?.iter().map(|row| row.text(0)).collect()
     }
 }
 
@@ -50,7 +50,9 @@ async fn x6_a_statement_that_forgets_its_tenant_reaches_no_other() {
         let claimed = claim_one(store, worker).await;
         finish(store, worker, &claimed).await;
 
-        let careless = async |tenant, text| store.read(Careless { tenant, text }).await;
+        let careless = async |tenant: Option<TenantId>, text: &str| {
+            store.read(Careless { tenants: tenant.into_iter().collect(), text: text.into() }).await
+        };
         let whose = "select distinct tenant::text from jobs order by 1";
         assert_eq!(careless(Some(other), whose).await.expect("reads"), [other.0.to_string()]);
         assert_eq!(careless(Some(T), whose).await.expect("reads"), [T.0.to_string()]);
@@ -63,10 +65,22 @@ async fn x6_a_statement_that_forgets_its_tenant_reaches_no_other() {
         assert!(careless(Some(other), foreign).await.is_err(), "a row of another tenant is not taken");
         let moved = "with u as (update jobs set tenant = 2 returning 1) select count(*)::text from u";
         assert!(careless(Some(other), moved).await.is_err(), "nor is one given away");
+        // A commit that tenants share is walled in around those that share it.
+        let TenantCreated::Created(third) = store.create_tenant(name("third")).await.expect("made") else {
+            panic!("new")
+        };
+        store.enqueue(third, vec![job("q")], None).await.expect("enqueues");
+        let shared = Careless { tenants: vec![other, T, other], text: whose.into() };
+        let mut both = [T.0.to_string(), other.0.to_string()];
+        both.sort();
+        assert_eq!(store.read(shared).await.expect("reads"), both);
+        let text = foreign.replace("(2)", &format!("({})", third.0));
+        let shared = Careless { tenants: vec![T, other], text };
+        assert!(store.read(shared).await.is_err(), "nor does it take a row of a third");
         // The wall goes with its transaction: whoever comes next on the same connection sees what is theirs.
         assert_eq!(
             careless(None, "select count(*)::text from jobs").await.expect("reads"),
-            ["4"],
+            ["5"],
             "maintenance sees all"
         );
     })

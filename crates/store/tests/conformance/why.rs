@@ -118,7 +118,7 @@ async fn q15_a_paused_queue_a_limit_a_key_and_a_subject_are_told() {
         check(&db.store, ids[3], Reason::SubjectBusy, "m7").await;
         let plain = push(&db.store, job("q")).await;
         let settings = QueueSettings { concurrency: Some(2), ..QueueSettings::default() };
-        db.store.put_queue(T, name("q"), settings).await.expect("puts");
+        db.store.put_queue(T, name("q"), settings, "me".into()).await.expect("puts");
         check(&db.store, plain, Reason::LimitReached, "2 of 2").await;
         db.store.pause_queue(T, name("q"), "me".into(), Some("deploy".into())).await.expect("pauses");
         for id in [ids[1], ids[3], plain] {

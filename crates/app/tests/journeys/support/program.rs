@@ -151,6 +151,17 @@ impl<'a> Serve<'a> {
     pub(crate) fn injected(place: &'a Place, trace: &Path, faults: &[&str]) -> Self {
         let mut strace = strace();
         strace.args(["-s", "0", "-e", "trace=pwrite64,fsync,ftruncate", "-o"]).arg(trace);
+        Self::with_faults(place, strace, faults)
+    }
+
+    /// Killed as it is about to make the `number`th of these system calls in one of its threads.
+    pub(crate) fn killed_at(place: &'a Place, call: &str, number: usize) -> Self {
+        let mut strace = strace();
+        strace.args(["-s", "0", "-e", &format!("trace={call}"), "-o", "/dev/null"]);
+        Self::with_faults(place, strace, &[&format!("{call}:signal=KILL:when={number}")])
+    }
+
+    fn with_faults(place: &'a Place, mut strace: Command, faults: &[&str]) -> Self {
         for fault in faults {
             strace.args(["-e", &format!("inject={fault}")]);
         }
@@ -194,7 +205,18 @@ impl<'a> Serve<'a> {
         self
     }
 
-    pub(crate) async fn start(mut self) -> Server {
+    /// Through something that stands between the server and its database.
+    pub(crate) fn database(mut self, url: &str) -> Self {
+        self.command.env("WINDLASS_DATABASE", url);
+        self
+    }
+
+    pub(crate) async fn start(self) -> Server {
+        self.try_start().await.unwrap_or_else(|program| panic!("the server ended: {}", program.stderr()))
+    }
+
+    /// The program as it ended, if it ends before it serves.
+    pub(crate) async fn try_start(mut self) -> Result<Server, Box<Program>> {
         self.command.args(["--listen", &self.listen]);
         Server::announced(Program::start(self.place.folder(), &mut self.command)).await
     }
@@ -214,20 +236,24 @@ impl Server {
     pub(crate) async fn with(folder: &Path, args: &[&str], env: &[(&str, &str)]) -> Self {
         let mut command = clean_command();
         command.arg("serve").args(args).envs(env.iter().copied()).current_dir(folder);
-        Self::announced(Program::start(folder, &mut command)).await
+        let announced = Self::announced(Program::start(folder, &mut command)).await;
+        announced.unwrap_or_else(|program| panic!("the server ended: {}", program.stderr()))
     }
 
-    async fn announced(mut program: Program) -> Self {
+    async fn announced(mut program: Program) -> Result<Self, Box<Program>> {
         let url = until("the server says where it serves", async || {
-            if let Some(status) = program.has_ended() {
-                panic!("the server ended with {status}: {}", program.stderr());
-            }
             let stdout = program.stdout();
-            let (_, rest) = stdout.split_once("serves on ")?;
-            rest.split_once(' ').map(|(url, _)| url.to_owned())
+            let announced = stdout.split_once("serves on ").and_then(|(_, rest)| rest.split_once(' '));
+            match announced {
+                Some((url, _)) => Some(Some(url.to_owned())),
+                None => program.has_ended().map(|_| None),
+            }
         })
         .await;
-        Self { program, url }
+        match url {
+            Some(url) => Ok(Self { program, url }),
+            None => Err(Box::new(program)),
+        }
     }
 
     pub(crate) fn client(&self) -> Client {

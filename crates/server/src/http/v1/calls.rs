@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::HeaderMap;
 use domain::call::CallFailure;
 use domain::limits::CALL_GRACE_MS;
 use domain::why::Reason;
@@ -20,6 +21,7 @@ use wire::{AbandonedView, CallView, JobRequest, Page};
 
 use crate::auth::Principal;
 use crate::cursor;
+use crate::depth;
 use crate::error::ApiError;
 use crate::extract::{JsonBody, Params};
 use crate::http::v1::jobs::check_quota;
@@ -40,10 +42,12 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 async fn call(
     State(state): State<AppState>,
     principal: Principal,
+    headers: HeaderMap,
     JsonBody(request): JsonBody<JobRequest>,
 ) -> Result<Json<CallView>, ApiError> {
     let payload_bytes = state.options.payload_bytes;
-    let maker = Maker { principal: principal.name.clone(), payload_bytes, now: state.store.clock().now() };
+    let (now, depth) = (state.store.clock().now(), depth::of(&headers)?);
+    let maker = Maker { principal: principal.name.clone(), payload_bytes, now, depth };
     let (job, wait_s) = maker.call(request)?;
     principal.check_queue(&job.queue)?;
     check_quota(&state, &principal, std::slice::from_ref(&job)).await?;

@@ -98,6 +98,7 @@ async fn replay(
         principal: principal.name.clone(),
         payload_bytes: state.options.payload_bytes,
         now: state.store.clock().now(),
+        depth: 0,
     };
     let payload = request.payload.map(|payload| maker.payload(Place::Body, Some(payload))).transpose()?;
     let (status, work) = match state.store.replay_dead_letter(principal.tenant, id, payload, &principal.name).await? {

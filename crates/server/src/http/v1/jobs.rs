@@ -20,6 +20,7 @@ use wire::{
 
 use crate::auth::Principal;
 use crate::cursor;
+use crate::depth;
 use crate::error::ApiError;
 use crate::extract::{JsonBody, JsonBytes, OptionalJson, Params, PathJob, header};
 use crate::state::AppState;
@@ -55,7 +56,7 @@ async fn enqueue(
 ) -> Result<(StatusCode, Json<JobAccepted>), ApiError> {
     let idempotency = idempotency(&headers, &bytes)?;
     drop(bytes);
-    let job = maker(&state, &principal).one(value)?;
+    let job = maker(&state, &principal, depth::of(&headers)?).one(value)?;
     principal.check_queue(&job.queue)?;
     let mut jobs = enqueue_all(&state, &principal, vec![job], idempotency).await?;
     let job = jobs.pop().expect("one job has one answer");
@@ -74,7 +75,7 @@ async fn enqueue_batch(
 ) -> Result<(StatusCode, Json<BatchAccepted>), ApiError> {
     let idempotency = idempotency(&headers, &bytes)?;
     drop(bytes);
-    let jobs = maker(&state, &principal).batch(value)?;
+    let jobs = maker(&state, &principal, depth::of(&headers)?).batch(value)?;
     jobs.iter().try_for_each(|job| principal.check_queue(&job.queue))?;
     let jobs = enqueue_all(&state, &principal, jobs, idempotency).await?;
     let all_before = jobs.iter().all(|job| job.existing);
@@ -82,9 +83,9 @@ async fn enqueue_batch(
     Ok((status(all_before), Json(BatchAccepted { ids })))
 }
 
-fn maker(state: &AppState, principal: &Principal) -> Maker {
+fn maker(state: &AppState, principal: &Principal, depth: i32) -> Maker {
     let payload_bytes = state.options.payload_bytes;
-    Maker { principal: principal.name.clone(), payload_bytes, now: state.store.clock().now() }
+    Maker { principal: principal.name.clone(), payload_bytes, now: state.store.clock().now(), depth }
 }
 
 fn status(existing: bool) -> StatusCode {
@@ -206,7 +207,7 @@ async fn retry(
 ) -> Result<(StatusCode, Json<JobAccepted>), ApiError> {
     state.check_reached(&principal, id).await?;
     let payload = match request.payload {
-        Some(payload) => Some(maker(&state, &principal).payload(Place::Body, Some(payload))?),
+        Some(payload) => Some(maker(&state, &principal, 0).payload(Place::Body, Some(payload))?),
         None => None,
     };
     match state.store.retry_job(principal.tenant, id, payload, &principal.name).await? {

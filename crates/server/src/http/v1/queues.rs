@@ -2,13 +2,16 @@
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::HeaderMap;
 use domain::Name;
+use store::Caller;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use wire::{Page, PauseRequest, QueueSettings, QueueView};
 
 use crate::auth::Principal;
 use crate::cursor;
+use crate::depth;
 use crate::error::ApiError;
 use crate::extract::{JsonBody, OptionalJson, Params, PathQueue};
 use crate::state::AppState;
@@ -55,11 +58,13 @@ async fn get(
 async fn put(
     State(state): State<AppState>,
     principal: Principal,
+    headers: HeaderMap,
     PathQueue(name): PathQueue,
     JsonBody(request): JsonBody<QueueSettings>,
 ) -> Result<Json<QueueView>, ApiError> {
     principal.check_queue(&name)?;
-    state.store.put_queue(principal.tenant, name.clone(), settings(request)?).await?;
+    let by = caller(&principal, &headers)?;
+    state.store.put_queue(principal.tenant, name.clone(), settings(request)?, by).await?;
     answer(&state, &principal, &name).await
 }
 
@@ -69,12 +74,14 @@ async fn put(
 async fn pause(
     State(state): State<AppState>,
     principal: Principal,
+    headers: HeaderMap,
     PathQueue(name): PathQueue,
     OptionalJson(request): OptionalJson<PauseRequest>,
 ) -> Result<Json<QueueView>, ApiError> {
     let reason = reason(request.reason)?;
     principal.check_queue(&name)?;
-    state.store.pause_queue(principal.tenant, name.clone(), principal.name.to_string(), reason).await?;
+    let by = caller(&principal, &headers)?;
+    state.store.pause_queue(principal.tenant, name.clone(), by, reason).await?;
     answer(&state, &principal, &name).await
 }
 
@@ -84,11 +91,17 @@ async fn pause(
 async fn resume(
     State(state): State<AppState>,
     principal: Principal,
+    headers: HeaderMap,
     PathQueue(name): PathQueue,
 ) -> Result<Json<QueueView>, ApiError> {
     principal.check_queue(&name)?;
-    state.store.resume_queue(principal.tenant, name.clone()).await?;
+    let by = caller(&principal, &headers)?;
+    state.store.resume_queue(principal.tenant, name.clone(), by).await?;
     answer(&state, &principal, &name).await
+}
+
+fn caller(principal: &Principal, headers: &HeaderMap) -> Result<Caller, ApiError> {
+    Ok(Caller::new(&*principal.name).at_depth(depth::of(headers)?))
 }
 
 async fn answer(state: &AppState, principal: &Principal, name: &Name) -> Result<Json<QueueView>, ApiError> {

@@ -25,6 +25,7 @@ use wire::{OperationAccepted, OperationRequest, OperationView, Page, RuntimeHeal
 
 use crate::auth::Principal;
 use crate::cursor;
+use crate::depth;
 use crate::error::ApiError;
 use crate::extract::{JsonBody, OptionalJson, Params, PathRuntime, header};
 use crate::state::AppState;
@@ -91,7 +92,7 @@ async fn put(
     PathRuntime(name): PathRuntime,
     JsonBody(request): JsonBody<RuntimeRequest>,
 ) -> Result<Json<RuntimeView>, ApiError> {
-    let source = source(&headers)?;
+    let way = way(&headers)?;
     let before = state.store.runtime(principal.tenant, &name).await?;
     let spec = validate::spec(request, before.as_ref().map(|before| &before.spec))?;
     let desired = spec.desired;
@@ -109,7 +110,7 @@ async fn put(
         _ => None,
     };
     if let Some(kind) = kind {
-        let new = NewOperation { kind, source, source_ref: None, image: None, actor: principal.name.to_string() };
+        let new = way.operation(kind, None, &principal);
         // What cannot be done now, because no node drives an engine, is done when one does.
         state.store.request_operation(principal.tenant, &name, new).await?;
     }
@@ -127,12 +128,12 @@ async fn delete(
     Params(query): Params<WaitQuery>,
 ) -> Result<Response, ApiError> {
     let wait = wait(query.wait.as_deref())?;
-    let source = source(&headers)?;
+    let way = way(&headers)?;
     match state.store.delete_runtime(principal.tenant, &name, principal.name.to_string()).await? {
         RuntimeDeleted::Deleted => Ok(StatusCode::NO_CONTENT.into_response()),
         RuntimeDeleted::NotFound => Err(not_found()),
         RuntimeDeleted::HasContainer => {
-            let asked = Asked { kind: OperationKind::CleanupContainer, source, image: None, wait };
+            let asked = Asked { kind: OperationKind::CleanupContainer, way, image: None, wait };
             operate(&state, &principal, &name, asked).await
         }
     }
@@ -151,8 +152,8 @@ async fn start(
     OptionalJson(request): OptionalJson<OperationRequest>,
 ) -> Result<Response, ApiError> {
     let image = request.image.as_deref().map(validate::image).transpose()?;
-    let (wait, source) = (wait(query.wait.as_deref())?, source(&headers)?);
-    operate(&state, &principal, &name, Asked { kind: OperationKind::Start, source, image, wait }).await
+    let (wait, way) = (wait(query.wait.as_deref())?, way(&headers)?);
+    operate(&state, &principal, &name, Asked { kind: OperationKind::Start, way, image, wait }).await
 }
 
 /// Stops a runtime.
@@ -165,8 +166,8 @@ async fn stop(
     PathRuntime(name): PathRuntime,
     Params(query): Params<WaitQuery>,
 ) -> Result<Response, ApiError> {
-    let (wait, source) = (wait(query.wait.as_deref())?, source(&headers)?);
-    operate(&state, &principal, &name, Asked { kind: OperationKind::Stop, source, image: None, wait }).await
+    let (wait, way) = (wait(query.wait.as_deref())?, way(&headers)?);
+    operate(&state, &principal, &name, Asked { kind: OperationKind::Stop, way, image: None, wait }).await
 }
 
 /// Stops a runtime and starts it as it is declared now.
@@ -182,8 +183,8 @@ async fn restart(
     OptionalJson(request): OptionalJson<OperationRequest>,
 ) -> Result<Response, ApiError> {
     let image = request.image.as_deref().map(validate::image).transpose()?;
-    let (wait, source) = (wait(query.wait.as_deref())?, source(&headers)?);
-    operate(&state, &principal, &name, Asked { kind: OperationKind::Restart, source, image, wait }).await
+    let (wait, way) = (wait(query.wait.as_deref())?, way(&headers)?);
+    operate(&state, &principal, &name, Asked { kind: OperationKind::Restart, way, image, wait }).await
 }
 
 /// Replaces a runtime's image by another patch of the same major and minor version; nothing else is taken.
@@ -199,8 +200,8 @@ async fn patch(
     JsonBody(request): JsonBody<OperationRequest>,
 ) -> Result<Response, ApiError> {
     let image = request.image.as_deref().map(validate::image).transpose()?;
-    let (wait, source) = (wait(query.wait.as_deref())?, source(&headers)?);
-    operate(&state, &principal, &name, Asked { kind: OperationKind::Patch, source, image, wait }).await
+    let (wait, way) = (wait(query.wait.as_deref())?, way(&headers)?);
+    operate(&state, &principal, &name, Asked { kind: OperationKind::Patch, way, image, wait }).await
 }
 
 /// Removes a runtime's container. The runtime and its state path stay.
@@ -214,8 +215,8 @@ async fn clean_up(
     PathRuntime(name): PathRuntime,
     Params(query): Params<WaitQuery>,
 ) -> Result<Response, ApiError> {
-    let (wait, source) = (wait(query.wait.as_deref())?, source(&headers)?);
-    operate(&state, &principal, &name, Asked { kind: OperationKind::CleanupContainer, source, image: None, wait }).await
+    let (wait, way) = (wait(query.wait.as_deref())?, way(&headers)?);
+    operate(&state, &principal, &name, Asked { kind: OperationKind::CleanupContainer, way, image: None, wait }).await
 }
 
 /// The log of operations, newest first; also of a runtime that is gone.
@@ -322,9 +323,22 @@ async fn logs(
 
 struct Asked {
     kind: OperationKind,
-    source: OperationSource,
+    way: Way,
     image: Option<ImageRef>,
     wait: Duration,
+}
+
+/// By which way a request came, and how many triggers led to it.
+struct Way {
+    source: OperationSource,
+    depth: i32,
+}
+
+impl Way {
+    fn operation(self, kind: OperationKind, image: Option<ImageRef>, principal: &Principal) -> NewOperation {
+        let Self { source, depth } = self;
+        NewOperation { kind, source, source_ref: None, image, actor: principal.name.to_string(), depth }
+    }
 }
 
 /// Asks for an operation and, where the caller waits, answers with how it went.
@@ -334,8 +348,8 @@ async fn operate(
     name: &RuntimeName,
     asked: Asked,
 ) -> Result<Response, ApiError> {
-    let Asked { kind, source, image, wait } = asked;
-    let new = NewOperation { kind, source, source_ref: None, image, actor: principal.name.to_string() };
+    let Asked { kind, way, image, wait } = asked;
+    let new = way.operation(kind, image, principal);
     let (operation_id, job) = match state.store.request_operation(principal.tenant, name, new).await? {
         Requested::Accepted { operation, job } => (operation, job),
         Requested::Refused { code, message, .. } => return Err(ApiError::operation_refused(code, message)),
@@ -367,12 +381,13 @@ async fn ended(state: &AppState, principal: &Principal, id: Uuid, wait: Duration
     Ok(None)
 }
 
-fn source(headers: &HeaderMap) -> Result<OperationSource, ApiError> {
-    match header(headers, &SOURCE)? {
-        None | Some("api") => Ok(OperationSource::Api),
-        Some("cli") => Ok(OperationSource::Cli),
-        Some(_) => Err(ApiError::invalid_header("x-windlass-source", "must be api or cli")),
-    }
+fn way(headers: &HeaderMap) -> Result<Way, ApiError> {
+    let source = match header(headers, &SOURCE)? {
+        None | Some("api") => OperationSource::Api,
+        Some("cli") => OperationSource::Cli,
+        Some(_) => return Err(ApiError::invalid_header("x-windlass-source", "must be api or cli")),
+    };
+    Ok(Way { source, depth: depth::of(headers)? })
 }
 
 fn not_found() -> ApiError {

@@ -103,7 +103,7 @@ async fn delete(
     principal: Principal,
     PathTrigger(id): PathTrigger,
 ) -> Result<StatusCode, ApiError> {
-    match state.store.delete_trigger(principal.tenant, id).await? {
+    match state.store.delete_trigger(principal.tenant, id, &principal.name).await? {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(not_found()),
     }
@@ -220,6 +220,11 @@ async fn try_out(state: &AppState, trigger: &Trigger, event: &Event) -> Result<D
             payload: RawValue::from_string(delivery.body).ok(),
             ..nothing()
         },
+        Ok(Run::Operation(operation)) => {
+            let (runtime, new) = *operation;
+            let image = new.image.map_or_else(String::new, |image| format!(" to {image}"));
+            DryRunView { matches: true, deeds: vec![format!("{} {runtime}{image}", new.kind)], ..nothing() }
+        }
         Err(NoRun::Unwanted) => refused("the filter's `when` is not true of it".into()),
         Err(NoRun::Failed(error)) => {
             DryRunView { matches: true, ..refused(format!("{}: {}", error.code, error.message)) }

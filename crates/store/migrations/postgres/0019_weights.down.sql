@@ -1,0 +1,1 @@
+alter table quotas drop column weight;
