@@ -64,6 +64,9 @@ pub fn next_lanes(heads: &[LaneHead], held: &Affinity, now: Time) -> Option<Choi
 }
 
 #[cfg(test)]
+mod optimum;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
