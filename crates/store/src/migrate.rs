@@ -228,6 +228,18 @@ pub const MIGRATIONS: &[Migration] = &[
             down: include_str!("../migrations/postgres/0017_secret_keys.down.sql"),
         },
     },
+    Migration {
+        version: 18,
+        name: "openai",
+        sqlite: Script {
+            up: include_str!("../migrations/sqlite/0018_openai.up.sql"),
+            down: include_str!("../migrations/sqlite/0018_openai.down.sql"),
+        },
+        postgres: Script {
+            up: include_str!("../migrations/postgres/0018_openai.up.sql"),
+            down: include_str!("../migrations/postgres/0018_openai.down.sql"),
+        },
+    },
 ];
 
 const MAKE_TABLE_SQLITE: &str = "create table if not exists schema_migrations (

@@ -14,6 +14,7 @@ mod history;
 mod jobs;
 mod matrix;
 mod mirror;
+mod openai;
 mod pages;
 mod pools;
 mod queues;
