@@ -9,6 +9,7 @@ readonly NEXTEST_VERSION=0.9.143
 readonly DENY_VERSION=0.20.2
 readonly PYPI_STANDARDWEBHOOKS=1.1.0
 readonly PYPI_SCHEMATHESIS=4.32.5
+readonly PYPI_OPENAI=2.8.1
 readonly NPM_STANDARDWEBHOOKS=1.1.1
 readonly NPM_AXE=4.14.0
 readonly PYPI_CLOUDEVENTS=2.2.0
@@ -168,6 +169,7 @@ prerequisites_install() {
             install_python_client "standardwebhooks==$PYPI_STANDARDWEBHOOKS" standardwebhooks >&2 || echo pypi:standardwebhooks
             install_python_client "cloudevents==$PYPI_CLOUDEVENTS" cloudevents >&2 || echo pypi:cloudevents
             install_python_client "schemathesis==$PYPI_SCHEMATHESIS" schemathesis >&2 || echo pypi:schemathesis
+            install_python_client "openai==$PYPI_OPENAI" openai >&2 || echo pypi:openai
             install_npm_client "standardwebhooks@$NPM_STANDARDWEBHOOKS" >&2 || echo npm:standardwebhooks
             ;;
         browser) install_npm_client "axe-core@$NPM_AXE" >&2 || echo npm:axe-core ;;

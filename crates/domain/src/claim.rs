@@ -88,6 +88,9 @@ pub fn next_swap(heads: &[LaneHead], held: &[Label], now: Time) -> Option<NextSw
 }
 
 #[cfg(test)]
+mod optimum;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;

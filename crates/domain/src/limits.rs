@@ -353,3 +353,24 @@ pub const RUNTIME_LOAD_S: u64 = 1_800;
 /// A model that cannot be brought up is left alone for so long, doubling.
 pub const MODEL_BACKOFF_S: i64 = 5;
 pub const MODEL_BACKOFF_MAX_S: i64 = 600;
+/// A file of the OpenAI-compatible face, and what its batches write.
+pub const FILE_BYTES: u64 = 200 << 20;
+pub const BATCH_OUTPUT_BYTES: u64 = 8 << 30;
+/// How long a file may be asked to be kept, in seconds.
+pub const FILE_KEPT_S: std::ops::RangeInclusive<i64> = 3_600..=2_592_000;
+/// Lines of a batch, faults of it that are told, jobs that one transaction makes, jobs that are called
+/// off at once, and results that are read at once.
+pub const BATCH_LINES: usize = 50_000;
+pub const BATCH_FAULTS: usize = 100;
+pub const BATCH_JOBS_AT_ONCE: usize = 1_000;
+pub const BATCH_CANCELS_AT_ONCE: usize = 16;
+pub const BATCH_RESULTS_AT_ONCE: usize = 100;
+pub const BATCH_WINDOW_H: std::ops::RangeInclusive<i64> = 1..=720;
+/// How long an ended batch is remembered; its files are kept until they are deleted or expire.
+pub const BATCH_RETENTION_S: i64 = 30 * 86_400;
+pub const METADATA_MEMBERS: usize = 16;
+pub const METADATA_KEY_BYTES: usize = 64;
+pub const METADATA_VALUE_BYTES: usize = 512;
+/// Pieces of an answer that may wait for whoever hears it, and how long they wait before it is taken to be gone.
+pub const RELAY_PIECES: usize = 64;
+pub const RELAY_PATIENCE_S: u64 = 30;

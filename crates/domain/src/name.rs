@@ -20,7 +20,12 @@ pub enum NameError {
     Invisible(u32),
     #[error("must not start or end with white space")]
     Padded,
+    #[error("must not begin with {OWN_QUEUES}: those queues are the program's own")]
+    Reserved,
 }
+
+/// What the names of the program's own queues begin with.
+const OWN_QUEUES: &str = "windlass.";
 
 /// The name of a queue, a kind of job or a process.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,6 +38,11 @@ impl Name {
             Some(odd) => Err(NameError::Character(odd)),
             None => Ok(Self(text.into())),
         }
+    }
+
+    /// The name of a queue that anybody may put jobs into and take them from.
+    pub fn of_queue(text: &str) -> Result<Self, NameError> {
+        if text.starts_with(OWN_QUEUES) { Err(NameError::Reserved) } else { Self::new(text) }
     }
 
     /// A name that was checked when it was stored.

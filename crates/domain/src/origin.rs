@@ -1,5 +1,5 @@
 //! What made a job, as one line of text in its row: nothing for a plain one, `trigger:…`, `script:…`, `replay:…`,
-//! `process:…`, `call`, `operation`.
+//! `process:…`, `call`, `operation`, `batch:…`.
 //!
 //! Written by whoever makes the job, read when it ends: what a failure leads to depends on it.
 
@@ -34,6 +34,11 @@ pub enum Origin {
     Call,
     /// An operation on a runtime: its own log says how it went.
     Operation,
+    /// A line of a batch, by the name that its maker gave it. What became of it is told in the batch's files.
+    Batch {
+        batch: String,
+        custom_id: String,
+    },
 }
 
 /// The event at the beginning.
@@ -72,6 +77,10 @@ impl Origin {
             "process" => Some(Self::Process(rest.to_owned())),
             "call" => Some(Self::Call),
             "operation" => Some(Self::Operation),
+            "batch" => {
+                let (batch, custom_id) = rest.split_once(':')?;
+                Some(Self::Batch { batch: batch.to_owned(), custom_id: custom_id.to_owned() })
+            }
             _ => None,
         }
     }
@@ -82,12 +91,12 @@ impl Origin {
     }
 
     /// Whether a job of this origin that is out of retries becomes a dead letter (T6). A process makes its next job by
-    /// itself, a caller has heard of the failure, and what handles a dead letter must not make another (T8).
+    /// itself, a caller has heard of the failure, a batch has a file for it, and what handles a dead letter must not make another (T8).
     pub fn leaves_a_dead_letter(&self) -> bool {
         match self {
             Self::Plain | Self::Replay { .. } => true,
             Self::Trigger { cause, .. } | Self::Script { cause, .. } => leaves_a_dead_letter(&cause.source, &cause.op),
-            Self::Process(_) | Self::Call | Self::Operation => false,
+            Self::Process(_) | Self::Call | Self::Operation | Self::Batch { .. } => false,
         }
     }
 
@@ -116,6 +125,7 @@ impl fmt::Display for Origin {
             Self::Process(name) => write!(f, "process:{name}"),
             Self::Call => f.write_str("call"),
             Self::Operation => f.write_str("operation"),
+            Self::Batch { batch, custom_id } => write!(f, "batch:{batch}:{custom_id}"),
         }
     }
 }
@@ -135,6 +145,7 @@ mod tests {
             Origin::Process("scan:all".into()),
             Origin::Call,
             Origin::Operation,
+            Origin::Batch { batch: "batch_7".into(), custom_id: "a:b".into() },
         ] {
             assert_eq!(Origin::parse(origin.stored().as_deref()), origin);
         }

@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::outbound::Outbound;
 use crate::pool::RunPools;
+use crate::relay::Relay;
 use crate::runtime::{OperateRuntimes, RuntimeNode, RuntimeOptions, WatchRuntimes};
 use crate::scripting::Stage;
 use crate::task::{Task, TaskStatus, run_until};
@@ -29,6 +30,7 @@ use crate::tasks::fold_figures::FoldFigures;
 use crate::tasks::learn_failures::LearnFailures;
 use crate::tasks::promote_due::PromoteDue;
 use crate::tasks::prune::Prune;
+use crate::tasks::run_batches::RunBatches;
 use crate::tasks::scan_subjects::ScanSubjects;
 use crate::tasks::sweep_calls::SweepCalls;
 use crate::tasks::sweep_leases::SweepLeases;
@@ -40,7 +42,7 @@ pub struct EngineOptions {
     pub history_retention_s: i64,
     /// A connection of its own for hints between nodes, past any pooler; PostgreSQL only.
     pub direct_url: Option<String>,
-    /// Where large artifacts are, so that those nobody names any more can be deleted.
+    /// Where large artifacts and the files of batches are; without it no batch runs.
     pub blobs: Option<Blobs>,
     /// What deliveries and other outbound calls may reach.
     pub allowed: Allowed,
@@ -77,6 +79,7 @@ pub struct Engine {
     stop: CancellationToken,
     outbound: Outbound,
     runtimes: Option<RuntimeNode>,
+    relay: Relay,
 }
 
 impl Engine {
@@ -91,6 +94,7 @@ impl Engine {
             stop: CancellationToken::new(),
             outbound: Outbound::new(options.allowed),
             runtimes: None,
+            relay: Relay::default(),
         };
         engine.run(Beat);
         engine.run(SweepLeases);
@@ -122,7 +126,8 @@ impl Engine {
             engine.run(OperateRuntimes::new(node.clone()));
             engine.run(WatchRuntimes::new(node.clone()));
             engine.alongside(node.clone().follow_events(engine.store.clone()));
-            engine.run(RunPools::new(node.name(), engine.tracker.clone(), engine.stop.clone()));
+            let relay = engine.relay.clone();
+            engine.run(RunPools::new(node.name(), relay, engine.tracker.clone(), engine.stop.clone()));
             let (store, name, stop) = (engine.store.clone(), node.name().to_owned(), engine.stop.clone());
             engine.tracker.spawn(async move {
                 stop.cancelled().await;
@@ -134,6 +139,7 @@ impl Engine {
             engine.runtimes = Some(node);
         }
         if let Some(blobs) = options.blobs {
+            engine.run(RunBatches { blobs: blobs.clone() });
             engine.run(CollectGarbage { blobs });
         }
         if let Some(url) = options.direct_url {
@@ -174,6 +180,11 @@ impl Engine {
     /// This node's Docker engine, if it drives one.
     pub fn runtimes(&self) -> Option<&RuntimeNode> {
         self.runtimes.as_ref()
+    }
+
+    /// Where answers can be heard while they are given.
+    pub fn relay(&self) -> &Relay {
+        &self.relay
     }
 
     /// For calls that a user's URL causes.

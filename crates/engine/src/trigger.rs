@@ -114,7 +114,7 @@ fn job(trigger: &Trigger, row: &Taken, template: &JobTemplate, scope: &Scope, de
         tags.extend(label("tags", &Some(tag.clone()))?);
     }
     Ok(NewJob {
-        queue: Name::new(&template.queue).map_err(|error| invalid("queue", error.to_string()))?,
+        queue: Name::of_queue(&template.queue).map_err(|error| invalid("queue", error.to_string()))?,
         kind: Name::new(&template.kind).map_err(|error| invalid("kind", error.to_string()))?,
         payload: payload.into(),
         affinity: label("affinity", &template.affinity)?,

@@ -16,6 +16,7 @@ mod http;
 mod json;
 mod listen;
 pub mod machine;
+mod openai;
 mod openapi;
 mod rights;
 mod serve;

@@ -16,6 +16,7 @@ use wire::Problem;
 
 use crate::dashboard;
 use crate::http::{health, metrics, sign_in, v1};
+use crate::openai;
 use crate::rights;
 use crate::state::AppState;
 
@@ -35,6 +36,7 @@ pub(crate) fn undeclared() -> OpenApiRouter<AppState> {
         .build();
     let mut router = OpenApiRouter::with_openapi(OpenApiBuilder::new().info(info).build())
         .nest("/api/v1", v1::routes())
+        .nest(openai::PREFIX, openai::routes())
         .merge(health::routes())
         .merge(metrics::routes())
         .merge(dashboard::routes())

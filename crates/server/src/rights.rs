@@ -212,6 +212,22 @@ const ROUTES: &[Route] = &[
     tenant("GET", "/api/v1/tenants", &[ManageTokens]),
     tenant("GET", "/api/v1/history", &[Read]),
     tenant("GET", "/api/v1/tasks", &[Read]),
+
+    // The OpenAI-compatible face.
+    queues("GET", "/openai/v1/models", &[Read, Enqueue]),
+    queues("GET", "/openai/v1/models/{model}", &[Read, Enqueue]),
+    queues("POST", "/openai/v1/chat/completions", &[Enqueue]),
+    queues("POST", "/openai/v1/completions", &[Enqueue]),
+    queues("POST", "/openai/v1/embeddings", &[Enqueue]),
+    tenant("GET", "/openai/v1/files", &[Enqueue, ReadResults]),
+    tenant("POST", "/openai/v1/files", &[Enqueue]),
+    tenant("GET", "/openai/v1/files/{file}", &[Enqueue, ReadResults]),
+    tenant("DELETE", "/openai/v1/files/{file}", &[Enqueue]),
+    tenant("GET", "/openai/v1/files/{file}/content", &[Enqueue, ReadResults]),
+    tenant("GET", "/openai/v1/batches", &[Enqueue, ReadResults]),
+    tenant("POST", "/openai/v1/batches", &[Enqueue]),
+    tenant("GET", "/openai/v1/batches/{batch}", &[Enqueue, ReadResults]),
+    tenant("POST", "/openai/v1/batches/{batch}/cancel", &[Enqueue]),
 ];
 
 static BY_PATH: LazyLock<HashMap<&'static str, Vec<&'static Route>>> = LazyLock::new(|| {

@@ -17,7 +17,7 @@ use crate::error::{ApiError, PROBLEM};
 use crate::http::{metrics, trace};
 use crate::listen::listen;
 use crate::state::AppState;
-use crate::{auth, dashboard, openapi};
+use crate::{auth, dashboard, openai, openapi};
 
 /// How long requests under way may take once the server was told to stop.
 const GRACE: Duration = Duration::from_secs(10);
@@ -82,7 +82,11 @@ async fn nothing_behind(request: Request, next: Next) -> Response {
 
 /// What the framework refuses by itself is a problem document too; its headers, `Allow` among them, stay.
 async fn problems(request: Request, next: Next) -> Response {
+    let face = request.uri().path().starts_with(openai::PREFIX);
     let response = next.run(request).await;
+    if face {
+        return openai::in_that_apis_words(response).await;
+    }
     let status = response.status();
     let content_type = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     // What we say ourselves is JSON or a page; the framework speaks plain text.

@@ -24,6 +24,8 @@ pub enum Topic {
     Scan,
     /// Something is to be started.
     Outbox,
+    /// A batch may go on.
+    Batches,
     /// An operation on a runtime is to be done, or a runtime has changed.
     Runtimes,
 }

@@ -27,6 +27,7 @@ pub mod kv;
 mod lanes;
 pub mod maintenance;
 pub mod migrate;
+pub mod openai;
 pub mod outbox;
 pub mod pools;
 pub mod processes;

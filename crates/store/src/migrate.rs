@@ -252,6 +252,18 @@ pub const MIGRATIONS: &[Migration] = &[
             down: include_str!("../migrations/postgres/0019_weights.down.sql"),
         },
     },
+    Migration {
+        version: 20,
+        name: "openai",
+        sqlite: Script {
+            up: include_str!("../migrations/sqlite/0020_openai.up.sql"),
+            down: include_str!("../migrations/sqlite/0020_openai.down.sql"),
+        },
+        postgres: Script {
+            up: include_str!("../migrations/postgres/0020_openai.up.sql"),
+            down: include_str!("../migrations/postgres/0020_openai.down.sql"),
+        },
+    },
 ];
 
 const MAKE_TABLE_SQLITE: &str = "create table if not exists schema_migrations (

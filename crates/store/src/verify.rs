@@ -208,6 +208,17 @@ const LETTERS_OF_RUNS_ARE_CLOSED: Sql = Sql::new(
     "select d.id::text from dead_letters d join outbox o on o.trigger_id = d.trigger_id and o.event_id = d.event_id
      limit $1",
 );
+// A line's job names its batch as its origin; retries by hand do not.
+const LINES_HAVE_ONE_JOB: Sql = Sql::both(&["select b.id from openai_batches b
+     where b.ended_at is null and b.made <>
+         (select count(*) from jobs j where j.tenant = b.tenant and j.run = b.id and j.triggered_by like 'batch:%')
+         + (select count(*) from ended e where e.tenant = b.tenant and e.run = b.id and e.triggered_by like 'batch:%')
+     limit $1"]);
+const BATCHES_END_WHOLE: Sql = Sql::both(&["select b.id from openai_batches b
+     where b.made > b.total or b.completed + b.failed > b.total
+         or (b.ended_at is not null) <> (b.status in ('failed', 'completed', 'expired', 'cancelled'))
+         or (b.ended_at is not null and b.completed + b.failed <> b.total)
+         or (b.status = 'completed' and b.made <> b.total) limit $1"]);
 
 const CHECKS: &[Check] = &[
     Check { promise: "a job is live or ended, never both", sql: TWO_PLACES },
@@ -233,4 +244,6 @@ const CHECKS: &[Check] = &[
     },
     Check { promise: "an event makes at most one job per trigger (T4)", sql: ONE_JOB_PER_TRIGGER_AND_EVENT },
     Check { promise: "what became a dead letter is not started any more (T6)", sql: LETTERS_OF_RUNS_ARE_CLOSED },
+    Check { promise: "each line of a batch under way has one job (R8)", sql: LINES_HAVE_ONE_JOB },
+    Check { promise: "a batch that has ended tells of every line (R8)", sql: BATCHES_END_WHOLE },
 ];

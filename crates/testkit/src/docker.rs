@@ -29,6 +29,13 @@ impl Docker {
         docker
     }
 
+    /// Another engine, at this socket, with the images in it.
+    pub fn at(host: &str) -> Self {
+        let docker = Self { host: host.to_owned() };
+        docker.have_images();
+        docker
+    }
+
     /// What the command printed, trimmed. It must succeed.
     pub fn run(&self, args: &[&str]) -> String {
         let Output { status, stdout, stderr } = self.try_run(args);

@@ -1,5 +1,7 @@
 //! Runtimes with the real binary on a real engine: kill -9 at each step of a start, and the command line (R2, R5, R9).
 
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use client::wire::{PortSettings, ProbeSettings, RuntimeRequest};
@@ -140,6 +142,65 @@ async fn r9_the_command_line_declares_starts_shows_and_deletes() {
         assert_eq!(run(&["delete", &name]).await.0, Some(0));
         assert_eq!(run(&["show", &name]).await.0, Some(4));
         assert_eq!(containers.all(), Vec::<String>::new());
+    })
+    .await;
+}
+
+/// An engine of this test's own, so that it can be stopped under a runtime.
+struct OwnEngine {
+    folder: PathBuf,
+}
+
+impl OwnEngine {
+    fn script(&self, verb: &str) -> String {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/docker");
+        let done = Command::new(script).arg(verb).arg(&self.folder).output().expect("the script runs");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8_lossy(&done.stdout).trim().to_owned()
+    }
+
+    /// Ends the engine and nothing else: its containers end with it and are there when it is started again.
+    async fn end(&self) {
+        let pid = std::fs::read_to_string(self.folder.join("docker.pid")).expect("the engine runs");
+        assert!(Command::new("kill").args(["-TERM", pid.trim()]).status().expect("kill runs").success());
+        let gone = PathBuf::from(format!("/proc/{}", pid.trim()));
+        until("the engine has ended", async || (!gone.exists()).then_some(())).await;
+    }
+}
+
+impl Drop for OwnEngine {
+    fn drop(&mut self) {
+        self.script("stop");
+        // What is left of it is a log; a folder that stays is no failure.
+        let _left = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r4_an_engine_stopped_and_started_again_under_a_runtime_brings_it_back_by_itself() {
+    on_sqlite(async |place: Place| {
+        let engine = OwnEngine { folder: PathBuf::from(format!("/tmp/windlass-engine-{}", std::process::id())) };
+        let docker = Docker::at(&engine.script("start"));
+        let serve = Serve::on(&place).env("WINDLASS_DOCKER_HOST", &docker.host).env("WINDLASS_NODE", "here");
+        let server = serve.start().await;
+        let client = server.client();
+        let kept = RuntimeRequest { desired: Some("running".into()), ..request() };
+        client.set_runtime("kept", &kept).await.expect("is declared");
+        let well = async || {
+            let runtime = client.runtime("kept").await.expect("is there");
+            let healthy = runtime.health.as_ref().is_some_and(|health| health.status == "healthy");
+            (healthy && runtime.status == "running").then_some(runtime)
+        };
+        let before = until("it is healthy", well).await;
+        engine.end().await;
+        engine.script("start");
+        until("it is healthy again", async || well().await.filter(|after| after.started_at > before.started_at)).await;
+        assert_eq!(docker.labelled("windlass.runtime=kept").len(), 1, "one container, and no other");
+        let told = client.runtime_health("kept").await.expect("is told");
+        let told = serde_json::to_string(&told).expect("is JSON");
+        assert!(!told.contains("container_disappeared"), "{told}");
+        drop(server);
+        place.verify().await;
     })
     .await;
 }

@@ -9,10 +9,26 @@ use serde_json::value::RawValue;
 use store::jobs::claim::ClaimedJob;
 use store::jobs::settle::End;
 
-pub(super) async fn post(http: &reqwest::Client, endpoint: &str, handler: &Handler, job: &ClaimedJob) -> End {
+use crate::openai::path_of;
+use crate::relay::Relay;
+
+/// What the message of a job begins with that the runtime refused; its status and its words follow.
+pub(crate) const ANSWERED: &str = "it answered ";
+/// How a stream of events is typed.
+const EVENTS: &[u8] = b"text/event-stream";
+
+pub(super) async fn post(
+    http: &reqwest::Client,
+    relay: &Relay,
+    endpoint: &str,
+    handler: &Handler,
+    job: &ClaimedJob,
+) -> End {
+    // Jobs of the OpenAI-compatible face go where that API has them.
+    let path = path_of(job.kind.as_str()).unwrap_or(handler.path.as_str());
     let timeout_s = job.timeout_s.map_or(handler.timeout_s, |own| own.min(handler.timeout_s));
     let sending = http
-        .post(format!("{endpoint}{}", handler.path))
+        .post(format!("{endpoint}{path}"))
         .header("content-type", "application/json")
         .header("x-windlass-job", job.id.to_string())
         .header("x-windlass-attempt", job.attempt.to_string())
@@ -29,12 +45,22 @@ pub(super) async fn post(http: &reqwest::Client, endpoint: &str, handler: &Handl
     };
     let status = answer.status();
     let mut body = Vec::new();
+    let is_stream = answer.headers().get("content-type").is_some_and(|kind| kind.as_bytes().starts_with(EVENTS));
+    let mut listener = relay.listener(job.run.as_deref()).filter(|_| status.is_success() && is_stream);
     loop {
         match answer.chunk().await {
             Ok(Some(chunk)) if body.len() + chunk.len() > RESULT_BYTES => {
                 return failed("result_too_large", format!("the answer has more than {RESULT_BYTES} bytes"), false);
             }
-            Ok(Some(chunk)) => body.extend_from_slice(&chunk),
+            Ok(Some(chunk)) => {
+                body.extend_from_slice(&chunk);
+                // A listener that went away is not spoken to any more; the answer is kept all the same.
+                if let Some(heard) = &listener
+                    && !heard.say(chunk).await
+                {
+                    listener = None;
+                }
+            }
             Ok(None) => break,
             Err(error) => return failed("handler_unreachable", error.without_url().to_string(), true),
         }
@@ -46,7 +72,7 @@ pub(super) async fn post(http: &reqwest::Client, endpoint: &str, handler: &Handl
     text.truncate(text.floor_char_boundary(ERROR_MESSAGE_BYTES));
     let again = status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429);
     let code = if again { "handler_failed" } else { "handler_refused" };
-    failed(code, format!("it answered {}: {text}", status.as_u16()), again)
+    failed(code, format!("{ANSWERED}{}: {text}", status.as_u16()), again)
 }
 
 /// JSON as it came; anything else as a text.

@@ -22,6 +22,9 @@ use tokio::sync::RwLock;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub(crate) use handle::ANSWERED;
+
+use crate::relay::Relay;
 use crate::task::{Done, Task};
 
 /// Runs the pools that this node has taken.
@@ -30,6 +33,7 @@ pub(crate) struct RunPools {
     tracker: TaskTracker,
     stop: CancellationToken,
     http: reqwest::Client,
+    relay: Relay,
     running: Mutex<HashMap<(TenantId, Name), Running>>,
 }
 
@@ -51,7 +55,7 @@ struct Shared {
 }
 
 impl RunPools {
-    pub(crate) fn new(node: &str, tracker: TaskTracker, stop: CancellationToken) -> Self {
+    pub(crate) fn new(node: &str, relay: Relay, tracker: TaskTracker, stop: CancellationToken) -> Self {
         let http = reqwest::Client::builder()
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
@@ -59,7 +63,7 @@ impl RunPools {
             .tls_backend_preconfigured(crate::outbound::public_roots())
             .build()
             .expect("the settings above make a client");
-        Self { node: node.to_owned(), tracker, stop, http, running: Mutex::default() }
+        Self { node: node.to_owned(), tracker, stop, http, relay, running: Mutex::default() }
     }
 }
 
@@ -131,6 +135,7 @@ impl RunPools {
             let run = slot::Run {
                 store: store.clone(),
                 http: self.http.clone(),
+                relay: self.relay.clone(),
                 spec: pool.spec.clone(),
                 slot,
                 number,

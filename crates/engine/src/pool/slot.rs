@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::handle::post;
 use super::{Reserved, Shared};
+use crate::relay::Relay;
 use crate::waiting;
 
 /// How long a slot belongs to this node if it goes silent.
@@ -35,6 +36,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct Run {
     pub(super) store: Store,
     pub(super) http: reqwest::Client,
+    pub(super) relay: Relay,
     pub(super) spec: PoolSpec,
     pub(super) slot: Slot,
     pub(super) number: usize,
@@ -239,6 +241,8 @@ impl Run {
                 let until = self.shared.back_off(&member.affinity, &cause, self.store.clock().now());
                 let wait_s = until.ms_since(self.store.clock().now()).max(0) / 1_000;
                 tracing::warn!(pool = %self.shared.name, model = %member.affinity, cause, "a model cannot be loaded");
+                let pool = self.shared.name.to_string();
+                metrics::counter!("windlass_pool_load_failures_total", "pool" => pool).increment(1);
                 let words =
                     format!("{} could not be loaded: {cause}; it is tried again in {wait_s} s", member.affinity);
                 self.tell(&jobs, None, words).await;
@@ -280,7 +284,7 @@ impl Run {
         let canceled = CancellationToken::new();
         worker.under_way.lock().expect("nobody panics with the map in hand").insert(job.id, canceled.clone());
         let end = tokio::select! {
-            end = post(&self.http, endpoint, &self.spec.handler, job) => end,
+            end = post(&self.http, &self.relay, endpoint, &self.spec.handler, job) => end,
             () = canceled.cancelled() => End::Cancel,
         };
         worker.under_way.lock().expect("nobody panics with the map in hand").remove(&job.id);
@@ -316,7 +320,8 @@ impl Run {
         holding.member = Some(member.clone());
         holding.used_at = Some(Instant::now());
         let took = began.elapsed();
-        metrics::histogram!("windlass_pool_load_seconds").record(took.as_secs_f64());
+        let pool = self.shared.name.to_string();
+        metrics::histogram!("windlass_pool_load_seconds", "pool" => pool).record(took.as_secs_f64());
         self.shared.change(|state| {
             state.loads += 1;
             state.load_ms += took.as_millis() as u64;

@@ -83,7 +83,7 @@ pub(super) fn new(job: Value, actor: &Actor, now: Time) -> Result<NewJob, HostEr
     let delay_s = within_maybe("delay_s", job.delay_s, 0, WAIT_S_MAX)?;
     let origin = Origin::Script { trigger: actor.trigger, cause: actor.cause.clone() };
     Ok(NewJob {
-        queue: name("queue", &job.queue)?,
+        queue: Name::of_queue(&job.queue).map_err(|error| no("queue", error))?,
         kind: name("kind", &job.kind)?,
         payload: payload.into(),
         affinity: label("affinity", job.affinity)?,

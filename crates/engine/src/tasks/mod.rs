@@ -11,6 +11,7 @@ pub(crate) mod fold_figures;
 pub(crate) mod learn_failures;
 pub(crate) mod promote_due;
 pub(crate) mod prune;
+pub(crate) mod run_batches;
 pub(crate) mod scan_subjects;
 pub(crate) mod sweep_calls;
 pub(crate) mod sweep_leases;

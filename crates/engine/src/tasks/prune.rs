@@ -31,6 +31,8 @@ impl Task for Prune {
         let runs = store.prune_trigger_runs().await?;
         metrics::counter!("windlass_pruned_total", "kind" => "trigger_runs").increment(runs);
         store.prune_throughput().await?;
+        let files = store.prune_files_and_batches().await?;
+        metrics::counter!("windlass_pruned_total", "kind" => "files_and_batches").increment(files);
         metrics::counter!("windlass_pruned_total", "kind" => "dead_letters").increment(letters);
         metrics::counter!("windlass_pruned_total", "kind" => "signals").increment(signals.signals);
         metrics::counter!("windlass_pruned_total", "kind" => "ttfs").increment(ttfs);

@@ -62,7 +62,9 @@ fn describe() {
     describe_gauge!("windlass_docker_up", "Whether the Docker engine of this node answers.");
     describe_counter!("windlass_operations_total", "Operations on runtimes that ended, by kind, outcome and code.");
     describe_histogram!("windlass_operation_seconds", "Time that operations on runtimes took, by kind.");
-    describe_histogram!("windlass_pool_load_seconds", "Time until a runtime that a pool brought up was well.");
+    describe_histogram!("windlass_pool_load_seconds", "Time until a model that a pool brought up was well, by pool.");
+    describe_counter!("windlass_pool_load_failures_total", "Models that a pool could not bring up, by pool.");
+    describe_counter!("windlass_batches_ended_total", "Batches of the OpenAI-compatible face that ended.");
     describe_counter!("windlass_health_changes_total", "Changes of the health of runtimes, by what they became.");
     describe_counter!("windlass_claims_expired_total", "Claims ended because their worker's lease passed.");
     describe_counter!("windlass_attempts_timed_out_total", "Attempts ended because they ran past their time-out.");

@@ -93,7 +93,7 @@ impl Maker {
             None => DEFAULT_MAX_ATTEMPTS,
         };
         Ok(NewJob {
-            queue: place.name("queue", &request.queue)?,
+            queue: place.queue("queue", &request.queue)?,
             kind: place.name("kind", &request.kind)?,
             affinity: place.opt_label("affinity", request.affinity.as_deref())?,
             priority: place.between("priority", request.priority.unwrap_or(0), PRIORITY_MIN, PRIORITY_MAX)? as i32,

@@ -50,6 +50,11 @@ impl Place {
         Name::new(text).map_err(|error| self.refuse(member, error))
     }
 
+    /// A queue for jobs or workers of the caller's own.
+    fn queue(self, member: &str, text: &str) -> Result<Name, ApiError> {
+        Name::of_queue(text).map_err(|error| self.refuse(member, error))
+    }
+
     fn label(self, member: &str, text: &str) -> Result<Label, ApiError> {
         Label::new(text).map_err(|error| self.refuse(member, error))
     }

@@ -77,7 +77,7 @@ pub(crate) fn settings(request: ProcessRequest) -> Result<ProcessSettings, ApiEr
     let max_active = request.max_active.map(|most| place.between("max_active", most, 1, CONCURRENCY_MAX));
     Ok(ProcessSettings {
         selector: selector(request.selector)?,
-        queue: place.name("queue", &request.queue)?,
+        queue: place.queue("queue", &request.queue)?,
         kind: place.name("kind", &request.kind)?,
         payload: request.payload.map(|payload| checked_payload(payload.into())).transpose()?,
         max_active: max_active.transpose()?.map(|most| most as u32),

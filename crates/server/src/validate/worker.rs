@@ -20,11 +20,17 @@ pub(crate) fn new_worker(request: WorkerRequest) -> Result<NewWorker, ApiError> 
     let lease_s = place.between("lease_s", request.lease_s.unwrap_or(LEASE_S_DEFAULT), LEASE_S_MIN, LEASE_S_MAX)?;
     Ok(NewWorker {
         name: place.label("name", &request.name)?.to_string(),
-        queues: names("queues", &request.queues, WORKER_QUEUES)?,
+        queues: queues(&request.queues)?,
         kinds: request.kinds.map(|kinds| names("kinds", &kinds, WORKER_KINDS)).transpose()?,
         affinities: request.affinities.map(|affinities| labels("affinities", &affinities)).transpose()?,
         lease_ms: lease_s * 1_000,
     })
+}
+
+fn queues(texts: &[String]) -> Result<Vec<Name>, ApiError> {
+    Place::Body.at_most("queues", texts.len(), WORKER_QUEUES, "names")?;
+    let queue = |(number, text): (usize, &String)| Place::Body.queue(&format!("queues[{number}]"), text);
+    texts.iter().enumerate().map(queue).collect()
 }
 
 fn names(member: &str, texts: &[String], most: usize) -> Result<Vec<Name>, ApiError> {

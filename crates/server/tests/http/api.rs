@@ -44,8 +44,9 @@ impl Api {
 
     async fn build(db: Database, options: ServerOptions, engine: EngineOptions) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let engine = Engine::start(db.store.clone(), engine).await.unwrap();
         let blobs = Blobs::folder(folder.path()).unwrap();
+        let engine = EngineOptions { blobs: Some(blobs.clone()), ..engine };
+        let engine = Engine::start(db.store.clone(), engine).await.unwrap();
         let state = AppState::new(Arc::new(engine), Arc::new(blobs), options);
         Self { db, router: router(state.clone()), state, blobs: folder }
     }

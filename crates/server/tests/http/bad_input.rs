@@ -57,6 +57,25 @@ async fn x10_bodies_that_cannot_be_read_are_refused() {
 }
 
 #[tokio::test]
+async fn r3_the_queue_of_operations_takes_no_jobs_and_no_workers_of_others() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let own = "windlass.runtimes";
+        let job = json!({"queue": own, "kind": "k"});
+        api.post(JOBS, job.clone()).await.problem(422, "invalid_field", Some("queue"));
+        api.post("/api/v1/calls", job.clone()).await.problem(422, "invalid_field", Some("queue"));
+        let many = json!({"jobs": [{"queue": "q", "kind": "k"}, job]});
+        api.post("/api/v1/jobs/batch", many).await.problem(422, "invalid_field", Some("jobs[1].queue"));
+        let worker = json!({"name": "w", "queues": ["q", own]});
+        api.post("/api/v1/workers", worker).await.problem(422, "invalid_field", Some("queues[1]"));
+        let process = json!({"selector": {"all": [{"fact": "f", "exists": true}]}, "queue": own, "kind": "k"});
+        api.put("/api/v1/processes/p", process).await.problem(422, "invalid_field", Some("queue"));
+        assert_eq!(api.job_count().await, 0, "nothing was stored");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn x10_a_field_that_cannot_be_taken_is_named() {
     on_both(async |db| {
         let api = Api::new(db).await;

@@ -15,6 +15,7 @@ mod history;
 mod jobs;
 mod matrix;
 mod mirror;
+mod openai;
 mod pages;
 mod pools;
 mod queue_triggers;

@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use domain::{JobId, Label, TenantId};
-use futures_util::StreamExt;
-use futures_util::stream::{self, BoxStream};
+use futures_util::stream::BoxStream;
 
+use super::content::Kept;
 use super::{Artifact, Blobs, FIND, read};
 use crate::error::StoreError;
 use crate::store::Store;
@@ -24,17 +24,9 @@ impl Store {
         name: Label,
     ) -> Result<Option<Download>, StoreError> {
         let Some((artifact, content)) = self.read(Get { tenant, job, name }).await? else { return Ok(None) };
-        let bytes = match content {
-            Content::Inline(content) => stream::iter([Ok(Bytes::from(content))]).boxed(),
-            Content::Blob(location) => blobs.read(&location, artifact.sha256).await?,
-        };
+        let bytes = content.stream(blobs, artifact.sha256).await?;
         Ok(Some(Download { artifact, bytes }))
     }
-}
-
-enum Content {
-    Inline(Vec<u8>),
-    Blob(String),
 }
 
 struct Get {
@@ -44,7 +36,7 @@ struct Get {
 }
 
 impl Operation for Get {
-    type Output = Option<(Artifact, Content)>;
+    type Output = Option<(Artifact, Kept)>;
 
     fn tenant(&self) -> Option<TenantId> {
         Some(self.tenant)
@@ -53,11 +45,6 @@ impl Operation for Get {
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
         let params = [Param::from(self.job), Param::Int(self.tenant.0), Param::Text(self.name.as_str())];
         let Some(row) = tx.query_opt(&FIND, &params).await? else { return Ok(None) };
-        let content = match (row.opt_blob(5)?, row.opt_text(6)?) {
-            (Some(content), _) => Content::Inline(content),
-            (None, Some(location)) => Content::Blob(location),
-            (None, None) => return Err(StoreError::unexpected("an artifact without content")),
-        };
-        Ok(Some((read(&row)?, content)))
+        Ok(Some((read(&row)?, Kept::read(&row, 5, 6)?)))
     }
 }

@@ -1,23 +1,15 @@
 //! Takes an artifact in: streamed, hashed on the way, visible only when whole.
 
-use std::fmt::Write;
-use std::time::{Duration, Instant};
-
-use bytes::{Bytes, BytesMut};
-use domain::limits::{ARTIFACT_INLINE_BYTES, ARTIFACTS_PER_JOB};
+use bytes::Bytes;
+use domain::limits::ARTIFACTS_PER_JOB;
 use domain::{Epoch, JobId, Label, TenantId};
-use futures_util::{Stream, StreamExt};
-use sha2::{Digest, Sha256};
+use futures_util::Stream;
 
-use super::blobs::Upload;
-use super::{Artifact, Blobs, FIND, garbage, read};
-use crate::clock::fill_random;
+use super::content::{Content, Unfit};
+use super::{Artifact, Blobs, FIND, read};
 use crate::error::StoreError;
 use crate::store::Store;
 use crate::tx::{Operation, Param, Sql, Tx};
-
-/// How often an upload under way says so, that nobody takes its blob for garbage.
-const RENEW: Duration = Duration::from_secs(300);
 
 #[derive(Clone, Debug)]
 pub struct NewArtifact {
@@ -62,112 +54,21 @@ impl Store {
         if let Some(refused) = self.read(Look { guard: guard.clone() }).await? {
             return Ok(refused);
         }
-        let content = match self.take_in(blobs, &new, body).await? {
+        let content = match self.take_in(blobs, new.tenant, new.most_bytes, body).await? {
             Ok(content) => content,
-            Err(refused) => return Ok(refused),
+            Err(Unfit::TooLarge) => return Ok(ArtifactPut::TooLarge),
+            Err(Unfit::Interrupted) => return Ok(ArtifactPut::Interrupted),
         };
-        let location = content.location.clone();
         let put = match &new.sha256 {
-            Some(expected) if *expected != content.sha256 => Ok(ArtifactPut::DigestMismatch),
-            _ => self.write(Insert { guard, new, content }).await,
+            Some(expected) if *expected != content.sha256 => ArtifactPut::DigestMismatch,
+            // An error may hide a commit that holds; then the blob must stay.
+            _ => self.write(Insert { guard, new, content: content.clone() }).await?,
         };
-        if let (Some(location), false) = (location, matches!(put, Ok(ArtifactPut::Stored(_)))) {
-            // An error may hide a commit that holds; then the row is gone and the blob must stay.
-            if put.is_ok() {
-                self.discard(blobs, location).await;
-            }
+        if !matches!(put, ArtifactPut::Stored(_)) {
+            self.discard(blobs, content).await;
         }
-        put
+        Ok(put)
     }
-
-    /// Reads the body to its end: a small one into memory, a larger one into a blob.
-    async fn take_in<E>(
-        &self,
-        blobs: &Blobs,
-        new: &NewArtifact,
-        body: impl Stream<Item = Result<Bytes, E>> + Send,
-    ) -> Result<Result<Content, ArtifactPut>, StoreError> {
-        let mut body = std::pin::pin!(body);
-        let mut digest = Sha256::new();
-        let mut size = 0u64;
-        let mut inline = BytesMut::new();
-        let mut blob: Option<Blob> = None;
-        let refused = loop {
-            let chunk = match body.next().await {
-                Some(Ok(chunk)) => chunk,
-                Some(Err(_)) => break ArtifactPut::Interrupted,
-                None => {
-                    let (sha256, location) =
-                        (digest.finalize().into(), blob.as_ref().map(|blob| blob.location.clone()));
-                    if let Some(blob) = blob {
-                        blob.upload.finish().await?;
-                    }
-                    return Ok(Ok(Content { size, sha256, inline: inline.freeze(), location }));
-                }
-            };
-            size += chunk.len() as u64;
-            if size > new.most_bytes {
-                break ArtifactPut::TooLarge;
-            }
-            digest.update(&chunk);
-            match &mut blob {
-                Some(blob) => self.write_part(blob, chunk).await?,
-                None if size <= ARTIFACT_INLINE_BYTES as u64 => inline.extend_from_slice(&chunk),
-                None => {
-                    let started = blob.insert(self.begin_blob(blobs, new.tenant).await?);
-                    self.write_part(started, inline.split().freeze()).await?;
-                    self.write_part(started, chunk).await?;
-                }
-            }
-        };
-        if let Some(blob) = blob {
-            blob.upload.abort().await;
-            self.discard(blobs, blob.location).await;
-        }
-        Ok(Err(refused))
-    }
-
-    async fn begin_blob(&self, blobs: &Blobs, tenant: TenantId) -> Result<Blob, StoreError> {
-        let mut random = [0u8; 16];
-        fill_random(&mut random);
-        let mut location = format!("{}/", tenant.0);
-        random.iter().for_each(|byte| write!(location, "{byte:02x}").expect("a string takes everything"));
-        self.intend_blob(location.clone()).await?;
-        Ok(Blob { upload: blobs.begin(&location).await?, location, renewed: Instant::now() })
-    }
-
-    async fn write_part(&self, blob: &mut Blob, chunk: Bytes) -> Result<(), StoreError> {
-        if blob.renewed.elapsed() > RENEW {
-            self.intend_blob(blob.location.clone()).await?;
-            blob.renewed = Instant::now();
-        }
-        blob.upload.write(chunk).await
-    }
-
-    /// What cannot be deleted now stays on record as garbage.
-    async fn discard(&self, blobs: &Blobs, location: String) {
-        let discarded = match blobs.delete(&location).await {
-            Ok(()) => self.forget_blob(location.clone()).await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = discarded {
-            tracing::debug!(location, %error, "a refused upload stays on record as garbage");
-        }
-    }
-}
-
-struct Blob {
-    upload: Upload,
-    location: String,
-    renewed: Instant,
-}
-
-/// What came in: in memory, or at a location.
-struct Content {
-    size: u64,
-    sha256: [u8; 32],
-    inline: Bytes,
-    location: Option<String>,
 }
 
 /// What must be true of the job.
@@ -240,6 +141,7 @@ impl Operation for Insert {
         if count as usize >= ARTIFACTS_PER_JOB && tx.query_opt(&FIND, &[job, tenant, name]).await?.is_none() {
             return Ok(ArtifactPut::TooMany);
         }
+        let [inline, location] = content.params();
         let params = [
             job,
             name,
@@ -247,8 +149,8 @@ impl Operation for Insert {
             Param::Int(content.size as i64),
             Param::Text(&new.content_type),
             Param::Blob(&content.sha256),
-            if content.location.is_some() { Param::Null } else { Param::Blob(&content.inline) },
-            Param::text(content.location.as_deref()),
+            inline,
+            location,
             Param::Time(tx.now()),
         ];
         let inserted = tx.execute(&INSERT, &params).await? > 0;
@@ -259,9 +161,7 @@ impl Operation for Insert {
             let same = found.sha256 == content.sha256 && found.content_type == new.content_type;
             return Ok(if same { ArtifactPut::Same(found) } else { ArtifactPut::Exists });
         }
-        if let Some(location) = &content.location {
-            garbage::take_back(tx, location).await?;
-        }
+        content.keep(tx).await?;
         Ok(ArtifactPut::Stored(found))
     }
 }

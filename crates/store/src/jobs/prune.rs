@@ -71,12 +71,14 @@ struct PruneLane {
     lane: LaneRetention,
 }
 
-// Ids carry the time of creation: what was created after the cut cannot have ended before it.
+// Ids carry the time of creation: what was created after the cut cannot have ended before it. What the files of a batch
+// are still to be written from stays until they are.
 const OLD: Sql =
     Sql::both(&["select id, tenant, state, epoch, attempt, worker, actor, error_code, created_at, started_at,
          finished_at, subject, process, tags
      from (select * from ended where lane = $1 and id < $2 order by id limit $4) oldest
-     where finished_at < $3"]);
+     where finished_at < $3 and (run is null or not exists (
+         select 1 from openai_batches b where b.id = oldest.run and b.ended_at is null))"]);
 const KEEP: Sql = Sql::new(
     &["insert into history (job, epoch, event, attempt, worker, actor, cause, enqueued_at, started_at, at, subject,
            process, tenant, lane)

@@ -83,7 +83,13 @@ fn format(topic: &Topic) -> Option<String> {
     match topic {
         Topic::Ready(tenant, queue) => Some(format!("ready {} {queue}", tenant.0)),
         Topic::Worker(worker) => Some(format!("worker {worker}")),
-        Topic::Ended(_) | Topic::Due | Topic::Deliveries | Topic::Scan | Topic::Outbox | Topic::Runtimes => None,
+        Topic::Ended(_)
+        | Topic::Due
+        | Topic::Deliveries
+        | Topic::Scan
+        | Topic::Outbox
+        | Topic::Runtimes
+        | Topic::Batches => None,
     }
 }
 

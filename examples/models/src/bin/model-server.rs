@@ -48,17 +48,51 @@ fn serve(stream: &TcpStream, name: &str) -> std::io::Result<()> {
         }
         let mut body = vec![0; length];
         reader.read_exact(&mut body)?;
-        let answer = if first.starts_with("POST") {
-            format!(
-                r#"{{"id":"chatcmpl-0","object":"chat.completion","model":"{name}","choices":[{{"index":0,"finish_reason":"stop","message":{{"role":"assistant","content":"{} bytes were asked"}}}}],"usage":{{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}}}"#,
-                body.len()
-            )
-        } else {
-            r#"{"status":"ok"}"#.to_owned()
+        let body = String::from_utf8_lossy(&body);
+        let streamed = body.contains("\"stream\": true") || body.contains("\"stream\":true");
+        if first.starts_with("POST") && streamed {
+            return stream_words(stream, name);
+        }
+        let answer = match first.split(' ').nth(1) {
+            Some(path) if first.starts_with("POST") => answer(path, name, &body),
+            _ => r#"{"status":"ok"}"#.to_owned(),
         };
         let head =
             format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", answer.len());
         (&*stream).write_all(head.as_bytes())?;
         (&*stream).write_all(answer.as_bytes())?;
     }
+}
+
+/// In the shape of the endpoint; what is said is how long the question was.
+fn answer(path: &str, name: &str, body: &str) -> String {
+    let usage = r#""usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}"#;
+    let words = format!("{name} was asked {} bytes", body.len());
+    match path {
+        "/v1/embeddings" => format!(
+            r#"{{"object":"list","model":"{name}","data":[{{"object":"embedding","index":0,"embedding":[0.5,{}]}}],{usage}}}"#,
+            body.len()
+        ),
+        "/v1/completions" => format!(
+            r#"{{"id":"cmpl-0","object":"text_completion","created":0,"model":"{name}","choices":[{{"index":0,"finish_reason":"stop","logprobs":null,"text":"{words}"}}],{usage}}}"#
+        ),
+        _ => format!(
+            r#"{{"id":"chatcmpl-0","object":"chat.completion","created":0,"model":"{name}","choices":[{{"index":0,"finish_reason":"stop","logprobs":null,"message":{{"role":"assistant","content":"{words}","refusal":null}}}}],{usage}}}"#
+        ),
+    }
+}
+
+/// Five words, one after the other, as server-sent events.
+fn stream_words(stream: &TcpStream, name: &str) -> std::io::Result<()> {
+    let mut stream = stream;
+    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")?;
+    for word in ["one ", "two ", "three ", "four ", "five"] {
+        let piece = format!(
+            "data: {{\"id\":\"chatcmpl-0\",\"object\":\"chat.completion.chunk\",\"created\":0,\"model\":\"{name}\",\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{word}\"}},\"finish_reason\":null}}]}}\n\n"
+        );
+        stream.write_all(piece.as_bytes())?;
+        stream.flush()?;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    stream.write_all(b"data: [DONE]\n\n")
 }

@@ -14,6 +14,7 @@ use engine::{Engine, waiting};
 use store::StoreError;
 use store::calls::list::AbandonedExecution;
 use store::jobs::cancel::Canceled;
+use store::jobs::enqueue::NewJob;
 use store::jobs::get::StoredJob;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -49,42 +50,72 @@ async fn call(
     let (now, depth) = (state.store.clock().now(), depth::of(&headers)?);
     let maker = Maker { principal: principal.name.clone(), payload_bytes, now, depth };
     let (job, wait_s) = maker.call(request)?;
-    principal.check_queue(&job.queue)?;
-    check_quota(&state, &principal, std::slice::from_ref(&job)).await?;
-    // A caller that is still there when its time is up takes its note back itself; the grace is for that.
-    let made = state.store.make_call(principal.tenant, job, wait_s * 1_000 + CALL_GRACE_MS).await?;
-    metrics::counter!("windlass_calls_total").increment(1);
-    let caller = Caller { engine: state.engine.clone(), job: Some(made.id) };
-    let wait = Duration::from_secs(wait_s as u64);
-    let stop = state.stopping.cancelled();
-    let job = waiting::job(&state.store, principal.tenant, made.id, wait, stop).await?;
-    let job = job.ok_or_else(|| ApiError::not_found("job"))?;
-    if job.state.is_terminal() {
-        caller.has_its_answer(&state).await;
-        return answer(job);
+    answer(Call::make(&state, &principal, job, wait_s).await?.answered().await?)
+}
+
+/// A job that somebody waits for.
+pub(crate) struct Call {
+    pub(crate) job: JobId,
+    state: AppState,
+    principal: Principal,
+    wait: Duration,
+    caller: Caller,
+}
+
+impl Call {
+    pub(crate) async fn make(
+        state: &AppState,
+        principal: &Principal,
+        job: NewJob,
+        wait_s: i64,
+    ) -> Result<Self, ApiError> {
+        principal.check_queue(&job.queue)?;
+        check_quota(state, principal, std::slice::from_ref(&job)).await?;
+        // A caller that is still there when its time is up takes its note back itself; the grace is for that.
+        let made = state.store.make_call(principal.tenant, job, wait_s * 1_000 + CALL_GRACE_MS).await?;
+        metrics::counter!("windlass_calls_total").increment(1);
+        Ok(Self {
+            job: made.id,
+            state: state.clone(),
+            principal: principal.clone(),
+            wait: Duration::from_secs(wait_s as u64),
+            caller: Caller { engine: state.engine.clone(), job: Some(made.id) },
+        })
     }
-    if state.stopping.is_cancelled() {
-        return Err(ApiError::call_failed(made.id, CallFailure::Unavailable, "the server is stopping", None));
-    }
-    if job.worker.is_some() {
-        // It runs: what it answers is kept.
-        return Err(ApiError::call_failed(made.id, CallFailure::TimedOut, "the handler is not done yet", None));
-    }
-    let why = state.store.why(principal.tenant, made.id).await?;
-    match state.store.cancel(principal.tenant, made.id, "its caller's time was up".into()).await? {
-        Canceled::Canceled(_) => {}
-        Canceled::AlreadyEnded(_) | Canceled::NotFound => {
-            let job = state.store.job(principal.tenant, made.id).await?;
+
+    /// The job once it has ended, however it did.
+    pub(crate) async fn answered(self) -> Result<StoredJob, ApiError> {
+        let Self { job: id, state, principal, wait, caller } = self;
+        let stop = state.stopping.cancelled();
+        let job = waiting::job(&state.store, principal.tenant, id, wait, stop).await?;
+        let job = job.ok_or_else(|| ApiError::not_found("job"))?;
+        if job.state.is_terminal() {
             caller.has_its_answer(&state).await;
-            return answer(job.ok_or_else(|| ApiError::not_found("job"))?);
+            return Ok(job);
         }
+        if state.stopping.is_cancelled() {
+            return Err(ApiError::call_failed(id, CallFailure::Unavailable, "the server is stopping", None));
+        }
+        if job.worker.is_some() {
+            // It runs: what it answers is kept.
+            return Err(ApiError::call_failed(id, CallFailure::TimedOut, "the handler is not done yet", None));
+        }
+        let why = state.store.why(principal.tenant, id).await?;
+        match state.store.cancel(principal.tenant, id, "its caller's time was up".into()).await? {
+            Canceled::Canceled(_) => {}
+            Canceled::AlreadyEnded(_) | Canceled::NotFound => {
+                let job = state.store.job(principal.tenant, id).await?;
+                caller.has_its_answer(&state).await;
+                return job.ok_or_else(|| ApiError::not_found("job"));
+            }
+        }
+        caller.has_its_answer(&state).await;
+        let nobody = |reason: Reason| matches!(reason, Reason::NoWorker | Reason::QueuePaused);
+        Err(match why {
+            Some(why) if nobody(why.reason) => ApiError::call_failed(id, CallFailure::Unavailable, &why.detail, None),
+            _ => ApiError::call_failed(id, CallFailure::TimedOut, "its turn did not come in time", None),
+        })
     }
-    caller.has_its_answer(&state).await;
-    let nobody = |reason: Reason| matches!(reason, Reason::NoWorker | Reason::QueuePaused);
-    Err(match why {
-        Some(why) if nobody(why.reason) => ApiError::call_failed(made.id, CallFailure::Unavailable, &why.detail, None),
-        _ => ApiError::call_failed(made.id, CallFailure::TimedOut, "its turn did not come in time", None),
-    })
 }
 
 fn answer(job: StoredJob) -> Result<Json<CallView>, ApiError> {

@@ -110,7 +110,7 @@ async fn enqueue_all(
 }
 
 /// Refuses what is more than the tenant may bring in now (Q12).
-pub(super) async fn check_quota(state: &AppState, principal: &Principal, jobs: &[NewJob]) -> Result<(), ApiError> {
+pub(crate) async fn check_quota(state: &AppState, principal: &Principal, jobs: &[NewJob]) -> Result<(), ApiError> {
     let payload_bytes = jobs.iter().map(|job| job.payload.len()).sum();
     match state.store.admit(principal.tenant, Wanted { jobs: jobs.len(), payload_bytes }).await? {
         Admission::Admitted => Ok(()),

@@ -1,7 +1,7 @@
 //! Everything under `/api/v1`, one file per noun.
 
 pub(crate) mod artifacts;
-mod calls;
+pub(crate) mod calls;
 pub(crate) mod dead_letters;
 pub(crate) mod deliveries;
 mod events;

@@ -112,7 +112,7 @@ fn spec(name: &Name, request: PoolRequest) -> Result<PoolSpec, ApiError> {
                 .ok_or_else(|| ApiError::invalid_field(field("stay"), "must be as_needed, preloaded or pinned"))?,
         })
     };
-    let queue = request.queue.as_deref().map(Name::new).transpose();
+    let queue = request.queue.as_deref().map(Name::of_queue).transpose();
     let handler = request.handler.unwrap_or_default();
     let spec = PoolSpec {
         slots: request.slots,

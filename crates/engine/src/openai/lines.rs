@@ -1,0 +1,229 @@
+//! The lines of a batch: read from its input, and written to its output and error files.
+
+use std::collections::HashSet;
+
+use domain::limits::{BATCH_FAULTS, BATCH_LINES, PAYLOAD_BYTES};
+use domain::{JobState, Label};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use store::openai::steps::LineResult;
+use store::openai::{BatchStatus, LineFault};
+
+use super::{Models, refusal};
+
+#[derive(Debug)]
+pub(crate) struct Line<'t> {
+    pub(crate) custom_id: String,
+    pub(crate) model: String,
+    pub(crate) body: &'t RawValue,
+}
+
+#[derive(Deserialize)]
+struct Request<'t> {
+    custom_id: String,
+    method: String,
+    url: String,
+    #[serde(borrow)]
+    body: &'t RawValue,
+}
+
+/// All lines, or what is wrong with them. Without `models` it is not asked whether they are to be had.
+pub(crate) fn read<'t>(
+    input: &'t [u8],
+    endpoint: &str,
+    models: Option<&Models>,
+) -> Result<Vec<Line<'t>>, Vec<LineFault>> {
+    let fault = |code: &str, message: String, line: Option<i64>| LineFault { code: code.into(), message, line };
+    let Ok(text) = std::str::from_utf8(input) else {
+        return Err(vec![fault("invalid_encoding", "the file is not UTF-8".into(), None)]);
+    };
+    let (mut lines, mut faults, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
+    for (number, text) in text.lines().enumerate().filter(|(_, text)| !text.trim().is_empty()) {
+        let at = Some(number as i64 + 1);
+        if lines.len() >= BATCH_LINES {
+            return Err(vec![fault("too_many_requests", format!("a batch may have at most {BATCH_LINES} lines"), at)]);
+        }
+        match line(text, endpoint, models) {
+            Ok(line) if !seen.insert(line.custom_id.clone()) => {
+                let message = format!("the custom_id {} is there twice", line.custom_id);
+                faults.push(fault("duplicate_custom_id", message, at));
+            }
+            Ok(line) => lines.push(line),
+            Err((code, message)) => faults.push(fault(code, message, at)),
+        }
+        if faults.len() >= BATCH_FAULTS {
+            break;
+        }
+    }
+    if lines.is_empty() && faults.is_empty() {
+        faults.push(fault("empty_file", "the file has no lines".into(), None));
+    }
+    if faults.is_empty() { Ok(lines) } else { Err(faults) }
+}
+
+fn line<'t>(text: &'t str, endpoint: &str, models: Option<&Models>) -> Result<Line<'t>, (&'static str, String)> {
+    let request: Request<'t> = serde_json::from_str(text)
+        .map_err(|error| ("invalid_json_line", format!("the line cannot be read: {error}")))?;
+    let Request { custom_id, method, url, body } = request;
+    Label::new(&custom_id).map_err(|error| ("invalid_custom_id", format!("the custom_id {error}")))?;
+    if method != "POST" {
+        return Err(("invalid_method", format!("the method must be POST, not {method}")));
+    }
+    if url != endpoint {
+        return Err(("invalid_url", format!("the url must be the batch's endpoint {endpoint}, not {url}")));
+    }
+    if body.get().len() > PAYLOAD_BYTES {
+        return Err(("body_too_large", format!("the body may have at most {PAYLOAD_BYTES} bytes")));
+    }
+    // Read whole, so that what nests too deep for a database is refused here.
+    let read: Value = serde_json::from_str(body.get())
+        .map_err(|error| ("invalid_body", format!("the body cannot be read: {error}")))?;
+    let Some(model) = read.get("model").and_then(Value::as_str) else {
+        return Err(("missing_model", "the body must name its model".into()));
+    };
+    if read.get("stream").and_then(Value::as_bool) == Some(true) {
+        return Err(("invalid_body", "a batch does not stream".into()));
+    }
+    if models.is_some_and(|models| !models.contains_key(model)) {
+        return Err(("model_not_found", format!("no pool has the model {model}")));
+    }
+    Ok(Line { custom_id, model: model.to_owned(), body })
+}
+
+#[derive(Serialize)]
+struct Written<'a> {
+    id: String,
+    custom_id: &'a str,
+    response: Option<Response<'a>>,
+    error: Option<Fault<'a>>,
+}
+
+#[derive(Serialize)]
+struct Response<'a> {
+    status_code: u16,
+    request_id: String,
+    body: &'a RawValue,
+}
+
+#[derive(Serialize)]
+struct Fault<'a> {
+    code: &'a str,
+    message: &'a str,
+}
+
+/// What is told of lines that never ran, by how their batch ended.
+fn not_run(end: BatchStatus) -> Fault<'static> {
+    match end {
+        BatchStatus::Expired => {
+            Fault { code: "batch_expired", message: "the request was not done before the completion window was over" }
+        }
+        BatchStatus::Cancelled => Fault { code: "batch_cancelled", message: "the batch was cancelled" },
+        _ => Fault { code: "request_cancelled", message: "the request was cancelled" },
+    }
+}
+
+/// How a line ended, as one line of the output file or, if it did not succeed, of the error file.
+pub(crate) fn write(ended: &LineResult, end: BatchStatus) -> String {
+    let id = ended.job.uuid().simple();
+    let answered = match (ended.state, &ended.error) {
+        (JobState::Succeeded, _) => {
+            let body = ended.result.clone().and_then(|result| RawValue::from_string(result).ok());
+            Some((200, body.unwrap_or_else(null)))
+        }
+        (_, Some(error)) => refusal(error),
+        (_, None) => None,
+    };
+    let response = answered.as_ref().map(|(status_code, body)| Response {
+        status_code: *status_code,
+        request_id: format!("req_{id}"),
+        body,
+    });
+    let error = match (&response, &ended.error) {
+        (Some(_), _) => None,
+        (None, Some(error)) => Some(Fault { code: &error.code, message: &error.message }),
+        (None, None) => Some(not_run(end)),
+    };
+    text(&Written { id: format!("batch_req_{id}"), custom_id: &ended.custom_id, response, error })
+}
+
+/// The same for a line that has no job.
+pub(crate) fn write_unmade(batch: &str, line: &Line<'_>, end: BatchStatus) -> String {
+    let id = format!("batch_req_{}_{}", batch.trim_start_matches("batch_"), line.custom_id);
+    text(&Written { id, custom_id: &line.custom_id, response: None, error: Some(not_run(end)) })
+}
+
+fn null() -> Box<RawValue> {
+    RawValue::from_string("null".into()).expect("null is JSON")
+}
+
+fn text(written: &Written<'_>) -> String {
+    let mut line = serde_json::to_string(written).expect("plain data has a JSON form");
+    line.push('\n');
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::{JobError, JobId, Name, Time};
+    use serde_json::json;
+
+    use super::super::Model;
+    use super::*;
+
+    #[test]
+    fn r8_a_batch_is_taken_whole_or_each_fault_is_named() {
+        let good =
+            r#"{"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"model": "m", "input": "x"}}"#;
+        let name = Name::stored("q");
+        let model = Model { pool: name.clone(), queue: name, created_at: Time::from_micros(0) };
+        let models = Models::from([("m".to_owned(), model)]);
+        let check = |text: &str| {
+            let read = read(text.as_bytes(), "/v1/embeddings", Some(&models));
+            read.map(|lines| lines.into_iter().map(|line| line.custom_id).collect::<Vec<_>>())
+        };
+        let two = check(&format!("{good}\n\n{}\r\n", good.replace("\"a\"", "\"b\""))).expect("two lines");
+        assert_eq!(two, ["a", "b"]);
+        let deep = format!("\"input\": {}{}, \"x\"", "[".repeat(200), "]".repeat(200));
+        for (text, code) in [
+            ("".to_owned(), "empty_file"),
+            ("{".to_owned(), "invalid_json_line"),
+            (format!("{good}\n{good}"), "duplicate_custom_id"),
+            (good.replace("\"a\"", "\"\\u0000\""), "invalid_custom_id"),
+            (good.replace("POST", "GET"), "invalid_method"),
+            (good.replace("embeddings", "completions"), "invalid_url"),
+            (good.replace("\"m\"", "\"other\""), "model_not_found"),
+            (good.replace("\"model\": \"m\", ", ""), "missing_model"),
+            (good.replace("\"input\"", "\"stream\": true, \"input\""), "invalid_body"),
+            (good.replace("\"input\"", &deep), "invalid_body"),
+        ] {
+            let faults = check(&text).expect_err("is refused");
+            assert_eq!(faults[0].code, code, "{text}");
+        }
+    }
+
+    #[test]
+    fn r8_a_line_tells_the_answer_or_the_error() {
+        let check = |state, result: Option<&str>, error: Option<&str>, expected: Value| {
+            let error = error.map(|message| JobError { code: "c".into(), message: message.into(), retryable: false });
+            let job = JobId::new(uuid::Uuid::nil());
+            let ended = LineResult { job, custom_id: "a".into(), state, result: result.map(Into::into), error };
+            let mut line: Value = serde_json::from_str(&write(&ended, BatchStatus::Expired)).expect("JSON");
+            let line = line.as_object_mut().expect("an object");
+            assert_eq!((line.remove("custom_id"), line.remove("id").is_some()), (Some(json!("a")), true));
+            if let Some(response) = line["response"].as_object_mut() {
+                assert!(response.remove("request_id").is_some());
+            }
+            assert_eq!(json!(line), expected);
+        };
+        let said = json!({"response": {"status_code": 200, "body": {"x": 1}}, "error": null});
+        check(JobState::Succeeded, Some(r#"{"x": 1}"#), None, said);
+        let refused = json!({"response": {"status_code": 400, "body": {"error": {}}}, "error": null});
+        check(JobState::Failed, None, Some(r#"it answered 400: {"error": {}}"#), refused);
+        let lost = json!({"response": null, "error": {"code": "c", "message": "no route"}});
+        check(JobState::Failed, None, Some("no route"), lost);
+        let message = "the request was not done before the completion window was over";
+        let late = json!({"response": null, "error": {"code": "batch_expired", "message": message}});
+        check(JobState::Canceled, None, None, late);
+    }
+}

@@ -1,0 +1,221 @@
+//! Moves batches on: reads their input, makes their jobs, and writes their files once all have ended (R8).
+//!
+//! Every step looks in the database where the batch stands, so any node may take it, and a restart loses nothing.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use domain::limits::{
+    BATCH_CANCELS_AT_ONCE, BATCH_JOBS_AT_ONCE, BATCH_RESULTS_AT_ONCE, DEFAULT_MAX_ATTEMPTS, PAGE_ITEMS,
+};
+use domain::{JobState, Label, Name, Origin};
+use futures_util::future::try_join_all;
+use futures_util::{Stream, StreamExt, TryStreamExt, stream};
+use store::artifacts::Blobs;
+use store::hints::Topic;
+use store::jobs::enqueue::{Extras, NewJob};
+use store::openai::files::NewFile;
+use store::openai::steps::Written;
+use store::openai::{Batch, BatchStatus, LineFault};
+use store::tenants::quota::{Admission, Wanted};
+use store::{Store, StoreError};
+
+use crate::openai::lines::{self, Line};
+use crate::openai::{ENDPOINTS, Models, models};
+use crate::task::{Done, Task};
+
+pub(crate) struct RunBatches {
+    pub(crate) blobs: Blobs,
+}
+
+/// What a look at one batch came to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Moved {
+    Ended,
+    /// There is more to do at once.
+    On,
+    Waits,
+}
+
+impl Task for RunBatches {
+    const NAME: &'static str = "run_batches";
+    const EVERY: Duration = Duration::from_secs(1);
+    const WAKE: Option<Topic> = Some(Topic::Batches);
+
+    async fn run(&self, store: &Store) -> Result<Done, StoreError> {
+        let (mut ended, mut again) = (0, false);
+        let mut after = String::new();
+        loop {
+            let open = store.open_batches(&after, PAGE_ITEMS).await?;
+            for batch in &open {
+                // One that cannot be moved on holds up no other.
+                match self.step(store, batch).await {
+                    Ok(moved) => {
+                        ended += usize::from(moved == Moved::Ended);
+                        again |= moved == Moved::On;
+                    }
+                    Err(error) => tracing::warn!(batch = batch.id, %error, "a batch could not be moved on"),
+                }
+            }
+            match open.last() {
+                Some(last) if open.len() == PAGE_ITEMS => after.clone_from(&last.id),
+                _ => break,
+            }
+        }
+        metrics::counter!("windlass_batches_ended_total").increment(ended as u64);
+        let work = (ended > 0).then(|| format!("{ended} batches ended"));
+        Ok(Done { work, again_in: again.then_some(Duration::from_millis(10)) })
+    }
+}
+
+impl RunBatches {
+    async fn step(&self, store: &Store, batch: &Batch) -> Result<Moved, StoreError> {
+        let expired = store.clock().now() >= batch.expires_at;
+        match batch.status {
+            BatchStatus::Validating if !expired => self.validate(store, batch).await,
+            BatchStatus::InProgress if !expired => self.go_on(store, batch).await,
+            BatchStatus::Finalizing => self.end(store, batch, BatchStatus::Completed).await,
+            BatchStatus::Cancelling => self.call_off(store, batch, BatchStatus::Cancelled).await,
+            _ => self.call_off(store, batch, BatchStatus::Expired).await,
+        }
+    }
+
+    async fn input(&self, store: &Store, batch: &Batch) -> Result<Option<Vec<u8>>, StoreError> {
+        let Some((_, content)) = store.file_content(&self.blobs, batch.tenant, &batch.input_file).await? else {
+            return Ok(None);
+        };
+        let add = |mut all: Vec<u8>, piece: Bytes| async move {
+            all.extend_from_slice(&piece);
+            Ok(all)
+        };
+        content.try_fold(Vec::new(), add).await.map(Some)
+    }
+
+    async fn validate(&self, store: &Store, batch: &Batch) -> Result<Moved, StoreError> {
+        let verdict = match self.input(store, batch).await? {
+            Some(input) => {
+                let models = models(store, batch.tenant).await?;
+                lines::read(&input, &batch.endpoint, Some(&models)).map(|lines| lines.len() as i64)
+            }
+            None => {
+                let message = format!("there is no file {}", batch.input_file);
+                Err(vec![LineFault { code: "file_not_found".into(), message, line: None }])
+            }
+        };
+        let moved = if verdict.is_ok() { Moved::On } else { Moved::Ended };
+        store.validated_batch(batch, verdict).await?;
+        Ok(moved)
+    }
+
+    async fn go_on(&self, store: &Store, batch: &Batch) -> Result<Moved, StoreError> {
+        if batch.made < batch.total {
+            return self.make_jobs(store, batch).await;
+        }
+        if !store.live_batch_jobs(batch, 1).await?.is_empty() {
+            return Ok(Moved::Waits);
+        }
+        Ok(if store.finalize_batch(batch).await? { Moved::On } else { Moved::Waits })
+    }
+
+    async fn make_jobs(&self, store: &Store, batch: &Batch) -> Result<Moved, StoreError> {
+        let input = self.input(store, batch).await?.unwrap_or_default();
+        let models = models(store, batch.tenant).await?;
+        let lines = lines::read(&input, &batch.endpoint, None).unwrap_or_default();
+        let mut from = batch.made as usize;
+        while from < lines.len() {
+            let to = lines.len().min(from + BATCH_JOBS_AT_ONCE);
+            let jobs: Option<Vec<NewJob>> = lines[from..to].iter().map(|line| job(batch, line, &models)).collect();
+            // A model whose pool went away since the batch was looked through is waited for.
+            let Some(jobs) = jobs else { return Ok(Moved::Waits) };
+            let wanted = Wanted { jobs: jobs.len(), payload_bytes: jobs.iter().map(|job| job.payload.len()).sum() };
+            // What is more than the tenant may bring in now is made later, and another node may be making them too.
+            let admitted = matches!(store.admit(batch.tenant, wanted).await?, Admission::Admitted);
+            if !admitted || !store.make_batch_jobs(batch, from as i64, jobs).await? {
+                return Ok(Moved::Waits);
+            }
+            from = to;
+        }
+        Ok(Moved::Waits)
+    }
+
+    /// Cancels what has not ended, and ends the batch when all has.
+    async fn call_off(&self, store: &Store, batch: &Batch, end: BatchStatus) -> Result<Moved, StoreError> {
+        let live = store.live_batch_jobs(batch, PAGE_ITEMS).await?;
+        for some in live.chunks(BATCH_CANCELS_AT_ONCE) {
+            let why = || format!("batch {}", end.as_str());
+            try_join_all(some.iter().map(|job| store.cancel(batch.tenant, *job, why()))).await?;
+        }
+        if live.is_empty() { self.end(store, batch, end).await } else { Ok(Moved::On) }
+    }
+
+    async fn end(&self, store: &Store, batch: &Batch, end: BatchStatus) -> Result<Moved, StoreError> {
+        let output = results(store, batch, end, |state| state == JobState::Succeeded);
+        let output = self.written(store, batch, "output", output).await?;
+        let unmade = Bytes::from(self.unmade(store, batch, end).await?);
+        let errors = results(store, batch, end, |state| state != JobState::Succeeded);
+        let errors = errors.chain(stream::iter([Ok(unmade)]));
+        let errors = self.written(store, batch, "error", errors).await?;
+        let ended = store.end_batch(&self.blobs, batch, end, output, errors).await?;
+        Ok(if ended { Moved::Ended } else { Moved::Waits })
+    }
+
+    /// What is told of lines whose jobs were never made.
+    async fn unmade(&self, store: &Store, batch: &Batch, end: BatchStatus) -> Result<String, StoreError> {
+        if batch.made >= batch.total {
+            return Ok(String::new());
+        }
+        let input = self.input(store, batch).await?.unwrap_or_default();
+        let lines = lines::read(&input, &batch.endpoint, None).unwrap_or_default();
+        let unmade = lines.iter().skip(batch.made as usize);
+        Ok(unmade.map(|line| lines::write_unmade(&batch.id, line, end)).collect())
+    }
+
+    async fn written(
+        &self,
+        store: &Store,
+        batch: &Batch,
+        what: &str,
+        lines: impl Stream<Item = Result<Bytes, StoreError>> + Send,
+    ) -> Result<Option<Written>, StoreError> {
+        let new = NewFile {
+            filename: format!("{}_{what}.jsonl", batch.id),
+            purpose: "batch_output".into(),
+            principal: batch.principal.clone(),
+            kept_s: batch.files_kept_s,
+        };
+        store.write_batch_file(&self.blobs, batch.tenant, new, lines).await
+    }
+}
+
+fn job(batch: &Batch, line: &Line<'_>, models: &Models) -> Option<NewJob> {
+    let kind = ENDPOINTS.iter().find(|(path, _)| *path == batch.endpoint).map_or("openai", |(_, kind)| *kind);
+    let origin = Origin::Batch { batch: batch.id.clone(), custom_id: line.custom_id.clone() };
+    let extras = Extras { run: Some(Label::stored(&batch.id)), triggered_by: origin.stored(), ..Extras::default() };
+    Some(NewJob {
+        queue: models.get(&line.model)?.queue.clone(),
+        kind: Name::stored(kind),
+        payload: line.body.get().into(),
+        affinity: Some(Label::stored(&line.model)),
+        priority: 0,
+        run_at: None,
+        max_attempts: DEFAULT_MAX_ATTEMPTS,
+        principal: batch.principal.as_str().into(),
+        extras: Some(Box::new(extras)),
+    })
+}
+
+/// The lines of a file, a page of results at a time.
+fn results<'a>(
+    store: &'a Store,
+    batch: &'a Batch,
+    end: BatchStatus,
+    wanted: fn(JobState) -> bool,
+) -> impl Stream<Item = Result<Bytes, StoreError>> + Send + 'a {
+    stream::try_unfold(None, move |after| async move {
+        let page = store.batch_results(batch, after, BATCH_RESULTS_AT_ONCE).await?;
+        let Some(last) = page.last().map(|ended| ended.job) else { return Ok(None) };
+        let lines: String =
+            page.iter().filter(|ended| wanted(ended.state)).map(|ended| lines::write(ended, end)).collect();
+        Ok(Some((Bytes::from(lines), Some(last))))
+    })
+}

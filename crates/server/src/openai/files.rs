@@ -1,0 +1,200 @@
+//! Files: the inputs and outputs of batches.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::StatusCode;
+use axum::http::header::{CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use domain::limits::{FILE_BYTES, FILE_KEPT_S, LABEL_BYTES};
+use futures_util::stream;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use store::openai::File;
+use store::openai::files::{FileDeleted, FileFilter, FilePut, NewFile};
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::multipart::{self, Part};
+use super::{Refused, after, is_id, only_of, page};
+use crate::auth::Principal;
+use crate::error::ApiError;
+use crate::extract::Params;
+use crate::state::AppState;
+use crate::validate::query::limit;
+
+/// What that API knows files to be for. Only `batch` leads to anything here.
+const PURPOSES: [&str; 6] = ["batch", "assistants", "fine-tune", "vision", "user_data", "evals"];
+/// What surrounds a file in its form.
+const FORM_BYTES: usize = 64 << 10;
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(list_files, upload)).routes(routes!(file, delete)).routes(routes!(content))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct FilesQuery {
+    /// Only of this purpose.
+    purpose: Option<String>,
+    #[param(value_type = Option<u32>)]
+    limit: Option<String>,
+    /// The last id of the page before.
+    after: Option<String>,
+    /// `desc`, newest first.
+    order: Option<String>,
+}
+
+/// Uploads a file: the fields `purpose` and `file` of a form.
+#[utoipa::path(post, path = "/files", tag = "openai", request_body(content = Object, content_type = "multipart/form-data"),
+    responses((status = 200, body = Object)))]
+async fn upload(State(state): State<AppState>, principal: Principal, request: Request) -> Result<Json<Value>, Refused> {
+    let (parts, body) = request.into_parts();
+    let Some(boundary) = multipart::boundary(&parts.headers) else {
+        return Err(Refused::invalid("invalid_form", "send the file as multipart/form-data", "file"));
+    };
+    let body = read(body).await?;
+    let Some(form) = multipart::parts(&body, &boundary) else {
+        return Err(Refused::invalid("invalid_form", "the form cannot be read", "file"));
+    };
+    let (new, content) = named(&form, &principal)?;
+    let content = stream::iter([Ok::<Bytes, std::convert::Infallible>(content)]);
+    match state.store.put_file(&state.blobs, principal.tenant, new, content).await? {
+        FilePut::Stored(file) => Ok(Json(view(&file))),
+        FilePut::TooLarge => Err(ApiError::body_too_large(FILE_BYTES).into()),
+        FilePut::Interrupted => Err(ApiError::body_broken_off().into()),
+    }
+}
+
+async fn read(body: Body) -> Result<Bytes, Refused> {
+    match Limited::new(body, FILE_BYTES as usize + FORM_BYTES).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::body_too_large(FILE_BYTES).into()),
+        Err(_) => Err(ApiError::body_broken_off().into()),
+    }
+}
+
+fn named(form: &[Part], principal: &Principal) -> Result<(NewFile, Bytes), Refused> {
+    let part = |name: &str| form.iter().find(|part| part.name == name);
+    let text = |name: &str| part(name).and_then(|part| std::str::from_utf8(&part.content).ok());
+    let Some(file) = part("file") else {
+        return Err(Refused::invalid("missing_field", "the field file is missing", "file"));
+    };
+    let Some(purpose) = text("purpose").filter(|purpose| PURPOSES.contains(purpose)) else {
+        let message = format!("the field purpose must be one of {}", PURPOSES.join(", "));
+        return Err(Refused::invalid("invalid_purpose", &message, "purpose"));
+    };
+    let filename = file.filename.as_deref().filter(|name| !name.is_empty()).unwrap_or("upload");
+    if filename.len() > LABEL_BYTES || filename.chars().any(char::is_control) {
+        return Err(Refused::invalid("invalid_filename", "the file's name is too long or cannot be shown", "file"));
+    }
+    let seconds = text("expires_after[seconds]").map(str::parse::<i64>);
+    let kept_s = match (text("expires_after[anchor]"), seconds) {
+        (None, None) => None,
+        (Some("created_at"), Some(Ok(seconds))) if FILE_KEPT_S.contains(&seconds) => Some(seconds),
+        _ => return Err(invalid_expiry("expires_after")),
+    };
+    let (filename, purpose) = (filename.to_owned(), purpose.to_owned());
+    Ok((NewFile { filename, purpose, principal: principal.name.to_string(), kept_s }, file.content.clone()))
+}
+
+pub(super) fn invalid_expiry(field: &str) -> Refused {
+    let (least, most) = (FILE_KEPT_S.start(), FILE_KEPT_S.end());
+    let message = format!("{field} must have the anchor created_at and from {least} to {most} seconds");
+    Refused::invalid("invalid_expiry", &message, field)
+}
+
+/// Lists files, newest first.
+#[utoipa::path(get, path = "/files", tag = "openai", params(FilesQuery), responses((status = 200, body = Object)))]
+async fn list_files(
+    State(state): State<AppState>,
+    principal: Principal,
+    Params(query): Params<FilesQuery>,
+) -> Result<Json<Value>, Refused> {
+    if query.order.as_deref().is_some_and(|order| order != "desc") {
+        return Err(Refused::invalid("invalid_query", "files are listed newest first", "order"));
+    }
+    if query.purpose.as_deref().is_some_and(|purpose| !PURPOSES.contains(&purpose) && purpose != "batch_output") {
+        return Err(Refused::invalid("invalid_query", "no file has this purpose", "purpose"));
+    }
+    let limit = limit(query.limit.as_deref())?;
+    let filter =
+        FileFilter { purpose: query.purpose, principal: only_of(&principal), after: after(query.after, "file-")? };
+    let files = state.store.list_files(principal.tenant, filter, limit + 1).await?;
+    Ok(Json(page(files.iter().map(view).collect(), limit)))
+}
+
+/// One file, without its content.
+#[utoipa::path(get, path = "/files/{file}", tag = "openai", params(("file" = String, Path)),
+    responses((status = 200, body = Object)))]
+async fn file(
+    State(state): State<AppState>,
+    principal: Principal,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Refused> {
+    Ok(Json(view(&find(&state, &principal, &id).await?)))
+}
+
+/// What is in a file, as a download.
+#[utoipa::path(get, path = "/files/{file}/content", tag = "openai", params(("file" = String, Path)),
+    responses((status = 200, content_type = "application/octet-stream", body = String)))]
+async fn content(
+    State(state): State<AppState>,
+    principal: Principal,
+    Path(id): Path<String>,
+) -> Result<Response, Refused> {
+    find(&state, &principal, &id).await?;
+    let found = state.store.file_content(&state.blobs, principal.tenant, &id).await?;
+    let (file, content) = found.ok_or_else(|| missing(&id))?;
+    let headers = [
+        (CONTENT_TYPE, "application/octet-stream".to_owned()),
+        (CONTENT_LENGTH, file.bytes.to_string()),
+        (CONTENT_DISPOSITION, "attachment".to_owned()),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
+    ];
+    Ok((headers, Body::from_stream(content)).into_response())
+}
+
+/// Deletes a file.
+#[utoipa::path(delete, path = "/files/{file}", tag = "openai", params(("file" = String, Path)),
+    responses((status = 200, body = Object)))]
+async fn delete(
+    State(state): State<AppState>,
+    principal: Principal,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Refused> {
+    find(&state, &principal, &id).await?;
+    match state.store.delete_file(principal.tenant, &id).await? {
+        FileDeleted::Deleted => Ok(Json(json!({"id": id, "object": "file", "deleted": true}))),
+        FileDeleted::InUse => {
+            let message = "a batch is still to read the file; cancel the batch or wait until it runs";
+            Err(Refused::new(StatusCode::CONFLICT, "file_in_use", message, Some("id")))
+        }
+        FileDeleted::NotFound => Err(missing(&id)),
+    }
+}
+
+fn missing(id: &str) -> Refused {
+    Refused::not_found(&format!("No such File object: {id}"), "id")
+}
+
+pub(super) async fn find(state: &AppState, principal: &Principal, id: &str) -> Result<File, Refused> {
+    if !is_id(id, "file-") {
+        return Err(missing(id));
+    }
+    let file = state.store.file(principal.tenant, id).await?;
+    let only = only_of(principal);
+    file.filter(|file| only.as_ref().is_none_or(|name| *name == file.principal)).ok_or_else(|| missing(id))
+}
+
+fn view(file: &File) -> Value {
+    json!({
+        "id": file.id, "object": "file", "bytes": file.bytes, "created_at": file.created_at.millis() / 1_000,
+        "expires_at": file.expires_at.map(|at| at.millis() / 1_000), "filename": file.filename,
+        "purpose": file.purpose, "status": "processed", "status_details": null,
+    })
+}

@@ -1,0 +1,299 @@
+//! The OpenAI-compatible face over HTTP (R8). The test itself is the model: it claims what the face makes and answers.
+
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::http::Request;
+use engine::{Engine, EngineOptions};
+use serde_json::{Value, json};
+use store::artifacts::Blobs;
+use testkit::on_both;
+
+use crate::api::{Api, request};
+
+async fn with_model(api: &Api) -> String {
+    let runtime = json!({"image": "nothing:1.0.0"});
+    assert_eq!(api.put("/api/v1/runtimes/m", runtime).await.status, 200);
+    let pool = json!({"slots": 1, "members": [{"affinity": "m", "runtime": "m"}]});
+    assert_eq!(api.put("/api/v1/pools/gpu", pool).await.status, 200);
+    api.worker("gpu").await
+}
+
+/// A form with a file in it, as a browser or a client sends one.
+pub(crate) fn form(content: &str) -> Request<Body> {
+    let body = format!(
+        "--b\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n--b\r\nContent-Disposition: form-data; \
+         name=\"file\"; filename=\"in.jsonl\"\r\n\r\n{content}\r\n--b--\r\n"
+    );
+    let upload = request("POST", "/openai/v1/files").header("content-type", "multipart/form-data; boundary=b");
+    upload.body(Body::from(body)).unwrap()
+}
+
+async fn upload(api: &Api, content: &str) -> Value {
+    let answer = api.ask(form(content)).await;
+    assert_eq!(answer.status, 200, "{:?}", answer.body);
+    answer.json()
+}
+
+fn line(number: usize) -> String {
+    let body = json!({"model": "m", "input": number});
+    json!({"custom_id": format!("line-{number}"), "method": "POST", "url": "/v1/embeddings", "body": body}).to_string()
+}
+
+async fn batch(api: &Api, content: &str) -> String {
+    let file = upload(api, content).await;
+    let request = json!({"input_file_id": file["id"], "endpoint": "/v1/embeddings", "completion_window": "24h",
+                         "metadata": {"who": "me"}});
+    let made = api.post("/openai/v1/batches", request).await;
+    assert_eq!((made.status.as_u16(), &made.json()["status"]), (200, &json!("validating")));
+    made.json()["id"].as_str().unwrap().to_owned()
+}
+
+async fn until(api: &Api, id: &str, status: &str) -> Value {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let batch = api.get(&format!("/openai/v1/batches/{id}")).await.json();
+        if batch["status"] == status {
+            return batch;
+        }
+        assert!(Instant::now() < deadline, "{batch}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Answers up to so many requests: each with its input, every tenth with a refusal. How many there were.
+async fn answer(api: &Api, worker: &str, max: usize) -> usize {
+    let claim = json!({"max": max, "wait_s": 5});
+    let claimed = api.post(&format!("/api/v1/workers/{worker}/claim"), claim).await.json();
+    let jobs = claimed["jobs"].as_array().unwrap().clone();
+    let outcomes: Vec<Value> = jobs
+        .iter()
+        .map(|job| {
+            let input = job["payload"]["input"].as_i64().unwrap();
+            match input % 10 {
+                9 => json!({"job_id": job["id"], "epoch": job["epoch"], "outcome": "fail",
+                            "error": {"code": "handler_refused", "message": "no", "retryable": false}}),
+                _ => json!({"job_id": job["id"], "epoch": job["epoch"], "outcome": "finish",
+                            "result": {"object": "list", "data": [{"embedding": [input]}]}}),
+            }
+        })
+        .collect();
+    if !outcomes.is_empty() {
+        let settled = api.post(&format!("/api/v1/workers/{worker}/settle"), json!({"outcomes": outcomes})).await;
+        assert_eq!(settled.status, 200, "{:?}", settled.body);
+    }
+    jobs.len()
+}
+
+async fn content(api: &Api, file: &Value) -> Vec<Value> {
+    let answer = api.get(&format!("/openai/v1/files/{}/content", file.as_str().unwrap())).await;
+    assert_eq!(answer.header("content-type"), "application/octet-stream");
+    let text = String::from_utf8(answer.body.to_vec()).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[tokio::test]
+async fn r8_a_batch_runs_each_line_once_and_keeps_answers_and_errors() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let worker = with_model(&api).await;
+        // Two nodes move the batch on: each line has one job all the same.
+        let blobs = Blobs::folder(api.blobs.path()).unwrap();
+        let options = EngineOptions { blobs: Some(blobs), ..EngineOptions::default() };
+        let other = Engine::start(api.db.store.clone(), options).await.unwrap();
+        let retention = json!({"retention_s": 60});
+        assert_eq!(api.put("/api/v1/queues/gpu", retention).await.status, 200);
+        let lines: Vec<String> = (0..1_200).map(line).collect();
+        let id = batch(&api, &lines.join("\n")).await;
+        let mut done = 0;
+        while done < 700 {
+            done += answer(&api, &worker, 350).await;
+        }
+        let going = until(&api, &id, "in_progress").await;
+        assert_eq!(going["request_counts"]["total"], 1_200);
+        assert_eq!(
+            going["request_counts"]["completed"].as_i64().unwrap()
+                + going["request_counts"]["failed"].as_i64().unwrap(),
+            700
+        );
+        // What the files are to be written from outlives the queue's retention.
+        api.db.pass_ms(600_000).await;
+        assert_eq!(api.db.store.prune(86_400).await.unwrap().jobs, 0);
+        let worker = api.worker("gpu").await;
+        while done < 1_200 {
+            done += answer(&api, &worker, 500).await;
+        }
+        let ended = until(&api, &id, "completed").await;
+        assert_eq!(ended["request_counts"], json!({"total": 1_200, "completed": 1_080, "failed": 120}));
+        assert_eq!((&ended["metadata"]["who"], &ended["errors"]), (&json!("me"), &Value::Null));
+        assert!(ended["completed_at"].is_i64() && ended["cancelled_at"].is_null());
+        let output = content(&api, &ended["output_file_id"]).await;
+        assert_eq!(output.len(), 1_080);
+        for line in &output {
+            let number = &line["response"]["body"]["data"][0]["embedding"][0];
+            assert_eq!(line["custom_id"], format!("line-{number}"));
+            assert_eq!((&line["response"]["status_code"], &line["error"]), (&json!(200), &Value::Null));
+        }
+        let errors = content(&api, &ended["error_file_id"]).await;
+        assert_eq!((errors.len(), &errors[0]["error"]["code"]), (120, &json!("handler_refused")));
+        let listed = api.get("/openai/v1/batches?limit=1").await.json();
+        assert_eq!((&listed["data"][0]["id"], &listed["has_more"]), (&json!(id), &json!(false)));
+        let files = api.get("/openai/v1/files?limit=1&purpose=batch_output").await.json();
+        assert_eq!((files["data"].as_array().unwrap().len(), &files["has_more"]), (1, &json!(true)));
+        let rest = format!("/openai/v1/files?purpose=batch_output&after={}", files["last_id"].as_str().unwrap());
+        assert_eq!(api.get(&rest).await.json()["data"].as_array().unwrap().len(), 1);
+        // The error file tells of the failures; they are no dead letters beside it.
+        assert_eq!(api.get("/api/v1/dead-letters/count").await.json()["count"], 0);
+        assert_eq!(api.db.store.verify().await.unwrap().findings, []);
+        other.stop().await;
+        let pruned = api.db.store.prune(86_400).await.unwrap().jobs;
+        assert!(pruned > 0, "now that the files are written");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn r8_a_batch_is_refused_called_off_and_expires() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let worker = with_model(&api).await;
+        let id = batch(&api, &format!("{}\n{{\n{}", line(1), line(1))).await;
+        let refused = until(&api, &id, "failed").await;
+        assert_eq!(refused["errors"]["data"][0]["code"], "invalid_json_line");
+        assert_eq!(refused["errors"]["data"][0]["line"], 2);
+        assert_eq!(refused["errors"]["data"][1]["code"], "duplicate_custom_id");
+
+        let lines: Vec<String> = (0..20).map(line).collect();
+        let id = batch(&api, &lines.join("\n")).await;
+        assert_eq!(answer(&api, &worker, 5).await, 5);
+        let canceled = api.call("POST", &format!("/openai/v1/batches/{id}/cancel")).await.json();
+        assert_eq!(canceled["status"], "cancelling");
+        let ended = until(&api, &id, "cancelled").await;
+        assert_eq!(ended["request_counts"]["completed"], 5);
+        assert_eq!(content(&api, &ended["output_file_id"]).await.len(), 5, "what is done is kept");
+        let errors = content(&api, &ended["error_file_id"]).await;
+        assert_eq!((errors.len(), &errors[0]["error"]["code"]), (15, &json!("batch_cancelled")));
+        let again = api.call("POST", &format!("/openai/v1/batches/{id}/cancel")).await;
+        assert_eq!((again.status.as_u16(), &again.json()["status"]), (200, &json!("cancelled")));
+
+        let id = batch(&api, &lines.join("\n")).await;
+        until(&api, &id, "in_progress").await;
+        api.db.pass_ms(25 * 3_600 * 1_000).await;
+        let expired = until(&api, &id, "expired").await;
+        assert!(expired["expired_at"].is_i64());
+        let errors = content(&api, &expired["error_file_id"]).await;
+        assert_eq!((errors.len(), &errors[0]["error"]["code"]), (20, &json!("batch_expired")));
+        let late = api.call("POST", &format!("/openai/v1/batches/{id}/cancel")).await;
+        assert_eq!((late.status.as_u16(), &late.json()["error"]["code"]), (400, &json!("invalid_status")));
+        assert_eq!(api.db.store.verify().await.unwrap().findings, []);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r8_a_chat_is_a_call_and_faults_have_that_apis_shape() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let worker = with_model(&api).await;
+        let models = api.get("/openai/v1/models").await.json();
+        assert_eq!((&models["data"][0]["id"], &models["data"][0]["object"]), (&json!("m"), &json!("model")));
+        let chat = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}], "input": 4});
+        let (said, count) = tokio::join!(api.post("/openai/v1/chat/completions", chat), answer(&api, &worker, 1));
+        assert_eq!((said.status.as_u16(), count), (200, 1), "{:?}", said.body);
+        assert_eq!(said.json()["data"][0]["embedding"][0], 4, "as the model said it");
+        assert!(!said.header("x-windlass-job").is_empty());
+        // A stream that nobody could be heard of comes whole.
+        let chat = json!({"model": "m", "messages": [], "stream": true, "input": 4});
+        let stream = crate::api::json_request("POST", "/openai/v1/chat/completions", &chat);
+        let (said, _) = tokio::join!(api.raw(stream), answer(&api, &worker, 1));
+        let body = http_body_util::BodyExt::collect(said.into_body()).await.unwrap().to_bytes();
+        let text = String::from_utf8(body.to_vec()).unwrap();
+        assert!(text.starts_with("data: {") && text.ends_with("data: [DONE]\n\n"), "{text}");
+
+        let fault = async |path: &str, body: Value, status: u16, code: &str| {
+            let answer = api.post(path, body).await;
+            assert_eq!(answer.header("content-type"), "application/json");
+            let error = answer.json()["error"].clone();
+            assert_eq!((answer.status.as_u16(), error["code"].as_str()), (status, Some(code)), "{error}");
+            assert!(error["message"].is_string() && error["type"].is_string());
+        };
+        fault("/openai/v1/chat/completions", json!({"model": "other"}), 404, "model_not_found").await;
+        fault("/openai/v1/chat/completions", json!({"messages": []}), 422, "invalid_field").await;
+        fault("/openai/v1/nowhere", json!({}), 404, "no_such_route").await;
+        fault("/openai/v1/files", json!({}), 400, "invalid_form").await;
+        let endless = json!({"input_file_id": "x", "endpoint": "/v1/embeddings", "completion_window": "soon"});
+        fault("/openai/v1/batches", endless, 400, "invalid_completion_window").await;
+        let nowhere = json!({"input_file_id": "x", "endpoint": "/v1/embeddings", "completion_window": "24h"});
+        fault("/openai/v1/batches", nowhere, 404, "not_found").await;
+        let odd = json!({"input_file_id": "x", "endpoint": "/v1/embeddings", "completion_window": "24h", "x": 1});
+        fault("/openai/v1/batches", odd, 422, "invalid_field").await;
+        for path in ["files/%00", "files/x", "batches/%00", "models/%00", "files?after=x", "files?purpose=%00"] {
+            let answer = api.get(&format!("/openai/v1/{path}")).await;
+            assert!(matches!(answer.status.as_u16(), 400 | 404), "{path} {}", answer.status);
+            assert!(answer.json()["error"]["message"].is_string(), "{path}");
+        }
+        let file = upload(&api, "kept\r\nas it came\n").await;
+        let path = format!("/openai/v1/files/{}", file["id"].as_str().unwrap());
+        assert_eq!(&api.get(&format!("{path}/content")).await.body[..], b"kept\r\nas it came\n");
+        assert_eq!((&file["bytes"], &file["filename"]), (&json!(17), &json!("in.jsonl")));
+        assert_eq!(api.call("DELETE", &path).await.json()["deleted"], true);
+        assert_eq!(api.get(&path).await.status, 404);
+        // A larger one lies in the folder, and goes from there when it is deleted.
+        let large = "0123456789abcde\n".repeat(20_000);
+        let file = upload(&api, &large).await;
+        let path = format!("/openai/v1/files/{}", file["id"].as_str().unwrap());
+        assert_eq!(api.get(&format!("{path}/content")).await.body, large.as_bytes());
+        assert_eq!(blobs(&api), 1);
+        assert_eq!(api.call("DELETE", &path).await.json()["deleted"], true);
+        api.db.pass_ms(2 * 3_600_000).await;
+        let folder = Blobs::folder(api.blobs.path()).unwrap();
+        crate::api::in_time(async {
+            while blobs(&api) > 0 {
+                api.db.store.collect_garbage(&folder).await.unwrap();
+            }
+        })
+        .await;
+    })
+    .await;
+}
+
+/// Files in the folder.
+fn blobs(api: &Api) -> usize {
+    let tenants = std::fs::read_dir(api.blobs.path()).unwrap();
+    tenants.filter_map(|tenant| std::fs::read_dir(tenant.ok()?.path()).ok()).map(Iterator::count).sum()
+}
+
+#[tokio::test]
+async fn r8_a_producer_sees_its_own_files_and_batches_and_a_stranger_hears_why_not() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        with_model(&api).await;
+        let admin = api.caller(json!({"name": "root", "role": "admin"})).await;
+        let [one, two] = [json!({"name": "one", "role": "producer"}), json!({"name": "two", "role": "producer"})];
+        let (one, two) = (api.caller(one).await, api.caller(two).await);
+        let file = one.ask(form(&line(1))).await.json()["id"].as_str().unwrap().to_owned();
+        let request = json!({"input_file_id": file, "endpoint": "/v1/embeddings", "completion_window": "24h"});
+        assert_eq!(two.post("/openai/v1/batches", request.clone()).await.status, 404);
+        let batch = one.post("/openai/v1/batches", request).await.json()["id"].as_str().unwrap().to_owned();
+        for path in [format!("files/{file}"), format!("files/{file}/content"), format!("batches/{batch}")] {
+            let path = format!("/openai/v1/{path}");
+            assert_eq!((one.get(&path).await.status.as_u16(), admin.get(&path).await.status.as_u16()), (200, 200));
+            assert_eq!(two.get(&path).await.status, 404, "{path}");
+        }
+        for path in ["/openai/v1/files", "/openai/v1/batches"] {
+            assert_eq!(one.get(path).await.json()["data"].as_array().unwrap().len(), 1);
+            assert_eq!(two.get(path).await.json()["data"], json!([]));
+        }
+        assert_eq!(two.delete(&format!("/openai/v1/files/{file}")).await.status, 404);
+        let viewer = api.caller(json!({"name": "eyes", "role": "viewer"})).await;
+        let refused = viewer.post("/openai/v1/chat/completions", json!({"model": "m"})).await;
+        assert_eq!((refused.status.as_u16(), &refused.json()["error"]["type"]), (403, &json!("permission_error")));
+        let stranger = api.get("/openai/v1/models").await;
+        assert_eq!(stranger.json()["error"]["code"], "token_required");
+        assert!(!stranger.header("www-authenticate").is_empty(), "headers stay");
+        let elsewhere = api.caller(json!({"name": "narrow", "role": "producer", "queues": ["other"]})).await;
+        assert_eq!(elsewhere.get("/openai/v1/models").await.json()["data"], json!([]));
+        assert_eq!(elsewhere.post("/openai/v1/embeddings", json!({"model": "m"})).await.status, 404);
+    })
+    .await;
+}

@@ -1,0 +1,2 @@
+drop table openai_batches;
+drop table openai_files;

@@ -1,0 +1,51 @@
+//! Forgets files whose time is up, and batches that ended long ago (X13).
+
+use domain::limits::{BATCH_RETENTION_S, MAINTENANCE_ROWS};
+
+use crate::error::StoreError;
+use crate::store::Store;
+use crate::tx::{Operation, Param, Sql, Tx};
+
+impl Store {
+    /// One bounded round. Gives how many rows it took.
+    pub async fn prune_files_and_batches(&self) -> Result<u64, StoreError> {
+        self.write(Prune).await
+    }
+}
+
+struct Prune;
+
+const EXPIRED: Sql = Sql::both(&["select id, location from openai_files where expires_at <= $1
+     order by expires_at limit $2"]);
+const GARBAGE: Sql = Sql::both(&["insert into blob_garbage (location, since) values ($1, $2) on conflict do nothing"]);
+const DELETE: Sql = Sql::both(&["delete from openai_files where id = $1"]);
+const OLD_BATCHES: Sql = Sql::both(&["delete from openai_batches where id in (
+         select id from openai_batches where ended_at < $1 order by ended_at limit $2)"]);
+const LOG: Sql = Sql::both(&["insert into prunings (at, kind, rows_pruned, why) values ($1, $2, $3, $4)"]);
+
+impl Operation for Prune {
+    type Output = u64;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<u64, StoreError> {
+        let now = tx.now();
+        let rows = Param::Int(MAINTENANCE_ROWS as i64);
+        let mut files = 0;
+        for row in tx.query(&EXPIRED, &[Param::Time(now), rows]).await? {
+            if let Some(location) = row.opt_text(1)? {
+                tx.execute(&GARBAGE, &[Param::Text(&location), Param::Time(now)]).await?;
+            }
+            files += tx.execute(&DELETE, &[Param::Text(&row.text(0)?)]).await?;
+        }
+        let batches = tx.execute(&OLD_BATCHES, &[Param::Time(now.plus_s(-BATCH_RETENTION_S)), rows]).await?;
+        let kept = format!("batches are kept {BATCH_RETENTION_S} s after they end");
+        for (kind, count, why) in
+            [("files", files, "they were to be kept until now"), ("batches", batches, kept.as_str())]
+        {
+            if count > 0 {
+                let params = [Param::Time(now), Param::Text(kind), Param::Int(count as i64), Param::Text(why)];
+                tx.execute(&LOG, &params).await?;
+            }
+        }
+        Ok(files + batches)
+    }
+}
