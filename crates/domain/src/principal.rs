@@ -108,7 +108,7 @@ mod tests {
         let narrowed = token(Role::Admin, &[], Some(&["q"]));
         assert_eq!(lacks(&[narrowed], Source::Kv, into), Some(Right::ManageTriggers));
         let works = |tokens: &[Access]| Standing::of(tokens.to_vec()).lacks_to_work(&queue);
-        assert_eq!(works(&[triggers.clone()]), Some(Right::Work));
+        assert_eq!(works(std::slice::from_ref(&triggers)), Some(Right::Work));
         assert_eq!(works(&[triggers.clone(), token(Role::Worker, &[], Some(&["r"]))]), Some(Right::Work));
         assert_eq!(works(&[triggers, token(Role::Worker, &[], None)]), Some(Right::ReadPayloads));
         assert_eq!(works(&[token(Role::Admin, &[], None)]), None);

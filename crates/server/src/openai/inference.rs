@@ -5,7 +5,7 @@ use std::pin::Pin;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use axum::http::{HeaderName, StatusCode};
+use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use domain::call::CallFailure;
@@ -22,6 +22,7 @@ use wire::JobRequest;
 
 use super::Refused;
 use crate::auth::Principal;
+use crate::depth;
 use crate::error::ApiError;
 use crate::extract::JsonBytes;
 use crate::http::v1::calls::Call;
@@ -49,9 +50,10 @@ struct Asked {
 async fn chat(
     State(state): State<AppState>,
     principal: Principal,
+    headers: HeaderMap,
     body: JsonBytes<Asked>,
 ) -> Result<Response, Refused> {
-    ask(&state, &principal, "openai.chat.completions", body).await
+    ask(&state, &principal, depth::of(&headers)?, "openai.chat.completions", body).await
 }
 
 /// Completes a text, streamed with `stream: true`.
@@ -60,9 +62,10 @@ async fn chat(
 async fn completions(
     State(state): State<AppState>,
     principal: Principal,
+    headers: HeaderMap,
     body: JsonBytes<Asked>,
 ) -> Result<Response, Refused> {
-    ask(&state, &principal, "openai.completions", body).await
+    ask(&state, &principal, depth::of(&headers)?, "openai.completions", body).await
 }
 
 /// Embeds texts.
@@ -71,14 +74,16 @@ async fn completions(
 async fn embeddings(
     State(state): State<AppState>,
     principal: Principal,
+    headers: HeaderMap,
     body: JsonBytes<Asked>,
 ) -> Result<Response, Refused> {
-    ask(&state, &principal, "openai.embeddings", body).await
+    ask(&state, &principal, depth::of(&headers)?, "openai.embeddings", body).await
 }
 
 async fn ask(
     state: &AppState,
     principal: &Principal,
+    depth: i32,
     kind: &str,
     JsonBytes { value: asked, bytes }: JsonBytes<Asked>,
 ) -> Result<Response, Refused> {
@@ -98,7 +103,8 @@ async fn ask(
         timeout_s: Some(CALL_TIMEOUT_S_MAX),
         ..JobRequest::default()
     };
-    let maker = Maker { principal: principal.name.clone(), payload_bytes: state.options.payload_bytes, now };
+    let payload_bytes = state.options.payload_bytes;
+    let maker = Maker { principal: principal.name.clone(), payload_bytes, now, depth };
     let (job, wait_s) = maker.call(request)?;
     let hearing = (asked.stream == Some(true)).then(|| state.engine.relay().listen(&run));
     let call = Call::make(state, principal, job, wait_s).await?;

@@ -98,10 +98,8 @@ impl Operation for Put {
         let from = format!("key {} ", self.name);
         let to = format!("key {}!", self.name);
         tx.execute(&UNPARK, &[queue[0], Param::Text(&from), Param::Text(&to)]).await?;
-        let mut effects = Effects::default();
-        effects.outbox = self.tell(tx, &before, &after).await?;
-        effects.ready.insert((self.tenant, self.name.clone()));
-        Ok(effects)
+        let outbox = self.tell(tx, &before, &after).await?;
+        Ok(Effects { outbox, ready: [(self.tenant, self.name.clone())].into(), ..Effects::default() })
     }
 }
 
