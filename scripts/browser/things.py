@@ -47,7 +47,7 @@ def things_with_polyglots(server):
     server.ask("POST", "/api/v1/runtimes/loud/start?wait=30s")
     server.put("pools/gpu", {"slots": 1, "members": [{"affinity": name, "runtime": "mute"}]})
     wait_for("the group of failures", lambda: server.get("failures")["items"])
-    return [*PAGES, f"jobs/{job}", f"jobs/{broken}", f"subjects/{subject}", "runtimes/mute", "runtimes/loud"]
+    return [*PAGES, f"jobs/{job}", f"jobs/{broken}", f"subjects/{subject}", "runtimes/mute", "runtimes/loud", delivery(server)]
 
 
 def full(server):
@@ -65,7 +65,9 @@ def full(server):
     server.put("subjects/web-01/backoffs/*", {"for_s": 600, "cause": "the disk smokes"})
     target = {"job": {"queue": "reports", "kind": "nightly"}}
     server.post("triggers", {"name": "nightly", "source": "cron", "filter": {"schedule": "0 3 * * *"}, "target": target})
-    server.job("hooked", webhook={"url": "http://127.0.0.1:9/hook"})
+    hooked = server.job("hooked", webhook={"url": "http://127.0.0.1:9/hook"})
+    server.post(f"jobs/{hooked}/cancel")
+    server.job("hooked")
     event = {"job_id": failed, "surface": "ui", "event_type": "signal.rendered", "ttfs_ms": 140, "cache_hit": True}
     server.post("ttfs/events", {"events": [event]})
     wait_for("the group of failures", lambda: server.get("failures")["items"])
@@ -77,4 +79,10 @@ def full(server):
     for queue, affinity in (("gpu", "mistral"), ("ask", "phi"), ("ask", "qwen")):
         server.job(queue, "ask", affinity=affinity)
     wait_for("the model that fails", lambda: server.get("pools/gpu")["members"][1]["cause"])
-    return [*PAGES, f"jobs/{failed}", f"jobs/{waiting}", f"jobs/{claimed['id']}", "subjects/web-01", "runtimes/web", "runtimes/broken"]
+    return [*PAGES, f"jobs/{failed}", f"jobs/{waiting}", f"jobs/{claimed['id']}", "subjects/web-01", "runtimes/web", "runtimes/broken", delivery(server)]
+
+
+def delivery(server):
+    """The page of a delivery that failed at least once."""
+    tried = lambda: [delivery for delivery in server.get("deliveries")["items"] if delivery["error"]]
+    return f"deliveries/{wait_for('a delivery that failed', tried)[0]['id']}"

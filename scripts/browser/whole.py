@@ -122,9 +122,9 @@ def every_page_has_its_picture(driver):
     with Docker() as docker, Server("--demo", "--docker-host", docker.host) as server, Browser(driver) as browser:
         wait_for("something to have failed", lambda: server.get("jobs?state=failed&limit=1")["items"], 60)
         failed = server.get("jobs?state=failed&limit=1")["items"][0]["id"]
-        full(server)
+        *_, delivery = full(server)
         pages = {page or "overview": page for page in PAGES}
-        pages |= {"job": f"jobs/{failed}", "subject": "subjects/web-01", "runtime": "runtimes/web"}
+        pages |= {"job": f"jobs/{failed}", "subject": "subjects/web-01", "runtime": "runtimes/web", "delivery": delivery}
         for theme, width in (("light", 1280), ("dark", 1280), ("light", 390)):
             browser.theme(theme)
             browser.size(width, 900)
