@@ -39,3 +39,10 @@ def a_subject_is_locked_out_and_let_in(driver):
         browser.open(f"{server.url}/subjects/web-01")
         browser.click("#let-in")
         wait_for("the lockout to be lifted", lambda: not backoffs())
+        # A backoff of one process is lifted in its own row, and until then heats its cell of the grid.
+        server.put("subjects/web-01/backoffs/patch", {"for_s": 90000, "cause": "the mirror is stale"})
+        browser.open(f"{server.url}/subjects")
+        browser.find("#subject-web-01 .heat-3")
+        browser.open(f"{server.url}/subjects/web-01")
+        browser.click('[data-call$="/backoffs/patch"] button')
+        wait_for("the backoff to be lifted", lambda: not backoffs())

@@ -39,7 +39,7 @@ def a_failed_job_is_edited_and_retried(driver):
 
 def a_queue_is_paused_with_a_reason_limited_and_resumed(driver):
     with Server() as server, Browser(driver) as browser:
-        server.job()
+        job = server.job()
         server.put("queues/mail", {"timeout_s": 9, "phases": ["sort", "send"]})
         browser.open(f"{server.url}/queues")
         browser.click('[data-open="pause-mail"]')
@@ -59,6 +59,11 @@ def a_queue_is_paused_with_a_reason_limited_and_resumed(driver):
         settings = server.get("queues/mail")["settings"]
         assert (settings["timeout_s"], settings["phases"]) == (9, ["sort", "send"]), settings
         browser.shows("3 at once")
+        # The page of a job that waits for it can let it go on.
+        browser.open(f"{server.url}/jobs/{job}")
+        browser.click('[data-call$="/resume"] button')
+        wait_for("the queue to go on", lambda: not server.get("queues/mail")["paused"])
+        server.post("queues/mail/pause", {"reason": "once more"})
         # The overview has the same action beside what it complains of.
         browser.open(f"{server.url}/")
         browser.shows("mail is paused, 1 job waits")

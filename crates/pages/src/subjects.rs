@@ -1,6 +1,7 @@
 //! The fleet: one row per subject, one column per process; and everything about one subject.
 
 use askama::Template;
+use jiff::Timestamp;
 use wire::{Page, ProcessView, StandingView, SubjectView, TimelineItem};
 
 use crate::frame::Frame;
@@ -27,6 +28,22 @@ impl Subjects {
 
     fn is_asked(&self) -> bool {
         !self.kind.is_empty() || !self.prefix.is_empty()
+    }
+}
+
+/// How long a subject is still held back from a process, as one of three heats: minutes, hours, or longer and until lifted.
+fn heat(subject: &SubjectView, process: &ProcessView, now: &Timestamp) -> &'static str {
+    let held = subject.backoffs.iter().filter(|backoff| backoff.process == process.name || backoff.process == "*");
+    let left_s = |until: Option<Timestamp>| until.map_or(i64::MAX, |until| until.duration_since(*now).as_secs());
+    degree(held.map(|backoff| left_s(backoff.until)).max().unwrap_or(0))
+}
+
+fn degree(left_s: i64) -> &'static str {
+    match left_s {
+        ..=0 => "",
+        1..=600 => "heat-1",
+        601..=21_600 => "heat-2",
+        _ => "heat-3",
     }
 }
 
@@ -66,5 +83,16 @@ impl SubjectPage {
 
     fn is_locked_out(&self) -> bool {
         self.subject.backoffs.iter().any(|backoff| backoff.process == "*")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longer_a_subject_is_held_back_the_hotter_it_is() {
+        let told = [-1, 0, 60, 3_600, 90_000, i64::MAX].map(degree);
+        assert_eq!(told, ["", "", "heat-1", "heat-2", "heat-3", "heat-3"]);
     }
 }

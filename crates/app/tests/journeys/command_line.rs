@@ -205,6 +205,9 @@ async fn bench(place: Place) {
     };
     only("embedded", "drain100k,drain_of_1M,drain_retained1M,drain_parked1M").await;
     only("http", "signals1M,streams5k,subjects100k").await;
+    let done = windlass(&[&args[..], &["--mode", "http", "--only", "pages"]].concat()).await;
+    assert_eq!(done.code, Some(0), "every page answers: {done:?}");
+    assert!(done.stdout.lines().count() > 30, "{}", done.stdout);
 }
 
 #[tokio::test(flavor = "multi_thread")]

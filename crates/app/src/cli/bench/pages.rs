@@ -12,8 +12,8 @@ use super::raw::Connection;
 use super::{BenchArgs, Scratch};
 use crate::cli::output::note;
 
-/// Requests for each page. The first is not counted: it finds the caches cold.
-const SAMPLES: usize = 20;
+/// Requests for each page in a round. The first of all is not counted: it finds the caches cold.
+const SAMPLES: usize = 7;
 /// What no page may take.
 const MOST_MS: f64 = 200.0;
 /// Things beside jobs that pages show one by one.
@@ -23,6 +23,7 @@ const TRIGGERS: usize = 20;
 const RUNTIMES: usize = 5;
 
 pub(super) async fn measure(args: &BenchArgs, jobs: u64) -> anyhow::Result<Vec<Figure>> {
+    let samples = SAMPLES * args.rounds.max(1);
     let scratch = Scratch::open(args.database.as_deref()).await?;
     let way = Http::start(&scratch.store).await?;
     scratch.store.fill_pages(jobs).await?;
@@ -30,9 +31,9 @@ pub(super) async fn measure(args: &BenchArgs, jobs: u64) -> anyhow::Result<Vec<F
     furnish(&mut server).await?;
     let mut figures = Vec::new();
     for (name, path) in pages(&mut server).await? {
-        let mut took_ms = Vec::with_capacity(SAMPLES);
+        let mut took_ms = Vec::with_capacity(samples);
         let began = Instant::now();
-        for sample in 0..=SAMPLES {
+        for sample in 0..=samples {
             let asked = Instant::now();
             let (status, page) = server.ask("GET", &path, "").await?;
             if status != 200 {
@@ -43,7 +44,7 @@ pub(super) async fn measure(args: &BenchArgs, jobs: u64) -> anyhow::Result<Vec<F
             }
         }
         took_ms.sort_by(f64::total_cmp);
-        let (median, most) = (took_ms[SAMPLES / 2], took_ms[SAMPLES - 1]);
+        let (median, most) = (took_ms[samples / 2], took_ms[samples - 1]);
         if median > MOST_MS {
             note(&format!("{name} takes {median:.0} ms; no page may take {MOST_MS:.0}"));
         }

@@ -210,13 +210,19 @@ impl Search<'_> {
         let columns = [Column::ints(lanes.iter().copied())];
         let ready = tx.query_each(&READY_BY_LANE, &columns, &[Param::Int(each as i64)]).await?;
         let ready = by_lane(&ready)?;
-        let all = ready.iter().all(|lane| lane.len() < each);
-        let ready = self.within(ready.into_iter().flatten().collect());
+        // What runs stands in no line: its claim leads to it.
+        let claimed = match self.list.filter.state {
+            Some(JobState::Queued) => Some(Vec::new()),
+            _ => self.claimed(tx).await?,
+        };
+        let all = claimed.is_some() && ready.iter().all(|lane| lane.len() < each);
+        let mut found = self.within(ready.into_iter().flatten().collect());
+        found.extend(claimed.into_iter().flatten());
         if all {
-            self.ids.extend(ready);
+            self.ids.extend(found);
             self.newest_of_lanes(tx, &HELD_BACK_BY_LANE, &lanes).await?;
         } else {
-            self.scattered.extend(ready);
+            self.scattered.extend(found);
         }
         Ok(all)
     }
@@ -351,7 +357,7 @@ const HELD_BACK_BY_LANE: Sql = Sql::new(
 
 // A lane is ordered by time of running. The range of ids is applied afterwards, so that the look stays short.
 const READY_BY_LANE: Sql = Sql::new(
-    &["select lane, id from jobs where lane = $1 and due_at is null and parked is null
+    &["select lane, id from jobs where lane = $1 and due_at is null and parked is null and worker is null
        order by run_at desc, id desc limit $2"],
     "select l.lane, j.id from unnest($1::bigint[]) as l (lane) cross join lateral
      (select id from jobs where lane = l.lane and due_at is null and parked is null
