@@ -133,7 +133,7 @@ const DELIVERIES: Sql = Sql::both(&["insert into deliveries (id, tenant, endpoin
          method, headers, secrets, body, timeout_ms, retry, max_attempts, state, attempt, tries_left, status, created_at,
          give_up_at, ended_at)
      select id, tenant, (select min(e.id) from endpoints e where e.tenant = $1), 'job', state, id, 'bench', 0,
-         'https://example.com/hook', 'POST', '{}', '[]', '{}', 10000, '{}', 12, 'delivered', 1, 11, 204, finished_at,
+         'https://example.com/hook', 'POST', '[]', '[]', '{}', 10000, '{}', 12, 'delivered', 1, 11, 204, finished_at,
          finished_at, finished_at
      from ended where tenant = $1 and run is not null"]);
 const TIMELINE: Sql = Sql::both(&[
