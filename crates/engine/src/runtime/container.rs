@@ -121,3 +121,26 @@ pub fn body(identity: &Identity, spec: &RuntimeSpec, image: &ImageRef, folders: 
         ..ContainerCreateBody::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r5_only_what_carries_this_installations_label_is_ours() {
+        let identity = Identity { instance: "ours".into(), tenant: TenantId(2), runtime: RuntimeName::stored("model") };
+        let labels = HashMap::from(identity.labels());
+        assert_eq!(Identity::of("ours", &labels), Some(identity));
+        assert_eq!(Identity::of("theirs", &labels), None, "another installation on the same engine");
+        for label in [INSTANCE, TENANT, RUNTIME] {
+            let mut labels = labels.clone();
+            labels.remove(label);
+            assert_eq!(Identity::of("ours", &labels), None, "without {label}");
+        }
+        for (label, odd) in [(TENANT, "two"), (RUNTIME, "../model"), (INSTANCE, "")] {
+            let mut labels = labels.clone();
+            labels.insert(label.into(), odd.into());
+            assert_eq!(Identity::of("ours", &labels), None, "{label}={odd}");
+        }
+    }
+}

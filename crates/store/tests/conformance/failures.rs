@@ -289,7 +289,9 @@ async fn s8_a_persons_signature_foretells_for_the_kind_and_subject_it_names() {
         let by_image = NewJob { kind: name("scan"), payload: r#"{"image": "registry/other:1"}"#.into(), ..job("q") };
         let by_image = push(&db.store, by_image).await;
         assert!(foretold(&db, by_image).await.is_some(), "without a subject the payload's image counts");
-        for miss in [on_subject("docker.io/app"), NewJob { kind: name("scan"), ..job("q") }, job("q")] {
+        let of_another_kind = NewJob { kind: name("other"), ..on_subject("registry/app") };
+        let of_no_subject = NewJob { kind: name("scan"), ..job("q") };
+        for miss in [on_subject("docker.io/app"), of_no_subject, of_another_kind, job("q")] {
             let miss = push(&db.store, miss).await;
             assert!(foretold(&db, miss).await.is_none());
         }

@@ -60,6 +60,27 @@ async fn x12_a_read_only_sqlite_database_is_unavailable_and_unchanged() {
     .await;
 }
 
+/// What breaks a promise that is looked at when the transaction ends: every statement succeeds, the commit does not.
+const FAILS_AT_ITS_COMMIT: &str = "update jobs set version = version + 7;
+    create temporary table whole (id integer primary key);
+    create temporary table part (whole integer references whole (id) deferrable initially deferred);
+    insert into part values (1)";
+
+#[tokio::test]
+async fn x2_a_commit_that_fails_is_told_and_leaves_nothing() {
+    on_both(async |db| {
+        let kept = try_push(&db).await.expect("works");
+        let before = get(&db.store, kept).await.version;
+        let result = run_sql(&db.store, FAILS_AT_ITS_COMMIT).await;
+        assert!(result.is_err(), "the commit was refused");
+        assert_eq!(get(&db.store, kept).await.version, before, "nothing of it is there");
+        let next = try_push(&db).await.expect("work goes on");
+        assert_eq!(state(&db.store, next).await, "queued");
+        sound(&db.store).await;
+    })
+    .await;
+}
+
 /// Ends all connections of the store, from a connection of our own.
 async fn terminate(psql: &Psql) -> usize {
     let sql = "select pg_terminate_backend(pid) from pg_stat_activity

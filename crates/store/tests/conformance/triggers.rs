@@ -325,6 +325,50 @@ async fn t3_two_dispatchers_share_the_rows_and_make_each_job_once() {
     .await;
 }
 
+/// Ids follow clocks, and commits follow neither: a row may appear below one that was taken before.
+#[tokio::test]
+async fn t3_a_row_that_appears_below_one_that_was_taken_is_taken_too() {
+    on_both(async |db| {
+        create(&db.store, new("t", Source::Pubsub, r#"{"topic": "*"}"#)).await;
+        db.clock.advance_ms(5_000);
+        publish(&db.store, "a").await;
+        let first = take(&db.store).await;
+        db.clock.advance_ms(-5_000);
+        publish(&db.store, "b").await;
+        let late = take(&db.store).await;
+        assert_eq!((first.rows.len(), late.rows.len()), (1, 1));
+        assert!(late.rows[0].id < first.rows[0].id, "the clock of its node was behind");
+        assert_eq!(settle_all(&db.store, first, make_job).await.jobs, 1);
+        publish(&db.store, "c").await;
+        let later = take(&db.store).await;
+        assert_eq!(settle_all(&db.store, late, make_job).await.jobs, 1);
+        assert_eq!(settle_all(&db.store, later, make_job).await.jobs, 1);
+        assert_eq!((made(&db.store).await, waiting(&db.store).await.len()), (3, 0));
+        holds(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t4_the_same_event_twice_is_one_run_of_each_trigger() {
+    on_both(async |db| {
+        let one = create(&db.store, new("one", Source::Pubsub, r#"{"topic": "*"}"#)).await;
+        let other = create(&db.store, new("other", Source::Pubsub, r#"{"topic": "a"}"#)).await;
+        let event = Event::new(db.clock.now(), T, Source::Pubsub, "publish", 0, "1".into()).with("topic", "a");
+        db.store.publish(vec![event.clone(), event.clone()]).await.expect("publishes");
+        db.store.publish(vec![event]).await.expect("publishes");
+        let mut found = waiting(&db.store).await;
+        let mut expected = [one, other];
+        found.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(found, expected);
+        let batch = take(&db.store).await;
+        assert_eq!(settle_all(&db.store, batch, make_job).await.jobs, 2);
+        holds(&db.store).await;
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn t3_no_room_puts_a_row_off_and_drops_nothing() {
     on_both(async |db| {
