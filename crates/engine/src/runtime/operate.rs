@@ -133,7 +133,7 @@ impl Work<'_> {
 
     async fn start(&self, image: &ImageRef) -> Result<Done, Failure> {
         match self.find().await? {
-            Some(found) if found.running && found.image == image.as_str() => {
+            Some(found) if runs_already(&found, image)? => {
                 let known = self.runtime.container_id.as_deref() == Some(found.id.as_str())
                     && self.runtime.status == domain::runtime::RuntimeStatus::Running;
                 let id = Some(found.id.clone());
@@ -143,10 +143,6 @@ impl Work<'_> {
                 // It was started and not written down: by an operation that broke off, or by hand.
                 Ok(Done::with(self.started(&found), id))
             }
-            Some(found) if found.running => Err(Failure::new(
-                OperationCode::Conflict,
-                format!("it runs {}; stop it first, or patch it to {image}", found.image),
-            )),
             Some(found) => self.start_again(found, image).await,
             None => self.create(&self.runtime.spec, image).await,
         }
@@ -310,10 +306,37 @@ impl Work<'_> {
     }
 }
 
+/// Whether there is nothing left to start. What runs another image is not to be replaced by a start (R3).
+fn runs_already(found: &Container, image: &ImageRef) -> Result<bool, Failure> {
+    match (found.running, found.image == image.as_str()) {
+        (true, false) => Err(Failure::new(
+            OperationCode::Conflict,
+            format!("it runs {}; stop it first, or patch it to {image}", found.image),
+        )),
+        (running, same) => Ok(running && same),
+    }
+}
+
 /// What was stopped to be started again and did not start is stopped.
 fn stopped_at_least(failure: Failure) -> Failure {
     match failure.change {
         Change::Nothing => Failure { change: Change::Stopped, ..failure },
         _ => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r3_a_start_leaves_another_image_that_runs_as_it_is() {
+        let found = |image: &str, running| Container { image: image.into(), running, ..Container::default() };
+        let image = ImageRef::stored("a:1.0.0");
+        let asked = |found: &Container| runs_already(found, &image).map_err(|failure| failure.code);
+        assert_eq!(asked(&found("a:1.0.0", true)), Ok(true));
+        assert_eq!(asked(&found("a:1.0.1", true)), Err(OperationCode::Conflict));
+        assert_eq!(asked(&found("a:1.0.0", false)), Ok(false));
+        assert_eq!(asked(&found("a:1.0.1", false)), Ok(false), "what is stopped is in nobody's way");
     }
 }
