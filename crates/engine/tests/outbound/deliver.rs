@@ -9,6 +9,7 @@ use engine::outbound::sign;
 use engine::{Engine, EngineOptions};
 use serde_json::Value;
 use store::deliveries::list::{DeliveryFilter, WholeDelivery};
+use store::deliveries::settle::{Attempted, SettledDelivery, Verdict};
 use store::deliveries::{DeliveryState, NewDelivery, insert};
 use store::jobs::claim::{Claimed, ClaimedJob};
 use store::jobs::enqueue::{EnqueueReply, Extras, NewJob};
@@ -357,6 +358,30 @@ async fn q10_what_a_node_took_and_never_told_of_comes_back() {
         assert_eq!((done.attempts.len(), done.delivery.attempt), (2, 2));
         assert!(done.attempts[0].error.as_deref().is_some_and(|error| error.starts_with("interrupted")));
         engine.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q10_a_node_that_tells_too_late_settles_nothing() {
+    on_both(async |db| {
+        // Nobody sends anything here: two nodes take the delivery, one after the other.
+        let id = owe(&db.store, vec![to("http://127.0.0.1:9/")]).await[0];
+        let attempt = async || -> Attempted {
+            let taken = db.store.claim_deliveries(10, Default::default()).await.expect("claims").deliveries.remove(0);
+            let (at, duration_ms) = (db.clock.now(), 1);
+            let (status, response, verdict) = (Some(200), None, Verdict::Delivered);
+            Attempted { delivery: taken.id, attempt: taken.attempt, at, duration_ms, status, response, verdict }
+        };
+        let late = attempt().await;
+        db.pass_ms(31_000).await;
+        let next = attempt().await;
+        assert_eq!((late.delivery, next.delivery, next.attempt), (id, id, 2));
+        let settle = async |attempted: &Attempted| db.store.settle_delivery(attempted.clone()).await.expect("answers");
+        assert_eq!(settle(&late).await, SettledDelivery::Lost);
+        assert_eq!(look(&db.store, id).await.delivery.state, DeliveryState::Delivering);
+        assert_eq!(settle(&next).await, SettledDelivery::Delivered);
+        assert_eq!(settle(&next).await, SettledDelivery::Lost, "once");
     })
     .await;
 }

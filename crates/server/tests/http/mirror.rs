@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use store::tx::{Operation, Tx};
 use store::{Store, StoreError};
 use testkit::on_both;
+use testkit::receiver::wait_until;
 use uuid::Uuid;
 
 use crate::api::{Answer, Api, in_time, json_request, request};
@@ -74,7 +75,34 @@ async fn things_of(a: &Caller<'_>) -> Ids {
     let path = format!("/openai/v1/batches/{}", ids["batch"]);
     in_time(async { while a.get(&path).await.json()["status"] != "failed" {} }).await;
     ids.insert("file", file);
+    let signature = json!({"pattern": {"kind": "k"}, "outcome": {"likely_cause": CANARY}});
+    let signature = a.post("/api/v1/signatures", signature).await;
+    assert_eq!(signature.status, 201, "{:?}", signature.body);
+    ids.insert("signature", signature.json()["id"].as_str().unwrap().to_owned());
+    let (letter, group) = failure_of(a).await;
+    ids.insert("letter", letter);
+    ids.insert("group", group);
     ids
+}
+
+/// A job of A's fails for good. Gives what is left of it: its dead letter and the group of its like.
+async fn failure_of(a: &Caller<'_>) -> (String, String) {
+    let job = json!({"queue": "broken", "kind": "broken", "payload": {"c": CANARY}});
+    assert_eq!(a.post("/api/v1/jobs", job).await.status, 202);
+    let worker = a.post("/api/v1/workers", json!({"name": CANARY, "queues": ["broken"]})).await.json();
+    let worker = worker["id"].as_str().unwrap();
+    let claim = a.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1})).await.json();
+    let (id, epoch) = (&claim["jobs"][0]["id"], &claim["jobs"][0]["epoch"]);
+    let error = json!({"code": CANARY, "message": CANARY, "retryable": false});
+    let outcome = json!({"job_id": id, "epoch": epoch, "outcome": "fail", "error": error});
+    a.post(&format!("/api/v1/workers/{worker}/settle"), json!({"outcomes": [outcome]})).await;
+    let first = async |path: &str, member: &str| {
+        let page = a.get(path).await.json();
+        page["items"][0][member].as_str().map(str::to_owned)
+    };
+    let letter = first("/api/v1/dead-letters", "id").await.expect("it left a letter");
+    wait_until("the failure is grouped", async || first("/api/v1/failures", "group_id").await.is_some()).await;
+    (letter, first("/api/v1/failures", "group_id").await.expect("it has a group"))
 }
 
 /// The same names with ids that nobody has.
@@ -85,7 +113,7 @@ fn nothing(of: &Ids) -> Ids {
     }
     ids.insert("file", format!("file-{}", "0".repeat(32)));
     ids.insert("batch", format!("batch_{}", "0".repeat(32)));
-    for name in ["job", "claimed", "worker", "token", "trigger"] {
+    for name in ["job", "claimed", "worker", "token", "trigger", "signature", "letter", "group"] {
         ids.insert(name, Uuid::from_u128(0x0190_0000_0000_7000_8000_0000_0000_0000 + ids.len() as u128).to_string());
     }
     ids
@@ -100,6 +128,9 @@ fn id_in(path: &str) -> &'static str {
         "tokens" => "token",
         "subjects" => "subject",
         "triggers" | "hooks" => "trigger",
+        "signatures" => "signature",
+        "dead-letters" => "letter",
+        "failures" => "group",
         _ => "job",
     }
 }
@@ -148,6 +179,13 @@ fn bodies(method: &str, path: &str, ids: &Ids, own_worker: &str) -> Vec<(String,
         ("POST", "/openai/v1/chat/completions" | "/openai/v1/completions" | "/openai/v1/embeddings") => {
             vec![(path.into(), json!({"model": ids["model"]}))]
         }
+        ("POST", "/api/v1/dead-letters/{id}/resolve") => vec![(path.into(), json!({"resolution": "ignored"}))],
+        ("POST", "/api/v1/dead-letters/replay") => {
+            vec![(path.into(), json!({"ids": [ids["letter"]]})), (path.into(), json!({"filter": {"queue": "broken"}}))]
+        }
+        ("PUT", "/api/v1/signatures/{id}") => vec![(path.into(), json!({"muted": true}))],
+        ("POST", "/api/v1/signatures/{id}/merge") => vec![(path.into(), json!({"into": ids["signature"]}))],
+        ("POST", "/api/v1/signatures/match") => vec![(path.into(), json!({"kind": "k"}))],
         _ => vec![(path.into(), json!({}))],
     }
 }

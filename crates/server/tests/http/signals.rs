@@ -74,6 +74,7 @@ async fn s3_an_unchanged_signal_is_304_and_says_where_it_was_told_from() {
     on_both(async |db| {
         let api = Api::new(db).await;
         let (job, worker, epoch) = api.claimed("q").await;
+        let running = signal(&api, &job).await.header("etag").to_owned();
         api.settle(&worker, json!({"job_id": job, "epoch": epoch, "outcome": "finish"})).await;
         let first = signal(&api, &job).await;
         let tag = first.header("etag").to_owned();
@@ -89,6 +90,8 @@ async fn s3_an_unchanged_signal_is_304_and_says_where_it_was_told_from() {
             assert_eq!(unchanged.header("etag"), tag);
         }
         assert_eq!(again("\"other\"").await.status, 200);
+        let changed = again(&running).await;
+        assert_eq!((changed.status.as_u16(), changed.header("etag")), (200, tag.as_str()), "it has ended since");
         assert_eq!(first.header("x-signal-source"), "snapshot");
         assert_eq!(first.header("cache-status"), "windlass; hit");
 
