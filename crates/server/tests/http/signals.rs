@@ -90,7 +90,7 @@ async fn s3_an_unchanged_signal_is_304_and_says_where_it_was_told_from() {
             assert_eq!(unchanged.header("etag"), tag);
         }
         assert_eq!(again("\"other\"").await.status, 200);
-        let changed = again(&running).await;
+        let changed = again(running.as_str()).await;
         assert_eq!((changed.status.as_u16(), changed.header("etag")), (200, tag.as_str()), "it has ended since");
         assert_eq!(first.header("x-signal-source"), "snapshot");
         assert_eq!(first.header("cache-status"), "windlass; hit");
