@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::limits::{HANDLER_TIMEOUT_S_MAX, POOL_AT_ONCE_MAX, POOL_MEMBERS, POOL_SLOTS, PROBE_PATH_BYTES, WAIT_S_MAX};
+use crate::limits::{
+    HANDLER_TIMEOUT_S_MAX, POOL_AT_ONCE_MAX, POOL_MEMBERS, POOL_SLOTS, PROBE_PATH_BYTES, RUNTIME_MEMORY_MB_MAX,
+    WAIT_S_MAX,
+};
 use crate::runtime::SpecError;
 use crate::{Label, Name, RuntimeName};
 
@@ -10,6 +13,8 @@ use crate::{Label, Name, RuntimeName};
 pub struct PoolSpec {
     /// Runtimes that may be up at once.
     pub slots: u32,
+    /// What they may take together, however the slots are filled; no bound, when `None`.
+    pub memory_mb: Option<i64>,
     pub members: Vec<Member>,
     /// Whose jobs it runs.
     pub queue: Name,
@@ -96,6 +101,9 @@ impl PoolSpec {
         if pinned > room || (pinned == room && pinned < self.members.len()) {
             return Err(refuse("slots", "must be more than there are pinned members, or the others never have a turn"));
         }
+        if self.memory_mb.is_some_and(|memory_mb| !(1..=RUNTIME_MEMORY_MB_MAX).contains(&memory_mb)) {
+            return Err(refuse("memory_mb", format!("must be from 1 to {RUNTIME_MEMORY_MB_MAX}")));
+        }
         for (field, value) in [("starvation_s", self.starvation_s), ("idle_stop_s", self.idle_stop_s)] {
             if value.is_some_and(|value| !(1..=WAIT_S_MAX).contains(&value)) {
                 return Err(refuse(field, format!("must be from 1 to {WAIT_S_MAX}")));
@@ -110,6 +118,28 @@ impl PoolSpec {
         }
         if !(1..=POOL_AT_ONCE_MAX).contains(at_once) {
             return Err(refuse("handler.at_once", format!("must be from 1 to {POOL_AT_ONCE_MAX}")));
+        }
+        Ok(())
+    }
+
+    /// Refuses a budget that the slots could outgrow. `memory_mb` is what the runtime of each member may take.
+    pub fn fits(&self, memory_mb: &[Option<i64>]) -> Result<(), SpecError> {
+        let Some(budget) = self.memory_mb else { return Ok(()) };
+        if let Some(number) = memory_mb.iter().position(Option::is_none) {
+            let reason = "must have memory_mb, because the pool has a memory budget";
+            return Err(refuse(format!("members[{number}].runtime"), reason));
+        }
+        let sizes = |pinned: bool| {
+            let members = self.members.iter().zip(memory_mb);
+            members.filter(move |(member, _)| (member.stay == Stay::Pinned) == pinned).filter_map(|(_, size)| *size)
+        };
+        let mut others: Vec<i64> = sizes(false).collect();
+        others.sort_unstable_by(|a, b| b.cmp(a));
+        let room = (self.slots as usize).saturating_sub(self.pinned().count());
+        let most = sizes(true).sum::<i64>() + others.iter().take(room).sum::<i64>();
+        if most > budget {
+            let reason = format!("must be {most} at least: so much may be up at once in {} slots", self.slots);
+            return Err(refuse("memory_mb", reason));
         }
         Ok(())
     }
@@ -145,12 +175,28 @@ mod tests {
         };
         PoolSpec {
             slots,
+            memory_mb: None,
             members: stays.iter().enumerate().map(member).collect(),
             queue: Name::stored("q"),
             starvation_s: None,
             idle_stop_s: None,
             handler: Handler { path: "/".into(), timeout_s: 60, at_once: 1 },
         }
+    }
+
+    #[test]
+    fn r7_a_budget_holds_however_the_slots_are_filled() {
+        use Stay::{AsNeeded, Pinned};
+        let check = |slots, budget, stays: &[Stay], sizes: &[Option<i64>]| {
+            let pool = PoolSpec { memory_mb: Some(budget), ..pool(slots, stays) };
+            pool.fits(sizes).map_err(|error| error.field)
+        };
+        assert_eq!(check(1, 16, &[AsNeeded, AsNeeded], &[Some(8), Some(16)]), Ok(()));
+        assert_eq!(check(2, 23, &[AsNeeded, AsNeeded], &[Some(8), Some(16)]), Err("memory_mb".into()));
+        assert_eq!(check(2, 24, &[Pinned, AsNeeded, AsNeeded], &[Some(8), Some(4), Some(16)]), Ok(()));
+        assert_eq!(check(2, 23, &[Pinned, AsNeeded, AsNeeded], &[Some(8), Some(4), Some(16)]), Err("memory_mb".into()));
+        assert_eq!(check(1, 16, &[AsNeeded, AsNeeded], &[Some(8), None]), Err("members[1].runtime".into()));
+        assert_eq!(pool(2, &[AsNeeded]).fits(&[None]), Ok(()));
     }
 
     #[test]

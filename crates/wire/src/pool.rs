@@ -10,6 +10,9 @@ use utoipa::ToSchema;
 pub struct PoolRequest {
     /// Runtimes that may be up at once.
     pub slots: u32,
+    /// What they may take together: refused where the largest that fit into the slots would take more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mb: Option<i64>,
     pub members: Vec<MemberSettings>,
     /// Whose jobs it runs: the queue of the pool's own name, unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -53,6 +56,7 @@ pub struct HandlerSettings {
 pub struct PoolView {
     pub name: String,
     pub slots: u32,
+    pub memory_mb: Option<i64>,
     pub queue: String,
     pub starvation_s: Option<i64>,
     pub idle_stop_s: Option<i64>,

@@ -26,6 +26,9 @@ pub(crate) struct SetArgs {
     /// Runtimes that may be up at once.
     #[arg(long, value_name = "N", default_value_t = 1)]
     slots: u32,
+    /// What the runtimes that are up may take together.
+    #[arg(long, value_name = "MB")]
+    memory_mb: Option<i64>,
     /// AFFINITY=RUNTIME, with :preloaded or :pinned after it where it should be. May be given again.
     #[arg(long = "member", value_name = "AFFINITY=RUNTIME", required = true)]
     members: Vec<String>,
@@ -79,6 +82,7 @@ async fn set(client: &Client, args: SetArgs) -> anyhow::Result<PoolView> {
     };
     let request = PoolRequest {
         slots: args.slots,
+        memory_mb: args.memory_mb,
         members: args.members.iter().map(member).collect::<Result<_, UsageError>>()?,
         queue: args.queue,
         starvation_s: args.starvation_s,
@@ -122,6 +126,7 @@ fn show(pool: &PoolView) -> anyhow::Result<()> {
         .text("pool", &pool.name)
         .text("queue", &pool.queue)
         .text("slots", pool.slots)
+        .maybe("memory", pool.memory_mb.map(|mb| format!("{mb} MB")))
         .maybe("node", pool.node.as_ref())
         .text("swaps made", pool.swaps_made)
         .text("swaps avoided", pool.swaps_avoided)

@@ -179,3 +179,27 @@ async fn r7_a_pinned_model_stays_and_the_others_take_turns() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn r7_a_memory_budget_holds_for_pools_and_for_their_runtimes() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let sized = |mb: i64| json!({"image": "nothing:1.0.0", "memory_mb": mb});
+        let put = async |path: &str, body: Value| api.put(&format!("/api/v1/{path}"), body).await;
+        assert_eq!(put("runtimes/small", sized(4_000)).await.status, 200);
+        assert_eq!(put("runtimes/large", sized(16_000)).await.status, 200);
+        assert_eq!(put("runtimes/any", json!({"image": "nothing:1.0.0"})).await.status, 200);
+        let mut two = pool(2, &["small", "large"]);
+        two["memory_mb"] = json!(16_000);
+        put("pools/gpu", two.clone()).await.problem(422, "invalid_field", Some("memory_mb"));
+        let mut unknown = pool(1, &["small", "any"]);
+        unknown["memory_mb"] = json!(16_000);
+        put("pools/gpu", unknown).await.problem(422, "invalid_field", Some("members[1].runtime"));
+        two["memory_mb"] = json!(20_000);
+        assert_eq!(put("pools/gpu", two).await.json()["memory_mb"], 20_000);
+        put("runtimes/small", sized(4_001)).await.problem(422, "invalid_field", Some("memory_mb"));
+        assert_eq!(api.get("/api/v1/runtimes/small").await.json()["memory_mb"], 4_000, "nothing was changed");
+        assert_eq!(put("runtimes/small", sized(3_000)).await.status, 200);
+    })
+    .await;
+}

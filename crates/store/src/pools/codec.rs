@@ -12,6 +12,8 @@ use crate::error::StoreError;
 #[derive(Serialize, Deserialize)]
 struct StoredSpec {
     slots: u32,
+    #[serde(default)]
+    memory_mb: Option<i64>,
     members: Vec<StoredMember>,
     queue: String,
     starvation_s: Option<i64>,
@@ -60,6 +62,7 @@ pub(crate) fn write(spec: &PoolSpec) -> String {
     };
     to_json(&StoredSpec {
         slots: spec.slots,
+        memory_mb: spec.memory_mb,
         members: spec.members.iter().map(member).collect(),
         queue: spec.queue.to_string(),
         starvation_s: spec.starvation_s,
@@ -79,6 +82,7 @@ pub(crate) fn read(text: &str) -> Result<PoolSpec, StoreError> {
     };
     Ok(PoolSpec {
         slots: stored.slots,
+        memory_mb: stored.memory_mb,
         members: stored.members.into_iter().map(member).collect(),
         queue: Name::stored(&stored.queue),
         starvation_s: stored.starvation_s,

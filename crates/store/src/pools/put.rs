@@ -2,7 +2,8 @@
 
 use domain::limits::POOLS_PER_TENANT;
 use domain::pool::PoolSpec;
-use domain::{Name, TenantId};
+use domain::runtime::SpecError;
+use domain::{Name, RuntimeName, TenantId};
 
 use crate::error::StoreError;
 use crate::hints::Topic;
@@ -19,6 +20,8 @@ pub enum PoolPut {
     NoRuntime(usize),
     /// Another pool has the member's runtime, or the queue.
     Taken(String),
+    /// What its slots may take is more than its memory budget, or is not known.
+    OverBudget(SpecError),
 }
 
 impl Store {
@@ -71,10 +74,15 @@ impl Operation for PutPool {
     async fn run(&self, tx: &mut Tx<'_>) -> Result<PoolPut, StoreError> {
         tx.lock(&[&format!("windlass pools {}", self.tenant.0)]).await?;
         let id = [Param::Int(self.tenant.0), Param::Text(self.name.as_str())];
+        let mut memory_mb = Vec::with_capacity(self.spec.members.len());
         for (number, member) in self.spec.members.iter().enumerate() {
-            if !runtimes::get::is_there(tx, self.tenant, member.runtime.as_str()).await? {
-                return Ok(PoolPut::NoRuntime(number));
+            match runtimes::get::memory_of(tx, self.tenant, member.runtime.as_str()).await? {
+                Some(size) => memory_mb.push(size),
+                None => return Ok(PoolPut::NoRuntime(number)),
             }
+        }
+        if let Err(over) = self.spec.fits(&memory_mb) {
+            return Ok(PoolPut::OverBudget(over));
         }
         let others = tx.query(&OTHERS, &id).await?;
         if others.len() >= POOLS_PER_TENANT {
@@ -100,6 +108,30 @@ impl Operation for PutPool {
         }
         Ok(PoolPut::Done)
     }
+}
+
+/// The pool whose budget would not hold any more if a runtime were declared with so much memory.
+pub(crate) async fn outgrown_by(
+    tx: &mut Tx<'_>,
+    tenant: TenantId,
+    runtime: &RuntimeName,
+    size: Option<i64>,
+) -> Result<Option<String>, StoreError> {
+    for row in tx.query(&OTHERS, &[Param::Int(tenant.0), Param::Text("")]).await? {
+        let spec = codec::read(&row.text(1)?)?;
+        if spec.memory_mb.is_none() || !spec.members.iter().any(|member| member.runtime == *runtime) {
+            continue;
+        }
+        let mut memory_mb = Vec::with_capacity(spec.members.len());
+        for member in &spec.members {
+            let of_another = runtimes::get::memory_of(tx, tenant, member.runtime.as_str()).await?.flatten();
+            memory_mb.push(if member.runtime == *runtime { size } else { of_another });
+        }
+        if spec.fits(&memory_mb).is_err() {
+            return row.text(0).map(Some);
+        }
+    }
+    Ok(None)
 }
 
 struct DeletePool {

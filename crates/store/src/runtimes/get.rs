@@ -131,7 +131,11 @@ impl Operation for Instance {
     }
 }
 
-/// Whether it is declared.
-pub(crate) async fn is_there(tx: &mut Tx<'_>, tenant: TenantId, name: &str) -> Result<bool, StoreError> {
-    Ok(tx.query_opt(&LOCK, &[Param::Int(tenant.0), Param::Text(name)]).await?.is_some())
+/// What it may take of the memory, held until the transaction ends; `None` where it is not declared.
+pub(crate) async fn memory_of(
+    tx: &mut Tx<'_>,
+    tenant: TenantId,
+    name: &str,
+) -> Result<Option<Option<i64>>, StoreError> {
+    Ok(lock(tx, tenant, name).await?.map(|runtime| runtime.spec.memory_mb))
 }

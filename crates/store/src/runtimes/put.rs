@@ -5,6 +5,7 @@ use domain::runtime::{RuntimeSpec, RuntimeStatus};
 use domain::{RuntimeName, TenantId};
 
 use crate::error::StoreError;
+use crate::pools;
 use crate::runtimes::codec;
 use crate::secrets::Purpose;
 use crate::store::Store;
@@ -12,7 +13,7 @@ use crate::subjects;
 use crate::timeline::{self, Entry};
 use crate::tx::{Operation, Param, Sql, Tx};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuntimePut {
     Created,
     Changed,
@@ -20,6 +21,8 @@ pub enum RuntimePut {
     TooMany,
     /// It is being deleted.
     Deleting,
+    /// The memory budget of this pool would not hold any more.
+    OverBudget(String),
 }
 
 impl Store {
@@ -71,6 +74,9 @@ impl Operation for PutRuntime {
         let put = match tx.query_opt(&LOCK, &id).await? {
             Some(row) if row.bool(0)? => return Ok(RuntimePut::Deleting),
             Some(_) => {
+                if let Some(pool) = pools::put::outgrown_by(tx, self.tenant, &self.name, self.spec.memory_mb).await? {
+                    return Ok(RuntimePut::OverBudget(pool));
+                }
                 tx.execute(&UPDATE, &[id[0], id[1], spec, env, actor, now]).await?;
                 RuntimePut::Changed
             }

@@ -78,6 +78,7 @@ async fn put(
             Err(ApiError::invalid_field(format!("members[{number}].runtime"), "is not declared; declare it first"))
         }
         PoolPut::Taken(why) => Err(ApiError::limit_reached(why)),
+        PoolPut::OverBudget(over) => Err(validate::refused(over)),
     }
 }
 
@@ -116,6 +117,7 @@ fn spec(name: &Name, request: PoolRequest) -> Result<PoolSpec, ApiError> {
     let handler = request.handler.unwrap_or_default();
     let spec = PoolSpec {
         slots: request.slots,
+        memory_mb: request.memory_mb,
         members: request.members.into_iter().enumerate().map(member).collect::<Result<_, ApiError>>()?,
         queue: queue.map_err(|error| ApiError::invalid_field("queue", error))?.unwrap_or_else(|| name.clone()),
         starvation_s: request.starvation_s,
@@ -148,6 +150,7 @@ async fn shown(state: &AppState, pool: Pool) -> Result<PoolView, ApiError> {
     Ok(PoolView {
         name: pool.name.to_string(),
         slots: pool.spec.slots,
+        memory_mb: pool.spec.memory_mb,
         queue: pool.spec.queue.to_string(),
         starvation_s: pool.spec.starvation_s,
         idle_stop_s: pool.spec.idle_stop_s,

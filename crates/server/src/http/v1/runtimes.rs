@@ -99,6 +99,12 @@ async fn put(
     match state.store.put_runtime(principal.tenant, name.clone(), spec, principal.name.to_string()).await? {
         RuntimePut::Created | RuntimePut::Changed => {}
         RuntimePut::TooMany => return Err(ApiError::limit_reached("the tenant has as many runtimes as it may have")),
+        RuntimePut::OverBudget(pool) => {
+            return Err(ApiError::invalid_field(
+                "memory_mb",
+                format_args!("must fit into the budget of the pool {pool}"),
+            ));
+        }
         RuntimePut::Deleting => {
             return Err(ApiError::operation_refused(OperationCode::Conflict, "the runtime is being deleted"));
         }
