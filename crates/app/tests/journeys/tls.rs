@@ -64,6 +64,8 @@ async fn x7_a_new_certificate_is_taken_without_a_restart() {
 
 /// The cookie that signing in gives, whole.
 async fn cookie(server: &Server, token: &str) -> String {
+    // The program's own client names its provider; this one takes the default of the process, which may be set already.
+    let _set = rustls::crypto::ring::default_provider().install_default();
     let pages = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
     let form = pages.build().expect("an HTTP client").post(format!("{}/sign-in", server.url));
     let form = form.header("content-type", "application/x-www-form-urlencoded").body(format!("token={token}"));

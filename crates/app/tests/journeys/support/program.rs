@@ -156,8 +156,9 @@ impl<'a> Serve<'a> {
 
     /// Killed as it is about to make the `number`th of these system calls in one of its threads.
     pub(crate) fn killed_at(place: &'a Place, call: &str, number: usize) -> Self {
-        let mut strace = strace();
-        strace.args(["-s", "0", "-e", &format!("trace={call}"), "-o", "/dev/null"]);
+        // Without the filter in the kernel that the others use: with it signals are not delivered.
+        let mut strace = Command::new("strace");
+        strace.args(["-D", "-f", "-q", "-s", "0", "-e", &format!("trace={call}"), "-o", "/dev/null"]);
         Self::with_faults(place, strace, &[&format!("{call}:signal=KILL:when={number}")])
     }
 
