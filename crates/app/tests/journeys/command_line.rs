@@ -185,15 +185,17 @@ async fn x9_the_schema_goes_down_and_up_again() {
 /// Errors only: how long it takes is never judged here.
 async fn bench(place: Place) {
     let args = ["--output", "json", "bench", "--scale", "1", "--rounds", "1", "--database", &place.url];
-    let done = windlass(&args).await;
-    assert_eq!(done.code, Some(0), "{done:?}");
-    let figures: Vec<Value> =
-        done.stdout.lines().map(|line| serde_json::from_str(line).expect("a line is a figure")).collect();
-    assert_eq!(figures.len(), 10, "five measurements, in this process and over HTTP: {}", done.stdout);
-    assert!(figures.iter().all(|figure| figure["value"].as_f64() > Some(0.0)), "{}", done.stdout);
-    // What takes minutes in full size, beside what was measured above.
     let before = place.path("before.jsonl");
-    std::fs::write(&before, &done.stdout).expect("writes");
+    for mode in ["embedded", "http"] {
+        let done = windlass(&[&args[..], &["--mode", mode]].concat()).await;
+        assert_eq!(done.code, Some(0), "{done:?}");
+        let figures: Vec<Value> =
+            done.stdout.lines().map(|line| serde_json::from_str(line).expect("a line is a figure")).collect();
+        assert_eq!(figures.len(), 5, "{}", done.stdout);
+        assert!(figures.iter().all(|figure| figure["value"].as_f64() > Some(0.0)), "{}", done.stdout);
+        std::fs::write(&before, &done.stdout).expect("writes");
+    }
+    // What takes minutes in full size, beside what was measured above.
     let only = async |mode: &str, metrics: &str| {
         let more = ["--mode", mode, "--only", metrics, "--compare", before.to_str().expect("a path is text")];
         let done = windlass(&[&args[..], &more].concat()).await;

@@ -132,7 +132,7 @@ const LATER: &str = "
     alter table windlass.history add column later bigint not null default 7;
     alter table windlass.queues add column later jsonb;
     alter table windlass.workers add column later text;
-    create index later on windlass.jobs (later) where later is not null;
+    create index jobs_later on windlass.jobs (later) where later is not null;
     create table windlass.later (id bigint primary key);
     insert into windlass.schema_migrations (version, name, checksum, applied_at) values (999, 'later', '', now());";
 
