@@ -133,7 +133,7 @@ impl Work<'_> {
 
     async fn start(&self, image: &ImageRef) -> Result<Done, Failure> {
         match self.find().await? {
-            Some(found) if runs_already(&found, image)? => {
+            Some(found) if runs_already(&found, image).map_err(conflict)? => {
                 let known = self.runtime.container_id.as_deref() == Some(found.id.as_str())
                     && self.runtime.status == domain::runtime::RuntimeStatus::Running;
                 let id = Some(found.id.clone());
@@ -307,14 +307,15 @@ impl Work<'_> {
 }
 
 /// Whether there is nothing left to start. What runs another image is not to be replaced by a start (R3).
-fn runs_already(found: &Container, image: &ImageRef) -> Result<bool, Failure> {
+fn runs_already(found: &Container, image: &ImageRef) -> Result<bool, String> {
     match (found.running, found.image == image.as_str()) {
-        (true, false) => Err(Failure::new(
-            OperationCode::Conflict,
-            format!("it runs {}; stop it first, or patch it to {image}", found.image),
-        )),
+        (true, false) => Err(format!("it runs {}; stop it first, or patch it to {image}", found.image)),
         (running, same) => Ok(running && same),
     }
+}
+
+fn conflict(why: String) -> Failure {
+    Failure::new(OperationCode::Conflict, why)
 }
 
 /// What was stopped to be started again and did not start is stopped.
@@ -333,7 +334,7 @@ mod tests {
     fn r3_a_start_leaves_another_image_that_runs_as_it_is() {
         let found = |image: &str, running| Container { image: image.into(), running, ..Container::default() };
         let image = ImageRef::stored("a:1.0.0");
-        let asked = |found: &Container| runs_already(found, &image).map_err(|failure| failure.code);
+        let asked = |found: &Container| runs_already(found, &image).map_err(|why| conflict(why).code);
         assert_eq!(asked(&found("a:1.0.0", true)), Ok(true));
         assert_eq!(asked(&found("a:1.0.1", true)), Err(OperationCode::Conflict));
         assert_eq!(asked(&found("a:1.0.0", false)), Ok(false));
