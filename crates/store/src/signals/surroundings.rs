@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use domain::limits::{SURROUNDINGS_KEPT, SURROUNDINGS_LINE, SURROUNDINGS_MS, SURROUNDINGS_WORKERS};
 use domain::line::{Line, Waiting};
 use domain::{Affinity, JobId, Label, Name, QueueSettings, TenantId, Time};
+use uuid::Uuid;
 
+use crate::codec::from_json;
 use crate::error::StoreError;
 use crate::jobs::holds::queue_scope;
 use crate::lanes::{Lane, lane_at};
@@ -177,13 +179,19 @@ const WORKERS: Sql = Sql::new(
 );
 const LANES: Sql = Sql::both(&["select lane, tenant, queue, kind, priority, affinity, guarded from lanes
      where tenant = $1 and queue = $2 limit 1000"]);
-// Claimed jobs stay in the index until they end, so the oldest of a lane are those that run and those that come next.
+// On PostgreSQL claimed jobs stay in the index until they end, so the oldest of a lane are those that run and those that
+// come next. On SQLite they leave it, and what runs is found by its claims.
 const OLDEST: Sql = Sql::new(
     &["select lane, id, run_at, worker, started_at from jobs
-       where lane = $1 and due_at is null and parked is null order by run_at, id limit $2"],
+       where lane = $1 and due_at is null and parked is null and worker is null order by run_at, id limit $2"],
     "select j.lane, j.id, j.run_at, j.worker, j.started_at from unnest($1::bigint[]) as l(lane)
      cross join lateral (select * from jobs where jobs.lane = l.lane and due_at is null and parked is null
          order by run_at, id limit $2) j",
+);
+const CLAIMED: Sql = Sql::both(&["select jobs from claims where tenant = $1 limit $2"]);
+const RUNNING: Sql = Sql::new(
+    &["select lane, id, run_at, worker, started_at from jobs where id = $1 and worker is not null"],
+    "select lane, id, run_at, worker, started_at from jobs where id = any($1::uuid[]) and worker is not null",
 );
 const QUEUED: Sql = Sql::new(
     &["select coalesce(sum(queued), 0) from (select queued from counters where tenant = $1 and queue = $2
@@ -238,6 +246,7 @@ async fn line(
     let mut ids: Vec<i64> = lanes.keys().copied().collect();
     ids.sort_unstable();
     let rows = tx.query_each(&OLDEST, &[Column::ints(ids)], &[Param::Int(per_lane as i64)]).await?;
+    let claimed = if tx.is_postgres() { Vec::new() } else { claimed(tx, key[0]).await? };
     let mut line = Line::default();
     let mut running = Vec::new();
     let mut seen: HashMap<i64, (usize, Time)> = HashMap::new();
@@ -255,6 +264,12 @@ async fn line(
             }
         }
     }
+    for row in &claimed {
+        let (lane, id) = (row.int(0)?, row.job(1)?);
+        if let Some(started_at) = read_start(row)?.filter(|_| lanes.contains_key(&lane)) {
+            running.push(RunningJob { id, lane, started_at });
+        }
+    }
     line.complete_until = seen.values().filter(|(count, _)| *count >= per_lane).map(|(_, newest)| *newest).min();
     line.queued = match line.complete_until {
         None => line.waiting.len() as u64,
@@ -264,6 +279,18 @@ async fn line(
         }
     };
     Ok((line, running))
+}
+
+/// The jobs that a tenant's workers hold, as many as are looked at.
+async fn claimed(tx: &mut Tx<'_>, tenant: Param<'_>) -> Result<Vec<Row>, StoreError> {
+    let most = SURROUNDINGS_LINE;
+    let rows = tx.query(&CLAIMED, &[tenant, Param::Int(most as i64)]).await?;
+    let mut ids: Vec<JobId> = Vec::new();
+    for row in &rows {
+        ids.extend(from_json::<Vec<Uuid>>(&row.text(0)?)?.into_iter().map(JobId::new));
+    }
+    ids.truncate(most);
+    tx.query_each(&RUNNING, &[Column::jobs(ids.iter().copied())], &[]).await
 }
 
 /// Since when the job runs, if it does.

@@ -52,6 +52,8 @@ fn hot() -> Vec<Hot> {
         hot("jobs/get.rs::LIVE", "'01890a5d-ac96-774b-bcce-b302099a8057', 2", "jobs_pkey", "PRIMARY KEY"),
         hot("jobs/get.rs::ENDED", "'01890a5d-ac96-774b-bcce-b302099a8057', 2", "ended_pkey", "PRIMARY KEY"),
         hot("jobs/settle.rs::ENDED", "IDS", "ended_pkey", "PRIMARY KEY"),
+        hot("signals/surroundings.rs::OLDEST", "array[1::bigint], 10", "jobs_ready", "jobs_ready"),
+        hot("signals/surroundings.rs::RUNNING", "IDS", "jobs_pkey", "PRIMARY KEY"),
         hot("jobs/history.rs::ROWS", "'01890a5d-ac96-774b-bcce-b302099a8057', 2", "history_pkey", "PRIMARY KEY"),
         hot(
             "deliveries/claim.rs::PEEK",
