@@ -63,18 +63,24 @@ impl Line {
         let mut by_affinity: Vec<(String, u64)> = by_affinity.into_iter().map(|(a, n)| (a.to_owned(), n)).collect();
         by_affinity.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
         place.ahead_by_affinity = by_affinity;
-        if let Some(until) = self.complete_until.filter(|until| job.run_at > *until) {
+        // Of jobs that came in one moment the look may have seen only some.
+        let unseen = |until: &Time| job.run_at == *until && self.waiting.iter().all(|waiting| waiting.id != job.id);
+        if let Some(until) = self.complete_until.filter(|until| job.run_at > *until || unseen(until)) {
             self.estimate(job, until, now, &mut place);
         }
         place
     }
 
-    /// Past the look, jobs are taken to have come evenly: the share of time says the share of the line.
+    /// Past the look, jobs are taken to have come evenly: the share of time says the share of the line. One of many that
+    /// came at the very moment where the look ended is taken to stand in their middle.
     fn estimate(&self, job: &Waiting, until: Time, now: Time, place: &mut Place) {
         let looked_at = place.ahead;
         let unseen = self.queued.saturating_sub(self.waiting.len() as u64);
         let span = now.ms_since(until).max(1) as f64;
-        let share = (job.run_at.ms_since(until).max(0) as f64 / span).min(1.0);
+        let share = match job.run_at == until {
+            true => 0.5,
+            false => (job.run_at.ms_since(until).max(0) as f64 / span).min(1.0),
+        };
         place.ahead = looked_at + (unseen as f64 * share).round() as u64;
         place.is_estimate = true;
         // Those not seen are taken to be like those that were.
@@ -135,5 +141,15 @@ mod tests {
         let place = line.place(&waiting(599, 0, None), &[], Time::from_seconds(1_099));
         assert!(place.is_estimate);
         assert_eq!((place.ahead, place.ahead_by_lane[&0]), (600, 600));
+    }
+
+    #[test]
+    fn s1_one_of_a_large_batch_past_the_look_does_not_pretend_to_know_its_place() {
+        let at_once = |number: u128| Waiting { run_at: Time::from_seconds(5), ..waiting(number, 0, None) };
+        let first: Vec<Waiting> = (0..100).map(at_once).collect();
+        let line = Line { waiting: first, complete_until: Some(Time::from_seconds(5)), queued: 1_100 };
+        let place = |number| line.place(&at_once(number), &[], Time::from_seconds(5));
+        assert_eq!((place(700).ahead, place(700).is_estimate), (600, true));
+        assert_eq!((place(40).ahead, place(40).is_estimate), (40, false), "what was seen is known");
     }
 }
