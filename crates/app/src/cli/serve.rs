@@ -54,7 +54,7 @@ pub(crate) struct ServeArgs {
     /// The private key of --tls-cert, as PEM.
     #[arg(long, env = "WINDLASS_TLS_KEY", requires = "tls_cert", value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Where people reach this server when something stands in front of it: https://windlass.example.com. With https, page
+    /// Where people reach this server when something stands in front of it: `https://windlass.example.com`. With https, page
     /// sessions are kept to TLS.
     #[arg(long, env = "WINDLASS_PUBLIC_URL", value_name = "URL", value_parser = public_url)]
     pub(crate) public_url: Option<String>,
