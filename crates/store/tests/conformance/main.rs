@@ -20,6 +20,7 @@ mod pooler;
 mod prune;
 mod queue_triggers;
 mod retry;
+mod schedules;
 mod schema;
 mod secrets;
 mod settle;
