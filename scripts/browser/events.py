@@ -21,6 +21,7 @@ def dead_letters_are_replayed_exactly_edited_ignored_and_in_bulk(driver):
         browser.shows("5")
         browser.click(f"#letter-{letters[jobs[0]]} .replay")
         wait_for("the first to be played again", lambda: server.get(f"dead-letters/{letters[jobs[0]]}")["resolution"] == "replayed")
+        wait_for("its row to go", lambda: not browser.has(f"#letter-{letters[jobs[0]]}"))
         again = server.claim(worker)
         assert (again["kind"], again["payload"]) == ("scan", {"user": 7}), again
         browser.click(f'[data-open="edit-{letters[jobs[1]]}"]')

@@ -12,7 +12,7 @@ COUNTS = (
     "trap 'exit 0' TERM; mkdir -p /www; echo ok > /www/health; httpd -p 8080 -h /www; n=0; "
     "while true; do n=$((n+1)); echo count $n; sleep 1; done"
 )
-# Answers a job after two seconds with its own name.
+# Answers a job after four seconds with its own name.
 MODEL = (
     "trap 'exit 0' TERM; mkdir -p /www/cgi-bin; echo ok > /www/health; echo \"$ANSWER\" > /www/cgi-bin/run; "
     "/bin/busybox chmod +x /www/cgi-bin/run; httpd -f -p 8080 -h /www & wait"
@@ -25,7 +25,7 @@ def served(command, **more):
 
 
 def model(name):
-    answer = f"#!/bin/sh\nsleep 2\necho 'Content-Type: application/json'\necho\necho '{{\"model\": \"{name}\"}}'\n"
+    answer = f"#!/bin/sh\nsleep 4\necho 'Content-Type: application/json'\necho\necho '{{\"model\": \"{name}\"}}'\n"
     return served(MODEL, env={"ANSWER": answer})
 
 
@@ -111,7 +111,7 @@ def a_pool_shows_its_slots_the_next_swap_and_what_fails(driver):
     with Docker() as docker, Server("--docker-host", docker.host) as server, Browser(driver) as browser:
         server.put("runtimes/alpha", model("alpha"))
         server.put("runtimes/beta", model("beta"))
-        server.put("runtimes/broken", {"image": IMAGE, "command": ["/no/such/program"]})
+        server.put("runtimes/broken", model("broken") | {"command": ["/no/such/program"]})
         ask = lambda affinity: server.job("gpu", "ask", affinity=affinity)
         jobs = [ask(affinity) for affinity in ("alpha", "beta", "alpha", "alpha", "alpha")]
         members = [{"affinity": name, "runtime": name} for name in ("alpha", "beta", "broken")]
@@ -122,11 +122,11 @@ def a_pool_shows_its_slots_the_next_swap_and_what_fails(driver):
         wait_for("beta to be next", lambda: text(".next-swap").startswith("beta when what is up has drained"))
         browser.shows("of 1 min")
         for job in jobs:
-            ended = wait_for("the job", lambda: (told := server.get(f"jobs/{job}?wait=20s"))["state"] == "succeeded" and told, 60)
+            ended = wait_for("the job", lambda: (told := server.get(f"jobs/{job}?wait=20s"))["state"] == "succeeded" and told)
             assert ended["result"]["model"] == ended["affinity"], ended
         wait_for("beta in its slot", lambda: "beta" in text(".slots"))
         ask("broken")
-        wait_for("the failure", lambda: "container_start_failed" in text("table") and "backoff" in text("table"), 40)
+        wait_for("the failure", lambda: "container_start_failed" in text("table") and "backoff" in text("table"))
         pool = server.get("pools/gpu")
         assert (text(".swaps-made"), text(".swaps-avoided")) == (str(pool["swaps_made"]), str(pool["swaps_avoided"]))
         assert pool["swaps_avoided"] >= 2, pool

@@ -55,7 +55,7 @@ class Server:
             headers["authorization"] = f"Bearer {self.token}"
         request = urllib.request.Request(self.url + path, data, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=120) as answer:
                 text = answer.read()
                 return json.loads(text) if text else None
         except urllib.error.HTTPError as error:
@@ -77,7 +77,7 @@ class Server:
         return self.post("workers", {"name": name, "queues": list(queues), "lease_s": 600})["id"]
 
     def claim(self, worker):
-        return self.post(f"workers/{worker}/claim", {"max": 1, "wait_s": 5})["jobs"][0]
+        return self.post(f"workers/{worker}/claim", {"max": 1, "wait_s": 30})["jobs"][0]
 
     def settle(self, worker, job, outcome, **more):
         outcome = {"job_id": job["id"], "epoch": job["epoch"], "outcome": outcome, **more}
@@ -108,7 +108,7 @@ def under_a_path(url, prefix):
             request = urllib.request.Request(url + self.path[len(prefix):], data, kept, method=self.command)
             opener = urllib.request.build_opener(NoRedirect)
             try:
-                answer = opener.open(request, timeout=30)
+                answer = opener.open(request, timeout=120)
             except urllib.error.HTTPError as error:
                 answer = error
             with answer:

@@ -8,7 +8,7 @@ import time
 import urllib.error
 import urllib.request
 
-LIMIT_S = 20
+LIMIT_S = 120
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 KEYS = {"enter": "\ue007", "escape": "\ue00c", "control": "\ue009", "down": "\ue015"}
 FLAGS = [
@@ -53,6 +53,7 @@ class Browser:
         }
         session = ask("POST", driver.url + "/session", {"capabilities": {"alwaysMatch": wanted}})
         self.url = f"{driver.url}/session/{session['sessionId']}"
+        ask("POST", self.url + "/timeouts", {"script": 1000 * LIMIT_S})
         self.command("Emulation.setTimezoneOverride", {"timezoneId": "Europe/Berlin"})
         self.theme(theme)
         self.size(width, height)
@@ -94,19 +95,36 @@ class Browser:
         return bool(ask("POST", self.url + "/elements", {"using": "css selector", "value": selector}))
 
     def click(self, selector):
-        ask("POST", f"{self.url}/element/{self.find(selector)}/click", {})
+        self.when_there(selector, lambda element: ask("POST", f"{self.url}/element/{element}/click", {}))
 
     def type(self, selector, text, clear=True):
-        element = self.find(selector)
-        if clear:
-            ask("POST", f"{self.url}/element/{element}/clear", {})
-        ask("POST", f"{self.url}/element/{element}/value", {"text": text})
+        def enter(element):
+            if clear:
+                ask("POST", f"{self.url}/element/{element}/clear", {})
+            ask("POST", f"{self.url}/element/{element}/value", {"text": text})
+
+        self.when_there(selector, enter)
+
+    def when_there(self, selector, act):
+        """Acts on an element; found anew if the page was drawn anew in between, when nothing has been done."""
+
+        def once():
+            act(self.find(selector))
+            return True
+
+        wait_for(f"{selector} to be there", once)
 
     def press(self, *keys):
         """Keys held together, such as control and k."""
         values = [KEYS.get(key, key) for key in keys]
         actions = [{"type": "keyDown", "value": value} for value in values]
-        actions += [{"type": "keyUp", "value": value} for value in reversed(values)]
+        self.act(actions + [{"type": "keyUp", "value": value} for value in reversed(values)])
+
+    def press_in_turn(self, *keys):
+        """One key after the other, as fast as the browser takes them."""
+        self.act([{"type": kind, "value": KEYS.get(key, key)} for key in keys for kind in ("keyDown", "keyUp")])
+
+    def act(self, actions):
         ask("POST", self.url + "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]})
 
     def text(self, selector):
@@ -149,7 +167,7 @@ def ask(method, address, body=None):
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(address, data, {"content-type": "application/json"}, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=2 * LIMIT_S) as answer:
             return json.load(answer)["value"]
     except urllib.error.HTTPError as error:
         told = json.load(error)["value"]

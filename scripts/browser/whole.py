@@ -1,6 +1,7 @@
 """What holds for every page: who may see it, that nothing in it runs, that everyone can read it."""
 
 import json
+import re
 
 from browser.docker import Docker
 from browser.server import Server, under_a_path
@@ -64,11 +65,11 @@ def times_are_local_with_utc_beside_and_the_page_tells_its_own_first_signal(driv
         assert any(f"{(hour + ahead) % 24:02}:" in shown for ahead in (1, 2)), (shown, utc)
         told = lambda: [item for item in server.get("ttfs/slo")["items"] if item["surface"] == "ui"]
         wait_for("the page's own first signal", told)
-        # One late signal in two is ten times what may be late.
-        late = {"job_id": job, "surface": "ui", "event_type": "signal.rendered", "ttfs_ms": 9000, "cache_hit": False}
-        server.post("ttfs/events", {"events": [late]})
+        # One late signal in two is ten times what may be late; the page's own may be one of them.
+        rendered = {"job_id": job, "surface": "ui", "event_type": "signal.rendered", "cache_hit": False}
+        server.post("ttfs/events", {"events": [rendered | {"ttfs_ms": ttfs_ms} for ttfs_ms in [20] * 9 + [9000] * 10]})
         browser.open(f"{server.url}/")
-        wait_for("the burn", lambda: "burn 10.0×" in browser.text("#burn"))
+        wait_for("the burn", lambda: re.search(r"burn 1[01]\.0×", browser.text("#burn")))
 
 
 def nothing_that_came_from_a_user_runs(driver):
@@ -120,7 +121,7 @@ def every_page_has_its_picture(driver):
         return
     PICTURES.mkdir(parents=True, exist_ok=True)
     with Docker() as docker, Server("--demo", "--docker-host", docker.host) as server, Browser(driver) as browser:
-        wait_for("something to have failed", lambda: server.get("jobs?state=failed&limit=1")["items"], 60)
+        wait_for("something to have failed", lambda: server.get("jobs?state=failed&limit=1")["items"])
         failed = server.get("jobs?state=failed&limit=1")["items"][0]["id"]
         *_, delivery = full(server)
         pages = {page or "overview": page for page in PAGES}

@@ -14,7 +14,7 @@ import openai
 
 BINARY, DOCKER, IMAGE, FOLDER = sys.argv[1:]
 LINES = 1000
-LIMIT_S = 180
+LIMIT_S = 600
 MODELS = ["llama", "mistral"]
 MESSAGES = [{"role": "user", "content": "hello"}]
 
@@ -84,7 +84,7 @@ def check_answers(client):
     for chunk in client.chat.completions.create(model="llama", messages=MESSAGES, stream=True):
         words.append((time.monotonic(), chunk.choices[0].delta.content))
     assert "".join(word for _, word in words) == "one two three four five", words
-    assert words[-1][0] - words[0][0] > 0.1, "the words came one after the other"
+    assert words[-1][0] - words[0][0] > 0.3, "the words came one after the other"
     assert client.embeddings.create(model="mistral", input="x", encoding_format="float").data[0].embedding[0] == 0.5
     assert client.completions.create(model="mistral", prompt="x").choices[0].text.startswith("mistral")
 
@@ -156,7 +156,7 @@ def until(client, batch, status):
 def main():
     server = Server()
     try:
-        made = server.cli("token", "create", "--tenant", "default", "--role", "admin", "--name", "check", "--output", "json")
+        made = server.cli("token", "create", "--database", "sqlite:windlass.db", "--role", "admin", "--name", "check", "--output", "json")
         token = json.loads(made)["token"]
         declare(server, token)
         client = openai.OpenAI(base_url=f"{server.url}/openai/v1", api_key=token, max_retries=5)

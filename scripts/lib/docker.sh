@@ -5,7 +5,7 @@
 # rule into the machine's packet filter: ports are published by its own proxy, on loopback. So an engine that the machine
 # already runs is never touched, and stopping this one and removing the directory leaves nothing behind.
 #
-# Source this file; the caller keeps its own shell options. The engine needs root.
+# Source this file; the caller keeps its own shell options. The engine needs root; whoever starts it may use it.
 
 docker_as_root() {
     if [[ $(id -u) -eq 0 ]]; then "$@"; else sudo -n "$@"; fi
@@ -26,21 +26,43 @@ docker_url() {
     docker_is_up "$1" && echo "unix://$1/docker.sock"
 }
 
-# Gives the bridge an address in a network of this machine that nothing uses.
+# Gives the bridge an address in a network of this machine that nothing uses. Engines that start at once take their networks one
+# after the other, whichever checkout they come from: two bridges in one network would leave the containers of one unreachable.
 docker_make_bridge() {
-    local bridge=$1 part
+    (
+        flock 9
+        docker_add_bridge "$1"
+    ) 9</tmp
+}
+
+docker_add_bridge() {
+    local bridge=$1 part taken
     if ! ip link show "$bridge" >/dev/null 2>&1; then
         docker_as_root ip link add "$bridge" type bridge || return 1
     fi
-    for part in {30..250}; do
-        ip -4 addr show dev "$bridge" | grep -q inet && break
-        ip -4 route | grep -q "^10\.213\.$part\." || docker_as_root ip addr add "10.213.$part.1/24" dev "$bridge"
-    done
+    if [[ -z $(ip -4 addr show dev "$bridge") ]]; then
+        # The address of a bridge which is not up yet has no route.
+        taken=$(ip -4 -o addr && ip -4 route) || return 1
+        for part in {30..250}; do
+            [[ $taken == *[[:space:]]10.213.$part.* ]] || break
+        done
+        docker_as_root ip addr add "10.213.$part.1/24" dev "$bridge" || return 1
+    fi
     docker_as_root ip link set "$bridge" up
 }
 
+# Starts the engine of a directory on a bridge, in a session of its own: it outlives whoever asked for it and is ended by its
+# process id. For docker_start, whose `child` and `starts` it sets.
+docker_run() {
+    docker_as_root setsid dockerd --config-file "$1/daemon.json" --host "unix://$1/docker.sock" --data-root "$1/data" \
+        --exec-root "$1/exec" --pidfile "$1/docker.pid" --bridge "$2" --iptables=false --ip6tables=false \
+        --ip-masq=false --group "$(id -gn)" --shutdown-timeout 5 </dev/null >>"$1/docker.log" 2>&1 &
+    child=$!
+    starts=$((starts + 1))
+}
+
 docker_start() {
-    local dir bridge attempt
+    local dir bridge attempt child starts=0
     dir=$(realpath -m "$1")
     if docker_url "$dir"; then
         return 0
@@ -61,13 +83,15 @@ docker_start() {
     }
     # The settings of the machine's own engine must not be read.
     echo '{}' >"$dir/daemon.json"
-    # In a session of its own it outlives whoever asked for it; it is ended by its process id.
-    docker_as_root setsid dockerd --config-file "$dir/daemon.json" --host "unix://$dir/docker.sock" --data-root "$dir/data" \
-        --exec-root "$dir/exec" --pidfile "$dir/docker.pid" --bridge "$bridge" --iptables=false --ip6tables=false \
-        --ip-masq=false --shutdown-timeout 5 </dev/null >"$dir/docker.log" 2>&1 &
-    for attempt in {1..300}; do
+    docker_run "$dir" "$bridge"
+    for attempt in {1..1200}; do
         if docker_url "$dir"; then
             return 0
+        fi
+        # It gives up by itself where its containerd is slow to come, on a busy machine say.
+        if [[ ! -d /proc/$child ]]; then
+            ((starts < 3)) || break
+            docker_run "$dir" "$bridge"
         fi
         sleep 0.1
     done
@@ -76,20 +100,27 @@ docker_start() {
     return 1
 }
 
-# Ends the engine of a directory with its containers, and its bridge. No engine, or no directory, is success.
+# Ends the engine of a directory and nothing else: its containers end with it and are there when it is started again. No engine, or no
+# directory, is success.
+docker_end() {
+    local dir pid
+    dir=$(realpath -m "$1")
+    [[ -s $dir/docker.pid ]] || return 0
+    pid=$(<"$dir/docker.pid")
+    docker_as_root kill -TERM "$pid" 2>/dev/null || true
+    for _ in {1..300}; do
+        docker_as_root kill -0 "$pid" 2>/dev/null || return 0
+        sleep 0.1
+    done
+    docker_as_root kill -KILL "$pid" 2>/dev/null || true
+}
+
+# The same with its containers, its data and its bridge.
 docker_stop() {
-    local dir pid bridge
+    local dir bridge
     dir=$(realpath -m "$1")
     [[ -d $dir ]] || return 0
-    if [[ -s $dir/docker.pid ]]; then
-        pid=$(<"$dir/docker.pid")
-        docker_as_root kill -TERM "$pid" 2>/dev/null || true
-        for _ in {1..300}; do
-            docker_as_root kill -0 "$pid" 2>/dev/null || break
-            sleep 0.1
-        done
-        docker_as_root kill -KILL "$pid" 2>/dev/null || true
-    fi
+    docker_end "$dir"
     bridge=$(docker_bridge "$dir")
     if ip link show "$bridge" >/dev/null 2>&1; then
         docker_as_root ip link delete "$bridge"

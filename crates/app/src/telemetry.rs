@@ -1,6 +1,9 @@
 //! Logs to stderr, and traces over OTLP where an endpoint is given (X11).
 
+use std::io::IsTerminal;
+
 use anyhow::Context;
+use clap::Args;
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_otlp::{SpanExporter, WithExportConfig};
 use opentelemetry_sdk::Resource;
@@ -9,17 +12,36 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
+/// What whoever runs for long says of itself, and where.
+#[derive(Args)]
+pub(crate) struct TelemetryArgs {
+    /// What to log: error, warn, info, debug, or a filter.
+    #[arg(long, env = "WINDLASS_LOG", default_value = "warn")]
+    log: String,
+    /// Log as JSON lines.
+    #[arg(long, env = "WINDLASS_LOG_JSON")]
+    log_json: bool,
+    /// Send traces to this OTLP endpoint over HTTP.
+    #[arg(long, env = "WINDLASS_OTLP_ENDPOINT")]
+    otlp_endpoint: Option<String>,
+}
+
 /// Sends what is left when the program ends.
 pub(crate) struct Telemetry {
     provider: Option<SdkTracerProvider>,
 }
 
 impl Telemetry {
-    pub(crate) fn start(log: &str, log_json: bool, otlp_endpoint: Option<&str>) -> anyhow::Result<Self> {
+    pub(crate) fn start(args: &TelemetryArgs) -> anyhow::Result<Self> {
+        let TelemetryArgs { log, log_json, otlp_endpoint } = args;
         let filter = EnvFilter::try_new(log).with_context(|| format!("`{log}` is not a log filter"))?;
-        let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-        let lines = if log_json { lines.json().boxed() } else { lines.compact().with_target(false).boxed() };
-        let provider = otlp_endpoint.map(provider).transpose()?;
+        let mut lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+        // In a file colour is noise. On a terminal NO_COLOR decides, which the layer looks at itself.
+        if !std::io::stderr().is_terminal() {
+            lines.set_ansi(false);
+        }
+        let lines = if *log_json { lines.json().boxed() } else { lines.compact().with_target(false).boxed() };
+        let provider = otlp_endpoint.as_deref().map(provider).transpose()?;
         let traces = provider.as_ref().map(|provider| {
             let spans = tracing_opentelemetry::layer().with_tracer(provider.tracer("windlass"));
             spans.with_filter(EnvFilter::new("info,windlass=info,server=info,engine=info"))

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use reqwest::{Method, RequestBuilder, Response};
-use wire::{OperationAccepted, OperationRequest, OperationView, Page, RuntimeHealthView, RuntimeRequest, RuntimeView};
+use wire::{
+    MoveRequest, NodeView, OperationAccepted, OperationRequest, OperationView, Page, RuntimeHealthView, RuntimeRequest,
+    RuntimeView,
+};
 
 use crate::client::{Client, read};
 use crate::error::ClientError;
@@ -77,6 +80,17 @@ impl Client {
     }
 
     /// Newest first.
+    /// Moves it to this node, or to the one with the most room.
+    pub async fn move_runtime(&self, name: &str, node: Option<&str>) -> Result<RuntimeView, ClientError> {
+        let request = MoveRequest { node: node.map(str::to_owned) };
+        self.answer(self.request(Method::POST, &["runtimes", name, "move"]).json(&request)).await
+    }
+
+    /// Those that drive a Docker engine.
+    pub async fn nodes(&self) -> Result<Page<NodeView>, ClientError> {
+        self.answer(self.get(&["nodes"])).await
+    }
+
     pub async fn runtime_operations(
         &self,
         name: &str,

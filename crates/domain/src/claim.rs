@@ -18,8 +18,16 @@ pub struct LaneHead {
     pub priority: i32,
     pub affinity: Affinity,
     pub waiting_since: Time,
+    /// Which of those that came in one moment came first: jobs of one batch do.
+    pub order: u128,
     /// How long this lane's queue lets other affinities pass it over.
     pub starvation_ms: i64,
+}
+
+impl LaneHead {
+    fn place(&self) -> (Time, u128) {
+        (self.waiting_since, self.order)
+    }
 }
 
 /// Lanes to take from together, oldest first across all of them.
@@ -40,8 +48,8 @@ pub fn next_lanes(heads: &[LaneHead], held: &Affinity, now: Time) -> Option<Choi
     let urgent = || heads.iter().filter(move |head| head.priority == priority);
     let fits = |head: &LaneHead, affinity: &Affinity| head.affinity.is_none() || head.affinity == *affinity;
 
-    let oldest_fitting = urgent().filter(|head| fits(head, held)).min_by_key(|head| head.waiting_since);
-    let oldest_other = urgent().filter(|head| !fits(head, held)).min_by_key(|head| head.waiting_since);
+    let oldest_fitting = urgent().filter(|head| fits(head, held)).min_by_key(|head| head.place());
+    let oldest_other = urgent().filter(|head| !fits(head, held)).min_by_key(|head| head.place());
     let (affinity, swap) = match (oldest_fitting, oldest_other) {
         (None, None) => return None,
         (Some(_), None) => (held.clone(), false),
@@ -51,7 +59,7 @@ pub fn next_lanes(heads: &[LaneHead], held: &Affinity, now: Time) -> Option<Choi
             // A starving lane wins only over younger work: older work that fits is not the one starving it.
             if starved && other.waiting_since < fitting.waiting_since {
                 (other.affinity.clone(), true)
-            } else if fitting.affinity.is_none() && held.is_none() && other.waiting_since < fitting.waiting_since {
+            } else if fitting.affinity.is_none() && held.is_none() && other.place() < fitting.place() {
                 // A worker that holds nothing has no swap to save: plain age decides.
                 (other.affinity.clone(), true)
             } else {
@@ -60,8 +68,8 @@ pub fn next_lanes(heads: &[LaneHead], held: &Affinity, now: Time) -> Option<Choi
         }
     };
     let chosen: Vec<&LaneHead> = urgent().filter(|head| fits(head, &affinity)).collect();
-    let oldest_chosen = chosen.iter().map(|head| head.waiting_since).min()?;
-    let passed_over = !swap && oldest_other.is_some_and(|other| other.waiting_since < oldest_chosen);
+    let oldest_chosen = chosen.iter().map(|head| head.place()).min()?;
+    let passed_over = !swap && oldest_other.is_some_and(|other| other.place() < oldest_chosen);
     Some(Choice { lanes: chosen.iter().map(|head| head.lane).collect(), affinity, swap, passed_over })
 }
 
@@ -77,7 +85,7 @@ pub struct NextSwap {
 pub fn next_swap(heads: &[LaneHead], held: &[Label], now: Time) -> Option<NextSwap> {
     let others =
         heads.iter().filter_map(|head| Some((head, head.affinity.as_ref().filter(|own| !held.contains(own))?)));
-    let (next, affinity) = others.min_by_key(|(head, _)| (Reverse(head.priority), head.waiting_since))?;
+    let (next, affinity) = others.min_by_key(|(head, _)| (Reverse(head.priority), head.place()))?;
     let fitting = heads.iter().filter(|head| head.affinity.as_ref().is_none_or(|own| held.contains(own)));
     let by = match fitting.map(|head| head.priority).max() {
         Some(priority) if priority > next.priority => None,
@@ -105,6 +113,7 @@ mod tests {
             priority,
             affinity: if affinity.is_empty() { None } else { label(affinity) },
             waiting_since: Time::from_seconds(since_s),
+            order: lane as u128,
             starvation_ms: 100_000,
         }
     }
@@ -149,6 +158,15 @@ mod tests {
         let heads = [head(1, 0, "llama", 9), head(2, 0, "mistral", 1)];
         let choice = next_lanes(&heads, &label("llama"), Time::from_seconds(10)).expect("something waits");
         assert!(choice.passed_over);
+    }
+
+    #[test]
+    fn of_those_that_came_in_one_batch_the_first_is_the_oldest() {
+        let heads = [head(2, 0, "llama", 1), head(1, 0, "mistral", 1)];
+        let choice = |held: &str| next_lanes(&heads, &label(held), Time::from_seconds(10)).expect("something waits");
+        assert_eq!(choice("phi").lanes, [1]);
+        assert!(choice("llama").passed_over, "mistral came before");
+        assert!(!choice("mistral").passed_over);
     }
 
     #[test]
@@ -217,8 +235,8 @@ mod tests {
                 prop_assert_eq!(choice.swap, starving);
             }
             if choice.swap {
-                let oldest = others.iter().map(|o| o.waiting_since).min().expect("a swap has a cause");
-                let taken = others.iter().filter(|o| o.affinity == choice.affinity).map(|o| o.waiting_since).min();
+                let oldest = others.iter().map(|o| o.place()).min().expect("a swap has a cause");
+                let taken = others.iter().filter(|o| o.affinity == choice.affinity).map(|o| o.place()).min();
                 prop_assert_eq!(taken, Some(oldest));
             }
         }

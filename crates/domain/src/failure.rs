@@ -70,7 +70,7 @@ fn is_plain_word(value: &str) -> bool {
 }
 
 fn is_placeholder(word: &str) -> bool {
-    word == "#" || (word.starts_with('<') && word.ends_with('>'))
+    ["#", "<id>", "<path>", "<address>", "<time>", "<value>"].contains(&word)
 }
 
 /// One word of the message, with its punctuation left outside.
@@ -225,6 +225,7 @@ mod tests {
         check("retry=3 host=db7", "retry=# host=db#");
         check("out of memory\n  at main.c:17", "out of memory");
         check("code 137, 138, 139", "code #");
+        check("node <db-17> is away", "node <db-#> is away");
         check("", "");
     }
 

@@ -186,6 +186,10 @@ pub const FIGURE_ROWS: usize = 100_000;
 pub const SUBJECT_UNPARKED: i64 = 100;
 /// Steps one expression of a trigger may take.
 pub const EXPRESSION_FUEL: u64 = 20_000;
+/// Words and signs of one expression: each may nest one deeper.
+pub const EXPRESSION_TOKENS: usize = 1_000;
+/// What an expression could make of the largest payload, in bytes.
+pub const EXPRESSION_VALUE_BYTES: u64 = 64 << 20;
 /// Text of one expression or mapping, in bytes.
 pub const EXPRESSION_BYTES: usize = 16 << 10;
 pub const TRIGGERS_PER_TENANT: usize = 1_000;
@@ -210,7 +214,7 @@ pub const SURROUNDINGS_MS: u64 = 1_000;
 /// Queues whose surroundings are kept at once.
 pub const SURROUNDINGS_KEPT: usize = 1_000;
 /// Jobs of a queue that are looked at for places in its line; past them a place is worked out from kept counts.
-pub const SURROUNDINGS_LINE: usize = 2_000;
+pub const SURROUNDINGS_LINE: usize = 1_000;
 pub const SURROUNDINGS_WORKERS: usize = 10_000;
 /// Jobs with the same key that are looked at for what happened last.
 pub const PREVIOUS_JOBS: usize = 5;
@@ -285,7 +289,9 @@ pub const OVERVIEW_FAILURES: usize = 5;
 pub const OVERVIEW_OLD_S: i64 = 300;
 /// What the page of affinities looks at: lanes of queues that have some, and jobs counted in each.
 pub const AFFINITY_LANES: usize = 512;
-pub const AFFINITY_COUNTED: usize = 1_000;
+pub const AFFINITY_COUNTED: usize = 200;
+/// Jobs counted for each member of a pool: SQLite looks up every one of them.
+pub const BACKLOG_COUNTED: usize = 1_000;
 /// Changes of a runtime's health that its strip is drawn from.
 pub const HEALTH_STRIP: usize = 100;
 /// Subjects on a page of the fleet: each is read whole, with how it stands with every process.
@@ -338,6 +344,12 @@ pub const LOG_LINES_DEFAULT: i64 = 200;
 pub const LOG_LINES_MAX: i64 = 100_000;
 /// A node that drives an engine says so this often; silent for three times as long, it is taken for lost.
 pub const NODE_BEAT_S: i64 = 5;
+/// Labels that a runtime may ask of its node, and that a node may have.
+pub const PLACEMENT_LABELS: usize = 32;
+/// Slots that a node may say it has.
+pub const NODE_SLOTS_MAX: i64 = 10_000;
+/// How long a node has been silent before what may be moved is started on another, unless its nodes say otherwise.
+pub const MOVE_AFTER_S: i64 = 60;
 /// Pools of one tenant, the members of one, and the runtimes that may be up in one at once.
 pub const POOLS_PER_TENANT: usize = 100;
 pub const POOL_MEMBERS: usize = 100;

@@ -20,12 +20,18 @@ pub enum NameError {
     Invisible(u32),
     #[error("must not start or end with white space")]
     Padded,
+    #[error("must not be . or ..: no address could name it")]
+    Dots,
     #[error("must not begin with {OWN_QUEUES}: those queues are the program's own")]
     Reserved,
+    #[error("must not begin with {OWN_SUBJECTS}: operations on runtimes hold those subjects")]
+    ReservedSubject,
 }
 
 /// What the names of the program's own queues begin with.
 const OWN_QUEUES: &str = "windlass.";
+/// What the subjects of runtimes begin with.
+pub(crate) const OWN_SUBJECTS: &str = "runtime/";
 
 /// The name of a queue, a kind of job or a process.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,7 +39,7 @@ pub struct Name(Arc<str>);
 
 impl Name {
     pub fn new(text: &str) -> Result<Self, NameError> {
-        check_length(text, NAME_BYTES)?;
+        check_any(text, NAME_BYTES)?;
         match text.chars().find(|c| !(c.is_ascii_alphanumeric() || "._-:/@+#".contains(*c))) {
             Some(odd) => Err(NameError::Character(odd)),
             None => Ok(Self(text.into())),
@@ -61,7 +67,7 @@ pub struct Label(Arc<str>);
 
 impl Label {
     pub fn new(text: &str) -> Result<Self, NameError> {
-        check_length(text, LABEL_BYTES)?;
+        check_any(text, LABEL_BYTES)?;
         if text.trim() != text {
             return Err(NameError::Padded);
         }
@@ -69,6 +75,11 @@ impl Label {
             Some(odd) => Err(NameError::Invisible(odd as u32)),
             None => Ok(Self(text.into())),
         }
+    }
+
+    /// A subject that anybody may put work on. Work on a runtime's would keep its operations waiting.
+    pub fn of_subject(text: &str) -> Result<Self, NameError> {
+        if text.starts_with(OWN_SUBJECTS) { Err(NameError::ReservedSubject) } else { Self::new(text) }
     }
 
     /// A label that was checked when it was stored.
@@ -81,12 +92,15 @@ impl Label {
     }
 }
 
-fn check_length(text: &str, most: usize) -> Result<(), NameError> {
+fn check_any(text: &str, most: usize) -> Result<(), NameError> {
     if text.is_empty() {
         return Err(NameError::Empty);
     }
     if text.len() > most {
         return Err(NameError::TooLong { got: text.len(), most });
+    }
+    if matches!(text, "." | "..") {
+        return Err(NameError::Dots);
     }
     Ok(())
 }
@@ -135,6 +149,8 @@ mod tests {
         check_name("image.scan", Ok(()));
         check_name("a/b:c@d+e#1_-", Ok(()));
         check_name("", Err(NameError::Empty));
+        check_name("..", Err(NameError::Dots));
+        check_name("...", Ok(()));
         check_name("a b", Err(NameError::Character(' ')));
         check_name("nul\0", Err(NameError::Character('\0')));
         check_name("<script>", Err(NameError::Character('<')));
@@ -155,5 +171,6 @@ mod tests {
         check_label("zero\u{200b}width", Err(NameError::Invisible(0x200b)));
         check_label(" padded", Err(NameError::Padded));
         check_label("", Err(NameError::Empty));
+        check_label(".", Err(NameError::Dots));
     }
 }

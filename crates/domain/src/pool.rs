@@ -6,7 +6,7 @@ use crate::limits::{
     HANDLER_TIMEOUT_S_MAX, POOL_AT_ONCE_MAX, POOL_MEMBERS, POOL_SLOTS, PROBE_PATH_BYTES, RUNTIME_MEMORY_MB_MAX,
     WAIT_S_MAX,
 };
-use crate::runtime::SpecError;
+use crate::runtime::{Placement, SpecError};
 use crate::{Label, Name, RuntimeName};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -23,6 +23,8 @@ pub struct PoolSpec {
     /// A runtime that has had nothing to do for so long is stopped; never, when `None`.
     pub idle_stop_s: Option<i64>,
     pub handler: Handler,
+    /// Which nodes may run it.
+    pub placement: Placement,
 }
 
 /// Which runtime does the jobs of an affinity.
@@ -109,6 +111,7 @@ impl PoolSpec {
                 return Err(refuse(field, format!("must be from 1 to {WAIT_S_MAX}")));
             }
         }
+        self.placement.check()?;
         let Handler { path, timeout_s, at_once } = &self.handler;
         if !path.starts_with('/') || !path.bytes().all(|b| b.is_ascii_graphic()) || path.len() > PROBE_PATH_BYTES {
             return Err(refuse("handler.path", "must begin with / and hold visible ASCII without spaces"));
@@ -181,6 +184,7 @@ mod tests {
             starvation_s: None,
             idle_stop_s: None,
             handler: Handler { path: "/".into(), timeout_s: 60, at_once: 1 },
+            placement: Placement::default(),
         }
     }
 

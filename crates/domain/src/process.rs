@@ -5,6 +5,9 @@ use crate::name::Name;
 use crate::retry::RetryPolicy;
 use crate::selector::Selector;
 
+/// What is said of a job that names a process and no subject to do it to.
+pub const NEEDS_A_SUBJECT: &str = "needs a subject: say what the process is done to, or leave it out";
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProcessSettings {
     pub selector: Selector,

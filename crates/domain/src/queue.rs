@@ -39,7 +39,19 @@ pub struct KindSettings {
     pub timeout_s: Option<i64>,
 }
 
+/// Phases that workers of every queue may report (S1).
+pub const PHASES: [&str; 7] = ["resolve", "fetch", "restore", "analyze", "policy", "report", "unknown"];
+
+/// What a phase must be, for who named another.
+pub fn a_known_phase() -> String {
+    format!("must be one of {}, or one that the queue declares", PHASES.join(", "))
+}
+
 impl QueueSettings {
+    pub fn has_phase(&self, phase: &str) -> bool {
+        PHASES.contains(&phase) || self.phases.iter().any(|declared| declared.as_str() == phase)
+    }
+
     /// The members that are not the same in both, by the names they have in the API.
     pub fn differences(&self, other: &Self) -> Vec<&'static str> {
         let same = [

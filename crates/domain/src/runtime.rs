@@ -1,18 +1,22 @@
 //! Runtimes: containers that Windlass starts, watches and stops (R1 to R6).
 //!
-//! `spec` says what a container may be made of, `image` what may replace what, `health` which observation counts.
+//! `spec` says what a container may be made of, `image` what may replace what, `health` which observation counts,
+//! `placement` which node it goes to.
 
 pub mod health;
 pub mod image;
+pub mod placement;
 pub mod spec;
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::limits::RUNTIME_NAME_BYTES;
+use crate::name::OWN_SUBJECTS;
 
 pub use health::{Health, HealthSource, HealthStatus, Observation};
 pub use image::ImageRef;
+pub use placement::Placement;
 pub use spec::{Network, Port, Probe, RuntimeSpec, SpecError, VolumePath};
 
 /// A runtime's name: part of its container's name and of its state path, so only what both can take.
@@ -41,7 +45,12 @@ impl RuntimeName {
 
     /// The subject that work on this runtime is done on.
     pub fn subject(&self) -> String {
-        format!("runtime/{}", self.0)
+        format!("{OWN_SUBJECTS}{}", self.0)
+    }
+
+    /// Whose subject it is, if a runtime's.
+    pub fn of_subject(subject: &str) -> Option<Self> {
+        Self::new(subject.strip_prefix(OWN_SUBJECTS)?).ok()
     }
 }
 
@@ -169,6 +178,11 @@ impl OperationKind {
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == text)
     }
+
+    /// Whether it brings a container up: that needs a node with room.
+    pub const fn brings_up(self) -> bool {
+        matches!(self, Self::Start | Self::Restart | Self::Patch)
+    }
 }
 
 impl OperationSource {
@@ -254,6 +268,17 @@ mod tests {
         let long = "x".repeat(RUNTIME_NAME_BYTES + 1);
         for bad in ["", ".", "..", "-x", "a/b", "a b", "ü", "a\0", &long] {
             assert!(RuntimeName::new(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn r3_the_subject_of_a_runtime_takes_no_other_work() {
+        let name = RuntimeName::stored("llama3-8b");
+        assert_eq!(RuntimeName::of_subject(&name.subject()), Some(name.clone()));
+        assert!(crate::Label::of_subject(&name.subject()).is_err());
+        for other in ["llama3-8b", "runtimes/llama3-8b", "my/runtime/llama3-8b"] {
+            assert_eq!(RuntimeName::of_subject(other), None);
+            assert!(crate::Label::of_subject(other).is_ok(), "{other}");
         }
     }
 

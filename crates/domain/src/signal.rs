@@ -79,10 +79,24 @@ pub struct Eta {
 /// What holds a queued job back although a worker might take it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    Paused { reason: String },
-    SubjectBusy { subject: String },
-    Backoff { cause: String },
-    Limit { detail: String },
+    Paused {
+        reason: String,
+    },
+    SubjectBusy {
+        subject: String,
+    },
+    /// What it needs is left alone for a while.
+    Backoff {
+        cause: String,
+        until: Option<Time>,
+    },
+    Limit {
+        detail: String,
+    },
+    /// What would serve it is on a node that is lost.
+    Lost {
+        detail: String,
+    },
 }
 
 /// Where a queued job stands.
@@ -197,7 +211,7 @@ impl Facts<'_> {
     fn queued(&self) -> Vec<String> {
         let mut parts = Vec::new();
         match (&self.obstacle, &self.standing) {
-            (Some(obstacle), _) => parts.push(obstacle.sentence()),
+            (Some(obstacle), _) => parts.push(obstacle.sentence(self.now)),
             (None, Some(standing)) => parts.extend(standing.sentences(self.affinity)),
             (None, None) => parts.push(format!("waiting in {}", self.queue)),
         }
@@ -260,12 +274,15 @@ impl Facts<'_> {
 }
 
 impl Obstacle {
-    pub fn sentence(&self) -> String {
+    pub fn sentence(&self, now: Time) -> String {
         match self {
             Self::Paused { reason } => format!("the queue is paused: {reason}"),
             Self::SubjectBusy { subject } => format!("other work on {subject} is under way"),
-            Self::Backoff { cause } => cause.clone(),
-            Self::Limit { detail } => detail.clone(),
+            Self::Backoff { cause, until: Some(until) } => {
+                format!("{cause}; it is tried again in {}", about_ms(until.ms_since(now)))
+            }
+            Self::Backoff { cause, until: None } => cause.clone(),
+            Self::Limit { detail } | Self::Lost { detail } => detail.clone(),
         }
     }
 }

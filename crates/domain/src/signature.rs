@@ -188,8 +188,9 @@ fn write_ast(ast: &Ast, out: &mut String) -> Result<(), PatternError> {
     Ok(())
 }
 
+/// `\<` and `\>` are the edges of words to Rust's engine, and the signs themselves to PostgreSQL's: bare, they are that to both.
 fn write_literal(c: char, out: &mut String) {
-    if c.is_ascii_punctuation() {
+    if c.is_ascii_punctuation() && !matches!(c, '<' | '>') {
         out.push('\\');
     }
     out.push(c);

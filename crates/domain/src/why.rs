@@ -15,10 +15,12 @@ pub struct Circumstances {
     /// Which limit holds it back, in words.
     pub limit: Option<String>,
     pub subject_busy: Option<String>,
-    /// What keeps this process, or every process, off the job's subject.
+    /// What keeps this process, or every process, off the job's subject, or its pool off the model that it needs.
     pub backoff: Option<Backoff>,
     /// Live workers that serve its queue and kind.
     pub workers: u64,
+    /// Why there is none, where that is known: what would serve it is on a node that is lost.
+    pub lost: Option<String>,
     /// Jobs ahead of it, at most as many as were looked at.
     pub ahead: u64,
     pub eta_s: Option<u64>,
@@ -71,6 +73,7 @@ impl Circumstances {
     pub fn why(&self) -> Why {
         let say = |reason, detail: String| Why { reason, detail, until: None, position: None, eta_s: None };
         match self.state {
+            Some(JobState::Canceled) => return say(Reason::Ended, "the job was canceled".into()),
             Some(state) if state.is_terminal() => return say(Reason::Ended, format!("the job has {state}")),
             Some(JobState::Loading) => return say(Reason::Loading, "a worker is loading what the job needs".into()),
             Some(JobState::Working) => return say(Reason::Running, "a worker is on it".into()),
@@ -97,7 +100,8 @@ impl Circumstances {
             return say(Reason::LimitReached, limit.clone());
         }
         if self.workers == 0 {
-            return say(Reason::NoWorker, "no live worker serves this queue and kind".into());
+            let known = self.lost.clone();
+            return say(Reason::NoWorker, known.unwrap_or_else(|| "no live worker serves this queue and kind".into()));
         }
         let detail = match self.ahead {
             0 => "next in line".to_string(),
@@ -135,5 +139,13 @@ mod tests {
         check(Circumstances { last_error_code: Some("boom".into()), ..scheduled }, Reason::Backoff);
         check(Circumstances { state: Some(JobState::Working), ..queued() }, Reason::Running);
         check(Circumstances { state: Some(JobState::Failed), ..queued() }, Reason::Ended);
+    }
+
+    #[test]
+    fn q15_an_end_is_told_as_a_sentence() {
+        let detail = |state| Circumstances { state: Some(state), ..Default::default() }.why().detail;
+        assert_eq!(detail(JobState::Succeeded), "the job has succeeded");
+        assert_eq!(detail(JobState::Failed), "the job has failed");
+        assert_eq!(detail(JobState::Canceled), "the job was canceled");
     }
 }

@@ -88,7 +88,14 @@ impl client::Backend for Backend {
     async fn settle(&self, worker: Uuid, request: &SettleRequest) -> Result<SettleView, BackendError> {
         let outcomes: Vec<Outcome> = request.outcomes.iter().map(outcome).collect::<Result<_, _>>()?;
         let settled = self.engine.store().settle(TENANT, WorkerId::new(worker), outcomes).await;
-        let Settled::Results(statuses) = settled.map_err(unavailable)? else { return Err(BackendError::Gone) };
+        let statuses = match settled.map_err(unavailable)? {
+            Settled::Results(statuses) => statuses,
+            Settled::StrayFacts(_) => {
+                let detail = "facts have nowhere to go: the job has no subject";
+                return Err(problem(422, code::INVALID_FIELD, detail.into(), Some("facts")));
+            }
+            Settled::NoSuchWorker => return Err(BackendError::Gone),
+        };
         let result = |(outcome, status): (&OutcomeRequest, Status)| OutcomeView {
             job_id: outcome.job_id,
             status: match status {
@@ -118,6 +125,10 @@ impl client::Backend for Backend {
         match self.engine.store().signal(TENANT, JobId::new(job), change).await.map_err(unavailable)? {
             Signaled::Applied => Ok(()),
             Signaled::Refused(refusal) => Err(problem(409, code::CLAIM_LOST, refusal.to_string(), None)),
+            Signaled::UnknownPhase => {
+                let detail = format!("phase {}", domain::queue::a_known_phase());
+                Err(problem(422, code::INVALID_FIELD, detail, Some("phase")))
+            }
             Signaled::NotFound => Err(problem(404, code::NOT_FOUND, "there is no such job".into(), None)),
         }
     }

@@ -16,7 +16,7 @@ impl Job {
     pub fn new(queue: &str, kind: &str) -> Result<Self, NameError> {
         Ok(Self {
             new: NewJob {
-                queue: Name::new(queue)?,
+                queue: Name::of_queue(queue)?,
                 kind: Name::new(kind)?,
                 payload: "null".into(),
                 affinity: None,
@@ -66,8 +66,9 @@ impl Job {
         self
     }
 
+    /// Those that operations on runtimes hold are refused.
     pub fn subject(mut self, subject: &str) -> Result<Self, NameError> {
-        self.extras().subject = Some(Label::new(subject)?);
+        self.extras().subject = Some(Label::of_subject(subject)?);
         Ok(self)
     }
 
@@ -91,5 +92,24 @@ impl Job {
 
     fn extras(&mut self) -> &mut Extras {
         self.new.extras.get_or_insert_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_of_the_program_itself_is_refused() {
+        let into = |queue: &str| Job::new(queue, "k").map(|_| ());
+        assert_eq!(into("windlass.runtimes"), Err(NameError::Reserved));
+        assert_eq!(into("windlass"), Ok(()));
+    }
+
+    #[test]
+    fn a_subject_of_a_runtime_is_refused() {
+        let on = |subject: &str| Job::new("q", "k").expect("names").subject(subject).map(|_| ());
+        assert_eq!(on("runtime/llama"), Err(NameError::ReservedSubject));
+        assert_eq!(on("runtimes"), Ok(()));
     }
 }

@@ -87,15 +87,7 @@ impl Engine {
     pub async fn start(store: Store, options: EngineOptions) -> Result<Self, store::StoreError> {
         // The first beat notices an outage before anything judges a lease.
         store.first_beat().await?;
-        let mut engine = Self {
-            store,
-            statuses: Vec::new(),
-            tracker: TaskTracker::new(),
-            stop: CancellationToken::new(),
-            outbound: Outbound::new(options.allowed),
-            runtimes: None,
-            relay: Relay::default(),
-        };
+        let mut engine = Self::idle(store, options.allowed);
         engine.run(Beat);
         engine.run(SweepLeases);
         engine.run(PromoteDue);
@@ -121,37 +113,67 @@ impl Engine {
             under_way: Arc::default(),
         });
         if let Some(options) = options.runtimes {
-            let (tracker, stop) = (engine.tracker.clone(), engine.stop.clone());
-            let node = RuntimeNode::open(&engine.store, options, tracker, stop).await?;
-            engine.run(OperateRuntimes::new(node.clone()));
-            engine.run(WatchRuntimes::new(node.clone()));
-            engine.alongside(node.clone().follow_events(engine.store.clone()));
-            let relay = engine.relay.clone();
-            engine.run(RunPools::new(node.name(), relay, engine.tracker.clone(), engine.stop.clone()));
-            let (store, name, stop) = (engine.store.clone(), node.name().to_owned(), engine.stop.clone());
-            engine.tracker.spawn(async move {
-                stop.cancelled().await;
-                // Another node may go on at once; if this cannot be said, the lease runs out.
-                if let Err(error) = store.leave_pools(&name).await {
-                    tracing::debug!(%error, "pools could not be left");
-                }
-            });
-            engine.runtimes = Some(node);
+            engine.drive(options).await?;
         }
         if let Some(blobs) = options.blobs {
             engine.run(RunBatches { blobs: blobs.clone() });
             engine.run(CollectGarbage { blobs });
         }
         if let Some(url) = options.direct_url {
-            let (store, stop) = (engine.store.clone(), engine.stop.clone());
-            engine.tracker.spawn(async move {
-                tokio::select! {
-                    () = store.relay_hints(&url) => {}
-                    () = stop.cancelled() => {}
-                }
-            });
+            engine.hear_others(url);
         }
         Ok(engine)
+    }
+
+    /// Drives a Docker engine and does nothing else: leases, schedules, webhooks and the rest are the servers'.
+    pub async fn start_agent(
+        store: Store,
+        options: RuntimeOptions,
+        direct_url: String,
+    ) -> Result<Self, store::StoreError> {
+        let mut engine = Self::idle(store, Allowed::default());
+        engine.drive(options).await?;
+        engine.hear_others(direct_url);
+        Ok(engine)
+    }
+
+    fn idle(store: Store, allowed: Allowed) -> Self {
+        Self {
+            store,
+            statuses: Vec::new(),
+            tracker: TaskTracker::new(),
+            stop: CancellationToken::new(),
+            outbound: Outbound::new(allowed),
+            runtimes: None,
+            relay: Relay::default(),
+        }
+    }
+
+    /// Takes this node's operations on, watches its containers and runs pools.
+    async fn drive(&mut self, options: RuntimeOptions) -> Result<(), store::StoreError> {
+        let (tracker, stop) = (self.tracker.clone(), self.stop.clone());
+        let node = RuntimeNode::open(&self.store, options, tracker, stop).await?;
+        self.run(OperateRuntimes::new(node.clone()));
+        self.run(WatchRuntimes::new(node.clone()));
+        self.alongside(node.clone().follow_events(self.store.clone()));
+        let relay = self.relay.clone();
+        self.run(RunPools::new(&node, relay, self.tracker.clone(), self.stop.clone()));
+        let (store, name, stop) = (self.store.clone(), node.name().to_owned(), self.stop.clone());
+        self.tracker.spawn(async move {
+            stop.cancelled().await;
+            // Another node may go on at once; if this cannot be said, the lease runs out.
+            if let Err(error) = store.leave_pools(&name).await {
+                tracing::debug!(%error, "pools could not be left");
+            }
+        });
+        self.runtimes = Some(node);
+        Ok(())
+    }
+
+    /// Hints of other nodes are heard, past any pooler.
+    fn hear_others(&self, url: String) {
+        let store = self.store.clone();
+        self.alongside(async move { store.relay_hints(&url).await });
     }
 
     fn run<T: Task>(&mut self, task: T) {

@@ -52,9 +52,38 @@ pub(crate) trait Task: Send + Sync + 'static {
     fn run(&self, store: &Store) -> impl Future<Output = Result<Done, StoreError>> + Send;
 }
 
+/// How often a failure that stays the same is told: the database may be away for hours, and every task needs it.
+const TOLD_EVERY: Duration = Duration::from_secs(60);
+
+/// A failure that goes on.
+struct Trouble {
+    error: String,
+    /// That failed in a row.
+    runs: u64,
+    told_at: Instant,
+}
+
+impl Trouble {
+    /// Another run of the task has failed.
+    fn again(before: Option<Self>, task: &str, error: &StoreError) -> Self {
+        let error = describe(error);
+        let runs = before.as_ref().map_or(0, |before| before.runs) + 1;
+        let told = before.filter(|before| before.error == error && before.told_at.elapsed() < TOLD_EVERY);
+        let told_at = told.map_or_else(
+            || {
+                tracing::warn!(task, error, runs, "a task failed and will run again");
+                Instant::now()
+            },
+            |told| told.told_at,
+        );
+        Self { error, runs, told_at }
+    }
+}
+
 /// Runs the task until told to stop. An error is written down and the next run tries again.
 pub(crate) async fn run_until<T: Task>(task: T, store: Store, status: Arc<Mutex<TaskStatus>>, stop: CancellationToken) {
     let listener = T::WAKE.map(|topic| store.hints().listen([topic]));
+    let mut trouble: Option<Trouble> = None;
     loop {
         let started = Instant::now();
         let result = task.run(&store).await;
@@ -79,10 +108,17 @@ pub(crate) async fn run_until<T: Task>(task: T, store: Store, status: Arc<Mutex<
                 }
             }
         }
-        if let Err(error) = result {
-            metrics::counter!("windlass_task_errors_total", "task" => T::NAME).increment(1);
-            tracing::warn!(task = T::NAME, error = %describe(&error), "a task failed and will run again");
-            wait = wait.max(Duration::from_millis(250));
+        match result {
+            Err(error) => {
+                metrics::counter!("windlass_task_errors_total", "task" => T::NAME).increment(1);
+                trouble = Some(Trouble::again(trouble.take(), T::NAME, &error));
+                wait = wait.max(Duration::from_millis(250));
+            }
+            Ok(_) => {
+                if let Some(Trouble { runs, .. }) = trouble.take() {
+                    tracing::info!(task = T::NAME, runs, "a task works again");
+                }
+            }
         }
         tokio::select! {
             () = stop.cancelled() => return,

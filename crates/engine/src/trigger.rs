@@ -1,16 +1,18 @@
 //! From an event and a trigger to what is to be started: the one place for the dispatcher and for dry runs (T2).
 
-use domain::limits::{DELIVERY_TIMEOUT_MS, LABEL_BYTES, PAYLOAD_BYTES};
+use domain::limits::{DELIVERY_TIMEOUT_MS, PAYLOAD_BYTES};
 use domain::origin::Cause;
 use domain::principal::Reach;
+use domain::process::NEEDS_A_SUBJECT;
 use domain::runtime::{ImageRef, OperationSource};
 use domain::trigger::Source;
-use domain::{JobError, Label, Name, Origin, RetryPolicy, Right, RuntimeName, Standing};
+use domain::{JobError, Label, Name, NameError, Origin, RetryPolicy, Right, RuntimeName, Standing};
 use store::deliveries::NewDelivery;
 use store::expression::{ExpressionError, Scope, is_true, map, render};
 use store::jobs::enqueue::{Extras, NewJob, Unique};
 use store::outbox::{Taken, failure};
 use store::runtimes::request::NewOperation;
+use store::triggers::fault::Fault;
 use store::triggers::filter::{self, Filter};
 use store::triggers::target::{self, HttpTarget, JobTemplate, RetryTemplate, RuntimeTarget, Target};
 use store::triggers::{Mode, Trigger};
@@ -43,7 +45,7 @@ impl From<ExpressionError> for NoRun {
 
 /// What the trigger starts because of this event, at this depth, if its principal may have it so now.
 pub fn run(trigger: &Trigger, row: &Taken, depth: i32, standing: &Standing) -> Result<Run, NoRun> {
-    let stored = |fault: target::Fault| NoRun::Failed(failure("trigger_unreadable", fault.to_string()));
+    let stored = |fault: Fault| NoRun::Failed(failure("trigger_unreadable", fault.to_string()));
     let filter = filter::read(trigger.source, trigger.id, &trigger.filter).map_err(stored)?;
     let target = target::read(&trigger.target).map_err(stored)?;
     allowed(trigger, &filter, &target, standing)?;
@@ -89,26 +91,35 @@ pub fn lacked(source: Source, filter: &Filter, target: &Target, standing: &Stand
 pub const FIRED_BY_HAND: &str = "fire";
 
 fn job(trigger: &Trigger, row: &Taken, template: &JobTemplate, scope: &Scope, depth: i32) -> Result<NewJob, NoRun> {
-    let label = |member: &str, text: &Option<String>| -> Result<Option<Label>, NoRun> {
+    type Check = fn(&str) -> Result<Label, NameError>;
+    let checked = |member: &str, text: &Option<String>, check: Check| -> Result<Option<Label>, NoRun> {
         let Some(text) = text else { return Ok(None) };
         let text = render(text, scope)?;
         // An expression that says nothing leaves the member out.
         if text.is_empty() {
             return Ok(None);
         }
-        Label::new(&text).map(Some).map_err(|error| invalid(member, error.to_string()))
+        check(&text).map(Some).map_err(|error| invalid(member, error.to_string()))
     };
-    let payload = match &template.payload {
-        Some(mapping) => map(mapping, scope)?.to_string(),
-        None => row.envelope(),
+    let label = |member: &str, text: &Option<String>| checked(member, text, Label::new);
+    let mapped = match &template.payload {
+        Some(mapping) => Some(map(mapping, scope)?.to_string()),
+        None => None,
     };
-    if payload.len() > PAYLOAD_BYTES + LABEL_BYTES {
-        return Err(invalid("payload", format!("has {} bytes; at most {PAYLOAD_BYTES} are allowed", payload.len())));
+    // An event that goes on whole was measured when it was taken, by what this server takes.
+    let bytes = mapped.as_ref().map_or(0, String::len);
+    if bytes > PAYLOAD_BYTES {
+        return Err(invalid("payload", format!("has {bytes} bytes; at most {PAYLOAD_BYTES} are allowed")));
     }
+    let payload = mapped.unwrap_or_else(|| row.envelope());
     let own_attempts = template.max_attempts.map(|attempts| attempts as i32);
     let max_attempts = own_attempts.unwrap_or(trigger.max_attempts).max(1);
     let cause = Cause { event: row.event, source: row.source.clone(), op: row.op.clone() };
     let unique_key = label("unique_key", &template.unique_key)?;
+    let subject = checked("subject", &template.subject, Label::of_subject)?;
+    if template.process.is_some() && subject.is_none() {
+        return Err(invalid("process", NEEDS_A_SUBJECT.into()));
+    }
     let mut tags = Vec::new();
     for tag in &template.tags {
         tags.extend(label("tags", &Some(tag.clone()))?);
@@ -123,7 +134,7 @@ fn job(trigger: &Trigger, row: &Taken, template: &JobTemplate, scope: &Scope, de
         max_attempts: if is_tried_once(trigger, row) { 1 } else { max_attempts },
         principal: trigger.principal.as_str().into(),
         extras: Some(Box::new(Extras {
-            subject: label("subject", &template.subject)?,
+            subject,
             process: template.process.as_deref().map(Name::stored),
             run: label("run", &template.run)?,
             unique: unique_key.map(|key| Unique { key: key.to_string(), for_s: template.unique_for_s }),
@@ -194,6 +205,7 @@ fn operation(
         image: image.map_err(|error| invalid("image", error.to_string()))?,
         actor: trigger.principal.clone(),
         depth,
+        on: None,
     };
     Ok((name, new))
 }

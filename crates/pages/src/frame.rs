@@ -147,6 +147,11 @@ impl Frame {
         &assets::VERSION
     }
 
+    /// The first page that is open to the reader: not everyone may see the overview.
+    pub(crate) fn home(&self) -> &'static str {
+        self.places.first().map_or("", |place| place.link())
+    }
+
     pub(crate) fn is_here(&self, place: &Place) -> bool {
         self.here == Some(*place)
     }

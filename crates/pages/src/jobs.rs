@@ -15,9 +15,8 @@ pub struct Jobs {
     pub page: Page<JobView>,
     /// Kept figures over all queues; only for those who may see them all.
     pub totals: Option<QueueCounts>,
-    /// For completion.
-    pub queues: Vec<String>,
-    pub kinds: Vec<String>,
+    /// Words to choose from, by the list that a field names.
+    pub completions: Vec<(&'static str, Vec<String>)>,
 }
 
 /// What the address asks for, as it came.

@@ -2,7 +2,7 @@
 
 use askama::Template;
 use jiff::{SignedDuration, Timestamp};
-use wire::{OperationView, Page, RuntimeHealth, RuntimeView};
+use wire::{NodeView, OperationView, Page, RuntimeHealth, RuntimeView};
 
 use crate::chart::{self, Stretch};
 use crate::frame::Frame;
@@ -18,7 +18,29 @@ const TAIL: u32 = 200;
 pub struct Runtimes {
     pub frame: Frame,
     pub runtimes: Vec<Watched>,
+    pub nodes: Vec<NodeView>,
     pub next_cursor: Option<String>,
+}
+
+fn labels(node: &NodeView) -> String {
+    let pairs: Vec<String> = node.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    pairs.join(" ")
+}
+
+fn slots(node: &NodeView) -> String {
+    match node.slots {
+        Some(slots) => format!("{} of {slots}", node.slots_taken),
+        None => node.slots_taken.to_string(),
+    }
+}
+
+/// As it is, in a word.
+fn standing(node: &NodeView) -> &'static str {
+    match (node.is_lost, &node.fault) {
+        (true, _) => "lost",
+        (false, Some(_)) => "engine away",
+        (false, None) => "there",
+    }
 }
 
 #[derive(Debug, Template)]
@@ -123,6 +145,7 @@ impl RuntimePage {
         let view = &self.runtime.view;
         let code = |text: &String| Markup::new(format!("<code>{}</code>", html::escape(text)));
         let mut facts = vec![("Status", html::state(&view.status))];
+        facts.extend(view.notice.as_ref().map(|notice| ("Notice", Markup::new(html::escape(notice)))));
         facts.extend(view.in_flight.as_ref().map(|kind| ("Under way", html::state(kind))));
         facts.push(("Health", self.runtime.health()));
         facts.extend(view.health.as_ref().map(|health| {

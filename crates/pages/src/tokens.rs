@@ -14,6 +14,8 @@ pub struct Tokens {
     /// Role and what it brings, in a few words.
     pub roles: Vec<(&'static str, String)>,
     pub grantable: Vec<&'static str>,
+    /// This server's database as the command line names it, without what is secret about it.
+    pub database: String,
 }
 
 fn queues(token: &TokenView) -> String {

@@ -38,7 +38,7 @@ function go() {
   if (paused) return;
   open();
   tellLive(true);
-  refresh();
+  refresh(false);
 }
 
 function open() {
@@ -46,11 +46,11 @@ function open() {
   const { stream, every } = main.dataset;
   if (stream) {
     source = new EventSource(new URL(stream, root));
-    source.addEventListener("signal", later);
+    source.addEventListener("signal", () => later());
     source.addEventListener("open", () => lost(false));
     source.addEventListener("error", () => { if (source?.readyState === EventSource.CONNECTING) lost(true); });
   }
-  if (every) timer = setInterval(later, Number(every) * 1000);
+  if (every) timer = setInterval(() => later(), Number(every) * 1000);
 }
 
 function stop() {
@@ -70,14 +70,15 @@ function say(word) {
   document.getElementById("live-word").textContent = word;
 }
 
-function later() {
-  waiting ??= setTimeout(() => { waiting = undefined; refresh(); }, Math.max(0, asked + LEAST_MS - Date.now()));
+function later(wanted = false) {
+  waiting ??= setTimeout(() => { waiting = undefined; refresh(wanted); }, Math.max(0, asked + LEAST_MS - Date.now()));
 }
 
-export async function refresh() {
-  if (busy) return void later();
+// `wanted` by who looks at the page, after something they did: then it is drawn anew even while it is paused.
+export async function refresh(wanted = true) {
+  if (busy) return void later(wanted);
   // Words that are being copied must not slip away.
-  if (!getSelection().isCollapsed && main.contains(getSelection().anchorNode)) return void setTimeout(later, LEAST_MS);
+  if (!getSelection().isCollapsed && main.contains(getSelection().anchorNode)) return void setTimeout(() => later(wanted), LEAST_MS);
   busy = true;
   asked = Date.now();
   try {
@@ -85,6 +86,7 @@ export async function refresh() {
     if (answer.redirected) return void location.reload();
     if (!answer.ok) return void lost(true);
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (paused && !wanted) return;
     decorate(page);
     lost(false);
     document.title = page.title;
@@ -108,7 +110,7 @@ function morph(old, fresh) {
     if (old.nodeValue !== fresh.nodeValue) old.nodeValue = fresh.nodeValue;
     return;
   }
-  if (old.matches("[data-keep], dialog[open]") || old === document.activeElement && old.matches("input, textarea, select")) return;
+  if (isKept(old) || old === document.activeElement && old.matches("input, textarea, select")) return;
   if (old.matches("tr[data-state]") && old.dataset.state !== fresh.dataset.state) shine(old);
   for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
   for (const { name } of [...old.attributes]) {
@@ -118,10 +120,18 @@ function morph(old, fresh) {
   children(old, fresh);
 }
 
+function isKept(node) {
+  return node.nodeType === Node.ELEMENT_NODE && node.matches("[data-keep], dialog[open]");
+}
+
 function children(old, fresh) {
+  const wanted = new Set([...fresh.children].map((child) => child.id));
+  // What is gone goes first: what stays is then never moved, and a dialog that is moved would lose its focus.
+  for (const child of [...old.children]) if (child.id && !wanted.has(child.id) && !isKept(child)) child.remove();
   const byId = new Map([...old.children].filter((child) => child.id).map((child) => [child.id, child]));
   let at = old.firstChild;
   for (const want of [...fresh.childNodes]) {
+    while (at && isKept(at) && !wanted.has(at.id)) at = at.nextSibling;
     let match = want.id ? byId.get(want.id) : undefined;
     if (!match && at && !at.id && !want.id && at.nodeName === want.nodeName) match = at;
     if (match && match.nodeName === want.nodeName) {
@@ -135,7 +145,7 @@ function children(old, fresh) {
   }
   while (at) {
     const next = at.nextSibling;
-    if (!(at.nodeType === Node.ELEMENT_NODE && at.matches("[data-keep], dialog[open]"))) at.remove();
+    if (!isKept(at)) at.remove();
     at = next;
   }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, HttpBody};
-use axum::extract::{FromRequestParts, MatchedPath, Request, State};
+use axum::extract::{FromRequestParts, MatchedPath, Request};
 use axum::http::header::{ACCEPT, AUTHORIZATION, LOCATION, SET_COOKIE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
@@ -16,12 +16,14 @@ use axum::response::{IntoResponse, Response};
 use domain::limits::{BODY_IDLE_S, SESSION_ROTATE_S, TOKEN_TRUST_MS};
 use domain::{Access, JobId, Name, Right, Standing, TenantId, TokenId, WorkerId};
 use pages::frame::root_of;
+use store::StoreError;
 use store::jobs::get::StoredJob;
 use store::jobs::list::JobFilter;
 use store::tokens::authenticate::{Caller, Known};
 use store::tokens::{Serves, Token};
 use tower_http::timeout::TimeoutBody;
 
+use crate::dashboard::onward;
 use crate::error::ApiError;
 use crate::extract::{drain, header};
 use crate::host;
@@ -46,7 +48,7 @@ impl Principal {
         Self { tenant: TenantId::DEFAULT, name: LOCAL.0.clone(), known: None }
     }
 
-    fn of(known: Known) -> Self {
+    pub(crate) fn of(known: Known) -> Self {
         Self { tenant: known.token.tenant, name: known.token.name.clone(), known: Some(known) }
     }
 
@@ -150,7 +152,7 @@ impl Principal {
 }
 
 /// What every request passes first.
-pub(crate) async fn gate(State(state): State<AppState>, request: Request, next: Next) -> Response {
+pub(crate) async fn gate(state: AppState, request: Request, next: Next) -> Response {
     let path = request.extensions().get::<MatchedPath>();
     let found = path.map(|path| rights::of(path.as_str(), request.method()));
     let need = match found {
@@ -168,21 +170,32 @@ pub(crate) async fn gate(State(state): State<AppState>, request: Request, next: 
     let (mut parts, body) = request.into_parts();
     let body = patient(body);
     let admitted = match admit(&state, &parts).await {
-        Ok(principal) => match need {
-            Some((need, reach)) => principal.check(need, reach).map(|()| principal),
-            None => Err(ApiError::forbidden("nobody has a right to this route")),
-        },
-        refused => refused,
+        Ok(principal) => {
+            let allowed = match need {
+                Some((need, reach)) => principal.check(need, reach),
+                None => Err(ApiError::forbidden("nobody has a right to this route")),
+            };
+            allowed.map_err(|refusal| (refusal, Some(onward(&principal)))).map(|()| principal)
+        }
+        Err(refusal) => Err((refusal, None)),
     };
     let principal = match admitted {
         Ok(principal) => principal,
-        Err(refusal) => {
+        Err((refusal, onward)) => {
             drain(&parts.headers, body).await;
-            return if wants_a_page(&parts, &refusal) { to_sign_in(&parts) } else { refusal.into_response() };
+            if wants_a_page(&parts, &refusal) {
+                return to_sign_in(&parts);
+            }
+            let mut response = refusal.into_response();
+            if let Some(onward) = onward {
+                response.extensions_mut().insert(onward);
+            }
+            return response;
         }
     };
     let session = state.options.cookies.read(&parts.headers).filter(|_| principal.has_session());
     let is_page = !parts.uri.path().starts_with("/api/") && !changes(&parts.method);
+    let outlives_the_database = is_told_without_the_database(&parts);
     parts.extensions.insert(principal.clone());
     let began = Instant::now();
     let mut response = next.run(Request::from_parts(parts, body)).await;
@@ -191,8 +204,12 @@ pub(crate) async fn gate(State(state): State<AppState>, request: Request, next: 
     if began.elapsed() > TRUST
         && !parting
         && let Err(refusal) = still_good(&state, &principal).await
+        && !(outlives_the_database && refusal.status() == StatusCode::SERVICE_UNAVAILABLE)
     {
         return refusal.into_response();
+    }
+    if is_page && response.status().is_client_error() {
+        response.extensions_mut().insert(onward(&principal));
     }
     if let Some(session) = session.filter(|_| is_page)
         && let Some(cookie) = rotated(&state, &principal, &session).await
@@ -252,8 +269,14 @@ async fn admit(state: &AppState, parts: &Parts) -> Result<Principal, ApiError> {
     let bearer = bearer(&parts.headers)?;
     let session = if bearer.is_none() { state.options.cookies.read(&parts.headers) } else { None };
     let caller = match &session {
-        Some(session) => state.store.authenticate_session(session.hash()).await?,
-        None => state.store.authenticate(bearer).await?,
+        Some(session) => state.store.authenticate_session(session.hash()).await,
+        None => state.store.authenticate(bearer).await,
+    };
+    let caller = match caller {
+        Err(away @ StoreError::Unavailable { .. }) if is_told_without_the_database(parts) => {
+            state.store.remembered_caller(bearer).ok_or(away)?
+        }
+        caller => caller?,
     };
     match caller {
         Caller::Anyone => {
@@ -272,8 +295,14 @@ async fn admit(state: &AppState, parts: &Parts) -> Result<Principal, ApiError> {
     }
 }
 
+/// Figures of this process are told while the database is away, to whoever was known when it was last there: that is when
+/// they are wanted most.
+fn is_told_without_the_database(parts: &Parts) -> bool {
+    parts.extensions.get::<MatchedPath>().is_some_and(|path| path.as_str() == "/metrics")
+}
+
 /// The token of `Authorization: Bearer …`. Something else in its place is none.
-fn bearer(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
+pub(crate) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
     let Some(value) = header(headers, &AUTHORIZATION)? else { return Ok(None) };
     let (scheme, token) = value.split_once(' ').unwrap_or((value, ""));
     Ok(Some(if scheme.eq_ignore_ascii_case("bearer") { token.trim() } else { "" }))

@@ -57,13 +57,11 @@ pub(crate) fn read(headers: &HeaderMap, body: &[u8]) -> Result<Option<Vec<CloudE
     let content_type = content_type(headers);
     match content_type.as_deref() {
         Some(STRUCTURED) => {
-            let text = json::text(body)?;
-            let event: Structured<'_> = serde_json::from_str(text).map_err(json::unreadable)?;
+            let event: Structured<'_> = json::borrowed(json::text(body)?)?;
             Ok(Some(vec![structured("", event)?]))
         }
         Some(BATCH) => {
-            let text = json::text(body)?;
-            let events: Vec<Structured<'_>> = serde_json::from_str(text).map_err(json::unreadable)?;
+            let events: Vec<Structured<'_>> = json::borrowed(json::text(body)?)?;
             if events.is_empty() || events.len() > BATCH_EVENTS {
                 let detail = format!("a batch must have 1 to {BATCH_EVENTS} events; it has {}", events.len());
                 return Err(ApiError::invalid_field("", detail));

@@ -11,168 +11,213 @@ use crate::error::ApiError;
 /// A cursor starts with this and with a letter for its listing, so that it is never taken for another's.
 const VERSION: u8 = 1;
 
+/// The letter of each listing.
+mod of {
+    pub(super) const ABANDONED: u8 = b'a';
+    pub(super) const DEAD_LETTERS: u8 = b'd';
+    pub(super) const DELIVERIES: u8 = b'v';
+    pub(super) const ELIGIBLE: u8 = b'e';
+    pub(super) const FAILURES: u8 = b'f';
+    pub(super) const JOBS: u8 = b'j';
+    pub(super) const KEYS: u8 = b'k';
+    pub(super) const OPERATIONS: u8 = b'o';
+    pub(super) const POOLS: u8 = b'b';
+    pub(super) const PROCESSES: u8 = b'p';
+    pub(super) const QUEUES: u8 = b'q';
+    pub(super) const RUNS: u8 = b'r';
+    pub(super) const RUNTIMES: u8 = b'c';
+    pub(super) const SIGNALS: u8 = b'i';
+    pub(super) const SIGNATURES: u8 = b'g';
+    pub(super) const SUBJECTS: u8 = b's';
+    pub(super) const TENANTS: u8 = b'n';
+    pub(super) const TIMELINE: u8 = b'l';
+    pub(super) const TOKENS: u8 = b'x';
+    pub(super) const TRIGGERS: u8 = b't';
+    pub(super) const WORKERS: u8 = b'w';
+}
+
 pub(crate) fn after_job(job: JobId) -> String {
-    encode(b'j', job.uuid().as_bytes())
+    encode(of::JOBS, job.uuid().as_bytes())
 }
 
 pub(crate) fn job(cursor: Option<&str>) -> Result<Option<JobId>, ApiError> {
-    cursor.map(|cursor| id(b'j', cursor).map(JobId::new)).transpose()
+    cursor.map(|cursor| id(of::JOBS, cursor).map(JobId::new)).transpose()
+}
+
+/// Signals are listed by their jobs.
+pub(crate) fn after_signal(job: JobId) -> String {
+    encode(of::SIGNALS, job.uuid().as_bytes())
+}
+
+pub(crate) fn signal(cursor: Option<&str>) -> Result<Option<JobId>, ApiError> {
+    cursor.map(|cursor| id(of::SIGNALS, cursor).map(JobId::new)).transpose()
 }
 
 pub(crate) fn after_worker(worker: WorkerId) -> String {
-    encode(b'w', worker.uuid().as_bytes())
+    encode(of::WORKERS, worker.uuid().as_bytes())
 }
 
 pub(crate) fn worker(cursor: Option<&str>) -> Result<Option<WorkerId>, ApiError> {
-    cursor.map(|cursor| id(b'w', cursor).map(WorkerId::new)).transpose()
+    cursor.map(|cursor| id(of::WORKERS, cursor).map(WorkerId::new)).transpose()
 }
 
 pub(crate) fn after_trigger(trigger: TriggerId) -> String {
-    encode(b't', trigger.uuid().as_bytes())
+    encode(of::TRIGGERS, trigger.uuid().as_bytes())
 }
 
 pub(crate) fn trigger(cursor: Option<&str>) -> Result<Option<TriggerId>, ApiError> {
-    cursor.map(|cursor| id(b't', cursor).map(TriggerId::new)).transpose()
+    cursor.map(|cursor| id(of::TRIGGERS, cursor).map(TriggerId::new)).transpose()
 }
 
 pub(crate) fn after_run(run: Uuid) -> String {
-    encode(b'r', run.as_bytes())
+    encode(of::RUNS, run.as_bytes())
 }
 
 pub(crate) fn run(cursor: Option<&str>) -> Result<Option<Uuid>, ApiError> {
-    cursor.map(|cursor| id(b'r', cursor)).transpose()
+    cursor.map(|cursor| id(of::RUNS, cursor)).transpose()
 }
 
 pub(crate) fn after_dead_letter(letter: DeadLetterId) -> String {
-    encode(b'd', letter.uuid().as_bytes())
+    encode(of::DEAD_LETTERS, letter.uuid().as_bytes())
 }
 
 pub(crate) fn dead_letter(cursor: Option<&str>) -> Result<Option<DeadLetterId>, ApiError> {
-    cursor.map(|cursor| id(b'd', cursor).map(DeadLetterId::new)).transpose()
+    cursor.map(|cursor| id(of::DEAD_LETTERS, cursor).map(DeadLetterId::new)).transpose()
 }
 
 pub(crate) fn after_key(key: &str) -> String {
-    encode(b'k', key.as_bytes())
+    encode(of::KEYS, key.as_bytes())
 }
 
 pub(crate) fn key(cursor: Option<&str>) -> Result<Option<String>, ApiError> {
     let key = |cursor| {
-        let key = String::from_utf8(decode(b'k', cursor)?).ok();
+        let key = String::from_utf8(decode(of::KEYS, cursor)?).ok();
         key.filter(|key| Label::new(key).is_ok()).ok_or_else(ApiError::invalid_cursor)
     };
     cursor.map(key).transpose()
 }
 
 pub(crate) fn after_queue(queue: &Name) -> String {
-    encode(b'q', queue.as_str().as_bytes())
+    encode(of::QUEUES, queue.as_str().as_bytes())
 }
 
 pub(crate) fn queue(cursor: Option<&str>) -> Result<Option<Name>, ApiError> {
-    cursor.map(|cursor| name(b'q', cursor)).transpose()
+    cursor.map(|cursor| name(of::QUEUES, cursor)).transpose()
 }
 
 pub(crate) fn after_token(token: TokenId) -> String {
-    encode(b't', token.uuid().as_bytes())
+    encode(of::TOKENS, token.uuid().as_bytes())
 }
 
 pub(crate) fn token(cursor: Option<&str>) -> Result<Option<TokenId>, ApiError> {
-    cursor.map(|cursor| id(b't', cursor).map(TokenId::new)).transpose()
+    cursor.map(|cursor| id(of::TOKENS, cursor).map(TokenId::new)).transpose()
 }
 
 pub(crate) fn after_tenant(tenant: &Name) -> String {
-    encode(b'n', tenant.as_str().as_bytes())
+    encode(of::TENANTS, tenant.as_str().as_bytes())
 }
 
 pub(crate) fn tenant(cursor: Option<&str>) -> Result<Option<Name>, ApiError> {
-    cursor.map(|cursor| name(b'n', cursor)).transpose()
+    cursor.map(|cursor| name(of::TENANTS, cursor)).transpose()
 }
 
 pub(crate) fn after_abandoned(job: JobId) -> String {
-    encode(b'a', job.uuid().as_bytes())
+    encode(of::ABANDONED, job.uuid().as_bytes())
 }
 
 pub(crate) fn abandoned(cursor: Option<&str>) -> Result<Option<JobId>, ApiError> {
-    cursor.map(|cursor| id(b'a', cursor).map(JobId::new)).transpose()
+    cursor.map(|cursor| id(of::ABANDONED, cursor).map(JobId::new)).transpose()
 }
 
 /// Deliveries are listed by their number.
 pub(crate) fn after_delivery(seq: i64) -> String {
-    encode(b'd', &seq.to_be_bytes())
+    encode(of::DELIVERIES, &seq.to_be_bytes())
 }
 
 pub(crate) fn delivery(cursor: Option<&str>) -> Result<Option<i64>, ApiError> {
     let seq = |cursor| {
-        let place: Option<[u8; 8]> = decode(b'd', cursor)?.try_into().ok();
+        let place: Option<[u8; 8]> = decode(of::DELIVERIES, cursor)?.try_into().ok();
         place.map(i64::from_be_bytes).ok_or_else(ApiError::invalid_cursor)
     };
     cursor.map(seq).transpose()
 }
 
 pub(crate) fn after_process(process: &Name) -> String {
-    encode(b'p', process.as_str().as_bytes())
+    encode(of::PROCESSES, process.as_str().as_bytes())
 }
 
 pub(crate) fn process(cursor: Option<&str>) -> Result<Option<Name>, ApiError> {
-    let name = |cursor| Name::new(&text(b'p', cursor)?).map_err(|_| ApiError::invalid_cursor());
+    let name = |cursor| Name::new(&text(of::PROCESSES, cursor)?).map_err(|_| ApiError::invalid_cursor());
     cursor.map(name).transpose()
 }
 
 pub(crate) fn after_subject(subject: &str) -> String {
-    encode(b's', subject.as_bytes())
+    encode(of::SUBJECTS, subject.as_bytes())
 }
 
 pub(crate) fn subject(cursor: Option<&str>) -> Result<Option<String>, ApiError> {
-    cursor.map(|cursor| label(&text(b's', cursor)?)).transpose()
+    cursor.map(|cursor| label(&text(of::SUBJECTS, cursor)?)).transpose()
 }
 
 pub(crate) fn after_runtime(runtime: &str) -> String {
-    encode(b'r', runtime.as_bytes())
+    encode(of::RUNTIMES, runtime.as_bytes())
 }
 
 pub(crate) fn runtime(cursor: Option<&str>) -> Result<Option<String>, ApiError> {
-    cursor.map(|cursor| label(&text(b'r', cursor)?)).transpose()
+    cursor.map(|cursor| label(&text(of::RUNTIMES, cursor)?)).transpose()
+}
+
+pub(crate) fn after_pool(pool: &str) -> String {
+    encode(of::POOLS, pool.as_bytes())
+}
+
+pub(crate) fn pool(cursor: Option<&str>) -> Result<Option<String>, ApiError> {
+    cursor.map(|cursor| label(&text(of::POOLS, cursor)?)).transpose()
 }
 
 pub(crate) fn after_operation(operation: Uuid) -> String {
-    encode(b'o', operation.as_bytes())
+    encode(of::OPERATIONS, operation.as_bytes())
 }
 
 pub(crate) fn operation(cursor: Option<&str>) -> Result<Option<Uuid>, ApiError> {
-    cursor.map(|cursor| id(b'o', cursor)).transpose()
+    cursor.map(|cursor| id(of::OPERATIONS, cursor)).transpose()
 }
 
 pub(crate) fn after_timeline(place: i64) -> String {
-    encode(b't', &place.to_be_bytes())
+    encode(of::TIMELINE, &place.to_be_bytes())
 }
 
 pub(crate) fn timeline(cursor: Option<&str>) -> Result<Option<i64>, ApiError> {
     let place = |cursor| {
-        let bytes: Result<[u8; 8], _> = decode(b't', cursor)?.try_into();
+        let bytes: Result<[u8; 8], _> = decode(of::TIMELINE, cursor)?.try_into();
         bytes.map(i64::from_be_bytes).map_err(|_| ApiError::invalid_cursor())
     };
     cursor.map(place).transpose()
 }
 
 pub(crate) fn after_eligible(ready_at: Time, subject: &str) -> String {
-    encode(b'e', &[&ready_at.micros().to_be_bytes(), subject.as_bytes()].concat())
+    encode(of::ELIGIBLE, &[&ready_at.micros().to_be_bytes(), subject.as_bytes()].concat())
 }
 
 pub(crate) fn eligible(cursor: Option<&str>) -> Result<Option<(Time, String)>, ApiError> {
     let place = |cursor| {
-        let bytes = decode(b'e', cursor)?;
+        let bytes = decode(of::ELIGIBLE, cursor)?;
         let (micros, subject) = bytes.split_first_chunk::<8>().ok_or_else(ApiError::invalid_cursor)?;
-        let micros = i64::from_be_bytes(*micros);
-        if !(0..=MICROS_MAX).contains(&micros) {
-            return Err(ApiError::invalid_cursor());
-        }
         let subject = String::from_utf8(subject.to_vec()).map_err(|_| ApiError::invalid_cursor())?;
-        Ok((Time::from_micros(micros), label(&subject)?))
+        Ok((time(*micros)?, label(&subject)?))
     };
     cursor.map(place).transpose()
 }
 
 /// The end of the year 9999: what no database could store was never given out.
 const MICROS_MAX: i64 = 253_402_300_799_000_000;
+
+fn time(micros: [u8; 8]) -> Result<Time, ApiError> {
+    match i64::from_be_bytes(micros) {
+        micros @ 0..=MICROS_MAX => Ok(Time::from_micros(micros)),
+        _ => Err(ApiError::invalid_cursor()),
+    }
+}
 
 fn label(text: &str) -> Result<String, ApiError> {
     Label::new(text).map(|label| label.to_string()).map_err(|_| ApiError::invalid_cursor())
@@ -183,24 +228,23 @@ fn text(listing: u8, cursor: &str) -> Result<String, ApiError> {
 }
 
 pub(crate) fn after_signature(id: Uuid) -> String {
-    encode(b's', id.as_bytes())
+    encode(of::SIGNATURES, id.as_bytes())
 }
 
 pub(crate) fn signature(cursor: Option<&str>) -> Result<Option<Uuid>, ApiError> {
-    cursor.map(|cursor| id(b's', cursor)).transpose()
+    cursor.map(|cursor| id(of::SIGNATURES, cursor)).transpose()
 }
 
 pub(crate) fn after_failure(after: After) -> String {
-    encode(b'f', &[&after.last_seen_at.micros().to_be_bytes()[..], after.id.as_bytes()].concat())
+    encode(of::FAILURES, &[&after.last_seen_at.micros().to_be_bytes()[..], after.id.as_bytes()].concat())
 }
 
 pub(crate) fn failure(cursor: Option<&str>) -> Result<Option<After>, ApiError> {
     let after = |cursor| {
-        let place = decode(b'f', cursor)?;
-        let (at, id) = place.split_at_checked(8).ok_or_else(ApiError::invalid_cursor)?;
-        let at = i64::from_be_bytes(at.try_into().map_err(|_| ApiError::invalid_cursor())?);
+        let place = decode(of::FAILURES, cursor)?;
+        let (at, id) = place.split_first_chunk::<8>().ok_or_else(ApiError::invalid_cursor)?;
         let id = Uuid::from_slice(id).map_err(|_| ApiError::invalid_cursor())?;
-        Ok(After { last_seen_at: Time::from_micros(at), id })
+        Ok(After { last_seen_at: time(*at)?, id })
     };
     cursor.map(after).transpose()
 }
@@ -220,7 +264,7 @@ fn id(listing: u8, cursor: &str) -> Result<Uuid, ApiError> {
 
 fn decode(listing: u8, cursor: &str) -> Result<Vec<u8>, ApiError> {
     match URL_SAFE_NO_PAD.decode(cursor).ok().as_deref() {
-        Some([VERSION, of, place @ ..]) if *of == listing => Ok(place.to_vec()),
+        Some([VERSION, letter, place @ ..]) if *letter == listing => Ok(place.to_vec()),
         _ => Err(ApiError::invalid_cursor()),
     }
 }
@@ -234,6 +278,13 @@ mod tests {
         let id = JobId::new(Uuid::from_u128(7));
         assert_eq!(job(Some(&after_job(id))).ok().flatten(), Some(id));
         assert!(worker(Some(&after_job(id))).is_err());
+        let trigger = after_trigger(TriggerId::new(Uuid::from_u128(7)));
+        assert!(token(Some(&trigger)).is_err(), "both are ids, and each is its own listing's");
+        let place = |seconds| After { last_seen_at: Time::from_seconds(seconds), id: Uuid::from_u128(7) };
+        assert!(failure(Some(&after_failure(place(7)))).is_ok());
+        for never in [i64::MIN, -1, i64::MAX] {
+            assert!(failure(Some(&after_failure(place(never)))).is_err(), "no database has a time like {never}");
+        }
         let name = Name::stored("image.scan");
         assert_eq!(queue(Some(&after_queue(&name))).ok().flatten(), Some(name));
         for bad in ["", "x", "AAAA", "💥", "AWo", &"A".repeat(10_000)] {

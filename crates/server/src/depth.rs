@@ -2,12 +2,19 @@
 //! counting and a loop through the outside ends like any other (T5).
 
 use axum::http::{HeaderMap, HeaderName};
+use store::Caller;
 
+use crate::auth::Principal;
 use crate::error::ApiError;
 use crate::extract::header;
 
 /// Sent with every call of a trigger, and to be passed on by whoever calls back because of it.
 pub(crate) const DEPTH: HeaderName = HeaderName::from_static("windlass-depth");
+
+/// Who asks, and how many triggers led to it.
+pub(crate) fn caller(principal: &Principal, headers: &HeaderMap) -> Result<Caller, ApiError> {
+    Ok(Caller::new(&*principal.name).at_depth(of(headers)?))
+}
 
 /// 0 where nothing is said.
 pub(crate) fn of(headers: &HeaderMap) -> Result<i32, ApiError> {

@@ -170,6 +170,12 @@ impl ApiError {
         Self::new(StatusCode::CONFLICT, code::ALREADY_RESOLVED, detail)
     }
 
+    pub(crate) fn already_retried(what: &str, again: impl Display) -> Self {
+        let detail =
+            format!("the {what} was already retried as {again}, not with this payload; retry that one instead");
+        Self::new(StatusCode::CONFLICT, code::ALREADY_RETRIED, detail)
+    }
+
     pub(crate) fn not_replayable() -> Self {
         let detail = "nothing is kept of this dead letter that could be played again, or its trigger is gone";
         Self::new(StatusCode::CONFLICT, code::NOT_REPLAYABLE, detail)

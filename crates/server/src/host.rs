@@ -58,7 +58,8 @@ fn is_loopback(host: &str) -> bool {
 }
 
 fn is_port(text: &str) -> bool {
-    text.is_empty() || text.strip_prefix(':').is_some_and(|port| port.bytes().all(|byte| byte.is_ascii_digit()))
+    let number = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
+    text.is_empty() || text.strip_prefix(':').is_some_and(|port| port.is_empty() || number(port))
 }
 
 #[cfg(test)]
@@ -83,6 +84,7 @@ mod tests {
             "[::1",
             "localhost:80@evil.example",
             "localhost:x",
+            "localhost:99999",
             "[::1]evil",
             "2130706433",
         ] {

@@ -18,6 +18,8 @@ mod listen;
 pub mod machine;
 mod openai;
 mod openapi;
+#[cfg(any(test, fuzzing))]
+pub mod parsers;
 mod rights;
 mod serve;
 mod session;

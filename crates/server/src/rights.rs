@@ -197,9 +197,11 @@ const ROUTES: &[Route] = &[
     tenant("POST", "/api/v1/runtimes/{name}/restart", &[ManageRuntimes]),
     tenant("POST", "/api/v1/runtimes/{name}/patch", &[ManageRuntimes]),
     tenant("DELETE", "/api/v1/runtimes/{name}/container", &[ManageRuntimes]),
+    tenant("POST", "/api/v1/runtimes/{name}/move", &[ManageRuntimes]),
     tenant("GET", "/api/v1/runtimes/{name}/operations", &[Read]),
     tenant("GET", "/api/v1/runtimes/{name}/health", &[Read]),
     tenant("GET", "/api/v1/runtimes/{name}/logs", &[ReadLogs]),
+    tenant("GET", "/api/v1/nodes", &[Read]),
 
     tenant("GET", "/api/v1/pools", &[Read]),
     tenant("GET", "/api/v1/pools/{name}", &[Read]),

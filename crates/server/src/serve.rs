@@ -1,20 +1,23 @@
 //! Puts the routes behind what every request passes, and serves them until told to stop.
 
 use std::any::Any;
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::http::HeaderValue;
 use axum::http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
-use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tower_http::catch_panic::CatchPanicLayer;
+use tracing::Instrument;
 
 use crate::error::{ApiError, PROBLEM};
-use crate::http::{metrics, trace};
+use crate::http::metrics::{self, Timed};
+use crate::http::trace;
 use crate::listen::listen;
 use crate::state::AppState;
 use crate::{auth, dashboard, openai, openapi};
@@ -26,21 +29,40 @@ const GRACE: Duration = Duration::from_secs(10);
 pub fn router(state: AppState) -> Router {
     metrics::install();
     let (router, _) = openapi::routes().split_for_parts();
-    router
-        .layer(from_fn_with_state(state.clone(), auth::gate))
-        .layer(CatchPanicLayer::custom(panicked))
-        .layer(from_fn(problems))
-        .layer(from_fn(nothing_behind))
-        .layer(from_fn(dashboard::refusals))
-        .layer(from_fn(metrics::count))
-        .layer(from_fn(trace::span))
-        .with_state(state)
+    router.layer(from_fn_with_state(state.clone(), every_request)).with_state(state)
+}
+
+/// What every request passes. It is one layer because the router puts each around every route, and clones them all for
+/// every request.
+async fn every_request(State(state): State<AppState>, request: Request, next: Next) -> Response {
+    let span = trace::span(&request);
+    let response = answer(state, request, next).instrument(span.clone()).await;
+    trace::answered(&span, &response);
+    response
+}
+
+async fn answer(state: AppState, request: Request, next: Next) -> Response {
+    let timed = Timed::start(&request);
+    let reader = dashboard::reader(&request);
+    let chunked = request.headers().contains_key(TRANSFER_ENCODING);
+    let face = request.uri().path().starts_with(openai::PREFIX);
+    let answered = AssertUnwindSafe(auth::gate(state, request, next)).catch_unwind().await;
+    let mut response = answered.unwrap_or_else(panicked);
+    response = if face { openai::in_that_apis_words(response).await } else { as_a_problem(response) };
+    if chunked {
+        nothing_behind(&mut response);
+    }
+    if let Some(root) = reader {
+        response = dashboard::refusal(root, response).await;
+    }
+    timed.answered(&response);
+    response
 }
 
 /// Serves until `shutdown`: then takes no more connections, answers long-polls at once and lets the rest finish.
 pub async fn serve(listener: TcpListener, state: AppState, shutdown: CancellationToken) -> std::io::Result<()> {
     let tls = state.options.tls.clone();
-    let router = router(AppState { stopping: shutdown.clone(), ..state });
+    let router = router(state.stopped_by(shutdown.clone()));
     tokio::select! {
         result = listen(listener, tls, router, shutdown.clone()) => result,
         () = out_of_patience(&shutdown) => {
@@ -71,22 +93,12 @@ fn panicked(panic: Box<dyn Any + Send + 'static>) -> Response {
 
 /// A body in chunks ends where its bytes say so, and a proxy in front may have gone by a length that was sent beside them:
 /// what follows on the connection could be a stranger's words in another's mouth (RFC 9112, 6.3). So nothing follows.
-async fn nothing_behind(request: Request, next: Next) -> Response {
-    let chunked = request.headers().contains_key(TRANSFER_ENCODING);
-    let mut response = next.run(request).await;
-    if chunked {
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    }
-    response
+fn nothing_behind(response: &mut Response) {
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
 }
 
 /// What the framework refuses by itself is a problem document too; its headers, `Allow` among them, stay.
-async fn problems(request: Request, next: Next) -> Response {
-    let face = request.uri().path().starts_with(openai::PREFIX);
-    let response = next.run(request).await;
-    if face {
-        return openai::in_that_apis_words(response).await;
-    }
+fn as_a_problem(response: Response) -> Response {
     let status = response.status();
     let content_type = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     // What we say ourselves is JSON or a page; the framework speaks plain text.

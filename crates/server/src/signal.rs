@@ -5,17 +5,17 @@ mod eta;
 use std::sync::Arc;
 
 use domain::signal::{Eta, Facts, Foretold, Obstacle, Standing};
-use domain::{JobState, Right, SignalKind};
+use domain::{Backoff, JobState, Right, SignalKind};
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
 use store::jobs::get::StoredJob;
 use store::jobs::why::waiting;
 use store::signals::figures::Figure;
 use store::signals::read::{PreviousJob, SignalSource};
-use store::signals::surroundings::{Freshness, Surroundings};
+use store::signals::surroundings::Surroundings;
 use store::signatures::Signature;
 use store::signatures::index::Prediction;
-use store::{Store, StoreError};
+use store::{Freshness, Store, StoreError};
 use wire::{EtaRange, NextAction, RawValue, SignalView};
 
 use crate::auth::Principal;
@@ -79,7 +79,7 @@ pub(crate) async fn tell(store: &Store, principal: &Principal, source: SignalSou
     let tenant = principal.tenant;
     let source = shown_to(principal, source);
     let foretold = store.signature_index(tenant).await?.foretell(&source, store.clock().now());
-    let SignalSource { job, said, previous, previous_by: _, has_log } = source;
+    let SignalSource { job, said, previous, previous_by: _, has_log, backoff } = source;
     let mut freshness = Freshness::Kept;
     let mut now = store.clock().now();
     let mut overlay = Overlay::default();
@@ -87,7 +87,7 @@ pub(crate) async fn tell(store: &Store, principal: &Principal, source: SignalSou
         let (around, read) = store.surroundings(tenant, &job.lane.queue).await?;
         freshness = read;
         now = now.max(around.now);
-        overlay = waiting_overlay(&job, &around);
+        overlay = waiting_overlay(&job, backoff, &around);
         if overlay.obstacle.is_none() {
             (overlay.eta, overlay.figure) = eta::waiting(store, tenant, &job, &around).await?;
         }
@@ -162,14 +162,27 @@ pub(crate) async fn tell(store: &Store, principal: &Principal, source: SignalSou
     Ok(Told { view, source, freshness })
 }
 
-fn waiting_overlay(job: &StoredJob, around: &Surroundings) -> Overlay {
+fn waiting_overlay(job: &StoredJob, backoff: Option<Backoff>, around: &Surroundings) -> Overlay {
     let (kind, affinity) = (&job.lane.kind, &job.lane.affinity);
+    let subject = job.subject.as_deref().unwrap_or_default();
+    let held_off = backoff.map(|Backoff { cause, until, .. }| Obstacle::Backoff {
+        cause: format!("{subject} is held off: {cause}"),
+        until,
+    });
     let obstacle = match (&around.paused, &job.parked) {
         (Some(reason), _) => Some(Obstacle::Paused { reason: reason.clone() }),
+        (None, Some(_)) if held_off.is_some() => held_off,
         (None, Some(scope)) if scope.starts_with("subject ") => {
             Some(Obstacle::SubjectBusy { subject: job.subject.clone().unwrap_or_default() })
         }
         (None, Some(scope)) => Some(Obstacle::Limit { detail: format!("all places are taken for {scope}") }),
+        (None, None) if around.left_alone.contains_key(affinity) => {
+            let Backoff { cause, until, .. } = around.left_alone[affinity].clone();
+            Some(Obstacle::Backoff { cause, until })
+        }
+        (None, None) if around.serving(kind, affinity).next().is_none() && around.lost.contains_key(affinity) => {
+            Some(Obstacle::Lost { detail: around.lost[affinity].clone() })
+        }
         (None, None) => around.limit().map(|detail| Obstacle::Limit { detail }),
     };
     let loaded = around.loaded(kind, affinity);

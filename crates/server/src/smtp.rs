@@ -6,7 +6,7 @@
 mod mail;
 mod rate;
 mod room;
-mod session;
+pub(crate) mod session;
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use mail::Mail;
-use rate::Peers;
+pub(crate) use rate::Peers;
 pub use room::StoreMailroom;
 
 pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;

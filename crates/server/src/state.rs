@@ -1,5 +1,6 @@
 //! What every handler can reach.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use domain::RetryPolicy;
@@ -14,8 +15,12 @@ use crate::session::CookieKey;
 use crate::streams::Streams;
 use crate::tls::Tls;
 
+/// Cheap to clone: that is done for every request, more than once.
 #[derive(Clone)]
-pub struct AppState {
+pub struct AppState(Arc<Shared>);
+
+#[derive(Clone)]
+pub struct Shared {
     pub store: Store,
     pub engine: Arc<Engine>,
     pub blobs: Arc<Blobs>,
@@ -67,12 +72,26 @@ impl Default for ServerOptions {
     }
 }
 
+impl Deref for AppState {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
 impl AppState {
     pub fn new(engine: Arc<Engine>, blobs: Arc<Blobs>, options: ServerOptions) -> Self {
         let store = engine.store().clone();
         let streams = Streams::new(store.clone());
         let followed = streams.clone();
         engine.alongside(async move { followed.run().await });
-        Self { store, engine, blobs, options: Arc::new(options), streams, stopping: CancellationToken::new() }
+        let (options, stopping) = (Arc::new(options), CancellationToken::new());
+        Self(Arc::new(Shared { store, engine, blobs, options, streams, stopping }))
+    }
+
+    /// The same, told by this token to stop.
+    pub(crate) fn stopped_by(self, stopping: CancellationToken) -> Self {
+        Self(Arc::new(Shared { stopping, ..Shared::clone(&self) }))
     }
 }

@@ -4,12 +4,16 @@
 //! expression and nothing else becomes that expression's value, type and all; any other is rendered as text. They are
 //! here and not with the engine because events are matched in the transaction that writes them.
 
+mod growth;
+
+use std::io;
+
 use minijinja::value::Serde;
-use minijinja::{Environment, UndefinedBehavior, Value};
+use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, Value};
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use domain::limits::{EXPRESSION_FUEL, JSON_DEPTH};
+use domain::limits::{EXPRESSION_FUEL, EXPRESSION_VALUE_BYTES, JSON_DEPTH};
 
 /// What expressions see: `event` and `data`.
 pub struct Scope(Value);
@@ -38,6 +42,11 @@ fn environment() -> Environment<'static> {
     environment.set_fuel(Some(EXPRESSION_FUEL));
     environment.set_undefined_behavior(UndefinedBehavior::Chainable);
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    growth::REFUSED.iter().for_each(|filter| environment.remove_filter(filter));
+    // The library's own can be told to indent by any number of spaces.
+    environment.add_filter("tojson", |value: Value| {
+        serde_json::to_string(&value).map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
+    });
     environment
 }
 
@@ -49,8 +58,9 @@ fn told(error: minijinja::Error) -> ExpressionError {
     ExpressionError(text)
 }
 
-/// Whether the expression can be read at all.
+/// Whether the expression can be read at all, and cannot take more memory than it may.
 pub fn check_condition(expression: &str) -> Result<(), ExpressionError> {
+    growth::check_expression(expression)?;
     environment().compile_expression(expression).map(|_| ()).map_err(told)
 }
 
@@ -61,18 +71,20 @@ pub fn is_true(expression: &str, scope: &Scope) -> Result<bool, ExpressionError>
     compiled.eval(scope.0.clone()).map(|value| value.is_true()).map_err(told)
 }
 
-/// Whether every expression in the mapping can be read.
+/// Whether every expression in the mapping can be read, and cannot take more memory than it may.
 pub fn check_mapping(mapping: &Json) -> Result<(), ExpressionError> {
     let environment = environment();
     let mut failed = Ok(());
     walk(mapping, &mut |text| {
-        let read = match whole_expression(text) {
-            Some(expression) => environment.compile_expression(expression).map(|_| ()),
-            None => environment.template_from_str(text).map(|_| ()),
-        };
-        if failed.is_ok() {
-            failed = read.map_err(told);
+        if failed.is_err() {
+            return;
         }
+        failed = match whole_expression(text) {
+            Some(expression) => growth::check_expression(expression)
+                .and_then(|()| environment.compile_expression(expression).map(|_| ()).map_err(told)),
+            None => growth::check_template(text)
+                .and_then(|()| environment.template_from_str(text).map(|_| ()).map_err(told)),
+        };
     });
     failed
 }
@@ -96,7 +108,31 @@ pub fn render(text: &str, scope: &Scope) -> Result<String, ExpressionError> {
     if !is_template(text) {
         return Ok(text.to_owned());
     }
-    environment().render_str(text, scope.0.clone()).map_err(told)
+    rendered(&environment(), text, scope)
+}
+
+/// A loop may write one value over and over.
+fn rendered(environment: &Environment<'_>, text: &str, scope: &Scope) -> Result<String, ExpressionError> {
+    let mut written = Bounded(Vec::new());
+    let template = environment.template_from_str(text).map_err(told)?;
+    template.render_captured_to(scope.0.clone(), &mut written).map(drop).map_err(told)?;
+    String::from_utf8(written.0).map_err(|error| ExpressionError(error.to_string()))
+}
+
+struct Bounded(Vec<u8>);
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if (self.0.len() + bytes.len()) as u64 > EXPRESSION_VALUE_BYTES {
+            return Err(io::Error::other(format!("it makes a text of more than {} MiB", EXPRESSION_VALUE_BYTES >> 20)));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 pub fn is_template(text: &str) -> bool {
@@ -114,7 +150,7 @@ fn fill(environment: &Environment<'_>, mapping: &Json, scope: &Scope, depth: usi
                 let value = compiled.eval(scope.0.clone()).map_err(told)?;
                 serde_json::to_value(&value).map_err(|error| ExpressionError(error.to_string()))?
             }
-            None => Json::String(environment.render_str(text, scope.0.clone()).map_err(told)?),
+            None => Json::String(rendered(environment, text, scope)?),
         },
         Json::Array(items) => {
             let fill = |item| fill(environment, item, scope, depth + 1);
@@ -139,6 +175,7 @@ fn whole_expression(text: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use domain::limits::EXPRESSION_BYTES;
     use serde_json::json;
 
     fn scope() -> Scope {
@@ -171,5 +208,59 @@ mod tests {
         let endless = "{% for a in range(100000) %}{% for b in range(100000) %}x{% endfor %}{% endfor %}";
         assert!(render(endless, &scope()).expect_err("out of fuel").0.contains("fuel"));
         assert!(is_true("'x' * 10000000000 == ''", &scope()).is_err());
+    }
+
+    #[test]
+    fn t2_an_expression_that_could_take_all_memory_is_not_taken() {
+        let deep = |link: &str| format!("data.n{}", link.repeat(EXPRESSION_BYTES / link.len() - 10));
+        let chain = ["'x' * 99999999"; 300].join(" ~ ");
+        for bad in [
+            "'x' * 99999999",
+            "data.list * data.n",
+            "data.text * 1000",
+            "[1] * 99999999",
+            "data.text | replace('', data.text)",
+            "data.list | join(data.text)",
+            "data.text | tojson | tojson | tojson | tojson",
+            "[[[['\\'] ~ ''] ~ ''] ~ ''] ~ ''",
+            "'%099999999d' | format(1)",
+            "[1] | batch(99999999, 'x')",
+            "'x' | indent(99999999)",
+            "range(100000) | list | join(data.text)",
+            "namespace(x=1)",
+            &chain,
+            &deep("+1"),
+            &deep(".a"),
+            &deep("|e"),
+            &format!("{}1", "not ".repeat(4_000)),
+            &format!("{}1", "-".repeat(8_000)),
+        ] {
+            assert!(check_condition(bad).is_err(), "{}", &bad[..bad.len().min(80)]);
+            assert!(
+                check_mapping(&json!({"a": format!("{{{{ {bad} }}}} ")})).is_err(),
+                "{}",
+                &bad[..bad.len().min(80)]
+            );
+        }
+        for bad in [
+            "{% set x = data.text %}{% set x = x ~ x %}{{ x }}",
+            "{% with x = data.text ~ data.text %}{{ x }}{% endwith %}",
+        ] {
+            assert!(check_mapping(&json!(bad)).is_err(), "{bad}");
+        }
+        for good in [
+            "data.n * 2",
+            "data.n | float * 3600 * 1000 + data.m | int * 7",
+            "(data.a - data.b) / 7 * (data.c | length)",
+            "data.list | map(attribute='name') | list | sort | join(', ') | upper",
+            "data.a ~ ' ' ~ data.b ~ ' ' ~ (data.c or 'nobody')",
+            "{'a': data.a, 'b': [data.b, 1]} | tojson",
+        ] {
+            assert_eq!(check_condition(good), Ok(()), "{good}");
+        }
+        let many = "{% for a in range(9999) %}{{ data.text }}{% endfor %}";
+        assert_eq!(check_mapping(&json!(many)), Ok(()));
+        let scope = Scope::new("{}", &json!({"text": "x".repeat(100_000)}).to_string()).expect("a scope");
+        assert!(render(many, &scope).is_err(), "what it writes is bounded");
     }
 }

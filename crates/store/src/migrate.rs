@@ -10,261 +10,75 @@ use crate::store::Store;
 use crate::tx::{Operation, Param, Sql, Tx};
 use crate::wall;
 
+/// One step of the schema, the same on both databases.
+#[derive(Clone, Copy)]
 pub struct Migration {
     pub version: i64,
     pub name: &'static str,
-    sqlite: Script,
-    postgres: Script,
+    pub sqlite: Script,
+    pub postgres: Script,
 }
 
-struct Script {
-    up: &'static str,
-    down: &'static str,
+#[derive(Clone, Copy)]
+pub struct Script {
+    pub up: &'static str,
+    pub down: &'static str,
+}
+
+macro_rules! script {
+    ($dialect:literal, $file:literal) => {
+        Script {
+            up: include_str!(concat!("../migrations/", $dialect, "/", $file, ".up.sql")),
+            down: include_str!(concat!("../migrations/", $dialect, "/", $file, ".down.sql")),
+        }
+    };
+}
+
+macro_rules! migrations {
+    ($($version:literal $file:literal)*) => {
+        &[$(Migration {
+            version: $version,
+            // What follows the four digits and the underscore.
+            name: $file.split_at(5).1,
+            sqlite: script!("sqlite", $file),
+            postgres: script!("postgres", $file),
+        }),*]
+    };
 }
 
 /// All migrations of this program, oldest first.
-pub const MIGRATIONS: &[Migration] = &[
-    Migration {
-        version: 1,
-        name: "spine",
-        sqlite: Script {
-            up: include_str!("../migrations/sqlite/0001_spine.up.sql"),
-            down: include_str!("../migrations/sqlite/0001_spine.down.sql"),
-        },
-        postgres: Script {
-            up: include_str!("../migrations/postgres/0001_spine.up.sql"),
-            down: include_str!("../migrations/postgres/0001_spine.down.sql"),
-        },
-    },
-    Migration {
-        version: 2,
-        name: "dead_letters",
-        sqlite: Script {
-            up: include_str!("../migrations/sqlite/0002_dead_letters.up.sql"),
-            down: include_str!("../migrations/sqlite/0002_dead_letters.down.sql"),
-        },
-        postgres: Script {
-            up: include_str!("../migrations/postgres/0002_dead_letters.up.sql"),
-            down: include_str!("../migrations/postgres/0002_dead_letters.down.sql"),
-        },
-    },
-    Migration {
-        version: 3,
-        name: "tenancy",
-        sqlite: Script {
-            up: include_str!("../migrations/sqlite/0003_tenancy.up.sql"),
-            down: include_str!("../migrations/sqlite/0003_tenancy.down.sql"),
-        },
-        postgres: Script {
-            up: include_str!("../migrations/postgres/0003_tenancy.up.sql"),
-            down: include_str!("../migrations/postgres/0003_tenancy.down.sql"),
-        },
-    },
-    Migration {
-        version: 4,
-        name: "deliveries",
-        sqlite: Script {
-            up: include_str!("../migrations/sqlite/0004_deliveries.up.sql"),
-            down: include_str!("../migrations/sqlite/0004_deliveries.down.sql"),
-        },
-        postgres: Script {
-            up: include_str!("../migrations/postgres/0004_deliveries.up.sql"),
-            down: include_str!("../migrations/postgres/0004_deliveries.down.sql"),
-        },
-    },
-    Migration {
-        version: 5,
-        name: "calls",
-        sqlite: Script {
-            up: include_str!("../migrations/sqlite/0005_calls.up.sql"),
-            down: include_str!("../migrations/sqlite/0005_calls.down.sql"),
-        },
-        postgres: Script {
-            up: include_str!("../migrations/postgres/0005_calls.up.sql"),
-            down: include_str!("../migrations/postgres/0005_calls.down.sql"),
-        },
-    },
-    Migration {
-        version: 6,
-        name: "subjects",
-        sqlite: Script {
-            up: include_str!("../migrations/sqlite/0006_subjects.up.sql"),
-            down: include_str!("../migrations/sqlite/0006_subjects.down.sql"),
-        },
-        postgres: Script {
-            up: include_str!("../migrations/postgres/0006_subjects.up.sql"),
-            down: include_str!("../migrations/postgres/0006_subjects.down.sql"),
-        },
-    },
-    Migration {
-        version: 7,
-        name: "triggers",
-        sqlite: Script {
-            up: include_str!("../migrations/sqlite/0007_triggers.up.sql"),
-            down: include_str!("../migrations/sqlite/0007_triggers.down.sql"),
-        },
-        postgres: Script {
-            up: include_str!("../migrations/postgres/0007_triggers.up.sql"),
-            down: include_str!("../migrations/postgres/0007_triggers.down.sql"),
-        },
-    },
-    Migration {
-        version: 8,
-        name: "signals",
-        sqlite: Script {
-            up: include_str!("../migrations/sqlite/0008_signals.up.sql"),
-            down: include_str!("../migrations/sqlite/0008_signals.down.sql"),
-        },
-        postgres: Script {
-            up: include_str!("../migrations/postgres/0008_signals.up.sql"),
-            down: include_str!("../migrations/postgres/0008_signals.down.sql"),
-        },
-    },
-    Migration {
-        version: 9,
-        name: "failures",
-        sqlite: Script {
-            up: include_str!("../migrations/sqlite/0009_failures.up.sql"),
-            down: include_str!("../migrations/sqlite/0009_failures.down.sql"),
-        },
-        postgres: Script {
-            up: include_str!("../migrations/postgres/0009_failures.up.sql"),
-            down: include_str!("../migrations/postgres/0009_failures.down.sql"),
-        },
-    },
-    Migration {
-        version: 10,
-        name: "figures",
-        sqlite: Script {
-            up: include_str!("../migrations/sqlite/0010_figures.up.sql"),
-            down: include_str!("../migrations/sqlite/0010_figures.down.sql"),
-        },
-        postgres: Script {
-            up: include_str!("../migrations/postgres/0010_figures.up.sql"),
-            down: include_str!("../migrations/postgres/0010_figures.down.sql"),
-        },
-    },
-    Migration {
-        version: 11,
-        name: "ttfs",
-        sqlite: Script {
-            up: include_str!("../migrations/sqlite/0011_ttfs.up.sql"),
-            down: include_str!("../migrations/sqlite/0011_ttfs.down.sql"),
-        },
-        postgres: Script {
-            up: include_str!("../migrations/postgres/0011_ttfs.up.sql"),
-            down: include_str!("../migrations/postgres/0011_ttfs.down.sql"),
-        },
-    },
-    Migration {
-        version: 12,
-        name: "sessions_and_quotas",
-        sqlite: Script {
-            up: include_str!("../migrations/sqlite/0012_sessions_and_quotas.up.sql"),
-            down: include_str!("../migrations/sqlite/0012_sessions_and_quotas.down.sql"),
-        },
-        postgres: Script {
-            up: include_str!("../migrations/postgres/0012_sessions_and_quotas.up.sql"),
-            down: include_str!("../migrations/postgres/0012_sessions_and_quotas.down.sql"),
-        },
-    },
-    Migration {
-        version: 13,
-        name: "trigger_runs",
-        sqlite: Script {
-            up: include_str!("../migrations/sqlite/0013_trigger_runs.up.sql"),
-            down: include_str!("../migrations/sqlite/0013_trigger_runs.down.sql"),
-        },
-        postgres: Script {
-            up: include_str!("../migrations/postgres/0013_trigger_runs.up.sql"),
-            down: include_str!("../migrations/postgres/0013_trigger_runs.down.sql"),
-        },
-    },
-    Migration {
-        version: 14,
-        name: "throughput",
-        sqlite: Script {
-            up: include_str!("../migrations/sqlite/0014_throughput.up.sql"),
-            down: include_str!("../migrations/sqlite/0014_throughput.down.sql"),
-        },
-        postgres: Script {
-            up: include_str!("../migrations/postgres/0014_throughput.up.sql"),
-            down: include_str!("../migrations/postgres/0014_throughput.down.sql"),
-        },
-    },
-    Migration {
-        version: 15,
-        name: "runtimes",
-        sqlite: Script {
-            up: include_str!("../migrations/sqlite/0015_runtimes.up.sql"),
-            down: include_str!("../migrations/sqlite/0015_runtimes.down.sql"),
-        },
-        postgres: Script {
-            up: include_str!("../migrations/postgres/0015_runtimes.up.sql"),
-            down: include_str!("../migrations/postgres/0015_runtimes.down.sql"),
-        },
-    },
-    Migration {
-        version: 16,
-        name: "pools",
-        sqlite: Script {
-            up: include_str!("../migrations/sqlite/0016_pools.up.sql"),
-            down: include_str!("../migrations/sqlite/0016_pools.down.sql"),
-        },
-        postgres: Script {
-            up: include_str!("../migrations/postgres/0016_pools.up.sql"),
-            down: include_str!("../migrations/postgres/0016_pools.down.sql"),
-        },
-    },
-    Migration {
-        version: 17,
-        name: "secret_keys",
-        sqlite: Script {
-            up: include_str!("../migrations/sqlite/0017_secret_keys.up.sql"),
-            down: include_str!("../migrations/sqlite/0017_secret_keys.down.sql"),
-        },
-        postgres: Script {
-            up: include_str!("../migrations/postgres/0017_secret_keys.up.sql"),
-            down: include_str!("../migrations/postgres/0017_secret_keys.down.sql"),
-        },
-    },
-    Migration {
-        version: 18,
-        name: "missed_slots",
-        sqlite: Script {
-            up: include_str!("../migrations/sqlite/0018_missed_slots.up.sql"),
-            down: include_str!("../migrations/sqlite/0018_missed_slots.down.sql"),
-        },
-        postgres: Script {
-            up: include_str!("../migrations/postgres/0018_missed_slots.up.sql"),
-            down: include_str!("../migrations/postgres/0018_missed_slots.down.sql"),
-        },
-    },
-    Migration {
-        version: 19,
-        name: "weights",
-        sqlite: Script {
-            up: include_str!("../migrations/sqlite/0019_weights.up.sql"),
-            down: include_str!("../migrations/sqlite/0019_weights.down.sql"),
-        },
-        postgres: Script {
-            up: include_str!("../migrations/postgres/0019_weights.up.sql"),
-            down: include_str!("../migrations/postgres/0019_weights.down.sql"),
-        },
-    },
-    Migration {
-        version: 20,
-        name: "openai",
-        sqlite: Script {
-            up: include_str!("../migrations/sqlite/0020_openai.up.sql"),
-            down: include_str!("../migrations/sqlite/0020_openai.down.sql"),
-        },
-        postgres: Script {
-            up: include_str!("../migrations/postgres/0020_openai.up.sql"),
-            down: include_str!("../migrations/postgres/0020_openai.down.sql"),
-        },
-    },
-];
+pub const MIGRATIONS: &[Migration] = migrations! {
+    1 "0001_spine"
+    2 "0002_dead_letters"
+    3 "0003_tenancy"
+    4 "0004_deliveries"
+    5 "0005_calls"
+    6 "0006_subjects"
+    7 "0007_triggers"
+    8 "0008_signals"
+    9 "0009_failures"
+    10 "0010_figures"
+    11 "0011_ttfs"
+    12 "0012_sessions_and_quotas"
+    13 "0013_trigger_runs"
+    14 "0014_throughput"
+    15 "0015_runtimes"
+    16 "0016_pools"
+    17 "0017_secret_keys"
+    18 "0018_missed_slots"
+    19 "0019_weights"
+    20 "0020_openai"
+    21 "0021_hosts"
+    22 "0022_makers"
+    23 "0023_own_subjects"
+};
+
+/// On PostgreSQL a change of a table waits for who reads it, and everyone else waits behind the change. It gives way after
+/// this long and asks again: neither a long report nor a backup makes the nodes that serve stand still, and who holds one
+/// table while it waits for another is not met in a deadlock.
+const GIVE_WAY: &str = "set local lock_timeout to '500ms'";
+/// So that a change has half a minute to come by its tables.
+const TRIES: usize = 60;
 
 const MAKE_TABLE_SQLITE: &str = "create table if not exists schema_migrations (
      version integer primary key, name text not null, checksum text not null, applied_at integer not null)";
@@ -293,7 +107,12 @@ pub struct MigrationStatus {
 impl Store {
     /// Brings the schema up to this program's. Gives the versions it applied.
     pub async fn migrate_up(&self) -> Result<Vec<i64>, StoreError> {
-        self.write(Up).await
+        self.migrate_up_through(MIGRATIONS).await
+    }
+
+    /// The same for a program that has these migrations.
+    pub async fn migrate_up_through(&self, migrations: &'static [Migration]) -> Result<Vec<i64>, StoreError> {
+        self.write(Up { migrations }).await
     }
 
     /// Takes the schema down to `version`; 0 leaves nothing. Gives the versions it undid.
@@ -306,18 +125,21 @@ impl Store {
     }
 }
 
-struct Up;
+struct Up {
+    migrations: &'static [Migration],
+}
 
 impl Operation for Up {
+    const TRIES: usize = TRIES;
     type Output = Vec<i64>;
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<i64>, StoreError> {
-        tx.lock(&["windlass migrations"]).await?;
+        alone(tx).await?;
         tx.batch(if tx.is_postgres() { MAKE_TABLE_POSTGRES } else { MAKE_TABLE_SQLITE }).await?;
         let applied = applied(tx).await?;
-        check(&applied, tx.is_postgres())?;
+        check(self.migrations, &applied, tx.is_postgres())?;
         let mut done = Vec::new();
-        for migration in MIGRATIONS.iter().skip(applied.len()) {
+        for migration in self.migrations.iter().skip(applied.len()) {
             let script = migration.script(tx.is_postgres());
             tx.batch(script.up).await?;
             let params = [
@@ -339,15 +161,16 @@ struct Down {
 }
 
 impl Operation for Down {
+    const TRIES: usize = TRIES;
     type Output = Vec<i64>;
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<i64>, StoreError> {
-        tx.lock(&["windlass migrations"]).await?;
+        alone(tx).await?;
         if !has_table(tx).await? {
             return Ok(Vec::new());
         }
         let applied = applied(tx).await?;
-        check(&applied, tx.is_postgres())?;
+        check(MIGRATIONS, &applied, tx.is_postgres())?;
         let mut undone = Vec::new();
         for (version, _) in applied.into_iter().rev().filter(|(version, _)| *version > self.to) {
             let migration = MIGRATIONS.iter().find(|m| m.version == version).expect("checked above");
@@ -391,6 +214,12 @@ impl Migration {
     }
 }
 
+/// Waits as long as it takes for another node that migrates, and from then on gives way.
+async fn alone(tx: &mut Tx<'_>) -> Result<(), StoreError> {
+    tx.lock(&["windlass migrations"]).await?;
+    if tx.is_postgres() { tx.batch(GIVE_WAY).await } else { Ok(()) }
+}
+
 async fn has_table(tx: &mut Tx<'_>) -> Result<bool, StoreError> {
     let row = tx.query_opt(&HAS_TABLE, &[]).await?;
     Ok(row.map(|row| row.int(0)).transpose()? == Some(1))
@@ -401,11 +230,11 @@ async fn applied(tx: &mut Tx<'_>) -> Result<Vec<(i64, String)>, StoreError> {
     rows.iter().map(|row| Ok((row.int(0)?, row.text(2)?))).collect()
 }
 
-/// Refuses a schema that this program did not make.
-fn check(applied: &[(i64, String)], postgres: bool) -> Result<(), StoreError> {
-    let newest = MIGRATIONS.last().map_or(0, |migration| migration.version);
+/// Refuses a schema that a program with these migrations did not make.
+fn check(migrations: &[Migration], applied: &[(i64, String)], postgres: bool) -> Result<(), StoreError> {
+    let newest = migrations.last().map_or(0, |migration| migration.version);
     for (position, (version, recorded)) in applied.iter().enumerate() {
-        let Some(migration) = MIGRATIONS.get(position).filter(|migration| migration.version == *version) else {
+        let Some(migration) = migrations.get(position).filter(|migration| migration.version == *version) else {
             return Err(StoreError::Unusable(format!(
                 "the database is at schema version {version}, this program knows up to {newest}: run a newer windlass"
             )));

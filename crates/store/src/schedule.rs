@@ -9,8 +9,8 @@ use domain::Time;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
+use crate::triggers::fault::Fault;
 use crate::triggers::filter::Schedule;
-use crate::triggers::target::Fault;
 
 /// Longest text of an expression.
 const SCHEDULE_BYTES: usize = 256;

@@ -2,17 +2,22 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
+
+use domain::limits::{FIGURES_KEPT, FIGURES_MS, SURROUNDINGS_KEPT, SURROUNDINGS_MS};
+use domain::{Name, TenantId};
 
 use crate::batch::Batchers;
 use crate::clock::Clock;
 use crate::error::StoreError;
 use crate::floors::Floors;
 use crate::hints::Hints;
+use crate::kept::Kept;
 use crate::lanes::LaneCache;
 use crate::secrets::SecretKeys;
-use crate::signals::figures::{EndedFeed, FigureCache};
-use crate::signals::surroundings::SurroundingsCache;
-use crate::signatures::index::SignatureCache;
+use crate::signals::figures::{EndedFeed, Figure, FigureKey};
+use crate::signals::surroundings::Surroundings;
+use crate::signatures::index::SignatureIndex;
 use crate::tenants::quota::QuotaUse;
 use crate::tokens::authenticate::TokenCache;
 use crate::triggers::cache::TriggerCache;
@@ -91,10 +96,10 @@ struct Inner {
     floors: Floors,
     batchers: Batchers,
     tokens: TokenCache,
-    surroundings: SurroundingsCache,
-    signatures: SignatureCache,
+    surroundings: Kept<(TenantId, Name), Surroundings>,
+    signatures: Kept<TenantId, SignatureIndex>,
     ended: EndedFeed,
-    figures: FigureCache,
+    figures: Kept<(TenantId, FigureKey), Figure>,
     quota_use: QuotaUse,
     secret_keys: SecretKeys,
     turn: Turn,
@@ -128,10 +133,10 @@ impl Store {
                 floors: Floors::default(),
                 batchers: Batchers::default(),
                 tokens: TokenCache::default(),
-                surroundings: SurroundingsCache::default(),
-                signatures: SignatureCache::default(),
+                surroundings: Kept::new(Duration::from_millis(SURROUNDINGS_MS), SURROUNDINGS_KEPT),
+                signatures: Kept::new(Duration::from_millis(SURROUNDINGS_MS), SURROUNDINGS_KEPT),
                 ended: EndedFeed::default(),
-                figures: FigureCache::default(),
+                figures: Kept::new(Duration::from_millis(FIGURES_MS), FIGURES_KEPT),
                 quota_use: QuotaUse::default(),
                 secret_keys: SecretKeys::in_file(key_file),
                 turn: Turn::default(),
@@ -165,6 +170,13 @@ impl Store {
 
     pub fn is_postgres(&self) -> bool {
         matches!(self.inner.backend, Backend::Postgres(_))
+    }
+
+    pub(crate) async fn vacuum(&self) -> Result<(), StoreError> {
+        match &self.inner.backend {
+            Backend::Sqlite(_) => Ok(()),
+            Backend::Postgres(postgres) => postgres.vacuum().await,
+        }
     }
 
     /// Whether a pooler stands between us and PostgreSQL, so that nothing may live in a session.
@@ -211,11 +223,11 @@ impl Store {
         &self.inner.tokens
     }
 
-    pub(crate) fn surroundings_cache(&self) -> &SurroundingsCache {
+    pub(crate) fn kept_surroundings(&self) -> &Kept<(TenantId, Name), Surroundings> {
         &self.inner.surroundings
     }
 
-    pub(crate) fn signature_cache(&self) -> &SignatureCache {
+    pub(crate) fn kept_signatures(&self) -> &Kept<TenantId, SignatureIndex> {
         &self.inner.signatures
     }
 
@@ -223,7 +235,7 @@ impl Store {
         &self.inner.ended
     }
 
-    pub(crate) fn figure_cache(&self) -> &FigureCache {
+    pub(crate) fn kept_figures(&self) -> &Kept<(TenantId, FigureKey), Figure> {
         &self.inner.figures
     }
 

@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use domain::Time;
 use store::tx::{Operation, Param, Sql, Tx};
 use store::{Clock, DatabaseUrl, Store, StoreError, StoreOptions};
 use tempfile::TempDir;
@@ -15,7 +16,7 @@ const SERVING: &str = "windlass_serving";
 
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// A migrated database with a clock that the test moves. It is gone when dropped or, on PostgreSQL, when the server is.
+/// A migrated database with a clock that the test moves.
 pub struct Database {
     /// On PostgreSQL as a plain role that owns the schema and nothing else, so that every test meets the wall between tenants.
     pub url: DatabaseUrl,
@@ -57,8 +58,16 @@ impl Database {
 
     /// Moves time for every node of this database, with the service beating all the while.
     pub async fn pass_ms(&self, millis: i64) {
+        let since = self.store.read(ServedSince).await.expect("the service has beaten");
         self.clock.advance_ms(millis);
-        self.store.write(Served).await.expect("the service beats");
+        self.store.write(Served { since: Some(since) }).await.expect("the service beats");
+    }
+
+    /// Moves time to a few minutes past a full hour: what a test does next falls into one hour.
+    pub async fn begin_an_hour(&self) {
+        const HOUR_MS: i64 = 3_600_000;
+        let past = self.clock.now().millis().rem_euclid(HOUR_MS);
+        self.pass_ms(HOUR_MS - past + 300_000).await;
     }
 
     pub fn sqlite_folder(&self) -> Option<&std::path::Path> {
@@ -66,17 +75,37 @@ impl Database {
     }
 }
 
-/// Says that the service has beaten until now: moving the clock is no outage, however slow the machine is.
-pub struct Served;
+/// Says that the service has beaten until now and goes on beating: moving the clock is no outage, however slow the
+/// machine is.
+pub struct Served {
+    /// From since when, where an engine may have beaten between the clock's move and this, and taken it for an outage.
+    pub since: Option<Time>,
+}
 
-const SERVED: Sql = Sql::both(&["update service set beat_at = $1 where id = 1"]);
+/// How far ahead it has beaten: a statement that comes this late still meets no outage. The outages that tests make are
+/// longer.
+const SERVED_AHEAD_MS: i64 = 30_000;
+
+const SERVED: Sql = Sql::both(&["update service set beat_at = $1, since = coalesce($2, since) where id = 1"]);
+const SINCE: Sql = Sql::both(&["select since from service where id = 1"]);
+
+struct ServedSince;
+
+impl Operation for ServedSince {
+    type Output = Time;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Time, StoreError> {
+        let row = tx.query_opt(&SINCE, &[]).await?;
+        row.ok_or_else(|| StoreError::unexpected("the service row is missing"))?.time(0)
+    }
+}
 
 impl Operation for Served {
     type Output = ();
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
-        let now = tx.now();
-        tx.execute(&SERVED, &[Param::Time(now)]).await.map(|_| ())
+        let until = tx.now().plus_ms(SERVED_AHEAD_MS);
+        tx.execute(&SERVED, &[Param::Time(until), self.since.map_or(Param::Null, Param::Time)]).await.map(|_| ())
     }
 }
 
@@ -87,36 +116,39 @@ async fn open(url: &DatabaseUrl, clock: &Clock, keys: &std::path::Path) -> Store
 }
 
 /// A new, empty database on the test server.
-#[expect(clippy::disallowed_methods, reason = "tests are told where PostgreSQL is by the script that started it")]
-pub(crate) async fn new_postgres_url() -> String {
-    let server = std::env::var("WINDLASS_TEST_POSTGRES")
-        .expect("WINDLASS_TEST_POSTGRES names the PostgreSQL server to test on; scripts/test sets it");
-    let (client, connection) = tokio_postgres::connect(&server, NoTls).await.expect("the test server answers");
-    let mut driver = tokio::task::JoinSet::new();
-    driver.spawn(connection);
+async fn new_postgres_url() -> String {
+    let server = test_server();
     let name = format!("windlass_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-    client.batch_execute(&format!("drop database if exists {name}")).await.expect("an old database goes");
-    client.batch_execute(&format!("create database {name}")).await.expect("a database is made");
-    drop(client);
-    driver.join_all().await;
+    sql(&server, &format!("drop database if exists {name}")).await;
+    sql(&server, &format!("create database {name}")).await;
     let (base, _) = server.rsplit_once('/').expect("the URL names a database");
     format!("{base}/{name}")
 }
 
-/// The same database for a plain role that owns an empty schema in it.
-pub(crate) async fn serving_url(admin: &str) -> String {
-    let (client, connection) = tokio_postgres::connect(admin, NoTls).await.expect("the test server answers");
+#[expect(clippy::disallowed_methods, reason = "tests are told where PostgreSQL is by the script that started it")]
+fn test_server() -> String {
+    std::env::var("WINDLASS_TEST_POSTGRES")
+        .expect("WINDLASS_TEST_POSTGRES names the PostgreSQL server to test on; scripts/test sets it")
+}
+
+async fn sql(url: &str, statements: &str) {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("the test server answers");
     let mut driver = tokio::task::JoinSet::new();
     driver.spawn(connection);
+    client.batch_execute(statements).await.unwrap_or_else(|error| panic!("{statements}: {error:?}"));
+    drop(client);
+    driver.join_all().await;
+}
+
+/// The same database for a plain role that owns an empty schema in it.
+async fn serving_url(admin: &str) -> String {
     // The role is the whole server's, and tests make it at the same time.
     let make = format!(
         "do $$ begin create role {SERVING} login;
              exception when duplicate_object or unique_violation then null; end $$;
          create schema windlass authorization {SERVING}"
     );
-    client.batch_execute(&make).await.expect("a plain role gets its schema");
-    drop(client);
-    driver.join_all().await;
+    sql(admin, &make).await;
     let (scheme, rest) = admin.split_once("://").expect("a URL has a scheme");
     let place = rest.split_once('@').map_or(rest, |(_, place)| place);
     format!("{scheme}://{SERVING}@{place}")
@@ -135,5 +167,10 @@ pub async fn on_sqlite(test: impl AsyncFn(Database)) {
 
 pub async fn on_postgres(test: impl AsyncFn(Database)) {
     println!("on PostgreSQL");
-    test(Database::postgres().await).await;
+    let db = Database::postgres().await;
+    let DatabaseUrl::Postgres(admin) = db.admin.clone() else { unreachable!("it was opened on PostgreSQL") };
+    test(db).await;
+    // A thousand of them would fill the disk. One whose test failed stays to be looked at.
+    let (_, name) = admin.rsplit_once('/').expect("the URL names a database");
+    sql(&test_server(), &format!("drop database {name} with (force)")).await;
 }

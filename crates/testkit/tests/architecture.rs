@@ -98,7 +98,14 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
 #[test]
 fn x6_operations_of_one_tenant_say_whose_they_are() {
     // These look beyond their tenant: how busy nodes are, whether any secret was ever sealed, and tokens, which have no wall.
-    const BEYOND: [&str; 3] = ["runtimes/request.rs: Place", "secrets/mod.rs: FindOrMake", "tokens/list.rs: List"];
+    const BEYOND: [&str; 6] = [
+        "runtimes/begin.rs: Begin",
+        "runtimes/begin.rs: HandOver",
+        "runtimes/relocate.rs: LookAround",
+        "runtimes/request.rs: Look",
+        "secrets/mod.rs: FindOrMake",
+        "tokens/list.rs: List",
+    ];
     let source = workspace().join("crates/store/src");
     let mut silent = Vec::new();
     for path in rust_files(&source) {

@@ -45,8 +45,8 @@ pub use problem::{Problem, code};
 pub use process::{Condition, EligibleView, ProcessRequest, ProcessView, Selector};
 pub use queue::{KindSettings, PauseRequest, QueueCounts, QueueSettings, QueueView};
 pub use runtime::{
-    OperationAccepted, OperationRequest, OperationView, PortSettings, ProbeSettings, RuntimeHealth, RuntimeHealthView,
-    RuntimeRequest, RuntimeView, VolumeSettings,
+    MoveRequest, NodeView, OperationAccepted, OperationRequest, OperationView, PlacementSettings, PortSettings,
+    ProbeSettings, RuntimeHealth, RuntimeHealthView, RuntimeRequest, RuntimeView, VolumeSettings,
 };
 pub use signal::{EtaRange, NextAction, SignalUpdate, SignalView};
 pub use subject::{

@@ -4,6 +4,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::runtime::PlacementSettings;
+
 /// What `PUT /pools/{name}` declares.
 #[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -25,6 +27,9 @@ pub struct PoolRequest {
     pub idle_stop_s: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handler: Option<HandlerSettings>,
+    /// Which nodes may run it: any, unless given. Its runtimes are started on the node that does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<PlacementSettings>,
 }
 
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -61,10 +66,11 @@ pub struct PoolView {
     pub starvation_s: Option<i64>,
     pub idle_stop_s: Option<i64>,
     pub handler: HandlerSettings,
+    pub placement: PlacementSettings,
     pub members: Vec<MemberView>,
     /// The node that runs it.
     pub node: Option<String>,
-    /// Times that a slot was given another affinity than the one it held, and jobs that were taken out of turn to save that.
+    /// Times that a runtime was brought up for a job that needed it, and jobs that were taken out of turn to save that.
     pub swaps_made: i64,
     pub swaps_avoided: i64,
     /// Times that a runtime was brought up, and how long that took on average.
@@ -87,7 +93,7 @@ pub struct MemberView {
     pub state: String,
     pub slot: Option<usize>,
     pub since: Option<Timestamp>,
-    /// Jobs that wait for it, up to 10,000, and since when.
+    /// Jobs that wait for it, up to 1,000, and since when.
     pub waiting: i64,
     pub oldest: Option<Timestamp>,
     /// Until when it is left alone after a failure, and why.

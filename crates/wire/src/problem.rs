@@ -51,6 +51,8 @@ pub mod code {
     pub const ARTIFACT_EXISTS: &str = "artifact_exists";
     pub const DIGEST_MISMATCH: &str = "digest_mismatch";
     pub const ALREADY_RESOLVED: &str = "already_resolved";
+    /// It was retried before with another payload; `detail` names what it was retried as.
+    pub const ALREADY_RETRIED: &str = "already_retried";
     pub const NOT_REPLAYABLE: &str = "not_replayable";
     pub const NAME_TAKEN: &str = "name_taken";
     pub const BAD_SIGNATURE: &str = "bad_signature";

@@ -41,6 +41,21 @@ pub struct RuntimeRequest {
     /// How long it gets to end by itself when it is stopped: 10 unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_grace_s: Option<i64>,
+    /// Which nodes will do: any, unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<PlacementSettings>,
+    /// When its node is lost it is started on another. What is in its volumes stays behind. Not unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub movable: Option<bool>,
+}
+
+/// What a node must have to be chosen.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PlacementSettings {
+    /// Each with this value, as the node was started with: `--engine-label NAME=VALUE`.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -86,8 +101,12 @@ pub struct RuntimeView {
     pub desired: Option<String>,
     pub ttl_s: Option<i64>,
     pub stop_grace_s: Option<i64>,
+    pub placement: PlacementSettings,
+    pub movable: bool,
     /// `running`, `stopped` or `removed`; `unavailable` while the node that drives it is lost.
     pub status: String,
+    /// What is to be said of it beside that: why it is unavailable, and what can be done.
+    pub notice: Option<String>,
     /// The operation that is asked for or under way.
     pub in_flight: Option<String>,
     /// It goes when its container has gone.
@@ -106,6 +125,32 @@ pub struct RuntimeView {
     pub stopped_at: Option<Timestamp>,
     pub removed_at: Option<Timestamp>,
     pub last_op_at: Option<Timestamp>,
+}
+
+/// A node that drives a Docker engine.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct NodeView {
+    pub name: String,
+    pub labels: BTreeMap<String, String>,
+    /// Runtimes that it takes at once; no bound when null.
+    pub slots: Option<i64>,
+    /// Runtimes that run there or are being brought up.
+    pub slots_taken: i64,
+    pub slots_free: Option<i64>,
+    pub seen_at: Timestamp,
+    /// It has been silent for 15 s: nothing is placed there, and its runtimes are unavailable.
+    pub is_lost: bool,
+    /// Why its engine cannot be reached.
+    pub fault: Option<String>,
+}
+
+/// What `move` may be told.
+#[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MoveRequest {
+    /// The one with the most free slots among those that will do, unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
 }
 
 /// One observation.

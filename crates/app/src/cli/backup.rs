@@ -7,7 +7,7 @@ use store::backup::restore;
 use store::{DatabaseUrl, Store, StoreOptions};
 
 use super::exit::Exit;
-use super::migrate::DatabaseArgs;
+use super::migrate::{DatabaseArgs, check_schema, lacking};
 use super::output::{self, Output};
 use super::verify;
 
@@ -28,7 +28,13 @@ pub(crate) struct RestoreArgs {
 }
 
 pub(crate) async fn back_up(args: &BackupArgs, output: Output) -> anyhow::Result<Exit> {
-    args.database.open().await?.back_up(&args.to).await?;
+    let store = args.database.open_existing().await?;
+    let migrations = store.migration_status().await?;
+    // A copy of nothing would only stand in the way of the next one.
+    if !store.is_postgres() && migrations.iter().all(|migration| migration.applied_at.is_none()) {
+        check_schema(&store).await?;
+    }
+    store.back_up(&args.to).await?;
     let size = std::fs::metadata(&args.to)?.len();
     if output == Output::Table {
         output::line(&format!("Copied to {} ({}).", args.to.display(), output::bytes(size as i64)))?;
@@ -51,5 +57,15 @@ pub(crate) async fn put_back(args: &RestoreArgs, output: Output) -> anyhow::Resu
 /// A copy that breaks a promise is told as such, and stays where it is to be looked at.
 async fn check(url: DatabaseUrl, output: Output) -> anyhow::Result<Exit> {
     let store = Store::open(&url, StoreOptions { exclusive: true, ..StoreOptions::default() }).await?;
-    verify::tell(&store.verify().await?, output)
+    match lacking(&store.migration_status().await?) {
+        // Before an upgrade is when a copy is wanted most; the promises of a schema to come cannot be checked in it.
+        Some(lacking) => {
+            match output {
+                Output::Table => output::note(&format!("The copy was not checked: {lacking}.")),
+                Output::Json => output::json(&serde_json::json!({"checks": 0, "findings": [], "note": lacking}))?,
+            }
+            Ok(Exit::Done)
+        }
+        None => verify::tell(&store.verify().await?, output),
+    }
 }

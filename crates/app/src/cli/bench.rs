@@ -66,6 +66,15 @@ pub(crate) enum Metric {
     /// A hundred thousand waiting jobs behind a million that cannot run.
     #[value(name = "drain_parked1M")]
     DrainParked1M,
+    /// A hundred thousand waiting jobs beside 10,000 other queues that have some.
+    #[value(name = "drain_queues10k")]
+    DrainQueues10k,
+    /// The same beside 10,000 other tenants.
+    #[value(name = "drain_tenants10k")]
+    DrainTenants10k,
+    /// The latency with 1,000 workers that wait for the same queue.
+    #[value(name = "latency_workers1k")]
+    LatencyWorkers1k,
     /// Reads of signals of a million waiting jobs, 1,000 a second. Over HTTP alone, like those below.
     #[value(name = "signals1M")]
     Signals1M,
@@ -84,8 +93,8 @@ impl Metric {
 
     /// Takes minutes.
     fn is_large(self) -> bool {
-        matches!(self, Self::DrainOf1M | Self::DrainRetained1M | Self::DrainRetained10M | Self::DrainParked1M)
-            || self.needs_server()
+        let small = [Self::Enqueue16, Self::Enqueue64, Self::Bulk, Self::Drain100k, Self::Latency];
+        !small.contains(&self)
     }
 
     fn needs_server(self) -> bool {

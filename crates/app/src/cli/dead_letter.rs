@@ -6,8 +6,9 @@ use uuid::Uuid;
 use wire::{DeadLetterFilter, DeadLetterView, ReplayManyRequest, ReplayRequest, ReplayView, Timestamp};
 
 use super::exit::{Exit, UsageError};
+use super::job::json_argument;
 use super::list;
-use super::output::{self, Details, Output, cell, moment, relative};
+use super::output::{self, Details, Output, cell, many, moment, relative};
 
 #[derive(Subcommand)]
 pub(crate) enum Verb {
@@ -186,7 +187,7 @@ fn show(letter: &DeadLetterView, format: Output) -> anyhow::Result<Exit> {
 
 async fn replay(client: &Client, args: ReplayArgs, format: Output) -> anyhow::Result<Exit> {
     if let ([id], false) = (args.ids.as_slice(), args.dry_run) {
-        let payload = args.payload.as_deref().map(super::job::payload).transpose()?;
+        let payload = args.payload.as_deref().map(|text| json_argument("--payload", text)).transpose()?;
         let replayed = client.replay_dead_letter(*id, &ReplayRequest { payload }).await?;
         match (format, replayed) {
             (Output::Json, replayed) => output::json(&replayed)?,
@@ -210,10 +211,13 @@ async fn replay(client: &Client, args: ReplayArgs, format: Output) -> anyhow::Re
     let told = client.replay_dead_letters(&request).await?;
     match format {
         Output::Json => output::json(&told)?,
-        Output::Table if told.dry_run => output::line(&format!("{} letters would be replayed.", told.matched))?,
+        Output::Table if told.dry_run => {
+            output::line(&format!("{} would be replayed.", many(told.matched, "letter")))?;
+        }
         Output::Table => {
             let rest = told.matched - told.replayed;
-            output::line(&format!("{} letters replayed, {rest} left as they are.", told.replayed))?;
+            let replayed = many(told.replayed, "letter");
+            output::line(&format!("{replayed} replayed, {rest} left as they are."))?;
         }
     }
     Ok(Exit::Done)

@@ -6,7 +6,7 @@ use serde::Serialize;
 use store::Store;
 
 use super::exit::Exit;
-use super::migrate::DatabaseArgs;
+use super::migrate::{DatabaseArgs, lacking};
 use super::output::{self, Listing, Output};
 
 /// A busy server burns through so many in minutes; older than that, tables bloat.
@@ -23,7 +23,7 @@ struct Advice {
 
 pub(crate) async fn run(database: &DatabaseArgs, output: Output) -> anyhow::Result<Exit> {
     let mut advice = vec![ok("program", format!("windlass {}", env!("CARGO_PKG_VERSION")))];
-    match database.open().await {
+    match database.open_existing().await {
         Ok(store) => look(&store, &mut advice).await?,
         Err(error) => advice.push(problem("database", format!("{error:#}"))),
     }
@@ -42,10 +42,9 @@ pub(crate) async fn run(database: &DatabaseArgs, output: Output) -> anyhow::Resu
 
 async fn look(store: &Store, advice: &mut Vec<Advice>) -> anyhow::Result<()> {
     let migrations = store.migration_status().await?;
-    let pending = migrations.iter().filter(|migration| migration.applied_at.is_none()).count();
-    advice.push(match pending {
-        0 => ok("schema", format!("up to date at version {}", migrations.len())),
-        n => note("schema", format!("{n} migrations are pending; `serve` or `migrate up` runs them")),
+    advice.push(match lacking(&migrations) {
+        None => ok("schema", format!("up to date at version {}", migrations.len())),
+        Some(lacking) => note("schema", lacking),
     });
     match store.sqlite_path() {
         Some(path) => sqlite(path, advice),

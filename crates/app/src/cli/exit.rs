@@ -5,6 +5,7 @@ use std::io;
 use std::process::ExitCode;
 
 use client::{ClientError, WorkerError};
+use wire::{Problem, code};
 
 pub(crate) const HELP: &str = "\
 Environment:
@@ -17,7 +18,7 @@ Exit codes:
   1    The job failed or was canceled, or something else went wrong.
   2    The command line was not understood.
   3    The server refused the request.
-  4    There is no such job, queue, worker, subject or process.
+  4    There is no such job, queue, worker, subject, process, trigger or tenant.
   5    The server cannot be reached or cannot answer now.
   6    The time to wait was up before the job ended.
   130  Interrupted.";
@@ -52,6 +53,18 @@ impl fmt::Display for UsageError {
     }
 }
 
+/// What was named is not there, as far as this program can tell without asking for it by id.
+#[derive(Debug)]
+pub(crate) struct NotFound(pub(crate) String);
+
+impl std::error::Error for NotFound {}
+
+impl fmt::Display for NotFound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// Prints the error, and says with which code to exit.
 pub(crate) fn report(error: &anyhow::Error) -> Exit {
     let is_broken_pipe = |cause: &(dyn std::error::Error + 'static)| {
@@ -70,23 +83,28 @@ fn of(error: &anyhow::Error) -> Exit {
         if cause.is::<UsageError>() {
             return Exit::Usage;
         }
+        if cause.is::<NotFound>() {
+            return Exit::NotFound;
+        }
         if let Some(error) = cause.downcast_ref::<ClientError>() {
             return match error {
-                ClientError::Problem(problem) => of_status(problem.status),
+                ClientError::Problem(problem) => of_problem(problem),
                 ClientError::Unreachable { .. } | ClientError::Decode(_) => Exit::Unavailable,
                 ClientError::Address(_) | ClientError::Token => Exit::Usage,
                 ClientError::Encode(_) => Exit::Failed,
             };
         }
         if let Some(WorkerError::Refused(problem)) = cause.downcast_ref() {
-            return of_status(problem.status);
+            return of_problem(problem);
         }
     }
     Exit::Failed
 }
 
-fn of_status(status: u16) -> Exit {
-    match status {
+fn of_problem(problem: &Problem) -> Exit {
+    match problem.status {
+        // Nothing of ours is at that address: a path too much, or another program's.
+        404 if problem.code == code::NO_SUCH_ROUTE => Exit::Usage,
         404 => Exit::NotFound,
         500.. | 408 | 425 | 429 => Exit::Unavailable,
         _ => Exit::Refused,
@@ -97,17 +115,19 @@ fn of_status(status: u16) -> Exit {
 mod tests {
     use super::*;
 
-    fn problem(status: u16) -> anyhow::Error {
-        let (kind, title, detail, code) = ("about:blank".into(), String::new(), "no".into(), "code".into());
+    fn problem(status: u16, code: &str) -> anyhow::Error {
+        let (kind, title, detail, code) = ("about:blank".into(), String::new(), "no".into(), code.into());
         let problem = wire::Problem { kind, title, status, detail, code, ..wire::Problem::default() };
         anyhow::Error::from(ClientError::Problem(Box::new(problem))).context("cannot do it")
     }
 
     #[test]
     fn the_code_tells_refusals_from_outages() {
-        assert_eq!(of(&problem(422)), Exit::Refused);
-        assert_eq!(of(&problem(404)), Exit::NotFound);
-        assert_eq!(of(&problem(503)), Exit::Unavailable);
+        assert_eq!(of(&problem(422, "invalid_field")), Exit::Refused);
+        assert_eq!(of(&problem(404, "not_found")), Exit::NotFound);
+        assert_eq!(of(&problem(404, code::NO_SUCH_ROUTE)), Exit::Usage, "the address is wrong, not the id");
+        assert_eq!(of(&NotFound("no such trigger".into()).into()), Exit::NotFound);
+        assert_eq!(of(&problem(503, "unavailable")), Exit::Unavailable);
         assert_eq!(of(&ClientError::Unreachable { sent: false, source: "refused".into() }.into()), Exit::Unavailable);
         assert_eq!(of(&anyhow::anyhow!("else")), Exit::Failed);
         assert_eq!(of(&UsageError("no".into()).into()), Exit::Usage);

@@ -6,8 +6,7 @@ use uuid::Uuid;
 use wire::FailureView;
 
 use super::exit::Exit;
-use super::list;
-use super::output::{self, Details, Output, cell, relative, spark};
+use super::output::{self, Details, Listing, Output, cell, relative, spark};
 
 #[derive(Subcommand)]
 pub(crate) enum Verb {
@@ -36,7 +35,10 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
                     for job in &replayed.jobs {
                         output::line(&job.to_string())?;
                     }
-                    output::note(&format!("{} jobs run again.", replayed.jobs.len()));
+                    match replayed.jobs.len() {
+                        1 => output::note("1 job runs again."),
+                        jobs => output::note(&format!("{jobs} jobs run again.")),
+                    }
                 }
             }
             Ok(Exit::Done)
@@ -46,24 +48,28 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
 
 async fn list(client: &Client, format: Output) -> anyhow::Result<Exit> {
     let page = client.failures(None).await?;
-    list::print(
-        format,
-        &page,
-        "Nothing has failed yet.",
-        ["GROUP", "COUNT", "LAST", "LAST 24 H", "TREND", "KIND", "CODE", "MESSAGE"],
-        |failure| {
-            [
-                cell(failure.group_id),
-                cell(failure.count),
-                cell(relative(failure.last_seen)),
-                cell(spark(&failure.hourly)),
-                cell(&failure.trend),
-                cell(&failure.kind),
-                cell(&failure.error_code),
-                cell(&failure.message_pattern),
-            ]
-        },
-    )?;
+    if format == Output::Json {
+        output::json(&page)?;
+        return Ok(Exit::Done);
+    }
+    if page.items.is_empty() {
+        output::note("Nothing has failed yet.");
+        return Ok(Exit::Done);
+    }
+    let mut listing = Listing::new(&["GROUP", "COUNT", "LAST", "LAST 24 H", "TREND", "KIND", "CODE", "MESSAGE"]);
+    for failure in &page.items {
+        listing.short_row([
+            cell(failure.group_id),
+            cell(failure.count),
+            cell(relative(failure.last_seen)),
+            cell(spark(&failure.hourly)),
+            cell(&failure.trend),
+            cell(&failure.kind),
+            cell(&failure.error_code),
+            cell(&failure.message_pattern),
+        ]);
+    }
+    listing.print()?;
     Ok(Exit::Done)
 }
 

@@ -14,8 +14,9 @@ use wire::RetryRequest;
 
 use super::exit::{self, Exit, UsageError};
 use super::output::{self, Output};
+use super::value::past;
 
-pub(super) use push::{RetryArgs, duration, payload};
+pub(super) use push::{RetryArgs, json_argument};
 pub(super) use show::pretty;
 
 #[derive(Subcommand)]
@@ -75,10 +76,10 @@ pub(crate) struct ListArgs {
     #[arg(long)]
     tag: Option<String>,
     /// Created at this time or later, or within this long: 2026-01-31T12:00:00Z, 2h.
-    #[arg(long, value_name = "TIME", value_parser = push::past)]
+    #[arg(long, value_name = "TIME", value_parser = past)]
     since: Option<Timestamp>,
     /// Created before this time, or longer ago than this.
-    #[arg(long, value_name = "TIME", value_parser = push::past)]
+    #[arg(long, value_name = "TIME", value_parser = past)]
     until: Option<Timestamp>,
     /// The beginning of a kind, a tag, a unique key or an error's code.
     #[arg(long)]
@@ -112,7 +113,7 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
         Verb::History { id } => show::history(&client.history(id).await?, format),
         Verb::Cancel(args) => cancel(client, args, format).await,
         Verb::Retry { id, payload } => {
-            let payload = payload.map(|payload| push::payload(&payload)).transpose()?;
+            let payload = payload.map(|payload| json_argument("--payload", &payload)).transpose()?;
             let job = client.retry(id, &RetryRequest { payload }).await?;
             match format {
                 Output::Json => output::json(&job)?,

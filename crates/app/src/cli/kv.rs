@@ -28,7 +28,9 @@ pub(crate) enum Verb {
 pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::Result<Exit> {
     let entry = match verb {
         Verb::Get { collection, key } => client.kv(&collection, &key).await?,
-        Verb::Set { collection, key, value } => client.set_kv(&collection, &key, &super::job::payload(&value)?).await?,
+        Verb::Set { collection, key, value } => {
+            client.set_kv(&collection, &key, &super::job::json_argument("the value", &value)?).await?
+        }
         Verb::Delete { collection, key } => client.delete_kv(&collection, &key).await?,
         Verb::List { collection } => return list(client, &collection, format).await,
     };

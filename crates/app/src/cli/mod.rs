@@ -1,11 +1,13 @@
 //! The command line: noun, then verb. This file is the tree of commands; each noun has a file of its own.
 
+mod agent;
 mod backup;
 pub(crate) mod bench;
 mod completions;
 mod dead_letter;
 mod delivery;
 mod doctor;
+pub(crate) mod drive;
 pub(crate) mod exit;
 mod failures;
 mod history;
@@ -13,6 +15,7 @@ mod job;
 mod kv;
 mod list;
 mod migrate;
+mod node;
 pub(crate) mod output;
 mod pool;
 mod process;
@@ -27,6 +30,7 @@ mod token;
 mod topic;
 mod trigger;
 mod ttfs;
+mod value;
 mod verify;
 mod work;
 mod worker;
@@ -54,7 +58,9 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     // The commands that open a database themselves.
     /// Serve the API, with the engine that runs behind it.
-    Serve(serve::ServeArgs),
+    Serve(Box<serve::ServeArgs>),
+    /// Drive this machine's Docker engine for servers on the same PostgreSQL database.
+    Agent(Box<agent::AgentArgs>),
     /// Bring the database's schema up or down, or show where it stands.
     #[command(subcommand)]
     Migrate(migrate::Verb),
@@ -88,6 +94,9 @@ pub(crate) enum Command {
     /// Declare, start, stop and watch containers.
     #[command(subcommand)]
     Runtime(runtime::Verb),
+    /// Look at the machines whose Docker engines run them.
+    #[command(subcommand)]
+    Node(node::Verb),
     /// Let runtimes take turns in a few slots, and see what that saves.
     #[command(subcommand)]
     Pool(pool::Verb),
@@ -136,19 +145,21 @@ pub(crate) enum Command {
 /// Runs one command to its end. An error is for `exit::report`.
 pub(crate) async fn run(cli: Cli) -> anyhow::Result<Exit> {
     match cli.command {
-        Command::Serve(args) => serve::run(args).await,
+        Command::Serve(args) => serve::run(*args).await,
+        Command::Agent(args) => agent::run(*args).await,
         Command::Migrate(verb) => migrate::run(verb, cli.output).await,
         Command::Verify(database) => verify::run(&database, cli.output).await,
         Command::Doctor(database) => doctor::run(&database, cli.output).await,
         Command::Backup(args) => backup::back_up(&args, cli.output).await,
         Command::Restore(args) => backup::put_back(&args, cli.output).await,
         Command::Tenant(verb) => tenant::run(verb, cli.output).await,
-        Command::Secret(verb) => secret::run(verb).await,
+        Command::Secret(verb) => secret::run(verb, cli.output).await,
         Command::Token(verb) => token::run(&cli.connection, verb, cli.output).await,
         Command::Bench(args) => bench::run(args, cli.output).await,
         Command::Job(verb) => job::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Queue(verb) => queue::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Runtime(verb) => runtime::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Node(verb) => node::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Pool(verb) => pool::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Delivery(verb) => delivery::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Subject(verb) => subject::run(&cli.connection.client()?, verb, cli.output).await,
@@ -170,21 +181,28 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Exit> {
 /// Where the server is and who asks.
 #[derive(Args)]
 pub(crate) struct Connection {
-    /// The server's address.
-    #[arg(long, global = true, env = "WINDLASS_URL", hide_env_values = true, default_value = "http://127.0.0.1:7717")]
-    url: String,
+    /// The server's address; http://127.0.0.1:7717 unless given.
+    #[arg(long, global = true, env = "WINDLASS_URL", hide_env_values = true)]
+    url: Option<String>,
     /// The token. It is meant to come from the environment, where no process list shows it.
     #[arg(long, global = true, env = "WINDLASS_TOKEN", hide = true, hide_env_values = true)]
     token: Option<String>,
 }
 
+const URL: &str = "http://127.0.0.1:7717";
+
 impl Connection {
+    /// Whether somebody said which server is meant.
+    pub(crate) fn names_a_server(&self) -> bool {
+        self.url.is_some()
+    }
+
     pub(crate) fn has_token(&self) -> bool {
         self.token.as_ref().is_some_and(|token| !token.is_empty())
     }
 
     pub(crate) fn client(&self) -> Result<Client, ClientError> {
-        let builder = Client::builder(&self.url);
+        let builder = Client::builder(self.url.as_deref().unwrap_or(URL));
         match self.token.as_deref().filter(|token| !token.is_empty()) {
             Some(token) => builder.token(token).build(),
             None => builder.build(),

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::Context;
-use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Table, Width, presets};
+use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Row, Table, Width, presets};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
@@ -29,6 +29,17 @@ pub(crate) fn note(text: &str) {
     let _nobody_listens = writeln!(anstream::stderr(), "{text}");
 }
 
+/// What was done, where there is nothing to show of it: a sentence for people, an object for programs.
+pub(crate) fn done(format: Output, sentence: &str, object: &impl Serialize) -> anyhow::Result<()> {
+    match format {
+        Output::Json => json(object),
+        Output::Table => {
+            note(sentence);
+            Ok(())
+        }
+    }
+}
+
 pub(crate) fn error(text: &str) {
     let text = clean(text);
     let _nobody_listens = writeln!(anstream::stderr(), "\u{1b}[1;31merror:\u{1b}[0m {text}");
@@ -46,6 +57,13 @@ impl Listing {
 
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
         self.0.add_row(cells.into_iter().collect::<Vec<_>>());
+    }
+
+    /// The same in one line: what does not fit on the terminal is cut, for a listing whose things can be shown whole.
+    pub(crate) fn short_row(&mut self, cells: impl IntoIterator<Item = Cell>) {
+        let mut row = Row::from(cells.into_iter().collect::<Vec<_>>());
+        row.max_height(1);
+        self.0.add_row(row);
     }
 
     pub(crate) fn print(mut self) -> anyhow::Result<()> {
@@ -173,6 +191,11 @@ pub(crate) fn span(duration: SignedDuration) -> String {
     }
 }
 
+/// `1 job`, `2 jobs`.
+pub(crate) fn many(count: usize, one: &str) -> String {
+    format!("{count} {one}{}", if count == 1 { "" } else { "s" })
+}
+
 /// A row of small bars, the highest for the largest; nothing for zero.
 pub(crate) fn spark(values: &[i64]) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -222,6 +245,23 @@ mod tests {
     fn a_spark_shows_where_much_happened() {
         assert_eq!(spark(&[0, 1, 4, 8]), "·▁▄█");
         assert_eq!(spark(&[]), "");
+    }
+
+    #[test]
+    fn one_is_not_many() {
+        assert_eq!([0, 1, 2].map(|count| many(count, "job")), ["0 jobs", "1 job", "2 jobs"]);
+    }
+
+    #[test]
+    fn a_short_row_is_cut_where_the_terminal_ends() {
+        let mut listing = Listing::new(&["ID", "MESSAGE"]);
+        listing.short_row([cell("1"), cell("one two three four five six seven eight\nnine")]);
+        listing.0.set_width(40);
+        space(&mut listing.0);
+        let plain = anstream::adapter::strip_str(&trimmed(&listing.0)).to_string();
+        let lines: Vec<_> = plain.lines().collect();
+        assert_eq!(lines.len(), 2, "{plain}");
+        assert!(lines[1].starts_with("1   one two three") && lines[1].ends_with('…'), "{plain}");
     }
 
     #[test]

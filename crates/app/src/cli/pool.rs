@@ -2,8 +2,10 @@
 
 use clap::{Args, Subcommand};
 use client::Client;
-use wire::{HandlerSettings, MemberSettings, PoolRequest, PoolView};
+use serde_json::json;
+use wire::{HandlerSettings, MemberSettings, PlacementSettings, PoolRequest, PoolView};
 
+use super::drive::labels;
 use super::exit::{Exit, UsageError};
 use super::list;
 use super::output::{self, Details, Listing, Output, cell, relative_maybe};
@@ -50,6 +52,9 @@ pub(crate) struct SetArgs {
     /// Jobs that one slot has under way.
     #[arg(long, value_name = "N")]
     at_once: Option<u32>,
+    /// A label that the node which runs it must have: NAME=VALUE. May be given again.
+    #[arg(long = "placement", value_name = "NAME=VALUE")]
+    placement: Vec<String>,
 }
 
 pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::Result<Exit> {
@@ -57,7 +62,7 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
         Verb::List => return list(client, format).await,
         Verb::Delete { name } => {
             client.delete_pool(&name).await?;
-            output::note(&format!("Pool {name} was taken away."));
+            output::done(format, &format!("Pool {name} was taken away."), &json!({"name": name, "deleted": true}))?;
             return Ok(Exit::Done);
         }
         Verb::Status { name } => client.pool(&name).await?,
@@ -88,6 +93,7 @@ async fn set(client: &Client, args: SetArgs) -> anyhow::Result<PoolView> {
         starvation_s: args.starvation_s,
         idle_stop_s: args.idle_stop_s,
         handler: Some(HandlerSettings { path: args.path, timeout_s: args.timeout_s, at_once: args.at_once }),
+        placement: Some(PlacementSettings { labels: labels("--placement", &args.placement)? }),
     };
     Ok(client.set_pool(&args.name, &request).await?)
 }
@@ -128,6 +134,7 @@ fn show(pool: &PoolView) -> anyhow::Result<()> {
         .text("slots", pool.slots)
         .maybe("memory", pool.memory_mb.map(|mb| format!("{mb} MB")))
         .maybe("node", pool.node.as_ref())
+        .maybe("placement", Some(super::runtime::written(&pool.placement).join(" ")).filter(|text| !text.is_empty()))
         .text("swaps made", pool.swaps_made)
         .text("swaps avoided", pool.swaps_avoided)
         .maybe("a swap takes", pool.load_s.map(|seconds| format!("{seconds:.1} s")))

@@ -2,10 +2,11 @@
 
 use clap::{Args, Subcommand};
 use client::Client;
+use serde_json::json;
 use wire::{Condition, ProcessRequest, ProcessView, RetrySettings, Selector};
 
 use super::exit::{Exit, UsageError};
-use super::job::payload;
+use super::job::json_argument;
 use super::list;
 use super::output::{self, Details, Listing, Output, cell, moment, relative, relative_maybe};
 use super::queue::retry;
@@ -87,7 +88,7 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
         Verb::Eligible { name, cursor } => return eligible(client, &name, cursor.as_deref(), format).await,
         Verb::Delete { name } => {
             client.delete_process(&name).await?;
-            output::note(&format!("Process {name} was taken back."));
+            output::done(format, &format!("Process {name} was taken back."), &json!({"name": name, "deleted": true}))?;
             return Ok(Exit::Done);
         }
         Verb::Show { name } => client.process(&name).await?,
@@ -193,7 +194,7 @@ async fn set(client: &Client, args: SetArgs) -> anyhow::Result<ProcessView> {
     };
     let selector: Option<Selector> = match &args.selector {
         Some(text) => {
-            let text = payload(text)?;
+            let text = json_argument("--selector", text)?;
             let usage = |error: serde_json::Error| UsageError(format!("--selector: {error}"));
             Some(serde_json::from_str(text.get()).map_err(usage)?)
         }
@@ -206,7 +207,7 @@ async fn set(client: &Client, args: SetArgs) -> anyhow::Result<ProcessView> {
         selector: selector.ok_or_else(|| needed("selector"))?,
         queue: of(args.queue, before.as_ref().map(|process| &process.queue)).ok_or_else(|| needed("queue"))?,
         kind: of(args.kind, before.as_ref().map(|process| &process.kind)).ok_or_else(|| needed("kind"))?,
-        payload: args.payload.map(|text| payload(&text)).transpose()?,
+        payload: args.payload.map(|text| json_argument("--payload", &text)).transpose()?,
         max_active: args.max_active,
         every_s: args.every_s,
         excludes: Some(args.excludes).filter(|excludes| !excludes.is_empty()),

@@ -6,8 +6,11 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use client::{Client, Operated, RuntimeVerb};
-use wire::{OperationView, PortSettings, ProbeSettings, RuntimeRequest, RuntimeView, VolumeSettings};
+use wire::{
+    OperationView, PlacementSettings, PortSettings, ProbeSettings, RuntimeRequest, RuntimeView, VolumeSettings,
+};
 
+use super::drive::labels;
 use super::exit::{Exit, UsageError};
 use super::list;
 use super::output::{self, Details, Listing, Output, cell, moment, relative, relative_maybe};
@@ -37,6 +40,13 @@ pub(crate) enum Verb {
     Patch { name: String, image: String },
     /// Remove its container; the runtime and its state path stay.
     CleanUp { name: String },
+    /// Move it to another node; it must not run, or its node be lost. What is in its volumes stays behind.
+    Move {
+        name: String,
+        /// The one with the most free slots among those that will do, unless given.
+        #[arg(long)]
+        node: Option<String>,
+    },
     /// Take it away, its container first; its state path stays.
     Delete { name: String },
     /// Show what was done to it, newest first.
@@ -87,6 +97,12 @@ pub(crate) struct SetArgs {
     /// How long it gets to end by itself when it is stopped.
     #[arg(long, value_name = "SECONDS")]
     stop_grace_s: Option<i64>,
+    /// A label that its node must have: NAME=VALUE. May be given again.
+    #[arg(long = "placement", value_name = "NAME=VALUE")]
+    placement: Vec<String>,
+    /// Whether it is started on another node when its own is lost.
+    #[arg(long, value_name = "true|false")]
+    movable: Option<bool>,
     /// What to run instead of the image's own command.
     #[arg(last = true)]
     command: Vec<String>,
@@ -102,6 +118,7 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
         Verb::Restart { name } => operate(client, &name, RuntimeVerb::Restart, None, format).await,
         Verb::Patch { name, image } => operate(client, &name, RuntimeVerb::Patch, Some(&image), format).await,
         Verb::CleanUp { name } => operate(client, &name, RuntimeVerb::CleanUp, None, format).await,
+        Verb::Move { name, node } => shown(&client.move_runtime(&name, node.as_deref()).await?, format),
         Verb::Delete { name } => operate(client, &name, RuntimeVerb::Delete, None, format).await,
         Verb::Operations { name } => operations(client, &name, format).await,
         Verb::Health { name } => health(client, &name, format).await,
@@ -145,6 +162,7 @@ fn shown(runtime: &RuntimeView, format: Output) -> anyhow::Result<Exit> {
     details
         .text("runtime", &runtime.name)
         .add("status", output::state(&runtime.status))
+        .maybe("notice", runtime.notice.as_ref())
         .maybe("in flight", runtime.in_flight.as_ref())
         .maybe("health", runtime.health.as_ref().map(|health| format!("{}: {}", health.status, health.details)))
         .text("image", &runtime.image)
@@ -157,6 +175,8 @@ fn shown(runtime: &RuntimeView, format: Output) -> anyhow::Result<Exit> {
         .maybe("cpus", runtime.cpus)
         .maybe("probe", runtime.probe.as_ref().map(|probe| format!("{}{}", probe.port, probe.path)))
         .maybe("desired", runtime.desired.as_ref())
+        .maybe("placement", joined(written(&runtime.placement)))
+        .maybe("movable", runtime.movable.then_some("yes"))
         .maybe("stopped after", runtime.ttl_s.map(|seconds| format!("{seconds} s")))
         .maybe("endpoint", runtime.endpoint.as_ref())
         .maybe("container", runtime.container_id.as_ref())
@@ -166,6 +186,11 @@ fn shown(runtime: &RuntimeView, format: Output) -> anyhow::Result<Exit> {
         .maybe("stopped", runtime.stopped_at.map(moment));
     details.print()?;
     Ok(Exit::Done)
+}
+
+/// As it would be given to `set`.
+pub(super) fn written(placement: &PlacementSettings) -> Vec<String> {
+    placement.labels.iter().map(|(name, value)| format!("{name}={value}")).collect()
 }
 
 /// The route replaces everything, and a person means what is named: so the present settings are read first.
@@ -184,6 +209,7 @@ async fn set(client: &Client, args: SetArgs, format: Output) -> anyhow::Result<E
     }
     let ports = args.ports.iter().map(|text| port(text)).collect::<Result<Vec<_>, _>>()?;
     let volumes: Vec<VolumeSettings> = args.volumes.into_iter().map(|path| VolumeSettings { path }).collect();
+    let labels = labels("--placement", &args.placement)?;
     let given = |command: Vec<String>| Some(command).filter(|command| !command.is_empty());
     let request = RuntimeRequest {
         image: image.ok_or_else(|| UsageError("a new runtime needs --image".into()))?,
@@ -201,6 +227,11 @@ async fn set(client: &Client, args: SetArgs, format: Output) -> anyhow::Result<E
         desired: args.desired.or_else(|| before.as_ref().and_then(|before| before.desired.clone())),
         ttl_s: args.ttl_s.or_else(|| before.as_ref().and_then(|before| before.ttl_s)),
         stop_grace_s: args.stop_grace_s.or_else(|| before.as_ref().and_then(|before| before.stop_grace_s)),
+        placement: match labels.is_empty() {
+            false => Some(PlacementSettings { labels }),
+            true => before.as_ref().map(|before| before.placement.clone()),
+        },
+        movable: args.movable.or_else(|| before.as_ref().map(|before| before.movable)),
     };
     shown(&client.set_runtime(&args.name, &request).await?, format)
 }
@@ -242,17 +273,33 @@ async fn operate(
             Ok(Exit::Done)
         }
         Operated::Ended(operation) => {
-            match format {
-                Output::Json => output::json(&*operation)?,
-                Output::Table => output::line(&sentence(&operation))?,
+            let last = last_try(client, name, &operation).await?;
+            match (format, last.outcome.as_deref()) {
+                (Output::Json, _) => output::json(&last)?,
+                (Output::Table, Some(outcome)) => output::line(&sentence(&last, outcome))?,
+                (Output::Table, None) => {
+                    let why = sentence(&operation, "is not done yet");
+                    output::line(&format!("{why}; it is tried again by itself"))?;
+                }
             }
-            Ok(if operation.outcome.as_deref() == Some("success") { Exit::Done } else { Exit::Failed })
+            Ok(if last.outcome.as_deref() == Some("failure") { Exit::Failed } else { Exit::Done })
         }
     }
 }
 
-fn sentence(operation: &OperationView) -> String {
-    let mut text = format!("{} {}", operation.kind, operation.outcome.as_deref().unwrap_or("under way"));
+/// How an operation stands of which a try has ended. One that met an engine or a node that was away is not the last.
+async fn last_try(client: &Client, name: &str, ended: &OperationView) -> anyhow::Result<OperationView> {
+    let mut last = ended.clone();
+    if ended.outcome.as_deref() != Some("success") {
+        let lines = client.runtime_operations(name, None).await?.items;
+        let of_the_same = |line: &OperationView| line.job_id.is_some() && line.job_id == ended.job_id;
+        last = lines.into_iter().find(of_the_same).unwrap_or(last);
+    }
+    Ok(last)
+}
+
+fn sentence(operation: &OperationView, how: &str) -> String {
+    let mut text = format!("{} {how}", operation.kind);
     if let Some(code) = &operation.error_code {
         text.push_str(&format!(" ({code})"));
     }

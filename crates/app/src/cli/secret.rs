@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use serde_json::json;
 use store::{DatabaseUrl, KEY_FILE, Store, StoreOptions};
 
 use super::exit::{Exit, UsageError};
-use super::migrate::DatabaseArgs;
+use super::migrate::{DatabaseArgs, open_existing};
+use super::output::{self, Output, many};
 
 #[derive(Subcommand)]
 pub(crate) enum Verb {
@@ -40,17 +42,19 @@ impl KeyArgs {
         let folder = self.data_dir.clone().unwrap_or_else(|| url.data_dir());
         let key_file = self.secret_key_file.clone().unwrap_or_else(|| folder.join(KEY_FILE));
         let options = StoreOptions { key_file: Some(key_file), ..StoreOptions::default() };
-        let store = Store::open(&url, options).await?;
+        let store = open_existing(&url, options).await?;
         store.migrate_up().await?;
         Ok(store)
     }
 }
 
-pub(super) async fn run(verb: Verb) -> anyhow::Result<Exit> {
+pub(super) async fn run(verb: Verb, format: Output) -> anyhow::Result<Exit> {
     match verb {
         Verb::Rotate(key) => {
             let wrapped = key.open().await?.rotate_secret_keys().await?;
-            println!("A new key is in use; {wrapped} tenant keys were wrapped with it, and the old key is gone.");
+            let keys = many(wrapped, "tenant key");
+            let sentence = format!("A new key is in use; it wraps {keys}, and the old key is gone.");
+            output::done(format, &sentence, &json!({"rotated": true, "tenant_keys": wrapped}))?;
         }
         Verb::Reset { key, yes } => {
             if !yes {
@@ -58,7 +62,9 @@ pub(super) async fn run(verb: Verb) -> anyhow::Result<Exit> {
                 return Err(UsageError(what.into()).into());
             }
             let forgotten = key.open().await?.reset_secret_keys().await?;
-            println!("{forgotten} tenant keys are gone, and with them what they sealed.");
+            let keys = many(forgotten as usize, "tenant key");
+            let sentence = format!("{keys} given up, and what was sealed is gone.");
+            output::done(format, &sentence, &json!({"reset": true, "tenant_keys": forgotten}))?;
         }
     }
     Ok(Exit::Done)

@@ -9,7 +9,6 @@ use clap::Args;
 use domain::RetryPolicy;
 use domain::address::{Allowed, Network, Private};
 use domain::limits::MAX_ATTEMPTS;
-use engine::runtime::RuntimeOptions;
 use engine::{Engine, EngineOptions};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use server::smtp::{self, StoreMailroom};
@@ -22,10 +21,11 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::drive::DriveArgs;
 use super::exit::{Exit, UsageError};
 use super::output;
 use crate::demo;
-use crate::telemetry::Telemetry;
+use crate::telemetry::{Telemetry, TelemetryArgs};
 
 #[derive(Args)]
 pub(crate) struct ServeArgs {
@@ -73,12 +73,8 @@ pub(crate) struct ServeArgs {
     /// A network that webhooks and HTTP targets may reach whatever it is: 10.1.0.0/16, fd00::/8. May be given again.
     #[arg(long, env = "WINDLASS_ALLOW_NETWORK", value_name = "CIDR", value_delimiter = ',')]
     pub(crate) allow_network: Vec<Network>,
-    /// The Docker engine that runtimes are started on: unix:// and the path of its socket.
-    #[arg(long, env = "WINDLASS_DOCKER_HOST", default_value = engine::runtime::docker::DEFAULT_HOST)]
-    pub(crate) docker_host: String,
-    /// What this node is called, the same after a restart: runtimes are bound to it. The machine's name, unless given.
-    #[arg(long, env = "WINDLASS_NODE")]
-    pub(crate) node: Option<String>,
+    #[command(flatten)]
+    pub(crate) drive: DriveArgs,
     /// Take mail in for triggers of source `email`, on this address; nothing listens unless it is given.
     #[arg(long, env = "WINDLASS_SMTP_LISTEN", value_name = "ADDR")]
     pub(crate) smtp_listen: Option<SocketAddr>,
@@ -112,15 +108,8 @@ pub(crate) struct ServeArgs {
     /// Days for which dead letters are kept after they are resolved; unresolved ones stay.
     #[arg(long, env = "WINDLASS_DEAD_LETTER_RETENTION_DAYS", default_value_t = 30)]
     pub(crate) dead_letter_retention_days: i64,
-    /// What to log: error, warn, info, debug, or a filter.
-    #[arg(long, env = "WINDLASS_LOG", default_value = "warn")]
-    pub(crate) log: String,
-    /// Log as JSON lines.
-    #[arg(long, env = "WINDLASS_LOG_JSON")]
-    pub(crate) log_json: bool,
-    /// Send traces to this OTLP endpoint over HTTP.
-    #[arg(long, env = "WINDLASS_OTLP_ENDPOINT")]
-    pub(crate) otlp_endpoint: Option<String>,
+    #[command(flatten)]
+    pub(crate) telemetry: TelemetryArgs,
 }
 
 pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
@@ -129,7 +118,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         (Some(certificate), Some(key)) => Some(Tls::open(certificate, key).context("cannot serve over TLS")?),
         _ => None,
     };
-    let telemetry = Telemetry::start(&args.log, args.log_json, args.otlp_endpoint.as_deref())?;
+    let telemetry = Telemetry::start(&args.telemetry)?;
     let folder = if args.demo { Some(tempfile::tempdir().context("cannot make a temporary folder")?) } else { None };
     let database = match &folder {
         Some(folder) => format!("sqlite:{}", folder.path().join("demo.db").display()),
@@ -171,7 +160,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         },
         max_trigger_depth: args.max_trigger_depth,
         dead_letter_retention_s: args.dead_letter_retention_days.saturating_mul(86_400),
-        runtimes: Some(runtimes(&args, &data_dir)?),
+        runtimes: Some(args.drive.options(&data_dir)?),
     };
     let is_secure = tls.is_some();
     let cookies = CookieKey::new(&store.derived_keys("page sessions")?);
@@ -238,16 +227,6 @@ async fn build(
     Ok(AppState::new(Arc::new(engine), Arc::new(blobs), server_options))
 }
 
-fn runtimes(args: &ServeArgs, data_dir: &Path) -> anyhow::Result<RuntimeOptions> {
-    if !args.docker_host.starts_with("unix:///") {
-        return Err(UsageError("--docker-host must be unix:// and the path of a socket".into()).into());
-    }
-    let machine = || rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let node = args.node.clone().unwrap_or_else(machine);
-    domain::Label::new(&node).map_err(|error| UsageError(format!("--node {error}")))?;
-    Ok(RuntimeOptions::new(&node, &args.docker_host, data_dir.join("runtimes")))
-}
-
 fn trigger_defaults(args: &ServeArgs) -> anyhow::Result<TriggerDefaults> {
     let retry = RetryPolicy::new(
         Some(args.trigger_retry_initial_s),
@@ -305,7 +284,7 @@ fn announce(scheme: &str, address: SocketAddr, url: &DatabaseUrl, demo: bool) {
 }
 
 /// The first signal stops gracefully; the second ends the process.
-async fn stop_on_signal(mut terminate: Signal, mut interrupt: Signal, stop: CancellationToken) {
+pub(super) async fn stop_on_signal(mut terminate: Signal, mut interrupt: Signal, stop: CancellationToken) {
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}

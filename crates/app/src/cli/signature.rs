@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 use client::Client;
 use jiff::Timestamp;
+use serde_json::json;
 use uuid::Uuid;
 use wire::{MatchRequest, SignatureOutcome, SignaturePattern, SignatureRequest, SignatureUpdate, SignatureView};
 
@@ -131,6 +132,7 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
         Verb::Merge { id, into } => return shown(&client.merge_signature(id, into).await?, format),
         Verb::Delete { id } => {
             client.delete_signature(id).await?;
+            output::done(format, &format!("Signature {id} was deleted."), &json!({"id": id, "deleted": true}))?;
             return Ok(Exit::Done);
         }
         Verb::Match(args) => return find(client, args, format).await,

@@ -8,11 +8,12 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use client::Client;
 use jiff::Timestamp;
+use serde_json::json;
 use wire::{BackoffRequest, RawValue, SubjectRequest};
 
 use super::exit::{Exit, UsageError};
-use super::job::duration;
 use super::output::{self, Output};
+use super::value::duration;
 
 #[derive(Subcommand)]
 pub(crate) enum Verb {
@@ -112,12 +113,17 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
         Verb::Release { id, process } => {
             client.let_in(&id, &process).await?;
             let who = if process == "*" { "Every process".into() } else { format!("Process {process}") };
-            output::note(&format!("{who} may work on {id} again."));
+            let released = json!({"subject": id, "process": process, "released": true});
+            output::done(format, &format!("{who} may work on {id} again."), &released)?;
             Ok(Exit::Done)
         }
         Verb::Delete { id } => {
             client.delete_subject(&id).await?;
-            output::note(&format!("{id} was deleted; its history stays."));
+            output::done(
+                format,
+                &format!("{id} was deleted; its history stays."),
+                &json!({"id": id, "deleted": true}),
+            )?;
             Ok(Exit::Done)
         }
         Verb::Credential { id } => {
@@ -129,7 +135,10 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
             Ok(Exit::Done)
         }
         Verb::Report { id, facts: said } => {
-            client.report_facts(&id, &facts(&said, &[])?).await?;
+            let facts = facts(&said, &[])?;
+            client.report_facts(&id, &facts).await?;
+            let sentence = format!("{} of {id} reported.", output::many(facts.len(), "fact"));
+            output::done(format, &sentence, &json!({"id": id, "reported": facts.keys().collect::<Vec<_>>()}))?;
             Ok(Exit::Done)
         }
     }

@@ -1,19 +1,22 @@
 //! `windlass token`: makes, lists and revokes tokens (X7).
 //!
 //! With `--database` it works on the machine's own database, beside a running server or without one: that is how the first
-//! token comes about. Without it, but with a token at hand, it asks the server.
+//! token comes about. Without it, but with a token at hand, it asks the server. It makes no database: a token in one that
+//! nobody serves opens nothing.
 
 use clap::{Args, Subcommand, ValueEnum};
 use client::{Client, ClientError};
 use domain::{Name, Right, Role};
+use serde_json::json;
 use store::tenants::create::TenantCreated;
 use store::{DatabaseUrl, Store, StoreOptions};
 use uuid::Uuid;
 use wire::{Page, Problem, Serves, Timestamp, TokenRequest, TokenView};
 
 use super::Connection;
-use super::exit::Exit;
+use super::exit::{Exit, UsageError};
 use super::list;
+use super::migrate::{check_schema, open_existing};
 use super::output::{self, Output, cell, relative, relative_maybe};
 
 const DATABASE: &str = "sqlite:windlass.db";
@@ -107,16 +110,26 @@ enum Place {
 
 impl PlaceArgs {
     async fn open(&self, connection: &Connection) -> anyhow::Result<Place> {
-        match &self.database {
-            None if connection.has_token() => Ok(Place::Server(connection.client()?)),
-            database => {
-                let url = DatabaseUrl::parse(database.as_deref().unwrap_or(DATABASE))?;
-                let store = Store::open(&url, StoreOptions::default()).await?;
-                // The first token may be made before the first start.
-                store.migrate_up().await?;
-                Ok(Place::Machine(Box::new(store)))
-            }
+        if self.database.is_none() && connection.has_token() {
+            return Ok(Place::Server(connection.client()?));
         }
+        // Another database than that server's would do what was asked, to no avail.
+        if self.database.is_none() && connection.names_a_server() {
+            let ways = "a server is asked with one of its tokens in WINDLASS_TOKEN; without one, name its database with \
+                        --database, on its own machine";
+            return Err(UsageError(ways.into()).into());
+        }
+        let url = DatabaseUrl::parse(self.database.as_deref().unwrap_or(DATABASE))?;
+        Ok(Place::Machine(Box::new(open_existing(&url, StoreOptions::default()).await?)))
+    }
+
+    /// The same for those who only look at what a database holds already.
+    async fn open_made(&self, connection: &Connection) -> anyhow::Result<Place> {
+        let place = self.open(connection).await?;
+        if let Place::Machine(store) = &place {
+            check_schema(store).await?;
+        }
+        Ok(place)
     }
 }
 
@@ -128,15 +141,15 @@ fn refused(problem: Problem) -> ClientError {
 pub(super) async fn run(connection: &Connection, verb: Verb, format: Output) -> anyhow::Result<Exit> {
     match verb {
         Verb::Create(args) => create(connection, *args, format).await,
-        Verb::List { place, tenant } => list(&place.open(connection).await?, tenant, format).await,
+        Verb::List { place, tenant } => list(&place.open_made(connection).await?, tenant, format).await,
         Verb::Revoke { place, id } => {
-            let place = place.open(connection).await?;
+            let place = place.open_made(connection).await?;
             for id in id {
                 match &place {
                     Place::Machine(store) => server::machine::revoke_token(store, id).await.map_err(refused)?,
                     Place::Server(client) => client.revoke_token(id).await?,
                 }
-                output::note(&format!("Token {id} was revoked."));
+                output::done(format, &format!("Token {id} was revoked."), &json!({"id": id, "revoked": true}))?;
             }
             Ok(Exit::Done)
         }
@@ -161,6 +174,8 @@ async fn create(connection: &Connection, args: CreateArgs, format: Output) -> an
     };
     let created = match &place {
         Place::Machine(store) => {
+            // The first token may be made before the first start.
+            store.migrate_up().await?;
             let tenant = request.tenant.get_or_insert_with(|| TENANT.into());
             if let Ok(tenant) = Name::new(tenant)
                 && let TenantCreated::Created(_) = store.create_tenant(tenant.clone()).await?

@@ -19,7 +19,7 @@ pub(crate) enum Verb {
 
 pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::Result<Exit> {
     let Verb::Publish { topic, data } = verb;
-    let accepted = client.publish(&topic, &super::job::payload(&data)?).await?;
+    let accepted = client.publish(&topic, &super::job::json_argument("the message", &data)?).await?;
     match format {
         Output::Json => output::json(&accepted)?,
         Output::Table => output::line(&accepted.event_id.to_string())?,

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use clap::{Args, Subcommand};
 use client::Client;
+use serde_json::json;
 use uuid::Uuid;
 use wire::{FireRequest, RawValue, TriggerRequest, TriggerView};
 
-use super::exit::{Exit, UsageError};
-use super::job::payload as json_argument;
+use super::exit::{Exit, NotFound, UsageError};
+use super::job::json_argument;
 use super::list;
 use super::output::{self, Details, Output, cell, moment, relative_maybe};
 
@@ -88,7 +89,7 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
             let request = TriggerRequest {
                 name: args.name,
                 source: args.source,
-                filter: args.filter.as_deref().map(json_argument).transpose()?,
+                filter: args.filter.as_deref().map(|text| json_argument("--filter", text)).transpose()?,
                 target: target(args.target.as_deref(), args.script.as_deref())?,
                 mode: args.mode,
                 retry,
@@ -100,7 +101,7 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
         Verb::Disable { trigger } => switch(client, &trigger, Some(false), format).await,
         Verb::Fire { trigger, data } => {
             let id = find(client, &trigger).await?.id;
-            let data = data.as_deref().map(json_argument).transpose()?;
+            let data = data.as_deref().map(|text| json_argument("--data", text)).transpose()?;
             let fired = client.fire_trigger(id, &FireRequest { data, ..FireRequest::default() }).await?;
             match (format, fired.event_id) {
                 (Output::Json, _) => output::json(&fired)?,
@@ -111,26 +112,29 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
         }
         Verb::Test { trigger, data, op, attributes } => {
             let id = find(client, &trigger).await?.id;
-            let data = data.as_deref().map(json_argument).transpose()?;
+            let data = data.as_deref().map(|text| json_argument("--data", text)).transpose()?;
             let attributes = if attributes.is_empty() { None } else { Some(pairs(&attributes)?) };
             test(client, id, FireRequest { data, op, attributes, dry_run: Some(true) }, format).await
         }
         Verb::Runs { trigger } => runs(client, find(client, &trigger).await?.id, format).await,
         Verb::Delete { trigger } => {
-            client.delete_trigger(find(client, &trigger).await?.id).await?;
+            let TriggerView { id, name, .. } = find(client, &trigger).await?;
+            client.delete_trigger(id).await?;
+            let deleted = json!({"id": id, "name": name, "deleted": true});
+            output::done(format, &format!("Trigger {name} was taken away."), &deleted)?;
             Ok(Exit::Done)
         }
     }
 }
 
 fn target(target: Option<&str>, script: Option<&str>) -> anyhow::Result<Box<RawValue>> {
-    let Some(file) = script else { return json_argument(target.unwrap_or_default()) };
+    let Some(file) = script else { return json_argument("--target", target.unwrap_or_default()) };
     let source = match file {
         "-" => std::io::read_to_string(std::io::stdin()),
         file => std::fs::read_to_string(file),
     };
     let source = source.map_err(|error| UsageError(format!("--script {file} cannot be read: {error}")))?;
-    Ok(serde_json::value::to_raw_value(&serde_json::json!({"script": source}))?)
+    Ok(serde_json::value::to_raw_value(&json!({"script": source}))?)
 }
 
 async fn runs(client: &Client, id: Uuid, format: Output) -> anyhow::Result<Exit> {
@@ -172,7 +176,7 @@ async fn find(client: &Client, wanted: &str) -> anyhow::Result<TriggerView> {
         }
         cursor = page.next_cursor;
         if cursor.is_none() {
-            return Err(UsageError(format!("there is no trigger named `{wanted}`")).into());
+            return Err(NotFound(format!("there is no trigger named `{wanted}`")).into());
         }
     }
 }

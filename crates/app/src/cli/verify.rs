@@ -3,11 +3,13 @@
 use store::verify::Verdict;
 
 use super::exit::Exit;
-use super::migrate::DatabaseArgs;
+use super::migrate::{DatabaseArgs, check_schema};
 use super::output::{self, Output};
 
 pub(crate) async fn run(database: &DatabaseArgs, output: Output) -> anyhow::Result<Exit> {
-    tell(&database.open().await?.verify().await?, output)
+    let store = database.open_existing().await?;
+    check_schema(&store).await?;
+    tell(&store.verify().await?, output)
 }
 
 /// Prints what was found; the exit code says whether all held.
@@ -25,7 +27,7 @@ pub(super) fn tell(verdict: &Verdict, output: Output) -> anyhow::Result<Exit> {
         output::line(&format!("{} promises checked: all hold.", verdict.checks))?;
     } else {
         for finding in &verdict.findings {
-            output::line(&format!("BROKEN: {} ({} rows)", finding.promise, finding.rows))?;
+            output::line(&format!("BROKEN: {} ({})", finding.promise, output::many(finding.rows, "row")))?;
             for example in &finding.examples {
                 output::line(&format!("    {}", output::clean(example)))?;
             }

@@ -15,8 +15,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::exit::Exit;
-use super::job::duration;
 use super::output;
+use super::value::duration;
+use crate::telemetry::{Telemetry, TelemetryArgs};
 use child::Program;
 
 const CONTRACT: &str = "\
@@ -31,7 +32,8 @@ It answers with:
   exit 65    The job failed for good (EX_DATAERR).
   exit N     The attempt failed with code exit_N and may be tried again; so does signal_N when it was killed.
   fd 3       How it goes, one JSON object on each line: {\"phase\": \"fetch\", \"progress\": 0.4, \"summary\": \"…\",
-             \"state\": \"loading\" or \"working\", \"eta_s\": 12}
+             \"state\": \"loading\" or \"working\", \"eta_s\": 12}. Progress goes from 0 to 1.
+             What is no such line is left out, and told once for each job in the worker's own log.
 
 A canceled job's program and its children get SIGTERM, then SIGKILL. SIGTERM or SIGINT to windlass work drains it: what
 runs may end, nothing new is begun. A second one ends it at once.";
@@ -63,12 +65,15 @@ pub(crate) struct WorkArgs {
     /// How long running programs may go on once the worker is to stop.
     #[arg(long, default_value = "30s", value_name = "DURATION", value_parser = duration)]
     drain: Duration,
+    #[command(flatten)]
+    telemetry: TelemetryArgs,
     /// The program and its arguments.
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
 pub(super) async fn run(client: Client, args: WorkArgs) -> anyhow::Result<Exit> {
+    let telemetry = Telemetry::start(&args.telemetry)?;
     let program = Arc::new(Program { command: args.program, grace: args.grace });
     let mut builder = Worker::builder(client)
         .name(args.name.unwrap_or_else(machine_name))
@@ -110,6 +115,7 @@ pub(super) async fn run(client: Client, args: WorkArgs) -> anyhow::Result<Exit> 
     };
     let client::Statistics { done, failed, canceled, released, .. } = statistics;
     output::note(&format!("{done} done, {failed} failed, {canceled} canceled, {released} given back."));
+    telemetry.stop();
     Ok(Exit::Done)
 }
 

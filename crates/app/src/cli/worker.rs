@@ -2,6 +2,7 @@
 
 use clap::Subcommand;
 use client::Client;
+use serde_json::json;
 use uuid::Uuid;
 use wire::WorkerView;
 
@@ -26,7 +27,7 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
         Verb::Remove { id } => {
             for id in id {
                 client.remove_worker(id).await?;
-                output::note(&format!("Worker {id} was removed."));
+                output::done(format, &format!("Worker {id} was removed."), &json!({"id": id, "removed": true}))?;
             }
             Ok(Exit::Done)
         }

@@ -43,6 +43,26 @@ async fn x14_a_copy_made_under_load_is_whole_and_serves_when_it_is_put_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn x14_a_copy_from_before_an_upgrade_is_put_back_by_the_program_after_it() {
+    let (place, restored) = (Place::sqlite(), Place::sqlite());
+    let run = async |args: &[&str]| {
+        let done = windlass(args).await;
+        assert_eq!(done.code, Some(0), "{done:?}");
+        done
+    };
+    run(&["migrate", "up", "--database", &place.url]).await;
+    run(&["migrate", "down", "--to", "1", "--yes", "--database", &place.url]).await;
+    let copy = place.path("copy.db").display().to_string();
+    let told = run(&["backup", &copy, "--database", &place.url]).await;
+    assert!(told.stderr.contains("pending"), "{told:?}");
+    let told = run(&["restore", &copy, "--database", &restored.url, "--output", "json"]).await;
+    let told: serde_json::Value = serde_json::from_str(&told.stdout).expect("it is JSON");
+    assert!(told["note"].as_str().is_some_and(|note| note.contains("pending")), "{told}");
+    run(&["migrate", "up", "--database", &restored.url]).await;
+    restored.verify().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn x14_a_postgres_database_is_left_to_its_own_tools() {
     on_postgres(async |place| {
         let done = windlass(&["backup", "copy.db", "--database", &place.url]).await;

@@ -25,9 +25,10 @@ async fn q5_the_answer_of_a_call_whose_node_was_killed_is_kept() {
         let there = if place.is_postgres() { Some(Server::start(&place).await) } else { None };
         let worker = there.as_ref().unwrap_or(&here);
         let _work = Work::start(&place, worker, "slow", &[], "mark began; wait_for go; echo '{\"late\": true}'");
-        let mut request = job("slow", json!(null));
-        request.timeout_s = Some(2);
         let caller = here.client();
+        until("the worker is there", async || caller.workers(None).await.expect("they are listed").items.pop()).await;
+        let mut request = job("slow", json!(null));
+        request.timeout_s = Some(5);
         let (answer, ()) = tokio::join!(caller.call(&request), async {
             until("the handler runs", async || place.path("began").exists().then_some(())).await;
             if there.is_some() {

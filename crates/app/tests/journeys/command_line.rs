@@ -58,6 +58,14 @@ async fn q5_exit_codes_tell_a_script_what_happened() {
         let id = succeeded["id"].as_str().expect("a job has an id");
         assert_eq!(cli.run(&["job", "cancel", id]).await.code, Some(3), "it has ended");
         assert_eq!(cli.run(&["job", "get", &nobody]).await.code, Some(4));
+        for verb in ["show", "disable", "delete", "fire"] {
+            for trigger in ["no-such-trigger", &nobody] {
+                assert_eq!(cli.run(&["trigger", verb, trigger]).await.code, Some(4), "{verb} {trigger}");
+            }
+        }
+        let elsewhere = format!("{}/elsewhere", server.url);
+        let lost = windlass(&["--url", &elsewhere, "job", "get", &nobody]).await;
+        assert_eq!(lost.code, Some(2), "the address is wrong, not the id: {lost:?}");
         let late = cli.run(&[&push("nobody-works-here")[..], &["--wait-timeout", "1s"]].concat()).await;
         assert_eq!(late.code, Some(6), "{late:?}");
 
@@ -97,6 +105,25 @@ async fn q13_every_answer_is_there_as_json_and_as_a_table() {
         let retried = retried["id"].as_str().expect("a job has an id");
         assert_eq!(cli.json(&["job", "watch", retried]).await["parent"], json!(done));
         assert_eq!(cli.json(&["job", "cancel", waiting]).await["state"], json!("canceled"));
+
+        let selector = r#"{"all": [{"fact": "os", "exists": true}]}"#;
+        cli.json(&["process", "set", "patch", "--selector", selector, "--queue", "q", "--kind", "k"]).await;
+        assert_eq!(cli.json(&["process", "delete", "patch"]).await, json!({"name": "patch", "deleted": true}));
+        cli.json(&["subject", "set", "box", "os=linux"]).await;
+        cli.json(&["subject", "lockout", "box", "--cause", "tea"]).await;
+        let released = json!({"subject": "box", "process": "*", "released": true});
+        assert_eq!(cli.json(&["subject", "release", "box"]).await, released);
+        let credential = cli.json(&["subject", "credential", "box"]).await;
+        let token = credential["token"].as_str().expect("a credential is a token");
+        let reported = cli.json(&["--token", token, "subject", "report", "box", "os=bsd", "up=true"]).await;
+        assert_eq!(reported, json!({"id": "box", "reported": ["os", "up"]}));
+        assert_eq!(cli.json(&["subject", "delete", "box"]).await, json!({"id": "box", "deleted": true}));
+        let target = r#"{"job": {"queue": "later", "kind": "k"}}"#;
+        let create =
+            ["trigger", "create", "t", "--source", "pubsub", "--filter", r#"{"topic": "t"}"#, "--target", target];
+        let made = cli.json(&create).await;
+        let deleted = json!({"id": made["id"], "name": "t", "deleted": true});
+        assert_eq!(cli.json(&["trigger", "delete", "t"]).await, deleted);
 
         let tables: [&[&str]; 7] = [
             &["job", "get", done],
@@ -161,7 +188,95 @@ async fn x14_verify_doctor_and_migrate_speak_of_a_live_and_of_a_stopped_database
         place.sql(&format!("update {table} set worker = null")).await;
         let broken = windlass(&["verify", "--database", &place.url]).await;
         assert_eq!(broken.code, Some(1), "{broken:?}");
-        assert!(broken.stdout.contains("BROKEN: an ended job is final and complete (1 rows)"), "{broken:?}");
+        assert!(broken.stdout.contains("BROKEN: an ended job is final and complete (1 row)"), "{broken:?}");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn q12_a_limit_of_a_tenant_stays_until_it_is_named_again_and_is_listed() {
+    on_both(async |place| {
+        let on = async |args: &[&str]| {
+            json_of(windlass(&[args, &["--database", &place.url, "--output", "json"]].concat()).await)
+        };
+        windlass(&["migrate", "up", "--database", &place.url]).await;
+        assert_eq!(on(&["tenant", "create", "small"]).await["weight"], json!(1));
+        on(&["tenant", "set", "small", "--waiting-jobs", "10", "--jobs-per-s", "2.5"]).await;
+        let set = on(&["tenant", "set", "small", "--weight", "3", "--unset", "jobs_per_s"]).await;
+        let limits = |tenant: &Value| json!([tenant["waiting_jobs"], tenant["jobs_per_s"], tenant["weight"]]);
+        assert_eq!(limits(&set), json!([10, null, 3]));
+        let listed = on(&["tenant", "list"]).await;
+        let small = listed["items"].as_array().expect("a list").iter().find(|tenant| tenant["name"] == "small");
+        assert_eq!(small, Some(&set));
+        let table = windlass(&["tenant", "list", "--database", &place.url]).await;
+        let line = table.stdout.lines().find(|line| line.starts_with("small")).expect("it is listed");
+        assert_eq!(line.split_whitespace().rev().take(5).collect::<Vec<_>>(), ["3", "none", "none", "none", "10"]);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn x7_a_change_of_the_secret_key_is_told_as_json_too() {
+    on_both(async |place| {
+        let folder = place.folder().display().to_string();
+        let on = async |args: &[&str]| {
+            let place = ["--database", &place.url, "--data-dir", &folder, "--output", "json"];
+            json_of(windlass(&[args, &place].concat()).await)
+        };
+        windlass(&["migrate", "up", "--database", &place.url]).await;
+        let rotated = on(&["secret", "rotate"]).await;
+        assert_eq!(rotated["rotated"], json!(true));
+        assert!(rotated["tenant_keys"].is_u64(), "{rotated}");
+        let reset = on(&["secret", "reset", "--yes"]).await;
+        assert_eq!(reset["reset"], json!(true));
+        assert!(reset["tenant_keys"].is_u64(), "{reset}");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn x14_whoever_looks_at_a_database_that_is_not_there_makes_none() {
+    on_sqlite(async |place| {
+        let copy = place.path("copy.db").display().to_string();
+        let commands: [&[&str]; 6] = [
+            &["verify"],
+            &["doctor"],
+            &["backup", &copy],
+            &["migrate", "status"],
+            &["tenant", "list"],
+            &["secret", "rotate"],
+        ];
+        for command in commands {
+            let done = windlass(&[command, &["--database", &place.url]].concat()).await;
+            assert_eq!(done.code, Some(1), "{done:?}");
+            let told = format!("{}{}", done.stdout, done.stderr);
+            assert!(told.contains("there is no database at"), "{command:?}: {told}");
+        }
+        assert_eq!(std::fs::read_dir(place.folder()).expect("the folder is there").count(), 0, "nothing was made");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn x14_a_database_without_its_schema_is_told_in_one_sentence() {
+    on_both(async |place| {
+        let on = async |args: &[&str]| windlass(&[args, &["--database", &place.url]].concat()).await;
+        assert_eq!(on(&["migrate", "up"]).await.code, Some(0));
+        for (version, sentence) in [("1", "migrations are pending"), ("0", "the database has no schema yet")] {
+            let down = on(&["migrate", "down", "--yes", "--to", version]).await;
+            assert_eq!(down.code, Some(0), "{down:?}");
+            let refused = on(&["verify"]).await;
+            assert_eq!((refused.code, refused.stderr.lines().count()), (Some(1), 1), "{refused:?}");
+            assert!(refused.stderr.contains(sentence), "{refused:?}");
+            if place.is_postgres() {
+                continue;
+            }
+            // Before an upgrade a copy is made, and said to be unchecked; a copy of nothing is none.
+            let copy = place.path(&format!("copy-{version}.db"));
+            let done = on(&["backup", &copy.display().to_string()]).await;
+            assert!(done.stderr.contains(sentence), "{done:?}");
+            assert_eq!((done.code == Some(0), copy.exists()), (version == "1", version == "1"), "{done:?}");
+        }
     })
     .await;
 }
@@ -205,8 +320,8 @@ async fn bench(place: Place) {
         assert_eq!(measured, metrics.split(',').map(Value::from).collect::<Vec<_>>());
         assert!(!done.stderr.is_empty(), "it says what changed, or that nothing did");
     };
-    only("embedded", "drain100k,drain_of_1M,drain_retained1M,drain_parked1M").await;
-    only("http", "signals1M,streams5k,subjects100k").await;
+    only("embedded", "drain100k,drain_of_1M,drain_retained1M,drain_parked1M,drain_queues10k,drain_tenants10k").await;
+    only("http", "latency_workers1k,signals1M,streams5k,subjects100k").await;
     let done = windlass(&[&args[..], &["--mode", "http", "--only", "pages"]].concat()).await;
     assert_eq!(done.code, Some(0), "every page answers: {done:?}");
     assert!(done.stdout.lines().count() > 30, "{}", done.stdout);

@@ -13,6 +13,7 @@ mod commits;
 mod crash;
 mod deliveries;
 mod embedded;
+mod hosts;
 mod lease;
 mod nodes;
 mod outage;

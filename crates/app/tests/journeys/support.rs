@@ -1,6 +1,7 @@
 //! What every journey needs: a database, the program, and patience with an end.
 
 mod commits;
+mod engine;
 mod load;
 mod place;
 mod postgres;
@@ -17,6 +18,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 pub(crate) use commits::{Commits, Moment};
+pub(crate) use engine::OwnEngine;
 pub(crate) use load::{Load, seen};
 pub(crate) use place::{Place, on_both, on_postgres, on_sqlite};
 pub(crate) use postgres::Cluster;
@@ -26,7 +28,7 @@ pub(crate) use wire::{Between, Wire};
 pub(crate) use witness::{RETRY_MS, Witness};
 
 /// How long anything may take before a test gives up: machines are noisy, and no test is about speed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(45);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 const LOOK_EVERY: Duration = Duration::from_millis(15);
 
 /// Looks until there is something to see.

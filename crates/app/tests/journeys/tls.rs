@@ -32,6 +32,8 @@ fn trusting(url: &str, certificate: &str, token: &str) -> Client {
 }
 
 async fn admin_token(place: &Place) -> String {
+    // Where no server was yet.
+    windlass(&["migrate", "up", "--database", &place.url]).await;
     let args = ["token", "create", "--database", &place.url, "--role", "admin", "--name", "root"];
     windlass(&args).await.stdout.trim().to_owned()
 }
@@ -44,6 +46,7 @@ async fn x7_a_new_certificate_is_taken_without_a_restart() {
         let server = Serve::on(&place)
             .env("WINDLASS_TLS_CERT", place.path("tls.crt"))
             .env("WINDLASS_TLS_KEY", place.path("tls.key"))
+            .env("WINDLASS_LOG", "info")
             .start()
             .await;
         assert!(server.url.starts_with("https://"), "{}", server.url);
@@ -54,6 +57,11 @@ async fn x7_a_new_certificate_is_taken_without_a_restart() {
             trusting(&server.url, TWO[0], &token).queues(None).await.ok()
         })
         .await;
+        let log = until("the log tells of it", async || {
+            Some(server.program.stderr()).filter(|log| log.contains("certificate was read again"))
+        })
+        .await;
+        assert!(!log.contains('\u{1b}'), "no colour in a file: {log}");
         // A pair that does not fit leaves the last good one.
         put(place.folder(), [ONE[0], TWO[1]]);
         tokio::time::sleep(std::time::Duration::from_millis(1_200)).await;

@@ -4,7 +4,9 @@
 use client::Client;
 use serde_json::{Value, json};
 
-use crate::support::{Done, Place, Server, Work, ended, http, on_both, on_postgres, push, windlass};
+use crate::support::{
+    Done, Place, Program, Server, Work, ended, http, on_both, on_postgres, on_sqlite, push, windlass,
+};
 
 async fn machine(place: &Place, args: &[&str]) -> Done {
     windlass(&[args, &["--database", &place.url, "--output", "json"]].concat()).await
@@ -80,6 +82,31 @@ async fn x7_a_revocation_through_one_node_is_heard_by_the_others() {
                 assert_eq!(error.status(), Some(401));
             }
         }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn x7_a_token_makes_no_database_and_is_not_made_in_another_than_was_meant() {
+    on_sqlite(async |place| {
+        let create = ["token", "create", "--role", "admin", "--name", "root"];
+        let nobody = uuid::Uuid::nil().to_string();
+        let commands: [&[&str]; 3] = [&create, &["token", "list"], &["token", "revoke", &nobody]];
+        for command in commands {
+            let done = machine(&place, command).await;
+            assert_eq!(done.code, Some(1), "{done:?}");
+            assert!(done.stderr.contains("there is no database at"), "{done:?}");
+            let done = windlass(&[command, &["--url", "http://127.0.0.1:1"]].concat()).await;
+            assert_eq!(done.code, Some(2), "{done:?}");
+            assert!(
+                done.stderr.contains("WINDLASS_TOKEN") && done.stderr.contains("--database"),
+                "both ways: {done:?}"
+            );
+        }
+        assert_eq!(std::fs::read_dir(place.folder()).expect("the folder is there").count(), 0, "nothing was made");
+        let mut here = Program::windlass(&place, create);
+        assert_eq!(here.ended().await.code(), Some(1), "{}", here.stderr());
+        assert!(!place.path("windlass.db").exists());
     })
     .await;
 }

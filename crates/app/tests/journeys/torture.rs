@@ -11,6 +11,9 @@ mod nodes;
 mod power;
 mod steady;
 mod storm;
+mod upgrade;
+
+use std::path::PathBuf;
 
 /// How much to do. A short run unless the environment says otherwise.
 struct Plan {
@@ -21,6 +24,10 @@ struct Plan {
     cuts: usize,
     /// Faults under a load at a set rate.
     faults: usize,
+    /// For how many seconds a rate is to be held.
+    hold_s: u64,
+    /// The program that is upgraded from.
+    older: Option<PathBuf>,
 }
 
 impl Plan {
@@ -30,12 +37,18 @@ impl Plan {
             kills: setting("WINDLASS_TORTURE_KILLS").unwrap_or(20) as usize,
             cuts: setting("WINDLASS_TORTURE_CUTS").unwrap_or(2_000) as usize,
             faults: setting("WINDLASS_TORTURE_FAULTS").unwrap_or(6) as usize,
+            hold_s: setting("WINDLASS_TORTURE_HOLD").unwrap_or(600),
+            older: text("WINDLASS_TORTURE_OLDER").map(PathBuf::from),
         }
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "scripts/torture says here how long the campaigns are to be")]
 fn setting(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
+    let text = text(name)?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number, not `{text}`")))
+}
+
+#[expect(clippy::disallowed_methods, reason = "scripts/torture says here how long the campaigns are to be")]
+fn text(name: &str) -> Option<String> {
+    std::env::var(name).ok()
 }

@@ -86,7 +86,7 @@ async fn q8_an_exit_code_says_whether_to_try_again() {
         assert_eq!(artifact(&server, permanent.id, "log").await, "attempt 1\ntrouble\n");
 
         let mut request = job("q", json!(7));
-        request.retry = Some(RetrySettings { initial_s: Some(1), ..RetrySettings::default() });
+        request.retry = Some(RetrySettings { initial_s: Some(5), ..RetrySettings::default() });
         let id = client.enqueue(&request).await.expect("the job is accepted").id;
         let waiting = in_state(&client, id, &["scheduled"]).await;
         let error = waiting.error.expect("a failed attempt has an error");
@@ -106,8 +106,8 @@ async fn s1_what_a_program_writes_on_descriptor_3_is_seen_while_it_runs() {
         let server = Server::start(&place).await;
         let client = server.client();
         let script = r#"echo '{"phase": "fetch", "progress": 0.25}' >&3; echo 'nonsense' >&3
-            echo '{"progress": 0.5, "summary": "half way"}' >&3; wait_for seen; echo 1"#;
-        let _work = Work::start(&place, &server, "q", &[], script);
+            echo '{"progress": 0.5, "summary": "half way"}' >&3; echo '{"progress": 7}' >&3; wait_for seen; echo 1"#;
+        let work = Work::start(&place, &server, "q", &[], script);
         let id = push(&client, "q", json!(1)).await;
         let job = until("phase and progress are seen", async || {
             let job = client.job(id).await.expect("the job is there");
@@ -119,6 +119,8 @@ async fn s1_what_a_program_writes_on_descriptor_3_is_seen_while_it_runs() {
         assert_eq!((signal.phase.as_str(), signal.summary.as_str()), ("fetch", "half way"));
         std::fs::write(place.path("seen"), "").expect("the folder takes files");
         assert_eq!(ended(&client, id).await.state, "succeeded", "a line that is no signal does no harm");
+        let log = work.stderr();
+        assert_eq!(log.matches("is not a signal").count(), 1, "and is told, once: {log}");
     })
     .await;
 }

@@ -86,12 +86,23 @@ impl Outcomes {
         }
         tracing::warn!(job = %outcome.job_id, code = problem.code, "an outcome was refused; its attempt fails");
         let message = format!("The worker's outcome was refused: {}", problem.detail);
-        let error = JobError { code: REFUSED.into(), message, retryable: false };
+        // What failed and may be tried again may be so whatever the server thinks of how it was told.
+        let retryable = outcome.error.as_ref().is_some_and(|error| error.retryable);
+        let error = JobError { code: REFUSED.into(), message, retryable };
         self.parts.push_front(vec![fail(outcome.job_id, outcome.epoch, error)]);
     }
 }
 
 const REFUSED: &str = "outcome_refused";
+/// Bytes of an error's code, as many as the server takes.
+const CODE_BYTES: usize = 128;
+
+/// A code as the server takes it: whatever a handler calls its failure, it must not cost the job its next attempt.
+fn fit(code: &str) -> String {
+    let mut fit: String = code.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    fit.truncate(fit.floor_char_boundary(CODE_BYTES));
+    if fit.is_empty() { "error".into() } else { fit }
+}
 
 fn size(outcome: &OutcomeRequest) -> usize {
     let result = outcome.result.as_ref().map_or(0, |result| result.get().len());
@@ -112,7 +123,9 @@ fn fail(job_id: Uuid, epoch: i64, error: JobError) -> OutcomeRequest {
 pub(super) fn of_verdict(job_id: Uuid, epoch: i64, verdict: Verdict) -> OutcomeRequest {
     match verdict.map_err(|error| error.0) {
         Ok(result) => OutcomeRequest { result, ..plain(job_id, epoch, OutcomeKind::Finish) },
-        Err(Ending::Fail { code, message, retryable }) => fail(job_id, epoch, JobError { code, message, retryable }),
+        Err(Ending::Fail { code, message, retryable }) => {
+            fail(job_id, epoch, JobError { code: fit(&code), message, retryable })
+        }
         Err(Ending::Snooze(delay)) => {
             OutcomeRequest { delay_s: Some(delay.as_secs_f64()), ..plain(job_id, epoch, OutcomeKind::Snooze) }
         }

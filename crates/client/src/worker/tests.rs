@@ -101,6 +101,21 @@ async fn an_error_is_retryable_and_tells_its_causes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_code_is_told_as_the_server_takes_it() {
+    let code_of = async |code: String| {
+        let outcome = outcome_of(move |_| {
+            let code = code.clone();
+            async move { Err::<(), _>(HandlerError::retryable(code, "")) }
+        });
+        outcome.await.error.unwrap()
+    };
+    assert_eq!(code_of("two\nlines".into()).await.code, "two lines");
+    assert_eq!(code_of("ä".repeat(100)).await.code.len(), 128);
+    let empty = code_of(String::new()).await;
+    assert_eq!((empty.code.as_str(), empty.retryable), ("error", true));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_payload_that_does_not_fit_fails_for_good() {
     let outcome = outcome_of(|job| async move { job.payload::<String>() }).await;
     let error = outcome.error.unwrap();

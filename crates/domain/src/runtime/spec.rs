@@ -11,7 +11,7 @@ use crate::limits::{
     RUNTIME_MEMORY_MB_MIN, RUNTIME_PORTS, RUNTIME_TEXT_BYTES, RUNTIME_VOLUMES, STOP_GRACE_S_MAX, VOLUME_PATH_BYTES,
     WAIT_S_MAX,
 };
-use crate::runtime::{Desired, ImageRef};
+use crate::runtime::{Desired, ImageRef, Placement};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct RuntimeSpec {
@@ -30,6 +30,10 @@ pub struct RuntimeSpec {
     pub ttl_s: Option<i64>,
     /// How long it gets to end by itself when it is stopped.
     pub stop_grace_s: Option<i64>,
+    /// Which nodes will do.
+    pub placement: Placement,
+    /// When its node is lost it is started on another; what is in its volumes stays behind.
+    pub movable: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,6 +147,26 @@ impl VolumePath {
 }
 
 impl RuntimeSpec {
+    /// An image and nothing else that was said.
+    pub fn of(image: ImageRef) -> Self {
+        Self {
+            image,
+            command: Vec::new(),
+            env: BTreeMap::new(),
+            ports: Vec::new(),
+            volumes: Vec::new(),
+            network: Network::Bridge,
+            memory_mb: None,
+            cpus: None,
+            probe: None,
+            desired: None,
+            ttl_s: None,
+            stop_grace_s: None,
+            placement: Placement::default(),
+            movable: false,
+        }
+    }
+
     /// All that can be wrong with it but for the engine's own opinion.
     pub fn check(&self) -> Result<(), SpecError> {
         at_most("command", self.command.len(), RUNTIME_ARGUMENTS)?;
@@ -165,6 +189,7 @@ impl RuntimeSpec {
         }
         between("ttl_s", self.ttl_s, 1, WAIT_S_MAX)?;
         between("stop_grace_s", self.stop_grace_s, 0, STOP_GRACE_S_MAX)?;
+        self.placement.check()?;
         self.check_probe()
     }
 
@@ -244,18 +269,9 @@ mod tests {
 
     fn spec() -> RuntimeSpec {
         RuntimeSpec {
-            image: ImageRef::stored("a:1.0.0"),
-            command: Vec::new(),
-            env: BTreeMap::new(),
             ports: vec![Port { container: 80, host: None, address: Ipv4Addr::LOCALHOST.into() }],
-            volumes: Vec::new(),
-            network: Network::Bridge,
-            memory_mb: None,
-            cpus: None,
             probe: Some(Probe { path: "/health".into(), port: 80 }),
-            desired: None,
-            ttl_s: None,
-            stop_grace_s: None,
+            ..RuntimeSpec::of(ImageRef::stored("a:1.0.0"))
         }
     }
 
@@ -292,5 +308,6 @@ mod tests {
         assert_eq!(field(|spec| spec.cpus = Some(f64::NAN)), "cpus");
         assert_eq!(field(|spec| drop(spec.env.insert("A".into(), "\0".into()))), "env.A");
         assert_eq!(field(|spec| drop(spec.env.insert("A=B".into(), "x".into()))), "env");
+        assert_eq!(field(|spec| drop(spec.placement.labels.insert("a".into(), "".into()))), "placement.labels.a");
     }
 }

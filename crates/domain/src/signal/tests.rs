@@ -59,6 +59,10 @@ fn s1_an_obstacle_is_told_in_place_of_a_line_and_makes_the_signal_blocked() {
     };
     check(&paused, "The queue is paused: deploy.");
     assert_eq!(paused.kind(), SignalKind::Blocked);
+    let until = Some(Time::from_seconds(1_009));
+    let backoff = Obstacle::Backoff { cause: "the model phi could not be loaded".into(), until };
+    let told = "The model phi could not be loaded; it is tried again in about 9 s.";
+    check(&Facts { obstacle: Some(backoff), ..paused }, told);
 }
 
 #[test]

@@ -33,6 +33,14 @@ fn s6_what_is_missing_matches_anything_and_nothing_never_matches() {
 }
 
 #[test]
+fn s6_angle_brackets_are_themselves_and_no_edges_of_words() {
+    assert!(matches("a>b", "a>b") && matches("^<[<>]+$", "<<>"));
+    assert!(matches(&exactly("<a> & b"), "<a> & b"));
+    assert_eq!(portable("a>b.c").as_deref(), Ok("a>b.c"));
+    assert!(portable("\\<a").is_err());
+}
+
+#[test]
 fn s6_the_order_of_the_parts_does_not_make_another_pattern() {
     let one = Pattern { kind: Some("a".into()), phase: Some("b".into()), ..Pattern::default() };
     let other = Pattern { kind: Some("b".into()), phase: Some("a".into()), ..Pattern::default() };

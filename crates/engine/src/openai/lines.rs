@@ -13,10 +13,10 @@ use store::openai::{BatchStatus, LineFault};
 use super::{Models, refusal};
 
 #[derive(Debug)]
-pub(crate) struct Line<'t> {
-    pub(crate) custom_id: String,
-    pub(crate) model: String,
-    pub(crate) body: &'t RawValue,
+pub struct Line<'t> {
+    pub custom_id: String,
+    pub model: String,
+    pub body: &'t RawValue,
 }
 
 #[derive(Deserialize)]
@@ -29,11 +29,7 @@ struct Request<'t> {
 }
 
 /// All lines, or what is wrong with them. Without `models` it is not asked whether they are to be had.
-pub(crate) fn read<'t>(
-    input: &'t [u8],
-    endpoint: &str,
-    models: Option<&Models>,
-) -> Result<Vec<Line<'t>>, Vec<LineFault>> {
+pub fn read<'t>(input: &'t [u8], endpoint: &str, models: Option<&Models>) -> Result<Vec<Line<'t>>, Vec<LineFault>> {
     let fault = |code: &str, message: String, line: Option<i64>| LineFault { code: code.into(), message, line };
     let Ok(text) = std::str::from_utf8(input) else {
         return Err(vec![fault("invalid_encoding", "the file is not UTF-8".into(), None)]);
@@ -63,6 +59,10 @@ pub(crate) fn read<'t>(
 }
 
 fn line<'t>(text: &'t str, endpoint: &str, models: Option<&Models>) -> Result<Line<'t>, (&'static str, String)> {
+    // Left to itself the parser takes an array for an object.
+    if !text.trim_start().starts_with('{') {
+        return Err(("invalid_json_line", "the line must be an object".into()));
+    }
     let request: Request<'t> = serde_json::from_str(text)
         .map_err(|error| ("invalid_json_line", format!("the line cannot be read: {error}")))?;
     let Request { custom_id, method, url, body } = request;
@@ -188,6 +188,7 @@ mod tests {
         for (text, code) in [
             ("".to_owned(), "empty_file"),
             ("{".to_owned(), "invalid_json_line"),
+            (r#"["a", "POST", "/v1/embeddings", {"model": "m"}]"#.to_owned(), "invalid_json_line"),
             (format!("{good}\n{good}"), "duplicate_custom_id"),
             (good.replace("\"a\"", "\"\\u0000\""), "invalid_custom_id"),
             (good.replace("POST", "GET"), "invalid_method"),

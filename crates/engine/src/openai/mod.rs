@@ -1,6 +1,6 @@
 //! What the OpenAI-compatible face rests on (R8): which pool has a model, the kinds of its jobs, and the lines of batches.
 
-pub(crate) mod lines;
+pub mod lines;
 
 use std::collections::BTreeMap;
 

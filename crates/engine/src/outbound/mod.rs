@@ -111,7 +111,7 @@ impl Outbound {
     async fn exchange(&self, request: Request) -> Result<Answer, OutboundError> {
         let url = parse_url(&request.url)?;
         // The resolver is asked for names only: an address in the URL is judged here.
-        if let Some(address) = literal(&url) {
+        if let Some(address) = address_in(&url) {
             guard::judge(&self.allowed, &[address]).map_err(|refused| OutboundError::Refused(refused.to_string()))?;
         }
         let method = Method::from_bytes(request.method.as_bytes())
@@ -163,7 +163,7 @@ pub fn is_reserved_header(name: &str) -> bool {
 
 /// The address that a URL names itself. Whatever it was written as (octal, hexadecimal, one number, full-width digits),
 /// the URL's parser has made it plain.
-fn literal(url: &Url) -> Option<IpAddr> {
+pub fn address_in(url: &Url) -> Option<IpAddr> {
     let host = url.host_str()?;
     host.trim_start_matches('[').trim_end_matches(']').parse().ok()
 }

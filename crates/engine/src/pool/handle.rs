@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use domain::JobError;
-use domain::limits::{ERROR_MESSAGE_BYTES, RESULT_BYTES};
+use domain::limits::{ERROR_MESSAGE_BYTES, JSON_DEPTH, RESULT_BYTES};
 use domain::pool::Handler;
-use serde_json::value::RawValue;
+use serde_json::Value;
 use store::jobs::claim::ClaimedJob;
 use store::jobs::settle::End;
 
@@ -46,7 +46,7 @@ pub(super) async fn post(
     let status = answer.status();
     let mut body = Vec::new();
     let is_stream = answer.headers().get("content-type").is_some_and(|kind| kind.as_bytes().starts_with(EVENTS));
-    let mut listener = relay.listener(job.run.as_deref()).filter(|_| status.is_success() && is_stream);
+    let mut listener = relay.listener(job.run.as_deref(), job.epoch).filter(|_| status.is_success() && is_stream);
     loop {
         match answer.chunk().await {
             Ok(Some(chunk)) if body.len() + chunk.len() > RESULT_BYTES => {
@@ -81,8 +81,36 @@ fn result(body: Vec<u8>) -> Option<Box<str>> {
         return None;
     }
     let text = String::from_utf8_lossy(&body).into_owned();
-    match serde_json::from_str::<&RawValue>(&text) {
-        Ok(_) => Some(text.into()),
-        Err(_) => Some(serde_json::Value::String(text.replace('\0', "\u{fffd}")).to_string().into()),
+    // Read whole: what nests too deep would fail in the database, with everybody else's answers in the same commit.
+    match serde_json::from_str::<Value>(&text) {
+        Ok(value) if depth(&value) <= JSON_DEPTH => Some(text.into()),
+        _ => Some(Value::String(text.replace('\0', "\u{fffd}")).to_string().into()),
+    }
+}
+
+/// How deep it nests; the parser has a limit of its own, so this goes no deeper.
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or_default(),
+        Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or_default(),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn x10_an_answer_is_kept_as_it_came_unless_no_database_would_take_it() {
+        let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        let kept = |body: &str| result(body.as_bytes().to_vec()).expect("an answer");
+        for json in [r#"{"a": [1, 2.50, "x"]}"#, "7", nested(JSON_DEPTH).as_str()] {
+            assert_eq!(*kept(json), *json);
+        }
+        for text in ["not JSON", r#""\ud800""#, nested(JSON_DEPTH + 1).as_str(), nested(10_000).as_str()] {
+            assert_eq!(*kept(text), *Value::from(text).to_string());
+        }
+        assert_eq!(result(Vec::new()), None);
     }
 }

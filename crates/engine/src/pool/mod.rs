@@ -17,6 +17,7 @@ use domain::{Label, Name, TenantId, Time};
 use store::hints::Topic;
 use store::pools::Pool;
 use store::pools::codec::{MemberState, PoolState};
+use store::runtimes::nodes::NodeOffer;
 use store::{Store, StoreError};
 use tokio::sync::RwLock;
 use tokio_util::sync::CancellationToken;
@@ -25,11 +26,13 @@ use tokio_util::task::TaskTracker;
 pub(crate) use handle::ANSWERED;
 
 use crate::relay::Relay;
+use crate::runtime::RuntimeNode;
 use crate::task::{Done, Task};
 
 /// Runs the pools that this node has taken.
 pub(crate) struct RunPools {
     node: String,
+    offer: NodeOffer,
     tracker: TaskTracker,
     stop: CancellationToken,
     http: reqwest::Client,
@@ -55,7 +58,7 @@ struct Shared {
 }
 
 impl RunPools {
-    pub(crate) fn new(node: &str, relay: Relay, tracker: TaskTracker, stop: CancellationToken) -> Self {
+    pub(crate) fn new(node: &RuntimeNode, relay: Relay, tracker: TaskTracker, stop: CancellationToken) -> Self {
         let http = reqwest::Client::builder()
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
@@ -63,7 +66,8 @@ impl RunPools {
             .tls_backend_preconfigured(crate::outbound::public_roots())
             .build()
             .expect("the settings above make a client");
-        Self { node: node.to_owned(), tracker, stop, http, relay, running: Mutex::default() }
+        let (node, offer) = (node.name().to_owned(), node.offer().clone());
+        Self { node, offer, tracker, stop, http, relay, running: Mutex::default() }
     }
 }
 
@@ -76,7 +80,7 @@ impl Task for RunPools {
         if self.stop.is_cancelled() {
             return Ok(Done::nothing());
         }
-        let pools = store.take_pools(&self.node).await?;
+        let pools = store.take_pools(&self.node, &self.offer).await?;
         let mut begun = 0;
         let mut unsaved = Vec::new();
         {
@@ -134,6 +138,7 @@ impl RunPools {
         for (number, slot) in pool.spec.slots().into_iter().enumerate() {
             let run = slot::Run {
                 store: store.clone(),
+                node: self.node.clone(),
                 http: self.http.clone(),
                 relay: self.relay.clone(),
                 spec: pool.spec.clone(),
@@ -176,6 +181,16 @@ impl Shared {
         in_use.entry(affinity.clone()).or_default().clone()
     }
 
+    /// A slot has it no more; what another has by now is left to that one.
+    fn leave(&self, affinity: &Label, slot: usize) {
+        self.member(affinity, |member| {
+            if member.slot.is_none_or(|at| at == slot) {
+                member.state = "idle".into();
+                member.slot = None;
+            }
+        });
+    }
+
     /// The slot that has it up or is bringing it up, if one is.
     fn slot_of(&self, affinity: &Label) -> Option<usize> {
         let state = self.state.lock().expect("nobody panics with the state in hand");
@@ -207,18 +222,15 @@ impl Shared {
         state.members.iter().filter_map(until).collect()
     }
 
-    /// Leaves a model alone for a while. Gives until when.
-    fn back_off(&self, affinity: &Label, cause: &str, now: Time) -> Time {
-        let mut until = now;
+    /// Leaves a model alone for a while.
+    fn back_off(&self, affinity: &Label, cause: &str, now: Time) {
         self.member(affinity, |member| {
             let wait_s = MODEL_BACKOFF_S.saturating_mul(1 << member.failures.min(16)).min(MODEL_BACKOFF_MAX_S);
-            until = now.plus_s(wait_s);
             member.failures += 1;
             member.state = "idle".into();
             member.slot = None;
-            member.backoff_until = Some(until.micros());
+            member.backoff_until = Some(now.plus_s(wait_s).micros());
             member.cause = Some(cause.to_owned());
         });
-        until
     }
 }

@@ -1,24 +1,25 @@
-//! One slot of a pool: claims, swaps, posts, settles, and stops what nobody needs.
+//! One slot of a pool: claims, posts and settles. `model` brings up what the jobs need.
+
+mod model;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use domain::limits::RUNTIME_LOAD_S;
 use domain::pool::{Member, PoolSpec, Slot};
-use domain::runtime::{HealthStatus, OperationKind, OperationSource, RuntimeStatus};
 use domain::{JobId, JobState, Label, WorkerId};
 use futures_util::future::join_all;
 use store::jobs::claim::{Claimed, ClaimedJob};
 use store::jobs::settle::{End, Outcome as Settle};
-use store::runtimes::Outcome;
-use store::runtimes::request::{NewOperation, Requested};
 use store::signals::refine::SignalChange;
 use store::workers::heartbeat::Heartbeat;
 use store::workers::register::NewWorker;
 use store::{Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
+use self::model::{is_up, is_well};
 use super::handle::post;
 use super::{Reserved, Shared};
 use crate::relay::Relay;
@@ -35,6 +36,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 pub(super) struct Run {
     pub(super) store: Store,
+    pub(super) node: String,
     pub(super) http: reqwest::Client,
     pub(super) relay: Relay,
     pub(super) spec: PoolSpec,
@@ -71,13 +73,18 @@ impl Run {
     pub(super) async fn until_stopped(self) {
         let mut holding = self.take_over().await;
         self.put_away().await;
-        if let (None, Some(first)) = (&holding.member, &self.slot.first) {
+        let is_to_come = |first: &&Member| {
+            holding.member.as_ref().is_none_or(|member| member == *first)
+                && self.shared.slot_of(&first.affinity).is_none()
+        };
+        if let Some(first) = self.slot.first.as_ref().filter(is_to_come) {
             let loaded = tokio::select! {
                 loaded = self.load(&mut holding, first) => loaded,
                 () = self.stop.cancelled() => return,
             };
-            if let Err(cause) = loaded {
-                self.shared.back_off(&first.affinity, &cause, self.store.clock().now());
+            match loaded {
+                Ok(took) => self.count(took, 0),
+                Err(cause) => self.shared.back_off(&first.affinity, &cause, self.store.clock().now()),
             }
         }
         while !self.stop.is_cancelled() {
@@ -94,16 +101,32 @@ impl Run {
                 () = self.keep_alive(&worker) => Ok(()),
                 () = self.stop.cancelled() => Ok(()),
             };
-            // A load that was broken off: the runtime may be up, and has its place here.
-            if holding.member.is_none() {
-                let mine = |member: &&Member| self.shared.slot_of(&member.affinity) == Some(self.number);
-                holding.member = self.slot.members.iter().find(mine).cloned();
-            }
-            // What is in its hands goes back without burning an attempt.
-            let removed = self.store.remove_worker(self.shared.tenant, worker.id).await.map(drop);
+            self.unreserve(&holding);
+            let removed = self.remove(worker.id).await;
             if let Err(error) = served.and(removed) {
                 tracing::warn!(pool = %self.shared.name, slot = self.number, %error, "a slot begins anew");
                 tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+
+    /// A load that was broken off before anything was started: another slot may have the model.
+    fn unreserve(&self, holding: &Holding) {
+        for member in &self.slot.members {
+            let is_mine = self.shared.slot_of(&member.affinity) == Some(self.number);
+            if is_mine && holding.member.as_ref() != Some(member) {
+                self.shared.leave(&member.affinity, self.number);
+            }
+        }
+    }
+
+    /// What is in its hands goes back without burning an attempt. While the database is away that is tried again: once the
+    /// lease has run out, it would burn one.
+    async fn remove(&self, worker: WorkerId) -> Result<(), StoreError> {
+        loop {
+            match self.store.remove_worker(self.shared.tenant, worker).await {
+                Err(error) if error.is_unavailable() && !self.stop.is_cancelled() => tokio::time::sleep(PAUSE).await,
+                removed => return removed.map(drop),
             }
         }
     }
@@ -113,13 +136,14 @@ impl Run {
         let mut up = 0;
         for member in &self.slot.members {
             let runtime = self.store.runtime(self.shared.tenant, &member.runtime).await.ok().flatten();
-            if !runtime.is_some_and(|runtime| runtime.status == RuntimeStatus::Running) {
-                continue;
-            }
+            let Some(runtime) = runtime.filter(is_up) else { continue };
             // Slots with the same members number those that are up in the same way.
             let wanted = if self.slot.pinned { 0 } else { self.number - self.pinned() };
             if up == wanted {
-                self.loaded(member);
+                // One that is still coming up is waited for by whoever needs it.
+                if is_well(&runtime) {
+                    self.loaded(member);
+                }
                 return Holding { member: Some(member.clone()), used_at: Some(Instant::now()) };
             }
             up += 1;
@@ -136,7 +160,7 @@ impl Run {
         let mut up = 0;
         for member in &self.slot.members {
             let runtime = self.store.runtime(self.shared.tenant, &member.runtime).await.ok().flatten();
-            if runtime.is_some_and(|runtime| runtime.status == RuntimeStatus::Running) {
+            if runtime.as_ref().is_some_and(is_up) {
                 up += 1;
                 if up > room
                     && let Err(cause) = self.unload(member).await
@@ -179,9 +203,12 @@ impl Run {
             let beat =
                 waiting::heartbeat(&self.store, self.shared.tenant, worker.id, None, every, std::future::pending());
             match beat.await {
-                Ok(Heartbeat::Alive { cancel, .. }) => {
+                // Either is told again at once, until the jobs have ended.
+                Ok(Heartbeat::Alive { cancel, drain, .. }) => {
                     worker.call_off(&cancel);
-                    if !cancel.is_empty() {
+                    if drain {
+                        tokio::time::sleep(PAUSE).await;
+                    } else if !cancel.is_empty() {
                         tokio::time::sleep(LOOK).await;
                     }
                 }
@@ -198,20 +225,7 @@ impl Run {
     async fn serve(&self, worker: &Worker, holding: &mut Holding) -> Result<(), StoreError> {
         loop {
             self.look_after(holding).await?;
-            let held = holding.member.as_ref().map(|member| member.affinity.clone());
-            let at_once = self.spec.handler.at_once as usize;
-            let claim = waiting::Claim {
-                store: &self.store,
-                tenant: self.shared.tenant,
-                worker: worker.id,
-                serves: None,
-                max: at_once,
-                affinity: held,
-            };
-            let jobs = match waiting::claim(claim, WAIT, self.stop.cancelled()).await? {
-                Claimed::Jobs { jobs, .. } => jobs,
-                Claimed::Gone | Claimed::NotFound => return Ok(()),
-            };
+            let Some(jobs) = self.take(worker, holding).await? else { return Ok(()) };
             if !jobs.is_empty() && !self.work(worker, holding, jobs).await? {
                 return Ok(());
             }
@@ -223,13 +237,38 @@ impl Run {
         }
     }
 
+    /// The next jobs; `None` when another worker is to take this one's place.
+    async fn take(&self, worker: &Worker, holding: &Holding) -> Result<Option<Vec<ClaimedJob>>, StoreError> {
+        // Jobs that need no model would come all the same, and there is none to do them.
+        if worker.serves.is_empty() {
+            tokio::time::sleep(WAIT).await;
+            return Ok(Some(Vec::new()));
+        }
+        let claim = waiting::Claim {
+            store: &self.store,
+            tenant: self.shared.tenant,
+            worker: worker.id,
+            serves: None,
+            max: self.spec.handler.at_once as usize,
+            affinity: holding.member.as_ref().map(|member| member.affinity.clone()),
+        };
+        Ok(match waiting::claim(claim, WAIT, self.stop.cancelled()).await? {
+            // A slot has no end of its own: its pool is made smaller, or deleted.
+            Claimed::Jobs { draining: true, .. } | Claimed::Gone | Claimed::NotFound => None,
+            Claimed::Jobs { jobs, .. } => Some(jobs),
+        })
+    }
+
     /// Does jobs of one affinity. Whether the slot may go on as it is.
     async fn work(&self, worker: &Worker, holding: &mut Holding, jobs: Vec<ClaimedJob>) -> Result<bool, StoreError> {
         let wanted = jobs.iter().find_map(|job| job.affinity.clone());
         let member = match wanted {
             Some(affinity) => self.slot.members.iter().find(|member| member.affinity == affinity),
-            // Work that needs no model fits the one that is up.
-            None => holding.member.as_ref().or(self.slot.members.first()),
+            // Work that needs no model fits the one that is up, or else any that is not left alone.
+            None => {
+                let may = |member: &&Member| worker.serves.contains(&member.affinity);
+                holding.member.as_ref().filter(may).or_else(|| self.slot.members.iter().find(may))
+            }
         };
         let Some(member) = member.cloned() else {
             self.give_back(worker, &jobs).await?;
@@ -237,17 +276,20 @@ impl Run {
         };
         if self.reserved(&member.affinity).await {
             self.tell(&jobs, Some(JobState::Loading), format!("{} is being loaded", member.affinity)).await;
-            if let Err(cause) = self.load(holding, &member).await {
-                let until = self.shared.back_off(&member.affinity, &cause, self.store.clock().now());
-                let wait_s = until.ms_since(self.store.clock().now()).max(0) / 1_000;
-                tracing::warn!(pool = %self.shared.name, model = %member.affinity, cause, "a model cannot be loaded");
-                let pool = self.shared.name.to_string();
-                metrics::counter!("windlass_pool_load_failures_total", "pool" => pool).increment(1);
-                let words =
-                    format!("{} could not be loaded: {cause}; it is tried again in {wait_s} s", member.affinity);
-                self.tell(&jobs, None, words).await;
-                self.give_back(worker, &jobs).await?;
-                return Ok(false);
+            match self.load(holding, &member).await {
+                Ok(took) => self.count(took, 1),
+                Err(cause) => {
+                    self.shared.back_off(&member.affinity, &cause, self.store.clock().now());
+                    tracing::warn!(pool = %self.shared.name, model = %member.affinity, cause, "a model cannot be loaded");
+                    let pool = self.shared.name.to_string();
+                    metrics::counter!("windlass_pool_load_failures_total", "pool" => pool).increment(1);
+                    // How long that takes is told by `why` and by the pool; said here it would be old in a second.
+                    let words =
+                        format!("{} could not be loaded: {cause}; it is tried again by itself", member.affinity);
+                    self.tell(&jobs, None, words).await;
+                    self.give_back(worker, &jobs).await?;
+                    return Ok(false);
+                }
             }
             self.tell(&jobs, Some(JobState::Working), format!("{} is loaded", member.affinity)).await;
         }
@@ -288,13 +330,25 @@ impl Run {
             () = canceled.cancelled() => End::Cancel,
         };
         worker.under_way.lock().expect("nobody panics with the map in hand").remove(&job.id);
-        let outcome = Settle { job: job.id, epoch: job.epoch, end };
-        self.store.settle(self.shared.tenant, worker.id, vec![outcome]).await.map(drop)
+        self.settle(worker, vec![Settle { job: job.id, epoch: job.epoch, end }]).await
+    }
+
+    /// An answer is kept in hand while the database is away; that ends with the worker.
+    async fn settle(&self, worker: &Worker, outcomes: Vec<Settle>) -> Result<(), StoreError> {
+        loop {
+            match self.store.settle(self.shared.tenant, worker.id, outcomes.clone()).await {
+                Err(error) if error.is_unavailable() => {
+                    tracing::warn!(pool = %self.shared.name, %error, "an answer could not be written down yet");
+                    tokio::time::sleep(PAUSE).await;
+                }
+                settled => return settled.map(drop),
+            }
+        }
     }
 
     async fn give_back(&self, worker: &Worker, jobs: &[ClaimedJob]) -> Result<(), StoreError> {
         let outcomes = jobs.iter().map(|job| Settle { job: job.id, epoch: job.epoch, end: End::Release });
-        self.store.settle(self.shared.tenant, worker.id, outcomes.collect()).await.map(drop)
+        self.settle(worker, outcomes.collect()).await
     }
 
     /// Says how the jobs go. That it could not be said stops nothing.
@@ -306,118 +360,5 @@ impl Run {
                 tracing::debug!(job = %job.id, %error, "a signal could not be written");
             }
         }
-    }
-
-    /// Brings a member's runtime up in this slot, in the place of the one that is there.
-    async fn load(&self, holding: &mut Holding, member: &Member) -> Result<(), String> {
-        if let Some(before) = holding.member.take() {
-            self.unload(&before).await?;
-        }
-        let began = Instant::now();
-        self.shared.reserve(&member.affinity, self.number, self.store.clock().now());
-        self.operate(member, OperationKind::Start).await?;
-        self.until_well(member).await?;
-        holding.member = Some(member.clone());
-        holding.used_at = Some(Instant::now());
-        let took = began.elapsed();
-        let pool = self.shared.name.to_string();
-        metrics::histogram!("windlass_pool_load_seconds", "pool" => pool).record(took.as_secs_f64());
-        self.shared.change(|state| {
-            state.loads += 1;
-            state.load_ms += took.as_millis() as u64;
-        });
-        self.loaded(member);
-        Ok(())
-    }
-
-    fn loaded(&self, member: &Member) {
-        self.shared.member(&member.affinity, |state| {
-            state.state = "loaded".into();
-            state.slot = Some(self.number);
-            state.since = Some(self.store.clock().now().micros());
-            state.failures = 0;
-            state.backoff_until = None;
-            state.cause = None;
-        });
-    }
-
-    /// Takes a runtime down once nobody posts to it.
-    async fn unload(&self, member: &Member) -> Result<(), String> {
-        let in_use = self.shared.in_use(&member.affinity);
-        let _alone = in_use.write().await;
-        self.shared.member(&member.affinity, |state| {
-            state.state = "idle".into();
-            state.slot = None;
-        });
-        self.operate(member, OperationKind::Stop).await
-    }
-
-    async fn operate(&self, member: &Member, kind: OperationKind) -> Result<(), String> {
-        let new = NewOperation {
-            kind,
-            source: OperationSource::AutoScale,
-            source_ref: Some(format!("pool {}", self.shared.name)),
-            image: None,
-            actor: format!("pool {}", self.shared.name),
-            depth: 0,
-        };
-        let told = |error: StoreError| error.to_string();
-        let requested = self.store.request_operation(self.shared.tenant, &member.runtime, new).await.map_err(told)?;
-        let operation = match requested {
-            Requested::Accepted { operation, .. } => operation,
-            Requested::Refused { message, .. } => return Err(message),
-            Requested::NotFound => return Err(format!("the runtime {} is not declared", member.runtime)),
-            Requested::NoNode => return Err("no node drives a Docker engine".into()),
-        };
-        loop {
-            let line = self.store.operation(self.shared.tenant, operation).await.map_err(told)?;
-            match line.and_then(|line| Some((line.outcome?, line.error_code, line.error_message))) {
-                Some((Outcome::Success, _, _)) => return Ok(()),
-                Some((Outcome::Failure, code, message)) => {
-                    let code = code.map_or("internal_error", |code| code.as_str());
-                    return Err(format!("{code}: {}", message.unwrap_or_default()));
-                }
-                None => tokio::time::sleep(LOOK).await,
-            }
-        }
-    }
-
-    async fn until_well(&self, member: &Member) -> Result<(), String> {
-        let deadline = Instant::now() + Duration::from_secs(RUNTIME_LOAD_S);
-        while Instant::now() < deadline {
-            let runtime = self.store.runtime(self.shared.tenant, &member.runtime).await;
-            let runtime = runtime.map_err(|error| error.to_string())?;
-            let runtime = runtime.ok_or_else(|| format!("the runtime {} is gone", member.runtime))?;
-            match runtime.health.map(|health| (health.status, health.details)) {
-                Some((HealthStatus::Healthy, _)) => return Ok(()),
-                Some((status, details)) if status.is_end() => return Err(format!("{}: {details}", status.as_str())),
-                _ => tokio::time::sleep(LOOK).await,
-            }
-        }
-        Err(format!("it was not well after {RUNTIME_LOAD_S} s"))
-    }
-
-    /// Notices that the runtime went by itself, and stops one that has had nothing to do for long.
-    async fn look_after(&self, holding: &mut Holding) -> Result<(), StoreError> {
-        let Some(member) = holding.member.clone() else { return Ok(()) };
-        let runtime = self.store.runtime(self.shared.tenant, &member.runtime).await?;
-        if !runtime.is_some_and(|runtime| runtime.status == RuntimeStatus::Running) {
-            self.shared.member(&member.affinity, |state| {
-                state.state = "idle".into();
-                state.slot = None;
-            });
-            holding.member = None;
-            return Ok(());
-        }
-        let idle = holding.used_at.is_some_and(|at| {
-            self.spec.idle_stop_s.is_some_and(|seconds| at.elapsed() >= Duration::from_secs(seconds as u64))
-        });
-        if idle && !self.slot.pinned {
-            holding.member = None;
-            if let Err(cause) = self.unload(&member).await {
-                tracing::warn!(pool = %self.shared.name, model = %member.affinity, cause, "an idle model stays up");
-            }
-        }
-        Ok(())
     }
 }

@@ -15,9 +15,13 @@ use domain::runtime::{ImageRef, Network, RuntimeSpec};
 use domain::{RuntimeName, TenantId};
 use sha2::{Digest, Sha256};
 
+use super::driver::NewContainer;
+
 pub const INSTANCE: &str = "windlass.instance";
 pub const TENANT: &str = "windlass.tenant";
 pub const RUNTIME: &str = "windlass.runtime";
+/// Who made it. Engines may be shared, and what another node made is that node's to look after.
+pub const NODE: &str = "windlass.node";
 pub const SPEC: &str = "windlass.spec";
 
 /// Whose container it is.
@@ -65,7 +69,8 @@ pub struct Folder {
     pub target: String,
 }
 
-pub fn body(identity: &Identity, spec: &RuntimeSpec, image: &ImageRef, folders: &[Folder]) -> ContainerCreateBody {
+pub(super) fn body(new: NewContainer<'_>) -> ContainerCreateBody {
+    let NewContainer { identity, node, spec, image, folders } = new;
     let port = |number: u16| format!("{number}/tcp");
     let bindings = spec.ports.iter().map(|published| {
         let binding = PortBinding {
@@ -110,6 +115,7 @@ pub fn body(identity: &Identity, spec: &RuntimeSpec, image: &ImageRef, folders: 
         ..HostConfig::default()
     };
     let mut labels = HashMap::from(identity.labels());
+    labels.insert(NODE.into(), node.to_owned());
     labels.insert(SPEC.into(), fingerprint(spec, image));
     ContainerCreateBody {
         image: Some(image.to_string()),

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use bollard::models::EventMessage;
 use domain::Time;
 use domain::runtime::{HealthSource, HealthStatus, Observation};
 use futures_util::StreamExt;
@@ -10,6 +9,7 @@ use store::Store;
 
 use super::Shared;
 use super::container::{INSTANCE, Identity};
+use super::driver::{Checked, Happening, What};
 use super::watch::ended;
 
 /// Between two tries to reach an engine that is away.
@@ -19,10 +19,9 @@ pub(super) async fn follow(shared: &Shared, store: &Store) {
     let label = format!("{INSTANCE}={}", shared.place.instance);
     loop {
         match shared.docker.events(&label).await {
-            Ok(events) => {
+            Ok(mut events) => {
                 // Whatever happened while nobody listened is found by looking.
                 shared.look_at_everything();
-                let mut events = std::pin::pin!(events);
                 while let Some(Ok(event)) = events.next().await {
                     tell(shared, store, event).await;
                 }
@@ -34,25 +33,21 @@ pub(super) async fn follow(shared: &Shared, store: &Store) {
     }
 }
 
-async fn tell(shared: &Shared, store: &Store, event: EventMessage) {
-    let Some(actor) = event.actor else { return };
-    let (Some(id), Some(labels)) = (actor.id, actor.attributes) else { return };
+async fn tell(shared: &Shared, store: &Store, happening: Happening) {
+    let Happening { id, labels, at, what } = happening;
     let Some(identity) = Identity::of(&shared.place.instance, &labels) else { return };
     // By the engine's own clock, which is this machine's, moved as tests move ours.
     let shift_ms = store.clock().now().ms_since(store::Clock::system().now());
-    let at =
-        event.time_nano.map_or_else(|| store.clock().now(), |nanos| Time::from_micros(nanos / 1_000).plus_ms(shift_ms));
-    let action = event.action.unwrap_or_default();
+    let at = at.map_or_else(|| store.clock().now(), |micros| Time::from_micros(micros).plus_ms(shift_ms));
     let seen =
         |status, details: String| Observation { status, source: HealthSource::DockerEvent, details, observed_at: at };
-    let observation = match action.as_str() {
-        "oom" => {
+    let observation = match what {
+        What::Starved => {
             shared.starved.lock().expect("nobody panics with the set in hand").insert(id);
             return;
         }
-        "die" => {
+        What::Ended(code) => {
             let starved = shared.starved.lock().expect("nobody panics with the set in hand").remove(&id);
-            let code = labels.get("exitCode").and_then(|code| code.parse().ok());
             match shared.docker.inspect(&id).await {
                 Ok(Some(container)) if container.running => return,
                 Ok(Some(mut container)) => {
@@ -62,10 +57,9 @@ async fn tell(shared: &Shared, store: &Store, event: EventMessage) {
                 _ => seen(HealthStatus::Exited, exit(code)),
             }
         }
-        "destroy" => seen(HealthStatus::ContainerDisappeared, "the container was removed".into()),
-        "health_status: unhealthy" => seen(HealthStatus::InspectUnhealthy, "the image's own check fails".into()),
-        "health_status: healthy" => seen(HealthStatus::Healthy, "the image's own check is well".into()),
-        _ => return,
+        What::Removed => seen(HealthStatus::ContainerDisappeared, "the container was removed".into()),
+        What::Checked(Checked::Unhealthy) => seen(HealthStatus::InspectUnhealthy, "the image's own check fails".into()),
+        What::Checked(Checked::Healthy) => seen(HealthStatus::Healthy, "the image's own check is well".into()),
     };
     shared.observe(store, identity.tenant, &identity.runtime, &id, observation).await;
 }

@@ -1,10 +1,12 @@
 //! Runtimes on this node's own Docker engine: operations are done (`work`), containers watched (`watch`, `events`) and
 //! compared with what is written down (`reconcile`).
 //!
-//! Each node drives the engine beside it and nothing else; what the nodes know of each other is in the database.
+//! Each node drives the engine beside it and nothing else, by the calls of `driver`; what the nodes know of each other is in
+//! the database.
 
 pub mod container;
 pub mod docker;
+pub mod driver;
 mod events;
 mod operate;
 mod reconcile;
@@ -12,20 +14,22 @@ mod state_path;
 mod watch;
 mod work;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use domain::limits::{INSPECT_EVERY_S, PROBE_EVERY_S, RECONCILE_EVERY_S};
-use futures_util::Stream;
+use domain::limits::{INSPECT_EVERY_S, MOVE_AFTER_S, PROBE_EVERY_S, RECONCILE_EVERY_S};
 use store::runtimes::Runtime;
+use store::runtimes::nodes::NodeOffer;
 use store::{Store, StoreError};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use docker::{Docker, DriverError, Follow};
+use docker::Docker;
+use driver::{Driver, DriverError, Flow, Follow};
 pub(crate) use watch::WatchRuntimes;
 pub(crate) use work::OperateRuntimes;
 
@@ -36,12 +40,15 @@ pub struct RuntimeOptions {
     pub docker_host: String,
     /// What this node is called, the same after a restart: runtimes are bound to it.
     pub node: String,
-    pub labels: BTreeMap<String, String>,
+    /// What it has for runtimes.
+    pub offer: NodeOffer,
     /// Under which every runtime has its state path.
     pub state_root: PathBuf,
     pub probe_every: Duration,
     pub inspect_every: Duration,
     pub reconcile_every: Duration,
+    /// How long a node has been silent when what is movable is taken off it.
+    pub move_after_s: i64,
 }
 
 impl RuntimeOptions {
@@ -49,11 +56,12 @@ impl RuntimeOptions {
         Self {
             docker_host: docker_host.to_owned(),
             node: node.to_owned(),
-            labels: BTreeMap::new(),
+            offer: NodeOffer::default(),
             state_root,
             probe_every: Duration::from_secs(PROBE_EVERY_S),
             inspect_every: Duration::from_secs(INSPECT_EVERY_S),
             reconcile_every: Duration::from_secs(RECONCILE_EVERY_S),
+            move_after_s: MOVE_AFTER_S,
         }
     }
 }
@@ -73,7 +81,7 @@ pub struct RuntimeNode {
 }
 
 struct Shared {
-    docker: Docker,
+    docker: Box<dyn Driver>,
     place: Place,
     options: RuntimeOptions,
     tracker: TaskTracker,
@@ -83,6 +91,10 @@ struct Shared {
     starved: Mutex<HashSet<String>>,
     /// Containers and records are to be compared at the next look.
     reconcile: tokio::sync::Notify,
+    /// Something was left for later when they were compared.
+    left_over: AtomicBool,
+    /// What was on this node when it was last looked at.
+    seen_here: Mutex<HashSet<String>>,
 }
 
 impl RuntimeNode {
@@ -98,9 +110,9 @@ impl RuntimeNode {
             node: options.node.clone(),
             state_root: options.state_root.clone(),
         };
-        let docker = Docker::new(&options.docker_host);
+        let docker: Box<dyn Driver> = Box::new(Docker::new(&options.docker_host));
         let fault = docker.ping().await.err().map(|error| error.to_string());
-        store.beat_engine_node(&options.node, options.labels.clone(), fault).await?;
+        store.beat_engine_node(&options.node, options.offer.clone(), fault).await?;
         let shared = Shared {
             docker,
             place,
@@ -110,6 +122,8 @@ impl RuntimeNode {
             watched: Mutex::default(),
             starved: Mutex::default(),
             reconcile: tokio::sync::Notify::new(),
+            left_over: AtomicBool::new(false),
+            seen_here: Mutex::default(),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -118,13 +132,12 @@ impl RuntimeNode {
         &self.shared.place.node
     }
 
+    pub fn offer(&self) -> &NodeOffer {
+        &self.shared.options.offer
+    }
+
     /// What the runtime's container wrote, from the last `tail` lines on.
-    pub async fn logs(
-        &self,
-        runtime: &Runtime,
-        tail: i64,
-        follow: Follow,
-    ) -> Result<impl Stream<Item = Result<Bytes, DriverError>> + use<>, DriverError> {
+    pub async fn logs(&self, runtime: &Runtime, tail: i64, follow: Follow) -> Result<Flow<Bytes>, DriverError> {
         let gone = || DriverError::NotFound("the runtime has no container".into());
         let id = runtime.container_id.as_deref().ok_or_else(gone)?;
         self.shared.docker.logs(id, tail, follow).await

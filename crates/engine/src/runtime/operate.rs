@@ -7,7 +7,7 @@ use store::runtimes::operate::{Change, Ended, Started};
 use store::runtimes::{Logged, Outcome, Runtime};
 
 use super::container::{self, Identity};
-use super::docker::{Container, Docker, DriverError};
+use super::driver::{Container, Driver, DriverError, NewContainer};
 use super::{Place, state_path};
 
 /// Why it did not go well.
@@ -63,7 +63,7 @@ impl Done {
     }
 }
 
-pub(super) async fn perform(docker: &Docker, place: &Place, line: &Logged, runtime: &Runtime) -> Ended {
+pub(super) async fn perform(docker: &dyn Driver, place: &Place, line: &Logged, runtime: &Runtime) -> Ended {
     let work = Work {
         docker,
         place,
@@ -101,7 +101,7 @@ pub(super) async fn perform(docker: &Docker, place: &Place, line: &Logged, runti
 }
 
 struct Work<'w> {
-    docker: &'w Docker,
+    docker: &'w dyn Driver,
     place: &'w Place,
     runtime: &'w Runtime,
     identity: Identity,
@@ -124,6 +124,16 @@ impl Work<'_> {
                 format!("a container named {name} is there that is not ours; it was left alone"),
             )),
             None => Ok(None),
+        }
+    }
+
+    /// The same for what is to be taken down. No node was ever found for a runtime that has none, so that there is nothing to
+    /// wait for an engine for.
+    async fn find_to_take_down(&self) -> Result<Option<Container>, Failure> {
+        let was_never_up = self.runtime.node.is_none() && self.runtime.container_id.is_none();
+        match self.find().await {
+            Err(failure) if was_never_up && failure.code == OperationCode::DockerUnavailable => Ok(None),
+            found => found,
         }
     }
 
@@ -172,8 +182,8 @@ impl Work<'_> {
         let (tenant, name) = (self.runtime.tenant, &self.runtime.name);
         let (_, folders) = state_path::prepare(&self.place.state_root, tenant, name, &spec.volumes)
             .map_err(|error| Failure::new(OperationCode::StartConfigInvalid, error.to_string()))?;
-        let body = container::body(&self.identity, spec, image, &folders);
-        let made = self.docker.create(&self.identity.container_name(), body).await;
+        let (identity, node) = (&self.identity, self.place.node.as_str());
+        let made = self.docker.create(NewContainer { identity, node, spec, image, folders: &folders }).await;
         let id = made.map_err(|error| match error {
             DriverError::NotFound(message) => Failure::new(OperationCode::ImageNotFound, message),
             DriverError::Refused(message) => Failure::new(OperationCode::StartConfigInvalid, message),
@@ -229,7 +239,7 @@ impl Work<'_> {
     }
 
     async fn stop(&self) -> Result<Done, Failure> {
-        let Some(found) = self.find().await? else {
+        let Some(found) = self.find_to_take_down().await? else {
             let change = if self.runtime.container_id.is_some() { Change::Removed } else { Change::Nothing };
             return Ok(Done::nothing_to_do(change, None));
         };
@@ -295,7 +305,7 @@ impl Work<'_> {
     }
 
     async fn clean_up(&self) -> Result<Done, Failure> {
-        let Some(found) = self.find().await? else {
+        let Some(found) = self.find_to_take_down().await? else {
             return Ok(Done::nothing_to_do(Change::Removed, None));
         };
         if found.running {

@@ -10,8 +10,8 @@ use store::runtimes::reconcile::{Adopted, Found};
 use store::runtimes::request::NewOperation;
 use store::{Store, StoreError};
 
-use super::container::{INSTANCE, Identity};
-use super::docker::{Container, DriverError};
+use super::container::{INSTANCE, Identity, NODE};
+use super::driver::{Container, DriverError};
 use super::{Shared, state_path};
 
 #[derive(Debug)]
@@ -49,10 +49,14 @@ pub(super) async fn run(shared: &Shared, store: &Store) -> Result<Option<String>
     let mut done = Vec::new();
     for runtime in runtimes.iter().filter(|runtime| runtime.in_flight.is_none()) {
         let gone = runtime.container_id.as_deref().filter(|id| !containers.contains_key(*id));
-        if let Some(id) = gone {
+        // Asked for once more: an operation that ended since the containers were listed may have made it.
+        if let Some(id) = gone
+            && shared.docker.inspect(id).await?.is_none()
+        {
             let why = "the record's container is gone";
             if store.dispose_of_record(runtime.tenant, &runtime.name, id, why).await? {
                 tracing::info!(runtime = %runtime.name, container = id, why, "a record was disposed of");
+                store.hints().runtimes_changed();
                 done.push(format!("{} disposed of", runtime.name));
             }
         }
@@ -76,18 +80,25 @@ async fn unbound(
 ) -> Result<Option<String>, ReconcileError> {
     let Identity { tenant, runtime: name, .. } = identity;
     let record = store.runtime(*tenant, name).await?;
-    if record.as_ref().is_some_and(|record| record.in_flight.is_some()) {
+    let other = record.as_ref().and_then(|record| record.container_id.clone());
+    if other.as_ref() == Some(&found.id) {
         return Ok(None);
     }
-    let other = record.as_ref().and_then(|record| record.container_id.clone());
-    if other.is_some() || found.fresh {
-        let why = match &other {
-            Some(other) if *other == found.id => return Ok(None),
-            Some(_) => "its runtime has another container",
-            None => "it was made and never started",
+    // What happens to the runtime on another node does not concern the container that it left behind here.
+    let moved_to = record.as_ref().and_then(|record| record.node.clone()).filter(|node| *node != shared.place.node);
+    let left_behind = moved_to.filter(|_| found.labels.get(NODE) == Some(&shared.place.node));
+    if record.as_ref().is_some_and(|record| record.in_flight.is_some()) && left_behind.is_none() {
+        shared.look_again_soon();
+        return Ok(None);
+    }
+    if other.is_some() || found.fresh || left_behind.is_some() {
+        let why = match (&left_behind, &other) {
+            (Some(node), _) => format!("its runtime was moved to {node}"),
+            (None, Some(_)) => "its runtime has another container".into(),
+            (None, None) => "it was made and never started".into(),
         };
         shared.docker.remove(&found.id).await?;
-        store.log_disposed(*tenant, name, &found.id, why).await?;
+        store.log_disposed(*tenant, name, &found.id, &why).await?;
         tracing::info!(runtime = %name, container = found.id, why, "a container was disposed of");
         return Ok(Some(format!("a container of {name} disposed of")));
     }
@@ -130,6 +141,7 @@ async fn clean(store: &Store, runtime: &Runtime) -> Result<(), StoreError> {
         image: None,
         actor: "reconcile".into(),
         depth: 0,
+        on: None,
     };
     store.request_operation(runtime.tenant, &runtime.name, cleanup).await.map(drop)
 }

@@ -1,6 +1,8 @@
 //! Looks at this node's containers: inspects them now and then, asks them whether they are well, stops those whose time is
 //! up, and brings those that someone wants to run (R4, R5).
 
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use domain::limits::{PROBE_FAILURES, PROBE_TIMEOUT_S};
@@ -14,18 +16,20 @@ use store::runtimes::Runtime;
 use store::runtimes::request::NewOperation;
 use store::{Store, StoreError};
 
-use super::docker::{Checked, Container};
+use super::driver::{Checked, Container};
 use super::events::exit;
 use super::{RuntimeNode, Shared, reconcile};
 use crate::task::{Done, Task};
 
 /// Until it answers for the first time a runtime is asked this often: whoever waits for it should not wait longer.
 const FIRST_PROBES: Duration = Duration::from_millis(500);
-/// A runtime that someone wants to run and that does not is started again after this, doubling.
-const REVIVE_S: u64 = 1;
-const REVIVE_MAX_S: u64 = 300;
-/// One that ran so long has earned a fresh start.
+/// A runtime that is not as someone wants it is started, stopped or cleaned up again after this, doubling.
+const AGAIN_S: u64 = 1;
+const AGAIN_MAX_S: u64 = 300;
+/// One that was left alone so long has earned a fresh start.
 const SETTLED: Duration = Duration::from_secs(60);
+/// When what was left for later is looked at again.
+const LEFT_OVER: Duration = Duration::from_secs(2);
 
 pub(crate) struct WatchRuntimes {
     node: RuntimeNode,
@@ -42,8 +46,33 @@ pub(super) struct Watched {
     counted_at: Option<Instant>,
     failures: u32,
     address: Option<String>,
-    revived: u32,
-    revived_at: Option<Instant>,
+    asked: Asked,
+}
+
+/// What was last asked for to have a runtime as someone wants it, and how often in a row.
+#[derive(Clone, Copy, Debug, Default)]
+struct Asked {
+    kind: Option<OperationKind>,
+    times: u32,
+    at: Option<Instant>,
+}
+
+impl Asked {
+    /// Whether it may be asked for now, which is then noted. What does not help is asked for ever less often.
+    fn again(&mut self, kind: OperationKind) -> bool {
+        if self.kind != Some(kind) {
+            *self = Self { kind: Some(kind), ..Self::default() };
+        }
+        let wait = Duration::from_secs(AGAIN_S.saturating_mul(1 << self.times.min(16)).min(AGAIN_MAX_S));
+        match self.at.map(|at| at.elapsed()) {
+            Some(passed) if passed > SETTLED.max(2 * wait) => self.times = 0,
+            Some(passed) if passed < wait => return false,
+            _ => {}
+        }
+        self.times += 1;
+        self.at = Some(Instant::now());
+        true
+    }
 }
 
 impl WatchRuntimes {
@@ -69,12 +98,16 @@ impl Task for WatchRuntimes {
         let shared = &self.node.shared;
         let due = {
             let at = self.reconciled_at.lock().expect("nobody panics with the time in hand");
-            at.is_none_or(|at| at.elapsed() >= shared.options.reconcile_every)
+            let left_over = shared.left_over.load(Ordering::Relaxed);
+            let every =
+                if left_over { LEFT_OVER.min(shared.options.reconcile_every) } else { shared.options.reconcile_every };
+            at.is_none_or(|at| at.elapsed() >= every)
         };
         // A container that went behind our back is written off at once.
         let asked = futures_util::FutureExt::now_or_never(shared.reconcile.notified()).is_some();
         let mut done = Done::nothing();
         if due || asked {
+            shared.left_over.store(false, Ordering::Relaxed);
             // An engine that is away is compared when it is back.
             match reconcile::run(shared, store).await {
                 Ok(work) => {
@@ -88,6 +121,7 @@ impl Task for WatchRuntimes {
             }
         }
         let runtimes = store.runtimes_of_node(&shared.place.node).await?;
+        shared.note_who_is_here(&runtimes);
         if runtimes.is_empty() {
             return Ok(done);
         }
@@ -183,43 +217,36 @@ impl WatchRuntimes {
 
     /// Stops what has run long enough, and starts or stops what is not as someone wants it.
     async fn keep(&self, store: &Store, runtime: &Runtime) -> Result<(), StoreError> {
+        let Some((kind, source)) = wanted(runtime, store.clock().now()) else { return Ok(()) };
         let shared = &self.node.shared;
-        let running = runtime.status == RuntimeStatus::Running;
-        let over = |ttl_s: i64| runtime.started_at.is_some_and(|at| store.clock().now() >= at.plus_s(ttl_s));
-        let ask = |kind, source| NewOperation {
-            kind,
-            source,
-            source_ref: None,
-            image: None,
-            actor: "reconcile".into(),
-            depth: 0,
-        };
-        if runtime.deleting {
-            let cleanup = ask(OperationKind::CleanupContainer, OperationSource::AutoReconcile);
-            store.request_operation(runtime.tenant, &runtime.name, cleanup).await?;
-        } else if running && runtime.spec.ttl_s.is_some_and(over) {
-            tracing::info!(runtime = %runtime.name, ttl_s = runtime.spec.ttl_s, "a runtime's time is up");
-            let stop = ask(OperationKind::Stop, OperationSource::AutoTtl);
-            store.request_operation(runtime.tenant, &runtime.name, stop).await?;
-        } else if runtime.spec.desired == Some(Desired::Stopped) && running {
-            let stop = ask(OperationKind::Stop, OperationSource::AutoReconcile);
-            store.request_operation(runtime.tenant, &runtime.name, stop).await?;
-        } else if runtime.spec.desired == Some(Desired::Running) && runtime.spec.ttl_s.is_none() && !running {
-            let mut watched = shared.watched(runtime, runtime.container_id.as_deref().unwrap_or_default());
-            let wait_s = REVIVE_S.saturating_mul(1 << watched.revived.min(16)).min(REVIVE_MAX_S);
-            if watched.revived_at.is_some_and(|at| at.elapsed() > SETTLED.max(Duration::from_secs(2 * wait_s))) {
-                watched.revived = 0;
-            } else if watched.revived_at.is_some_and(|at| at.elapsed() < Duration::from_secs(wait_s)) {
-                return Ok(());
-            }
-            watched.revived += 1;
-            watched.revived_at = Some(Instant::now());
-            shared.remember(runtime, watched);
-            tracing::info!(runtime = %runtime.name, "a runtime that is wanted does not run: it is started");
-            let start = ask(OperationKind::Start, OperationSource::AutoReconcile);
-            store.request_operation(runtime.tenant, &runtime.name, start).await?;
+        let mut watched = shared.watched(runtime, runtime.container_id.as_deref().unwrap_or_default());
+        if !watched.asked.again(kind) {
+            return Ok(());
         }
-        Ok(())
+        shared.remember(runtime, watched);
+        tracing::info!(runtime = %runtime.name, %kind, source = source.as_str(), "a runtime is not as it is wanted");
+        let new =
+            NewOperation { kind, source, source_ref: None, image: None, actor: "reconcile".into(), depth: 0, on: None };
+        store.request_operation(runtime.tenant, &runtime.name, new).await.map(drop)
+    }
+}
+
+/// What is to be done with a runtime that nobody asks for anything, if something is.
+fn wanted(runtime: &Runtime, now: Time) -> Option<(OperationKind, OperationSource)> {
+    let running = runtime.status == RuntimeStatus::Running;
+    let over = |ttl_s: i64| runtime.started_at.is_some_and(|at| now >= at.plus_s(ttl_s));
+    if runtime.deleting {
+        return Some((OperationKind::CleanupContainer, OperationSource::AutoReconcile));
+    }
+    if running && runtime.spec.ttl_s.is_some_and(over) {
+        return Some((OperationKind::Stop, OperationSource::AutoTtl));
+    }
+    match runtime.spec.desired {
+        Some(Desired::Stopped) if running => Some((OperationKind::Stop, OperationSource::AutoReconcile)),
+        Some(Desired::Running) if !running && runtime.spec.ttl_s.is_none() => {
+            Some((OperationKind::Start, OperationSource::AutoReconcile))
+        }
+        _ => None,
     }
 }
 
@@ -265,23 +292,33 @@ impl Shared {
         format!("{} {}", runtime.tenant.0, runtime.name)
     }
 
-    /// What is remembered of it; of another container nothing but how often it was revived.
+    /// What is remembered of it; of another container nothing but what was asked for.
     fn watched(&self, runtime: &Runtime, container_id: &str) -> Watched {
         let watched = self.watched.lock().expect("nobody panics with the map in hand");
         let known = watched.get(&Self::key(runtime)).cloned().unwrap_or_default();
         if known.container_id == container_id {
             return known;
         }
-        Watched {
-            container_id: container_id.to_owned(),
-            revived: known.revived,
-            revived_at: known.revived_at,
-            ..Watched::default()
-        }
+        Watched { container_id: container_id.to_owned(), asked: known.asked, ..Watched::default() }
     }
 
     fn remember(&self, runtime: &Runtime, watched: Watched) {
         self.watched.lock().expect("nobody panics with the map in hand").insert(Self::key(runtime), watched);
+    }
+
+    /// A runtime that was here and is not any more was moved away, perhaps while this node was cut off: what it left behind
+    /// is to be found at once.
+    fn note_who_is_here(&self, runtimes: &[Runtime]) {
+        let here: HashSet<String> = runtimes.iter().map(Self::key).collect();
+        let mut before = self.seen_here.lock().expect("nobody panics with the set in hand");
+        if before.iter().any(|key| !here.contains(key)) {
+            self.reconcile.notify_one();
+        }
+        *before = here;
+    }
+
+    pub(super) fn look_again_soon(&self) {
+        self.left_over.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn look_at_everything(&self) {
@@ -313,5 +350,32 @@ impl Shared {
             Ok(false) => {}
             Err(error) => tracing::warn!(runtime = %name, %error, "an observation could not be written down"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r5_what_does_not_help_is_asked_for_ever_less_often() {
+        let mut asked = Asked::default();
+        assert!(asked.again(OperationKind::Stop), "at once");
+        assert!(!asked.again(OperationKind::Stop), "and not again in the same moment");
+        let ago = |asked: &mut Asked, seconds: u64| {
+            asked.at = Instant::now().checked_sub(Duration::from_secs(seconds));
+            assert!(asked.at.is_some(), "the machine has run longer than that");
+        };
+        for wait_s in [2, 4, 8] {
+            ago(&mut asked, wait_s - 1);
+            assert!(!asked.again(OperationKind::Stop), "{wait_s}");
+            ago(&mut asked, wait_s + 1);
+            assert!(asked.again(OperationKind::Stop), "{wait_s}");
+        }
+        assert!(asked.again(OperationKind::CleanupContainer), "what is wanted now was not tried yet");
+        assert!(!asked.again(OperationKind::CleanupContainer));
+        ago(&mut asked, 61);
+        assert!(asked.again(OperationKind::CleanupContainer));
+        assert_eq!(asked.times, 1, "it was well for a while");
     }
 }

@@ -13,7 +13,9 @@ use domain::{Epoch, JobError, JobId, Label, Name, TenantId, WorkerId};
 use store::hints::Topic;
 use store::jobs::claim::Claimed;
 use store::jobs::settle::{End, Outcome as Settle};
-use store::runtimes::operate::Begun;
+use store::runtimes::begin::Begun;
+use store::runtimes::operate::{Change, Ended};
+use store::runtimes::relocate::Relocated;
 use store::runtimes::{Outcome, QUEUE};
 use store::workers::heartbeat::Heartbeat;
 use store::workers::register::NewWorker;
@@ -64,7 +66,13 @@ impl Task for OperateRuntimes {
         if state.beat_at.is_none_or(|at| at.elapsed().as_secs() >= NODE_BEAT_S as u64) {
             let fault = shared.docker.ping().await.err().map(|error| error.to_string());
             metrics::gauge!("windlass_docker_up").set(if fault.is_none() { 1.0 } else { 0.0 });
-            store.beat_engine_node(&shared.place.node, shared.options.labels.clone(), fault).await?;
+            store.beat_engine_node(&shared.place.node, shared.options.offer.clone(), fault).await?;
+            store.start_what_is_wanted(&shared.place.node).await?;
+            for moved in store.leave_lost_nodes(shared.options.move_after_s).await? {
+                let Relocated { name, from, to } = moved;
+                tracing::warn!(runtime = %name, from, to, "a runtime was moved: its node is lost");
+                metrics::counter!("windlass_runtimes_moved_total").increment(1);
+            }
             store.close_forgotten_operations().await?;
             state.beat_at = Some(Instant::now());
         }
@@ -87,6 +95,7 @@ impl Task for OperateRuntimes {
             }
             let held = Some(Label::stored(&shared.place.node));
             match store.claim(tenant, worker.id, room, held).await? {
+                Claimed::Jobs { draining: true, .. } => self.replace(store, &mut state, tenant).await?,
                 Claimed::Jobs { jobs, .. } => {
                     begun += jobs.len();
                     jobs.iter().for_each(|job| self.begin(store, tenant, worker.id, job.id, job.epoch));
@@ -113,17 +122,30 @@ impl OperateRuntimes {
         self.under_way.lock().expect("nobody panics with the map in hand").len()
     }
 
+    /// Whether this worker has operations under way.
+    fn works(&self, worker: WorkerId) -> bool {
+        let under_way = self.under_way.lock().expect("nobody panics with the map in hand");
+        under_way.values().any(|(by, _)| *by == worker)
+    }
+
+    /// Somebody asked the worker to drain, and there is nobody else to do this node's operations: once it has none in hand,
+    /// the next look registers another.
+    async fn replace(&self, store: &Store, state: &mut State, tenant: TenantId) -> Result<(), StoreError> {
+        let drained = state.workers.get(&tenant).map(|worker| worker.id).filter(|id| !self.works(*id));
+        if let Some(id) = drained {
+            store.remove_worker(tenant, id).await?;
+            state.workers.remove(&tenant);
+        }
+        Ok(())
+    }
+
     /// Renews the leases, and lets workers go that have had nothing to do for a while.
     async fn keep_alive(&self, store: &Store, state: &mut State) -> Result<(), StoreError> {
         let term = Duration::from_millis(OPERATION_LEASE_MS as u64) / BEATS;
         let tenants: Vec<TenantId> = state.workers.keys().copied().collect();
         for tenant in tenants {
             let Some(worker) = state.workers.get_mut(&tenant) else { continue };
-            let works = {
-                let under_way = self.under_way.lock().expect("nobody panics with the map in hand");
-                under_way.values().any(|(by, _)| *by == worker.id)
-            };
-            if !works && worker.used_at.elapsed() > IDLE {
+            if !self.works(worker.id) && worker.used_at.elapsed() > IDLE {
                 store.remove_worker(tenant, worker.id).await?;
                 state.workers.remove(&tenant);
             } else if worker.beat_at.elapsed() >= term {
@@ -200,10 +222,11 @@ async fn operate(
     job: JobId,
     epoch: Epoch,
 ) -> Result<(), StoreError> {
-    let end = match store.begin_operation(tenant, job).await? {
+    let node = &shared.place.node;
+    let end = match store.begin_operation(tenant, job, node).await? {
         Begun::Go(line, runtime) => {
             let started = Instant::now();
-            let ended = perform(&shared.docker, &shared.place, &line, &runtime).await;
+            let ended = perform(shared.docker.as_ref(), &shared.place, &line, &runtime).await;
             let code = ended.code.map_or("", OperationCode::as_str);
             metrics::counter!("windlass_operations_total", "kind" => line.kind.as_str(),
                 "outcome" => ended.outcome.as_str(), "code" => code)
@@ -213,15 +236,41 @@ async fn operate(
             tracing::info!(runtime = %runtime.name, kind = %line.kind, outcome = ended.outcome.as_str(), code,
                 message = ended.message.as_deref(), "an operation ended");
             let end = end_of(ended.outcome, ended.code, ended.message.as_deref());
-            store.end_operation(tenant, line.id, ended).await?;
+            store.end_operation(tenant, line.id, node, ended).await?;
             end
         }
+        Begun::Nowhere(line, nowhere) => {
+            let (code, message) = (nowhere.code(), nowhere.to_string());
+            tracing::info!(runtime = %line.runtime, kind = %line.kind, message, "an operation waits for a node");
+            store.end_operation(tenant, line.id, node, untouched(code, &message)).await?;
+            end_of(Outcome::Failure, Some(code), Some(&message))
+        }
+        Begun::Overtaken(line, later) => {
+            let (code, message) = (OperationCode::Conflict, format!("the {later} that was asked for after it is done"));
+            tracing::info!(runtime = %line.runtime, kind = %line.kind, message, "an operation was overtaken");
+            store.end_operation(tenant, line.id, node, untouched(code, &message)).await?;
+            end_of(Outcome::Failure, Some(code), Some(&message))
+        }
+        Begun::Elsewhere => End::Release,
         Begun::Over(code, outcome) => end_of(outcome, code, None),
         Begun::Nothing => {
             end_of(Outcome::Failure, Some(OperationCode::InvalidRequest), Some("no operation stands behind it"))
         }
     };
     store.settle(tenant, worker, vec![Settle { job, epoch, end }]).await.map(drop)
+}
+
+/// A try that ended before the engine was asked for anything.
+fn untouched(code: OperationCode, message: &str) -> Ended {
+    Ended {
+        outcome: Outcome::Failure,
+        code: Some(code),
+        message: Some(message.to_owned()),
+        container_id: None,
+        change: Change::Nothing,
+        steps: Vec::new(),
+        again: code.passes(),
+    }
 }
 
 fn end_of(outcome: Outcome, code: Option<OperationCode>, message: Option<&str>) -> End {

@@ -52,6 +52,17 @@ fn json(member: &str, value: &Value) -> Result<String, HostError> {
     }
 }
 
+/// What a person reads of a letter, by the rules of the API.
+fn words(note: &str) -> Result<(), HostError> {
+    if note.len() > REASON_BYTES {
+        return Err(no(format_args!("note may have at most {REASON_BYTES} bytes")));
+    }
+    match note.chars().find(|c| c.is_control() && !matches!(c, '\n' | '\t')) {
+        Some(odd) => Err(no(format_args!("note holds the control character U+{:04X}", odd as u32))),
+        None => Ok(()),
+    }
+}
+
 impl StoreHost {
     pub(super) fn new(handle: Handle, stage: Stage, actor: Actor, way: Way) -> Self {
         Self { handle, stage, actor, way, done: Mutex::default() }
@@ -183,9 +194,7 @@ impl Host for StoreHost {
         self.must(Right::ManageDeadLetters)?;
         let none = || no("there is no such dead letter");
         let letter = DeadLetterId::new(dead_letter.parse().map_err(|_| none())?);
-        if note.is_some_and(|note| note.len() > REASON_BYTES) {
-            return Err(no(format_args!("note may have at most {REASON_BYTES} bytes")));
-        }
+        note.map_or(Ok(()), words)?;
         let found = self.wait(self.stage.store.dead_letter(self.actor.tenant, letter))?.ok_or_else(none)?;
         if let Some(before) = found.resolved {
             return Err(no(format_args!("it is {} already", before.resolution)));

@@ -3,6 +3,7 @@
 use domain::limits::{
     DEFAULT_MAX_ATTEMPTS, MAX_ATTEMPTS, PAYLOAD_BYTES, PRIORITY_MAX, PRIORITY_MIN, TAGS, TIMEOUT_S_MAX, WAIT_S_MAX,
 };
+use domain::process::NEEDS_A_SUBJECT;
 use domain::{Label, Name, Origin, RetryPolicy, Time};
 use script::HostError;
 use serde::Deserialize;
@@ -81,6 +82,10 @@ pub(super) fn new(job: Value, actor: &Actor, now: Time) -> Result<NewJob, HostEr
     };
     let attempts = job.max_attempts.unwrap_or(i64::from(DEFAULT_MAX_ATTEMPTS));
     let delay_s = within_maybe("delay_s", job.delay_s, 0, WAIT_S_MAX)?;
+    let subject = job.subject.map(|text| Label::of_subject(&text).map_err(|error| no("subject", error))).transpose()?;
+    if job.process.is_some() && subject.is_none() {
+        return Err(no("process", NEEDS_A_SUBJECT));
+    }
     let origin = Origin::Script { trigger: actor.trigger, cause: actor.cause.clone() };
     Ok(NewJob {
         queue: Name::of_queue(&job.queue).map_err(|error| no("queue", error))?,
@@ -92,7 +97,7 @@ pub(super) fn new(job: Value, actor: &Actor, now: Time) -> Result<NewJob, HostEr
         max_attempts: within("max_attempts", attempts, 1, MAX_ATTEMPTS)? as i32,
         principal: actor.principal.clone(),
         extras: Some(Box::new(Extras {
-            subject: label("subject", job.subject)?,
+            subject,
             process: job.process.map(|process| name("process", &process)).transpose()?,
             run: label("run", job.run)?,
             unique: unique_key.map(|key| Unique { key: key.to_string(), for_s }),

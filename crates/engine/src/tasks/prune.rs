@@ -27,7 +27,8 @@ impl Task for Prune {
         metrics::counter!("windlass_pruned_total", "kind" => "jobs").increment(pruned.jobs);
         metrics::counter!("windlass_pruned_total", "kind" => "history").increment(pruned.history);
         let letters = store.prune_dead_letters(self.dead_letter_retention_s).await?;
-        store.prune_events().await?;
+        let events = store.prune_events().await?;
+        metrics::counter!("windlass_pruned_total", "kind" => "events").increment(events);
         let runs = store.prune_trigger_runs().await?;
         metrics::counter!("windlass_pruned_total", "kind" => "trigger_runs").increment(runs);
         store.prune_throughput().await?;
@@ -37,16 +38,69 @@ impl Task for Prune {
         metrics::counter!("windlass_pruned_total", "kind" => "signals").increment(signals.signals);
         metrics::counter!("windlass_pruned_total", "kind" => "ttfs").increment(ttfs);
         let nothing = pruned == Default::default() && signals == Default::default();
-        if nothing && deliveries == 0 && letters == 0 && ttfs == 0 {
+        if nothing && deliveries == 0 && letters == 0 && ttfs == 0 && events == 0 && runs == 0 {
             return Ok(Done::nothing());
         }
         let work = format!(
-            "{} jobs, {deliveries} deliveries, {} rows of history, {} idempotency keys, {} dead workers, {letters} dead letters",
+            "{} jobs, {deliveries} deliveries, {} rows of history, {} idempotency keys, {} dead workers, {letters} dead \
+             letters, {runs} runs of triggers, {events} receipts and slots",
             pruned.jobs, pruned.history, pruned.idempotency, pruned.workers
         );
-        let again = pruned.jobs as usize >= MAINTENANCE_ROWS
-            || pruned.history as usize >= MAINTENANCE_ROWS
-            || deliveries as usize >= MAINTENANCE_ROWS;
+        let rounds = [pruned.jobs, pruned.history, deliveries, letters, events, runs];
+        let again = rounds.into_iter().any(|rows| rows as usize >= MAINTENANCE_ROWS);
         Ok(Done { work: Some(work), again_in: again.then_some(Duration::from_millis(50)) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::limits::{DEAD_LETTER_RETENTION_S_DEFAULT, HISTORY_RETENTION_S_DEFAULT};
+    use store::tx::{Operation, Tx};
+    use testkit::on_both;
+
+    use super::*;
+
+    struct Fill(String);
+
+    impl Operation for Fill {
+        type Output = ();
+
+        async fn run(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
+            tx.batch(&self.0).await
+        }
+    }
+
+    /// So many runs, all of them old.
+    fn old_runs(store: &Store, many: usize) -> Fill {
+        let (id, at, numbers) = if store.is_postgres() {
+            ("gen_random_uuid()", "'epoch'::timestamptz", "generate_series(1, MANY) n")
+        } else {
+            (
+                "randomblob(16)",
+                "0",
+                "(with recursive c(n) as (select 1 union all select n + 1 from c where n < MANY) select n from c)",
+            )
+        };
+        let text = "insert into trigger_runs (id, tenant, trigger_id, event_id, attempt, outcome, at, log)
+             select NEW, 2, NEW, NEW, 1, 'done', OLD, '[]' from NUMBERS";
+        let text = text.replace("NEW", id).replace("OLD", at).replace("NUMBERS", numbers);
+        Fill(text.replace("MANY", &many.to_string()))
+    }
+
+    #[tokio::test]
+    async fn x13_a_full_round_of_runs_is_followed_by_another_at_once() {
+        on_both(async |db| {
+            db.store.write(old_runs(&db.store, MAINTENANCE_ROWS + 1)).await.expect("fills");
+            let prune = Prune {
+                history_retention_s: HISTORY_RETENTION_S_DEFAULT,
+                dead_letter_retention_s: DEAD_LETTER_RETENTION_S_DEFAULT,
+            };
+            let full = prune.run(&db.store).await.expect("prunes");
+            assert!(full.again_in.is_some());
+            let rest = prune.run(&db.store).await.expect("prunes");
+            assert!(rest.again_in.is_none());
+            assert!(rest.work.is_some_and(|work| work.contains("1 runs of triggers")));
+        })
+        .await;
     }
 }

@@ -81,9 +81,7 @@ impl RunBatches {
     }
 
     async fn input(&self, store: &Store, batch: &Batch) -> Result<Option<Vec<u8>>, StoreError> {
-        let Some((_, content)) = store.file_content(&self.blobs, batch.tenant, &batch.input_file).await? else {
-            return Ok(None);
-        };
+        let Some(content) = store.batch_input(&self.blobs, batch).await? else { return Ok(None) };
         let add = |mut all: Vec<u8>, piece: Bytes| async move {
             all.extend_from_slice(&piece);
             Ok(all)

@@ -20,9 +20,14 @@ impl Task for SweepLeases {
         if swept == Default::default() && unparked == 0 {
             return Ok(Done::nothing());
         }
+        let many = |count: u64, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
         Ok(Done::work(format!(
-            "{} workers dead, {} claims expired, {} attempts timed out, {} rows quarantined, {unparked} jobs unparked",
-            swept.workers, swept.jobs, swept.timed_out, swept.quarantined
+            "{} dead, {} expired, {} timed out, {} quarantined, {} unparked",
+            many(swept.workers as u64, "worker"),
+            many(swept.jobs as u64, "claim"),
+            many(swept.timed_out as u64, "attempt"),
+            many(swept.quarantined as u64, "row"),
+            many(unparked, "job"),
         )))
     }
 }

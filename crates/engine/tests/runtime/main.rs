@@ -10,8 +10,9 @@ use std::path::PathBuf;
 
 use domain::runtime::{ImageRef, Network, Port, Probe, RuntimeSpec, VolumePath};
 use domain::{RuntimeName, TenantId};
-use engine::runtime::container::{Folder, Identity, body};
+use engine::runtime::container::{Folder, Identity};
 use engine::runtime::docker::Docker;
+use engine::runtime::driver::{Driver, NewContainer};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::Value;
@@ -105,9 +106,7 @@ prop_compose! {
             memory_mb,
             cpus,
             probe: probe.map(|(path, port)| Probe { path, port }),
-            desired: None,
-            ttl_s: None,
-            stop_grace_s: None,
+            ..RuntimeSpec::of(ImageRef::stored("a:1.0.0"))
         }
     }
 }
@@ -177,8 +176,9 @@ fn r6_no_spec_however_odd_yields_a_forbidden_host_setting() {
                 target: volume.target(),
             })
             .collect();
-        let made = body(&identity, &spec, &spec.image, &folders);
-        runtime.block_on(docker.create(&identity.container_name(), made)).unwrap();
+        let new =
+            NewContainer { identity: &identity, node: "here", spec: &spec, image: &spec.image, folders: &folders };
+        runtime.block_on(docker.create(new)).unwrap();
         let text = runtime.block_on(bodies.borrow_mut().recv()).unwrap();
         check(&serde_json::from_str(&text).unwrap());
         Ok(())

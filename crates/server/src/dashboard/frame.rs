@@ -5,6 +5,7 @@ use axum::extract::{FromRequestParts, State};
 use axum::http::Method;
 use axum::http::request::Parts;
 use domain::Right;
+use pages::error::Onward;
 use pages::frame::root_of;
 use pages::{Can, Frame, Place};
 use store::dead_letters::list::DeadLetterFilter;
@@ -15,6 +16,16 @@ use crate::error::ApiError;
 use crate::extract::Params;
 use crate::state::AppState;
 use crate::view;
+
+/// The pages of the menu that the principal may open, the first of which is where it is at home.
+pub(crate) fn places(principal: &Principal) -> impl Iterator<Item = Place> {
+    Place::ALL.into_iter().filter(move |place| principal.may(&Method::GET, place.path()))
+}
+
+/// Where the principal can go on when it is refused something.
+pub(crate) fn onward(principal: &Principal) -> Onward {
+    places(principal).next().map_or(Onward::SignIn, Onward::Page)
+}
 
 /// Whoever asked for a page, and the way from there to the root.
 pub(super) struct Viewer {
@@ -60,7 +71,6 @@ impl Viewer {
     /// The same around one thing of a page of the menu.
     pub(super) async fn frame_of(&self, state: &AppState, here: Place, title: &str) -> Result<Frame, ApiError> {
         let principal = &self.principal;
-        let may_open = |place: &Place| principal.may(&Method::GET, place.path());
         let unresolved = DeadLetterFilter { resolved: Some(false), ..DeadLetterFilter::default() };
         let dead_letters = match principal.may(&Method::GET, "/api/v1/dead-letters/count") {
             true => Some(state.store.count_dead_letters(principal.tenant, unresolved).await?),
@@ -70,7 +80,7 @@ impl Viewer {
             title: title.to_owned(),
             root: self.root.clone(),
             here: Some(here),
-            places: Place::ALL.into_iter().filter(may_open).collect(),
+            places: places(principal).collect(),
             who: principal.name.to_string(),
             signed_in: principal.has_session(),
             can: Can {

@@ -5,8 +5,8 @@ use axum::response::Response;
 use domain::Right;
 use pages::Place;
 use pages::job::{JobPage, Signal};
+use store::Freshness;
 use store::signals::read::SignalRead;
-use store::signals::surroundings::Freshness;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 

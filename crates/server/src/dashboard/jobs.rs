@@ -5,6 +5,7 @@ use axum::response::Response;
 use domain::limits::PAGE_ITEMS;
 use pages::Place;
 use pages::jobs::{Filter, Jobs};
+use store::queues::words::FilterWords;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -32,20 +33,14 @@ async fn page(
     let principal = &viewer.principal;
     let (frame, page) = viewer.listing(&state, Place::Jobs, v1::jobs::list, query).await?;
     // Figures and names are of the whole tenant.
-    let (mut totals, mut queues, mut kinds) = (None, Vec::new(), Vec::new());
+    let (mut totals, mut words) = (None, FilterWords::default());
     if principal.sees_all() {
         totals = Some(view::counts(&state.store.totals(principal.tenant).await?));
-        queues = state.store.queue_names(principal.tenant, PAGE_ITEMS).await?;
-        kinds = state.store.kinds(principal.tenant, PAGE_ITEMS).await?;
+        words = state.store.filter_words(principal.tenant, PAGE_ITEMS).await?;
     }
-    Ok(shown(&Jobs {
-        frame,
-        filter,
-        page,
-        totals,
-        queues: queues.iter().map(ToString::to_string).collect(),
-        kinds: kinds.iter().map(ToString::to_string).collect(),
-    }))
+    let FilterWords { queues, kinds, affinities, tags } = words;
+    let completions = vec![("queues", queues), ("kinds", kinds), ("affinities", affinities), ("tags", tags)];
+    Ok(shown(&Jobs { frame, filter, page, totals, completions }))
 }
 
 fn filter(query: &JobQuery) -> Filter {

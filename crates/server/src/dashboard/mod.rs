@@ -29,15 +29,16 @@ use axum::http::header::{
 };
 use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, Method, Uri};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt;
-use pages::Template;
-use pages::error::ErrorPage;
+use pages::error::{ErrorPage, Onward};
 use pages::frame::root_of;
+use pages::{Place, Template};
 use serde::de::DeserializeOwned;
 use utoipa_axum::router::OpenApiRouter;
 use wire::Problem;
+
+pub(crate) use frame::{onward, places};
 
 use crate::error::{ApiError, PROBLEM};
 use crate::extract::Params;
@@ -90,21 +91,24 @@ fn headers() -> [(HeaderName, HeaderValue); 6] {
     ]
 }
 
-/// A person who asked for a page is shown what went wrong as one.
-pub(crate) async fn refusals(request: Request, next: Next) -> Response {
+/// The way to the root, for a person who asked for a page: what went wrong is then shown as one.
+pub(crate) fn reader(request: &Request) -> Option<String> {
     let accepts = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
     let is_page = request.method() == Method::GET
         && !request.uri().path().starts_with("/api/")
         && accepts.is_some_and(|accept| accept.contains("text/html"));
-    let root = root_of(request.uri().path());
-    let response = next.run(request).await;
-    if !is_page || response.headers().get(CONTENT_TYPE) != Some(&PROBLEM) {
+    is_page.then(|| root_of(request.uri().path()))
+}
+
+pub(crate) async fn refusal(root: String, response: Response) -> Response {
+    if response.headers().get(CONTENT_TYPE) != Some(&PROBLEM) {
         return response;
     }
     let (mut parts, body) = response.into_parts();
+    let onward = parts.extensions.remove().unwrap_or(Onward::Page(Place::Overview));
     let bytes = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     let problem: Problem = serde_json::from_slice(&bytes).unwrap_or_default();
-    let html = ErrorPage { root, problem }.render().expect("a string takes everything");
+    let html = ErrorPage { root, problem, onward }.render().expect("a string takes everything");
     parts.headers.remove(CONTENT_LENGTH);
     for (name, value) in headers() {
         parts.headers.insert(name, value);

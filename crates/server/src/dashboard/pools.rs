@@ -124,6 +124,7 @@ fn head(lane: &AffinityLane, starvation_s: i64) -> Option<LaneHead> {
         priority: lane.priority,
         affinity: lane.affinity.clone(),
         waiting_since: lane.oldest?,
+        order: 0,
         starvation_ms: starvation_s.saturating_mul(1_000),
     })
 }

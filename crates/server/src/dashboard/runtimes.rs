@@ -37,7 +37,8 @@ async fn page(
         let past = past(&state, &viewer, RuntimeName::stored(&view.name)).await.unwrap_or_default();
         runtimes.push(Watched { view, past });
     }
-    Ok(shown(&Runtimes { frame, runtimes, next_cursor: page.next_cursor }))
+    let nodes = v1::nodes::list(State(state.clone()), viewer.principal.clone()).await?.0.items;
+    Ok(shown(&Runtimes { frame, runtimes, nodes, next_cursor: page.next_cursor }))
 }
 
 /// One runtime.

@@ -1,5 +1,7 @@
 //! `/tokens`: who may do what.
 
+use std::path::Path;
+
 use axum::extract::State;
 use axum::response::Response;
 use domain::{Right, Role};
@@ -34,5 +36,28 @@ async fn page(
         (role.as_str(), rights.join(", "))
     });
     let grantable = Right::GRANTABLE.iter().map(|right| right.as_str());
-    Ok(shown(&Tokens { frame, page, roles: roles.collect(), grantable: grantable.collect() }))
+    let database = database(state.store.sqlite_path());
+    Ok(shown(&Tokens { frame, page, roles: roles.collect(), grantable: grantable.collect(), database }))
+}
+
+/// What `--database` takes. An address on PostgreSQL may hold a password, and a path that a shell would take apart is not for
+/// copying: of these only the beginning is told.
+fn database(sqlite: Option<&Path>) -> String {
+    let Some(path) = sqlite else { return "postgres://…".into() };
+    let is_plain = |path: &String| path.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+    let path = std::path::absolute(path).ok().map(|path| path.display().to_string()).filter(is_plain);
+    format!("sqlite:{}", path.as_deref().unwrap_or("…"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn x7_a_database_is_named_for_copying_and_without_its_password() {
+        assert_eq!(database(None), "postgres://…");
+        assert_eq!(database(Some(Path::new("/var/lib/windlass.db"))), "sqlite:/var/lib/windlass.db");
+        assert_eq!(database(Some(Path::new("/tmp/$(reboot).db"))), "sqlite:…");
+        assert!(database(Some(Path::new("windlass.db"))).starts_with("sqlite:/"));
+    }
 }

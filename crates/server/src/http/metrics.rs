@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::CONTENT_TYPE;
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use domain::limits::PAGE_ITEMS;
 use domain::{TenantId, Time};
@@ -103,7 +102,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(scrape))
 }
 
-/// Figures in the text format of Prometheus.
+/// Figures in the text format of Prometheus. Those of this process are told while the database is away, too.
 #[utoipa::path(get, path = "/metrics", tag = "health", responses((status = 200, body = String)))]
 async fn scrape(State(state): State<AppState>, principal: Principal) -> Response {
     let mut text = handle().map(PrometheusHandle::render).unwrap_or_default();
@@ -111,13 +110,19 @@ async fn scrape(State(state): State<AppState>, principal: Principal) -> Response
     text.push_str("# HELP windlass_database_up Whether the database answered this scrape.\n");
     text.push_str("# TYPE windlass_database_up gauge\n");
     let _ = writeln!(text, "windlass_database_up {}", u8::from(queues.is_ok()));
+    // What the database would have to tell is left out, and a scrape does not wait for it once more.
     if let Ok(queues) = queues {
         jobs(&mut text, &queues);
+        kept(&mut text, &state, principal.tenant).await;
     }
-    if let Ok(found) = state.store.list_processes(principal.tenant, None, PAGE_ITEMS).await {
-        processes(&mut text, &found, state.store.clock().now());
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+}
+
+async fn kept(text: &mut String, state: &AppState, tenant: TenantId) {
+    if let Ok(found) = state.store.list_processes(tenant, None, PAGE_ITEMS).await {
+        processes(text, &found, state.store.clock().now());
     }
-    if let (Ok(age_ms), Ok(letters)) = (state.store.outbox_age_ms().await, unresolved(&state, principal.tenant).await) {
+    if let (Ok(age_ms), Ok(letters)) = (state.store.outbox_age_ms().await, unresolved(state, tenant).await) {
         text.push_str(
             "# HELP windlass_outbox_age_seconds Since when the oldest run that could start has been waiting.\n",
         );
@@ -127,7 +132,6 @@ async fn scrape(State(state): State<AppState>, principal: Principal) -> Response
         text.push_str("# TYPE windlass_dead_letters gauge\n");
         let _ = writeln!(text, "windlass_dead_letters {letters}");
     }
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 
 async fn unresolved(state: &AppState, tenant: TenantId) -> Result<usize, store::StoreError> {
@@ -180,22 +184,30 @@ fn processes(text: &mut String, processes: &[Process], now: Time) {
     }
 }
 
-/// Counts and times every answer.
-pub(crate) async fn count(request: Request, next: Next) -> Response {
-    let started = Instant::now();
-    let route = request.extensions().get::<MatchedPath>().cloned();
-    let method = method_label(request.method());
-    let response = next.run(request).await;
-    let route: metrics::SharedString = match route {
-        Some(route) => route.as_str().to_owned().into(),
-        None => "unmatched".into(),
-    };
-    let status = response.status().as_u16().to_string();
-    metrics::counter!("windlass_http_requests_total", "route" => route.clone(), "method" => method, "status" => status)
-        .increment(1);
-    metrics::histogram!("windlass_http_request_seconds", "route" => route, "method" => method)
-        .record(started.elapsed().as_secs_f64());
-    response
+/// A request under way, to be counted and timed with its answer.
+pub(crate) struct Timed {
+    started: Instant,
+    route: Option<MatchedPath>,
+    method: &'static str,
+}
+
+impl Timed {
+    pub(crate) fn start(request: &Request) -> Self {
+        let route = request.extensions().get::<MatchedPath>().cloned();
+        Self { started: Instant::now(), route, method: method_label(request.method()) }
+    }
+
+    pub(crate) fn answered(self, response: &Response) {
+        let route: metrics::SharedString = match self.route {
+            Some(route) => route.as_str().to_owned().into(),
+            None => "unmatched".into(),
+        };
+        let (method, status) = (self.method, response.status().as_u16().to_string());
+        metrics::counter!("windlass_http_requests_total", "route" => route.clone(), "method" => method, "status" => status)
+            .increment(1);
+        metrics::histogram!("windlass_http_request_seconds", "route" => route, "method" => method)
+            .record(self.started.elapsed().as_secs_f64());
+    }
 }
 
 /// A caller may invent methods; each would be a series of its own.

@@ -4,6 +4,7 @@ use axum::extract::{Form, State};
 use axum::http::header::{LOCATION, SET_COOKIE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use pages::Place;
 use pages::sign_in::SignIn as SignInPage;
 use serde::Deserialize;
 use store::tokens::authenticate::Caller;
@@ -12,7 +13,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::auth::{Parting, Principal};
-use crate::dashboard::shown;
+use crate::dashboard::{places, shown};
 use crate::error::ApiError;
 use crate::extract::Params;
 use crate::session::SessionSecret;
@@ -59,6 +60,9 @@ async fn sign_in(
         Caller::Token(known) => {
             let secret = SessionSecret::new();
             state.store.begin_session(&known.token, secret.hash()).await?;
+            // Not everyone may see the overview: who asked for nothing else comes to the first page that is open to them.
+            let home = places(&Principal::of(known)).next().map(Place::path);
+            let next = if local(next) == "/" { home } else { next };
             Ok(go(next, state.options.cookies.cookie(&secret)))
         }
         Caller::Anyone => Ok(go(next, state.options.cookies.no_cookie())),
@@ -87,7 +91,7 @@ fn go(next: Option<&str>, cookie: HeaderValue) -> Response {
 }
 
 /// A page of ours, never another's: `//evil` and `/\evil` are addresses of other hosts.
-fn local(next: Option<&str>) -> &str {
+pub(crate) fn local(next: Option<&str>) -> &str {
     let is_local = |next: &&str| next.starts_with('/') && !next.starts_with("//") && !next.contains(['\\', '\r', '\n']);
     next.filter(is_local).unwrap_or("/")
 }

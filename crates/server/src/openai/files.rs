@@ -6,30 +6,24 @@ use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
-use domain::limits::{FILE_BYTES, FILE_KEPT_S, LABEL_BYTES};
-use futures_util::stream;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use domain::limits::{FILE_KEPT_S, LABEL_BYTES};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use store::openai::File;
-use store::openai::files::{FileDeleted, FileFilter, FilePut, NewFile};
+use store::openai::files::{FileDeleted, FileFilter, NewFile};
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::multipart::{self, Part};
+use super::form::{self, Fields};
 use super::{Refused, after, is_id, only_of, page};
 use crate::auth::Principal;
-use crate::error::ApiError;
 use crate::extract::Params;
 use crate::state::AppState;
 use crate::validate::query::limit;
 
 /// What that API knows files to be for. Only `batch` leads to anything here.
 const PURPOSES: [&str; 6] = ["batch", "assistants", "fine-tune", "vision", "user_data", "evals"];
-/// What surrounds a file in its form.
-const FORM_BYTES: usize = 64 << 10;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(list_files, upload)).routes(routes!(file, delete)).routes(routes!(content))
@@ -53,42 +47,24 @@ struct FilesQuery {
 #[utoipa::path(post, path = "/files", tag = "openai", request_body(content = Object, content_type = "multipart/form-data"),
     responses((status = 200, body = Object)))]
 async fn upload(State(state): State<AppState>, principal: Principal, request: Request) -> Result<Json<Value>, Refused> {
-    let (parts, body) = request.into_parts();
-    let Some(boundary) = multipart::boundary(&parts.headers) else {
-        return Err(Refused::invalid("invalid_form", "send the file as multipart/form-data", "file"));
+    let form = form::read(&state, principal.tenant, request).await?;
+    let new = match named(&form.fields, &principal) {
+        Ok(new) => new,
+        Err(refused) => {
+            state.store.discard(&state.blobs, form.content).await;
+            return Err(refused);
+        }
     };
-    let body = read(body).await?;
-    let Some(form) = multipart::parts(&body, &boundary) else {
-        return Err(Refused::invalid("invalid_form", "the form cannot be read", "file"));
-    };
-    let (new, content) = named(&form, &principal)?;
-    let content = stream::iter([Ok::<Bytes, std::convert::Infallible>(content)]);
-    match state.store.put_file(&state.blobs, principal.tenant, new, content).await? {
-        FilePut::Stored(file) => Ok(Json(view(&file))),
-        FilePut::TooLarge => Err(ApiError::body_too_large(FILE_BYTES).into()),
-        FilePut::Interrupted => Err(ApiError::body_broken_off().into()),
-    }
+    Ok(Json(view(&state.store.put_file(principal.tenant, new, form.content).await?)))
 }
 
-async fn read(body: Body) -> Result<Bytes, Refused> {
-    match Limited::new(body, FILE_BYTES as usize + FORM_BYTES).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::body_too_large(FILE_BYTES).into()),
-        Err(_) => Err(ApiError::body_broken_off().into()),
-    }
-}
-
-fn named(form: &[Part], principal: &Principal) -> Result<(NewFile, Bytes), Refused> {
-    let part = |name: &str| form.iter().find(|part| part.name == name);
-    let text = |name: &str| part(name).and_then(|part| std::str::from_utf8(&part.content).ok());
-    let Some(file) = part("file") else {
-        return Err(Refused::invalid("missing_field", "the field file is missing", "file"));
-    };
+fn named(fields: &Fields, principal: &Principal) -> Result<NewFile, Refused> {
+    let text = |name: &str| fields.texts.get(name).map(String::as_str);
     let Some(purpose) = text("purpose").filter(|purpose| PURPOSES.contains(purpose)) else {
         let message = format!("the field purpose must be one of {}", PURPOSES.join(", "));
         return Err(Refused::invalid("invalid_purpose", &message, "purpose"));
     };
-    let filename = file.filename.as_deref().filter(|name| !name.is_empty()).unwrap_or("upload");
+    let filename = fields.filename.as_deref().filter(|name| !name.is_empty()).unwrap_or("upload");
     if filename.len() > LABEL_BYTES || filename.chars().any(char::is_control) {
         return Err(Refused::invalid("invalid_filename", "the file's name is too long or cannot be shown", "file"));
     }
@@ -99,7 +75,7 @@ fn named(form: &[Part], principal: &Principal) -> Result<(NewFile, Bytes), Refus
         _ => return Err(invalid_expiry("expires_after")),
     };
     let (filename, purpose) = (filename.to_owned(), purpose.to_owned());
-    Ok((NewFile { filename, purpose, principal: principal.name.to_string(), kept_s }, file.content.clone()))
+    Ok(NewFile { filename, purpose, principal: principal.name.to_string(), kept_s })
 }
 
 pub(super) fn invalid_expiry(field: &str) -> Refused {

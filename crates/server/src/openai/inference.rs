@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use domain::call::CallFailure;
 use domain::limits::CALL_TIMEOUT_S_MAX;
-use domain::{JobId, JobState};
+use domain::{Epoch, JobId, JobState};
 use engine::Hearing;
 use futures_util::stream;
 use serde::Deserialize;
@@ -110,7 +110,7 @@ async fn ask(
     let call = Call::make(state, principal, job, wait_s).await?;
     let id = call.job;
     match hearing {
-        Some(hearing) => streamed(id, Streaming { hearing, answered: Box::pin(call.answered()), heard: 0 }).await,
+        Some(hearing) => streamed(id, Streaming::new(hearing, call.answered())).await,
         None => {
             let body = result(call.answered().await?)?;
             Ok(([(CONTENT_TYPE, "application/json")], [(JOB, id.to_string())], body).into_response())
@@ -145,6 +145,8 @@ struct Streaming {
     answered: Pin<Box<dyn Future<Output = Result<StoredJob, ApiError>> + Send>>,
     /// How many bytes were heard on their way.
     heard: usize,
+    /// Under which claim of the job.
+    epoch: Option<Epoch>,
 }
 
 /// What comes next.
@@ -173,20 +175,53 @@ async fn streamed(job: JobId, mut streaming: Streaming) -> Result<Response, Refu
 }
 
 impl Streaming {
+    fn new(hearing: Hearing, answered: impl Future<Output = Result<StoredJob, ApiError>> + Send + 'static) -> Self {
+        Self { hearing, answered: Box::pin(answered), heard: 0, epoch: None }
+    }
+
     async fn next(&mut self) -> Result<Piece, Refused> {
         let job = tokio::select! {
             biased;
-            Some(piece) = self.hearing.next() => {
+            Some((epoch, piece)) = self.hearing.next() => {
+                self.goes_on(epoch)?;
                 self.heard += piece.len();
                 return Ok(Piece::More(piece));
             }
             job = &mut self.answered => job?,
         };
+        let epoch = job.epoch;
         let result = result(job)?;
+        if self.heard > 0 {
+            self.goes_on(epoch)?;
+        }
         let whole = serde_json::from_str::<String>(&result);
         let whole = whole.unwrap_or_else(|_| format!("data: {result}\n\ndata: [DONE]\n\n"));
         // What was said just before the end, and all of it where it was said on another node.
         let rest = whole.as_bytes().get(self.heard..).unwrap_or_default();
         Ok(Piece::Last(Bytes::copy_from_slice(rest)))
+    }
+
+    /// A job that was given back half said is said anew by whoever takes it: what was heard already cannot be taken back.
+    fn goes_on(&mut self, epoch: Epoch) -> Result<(), Refused> {
+        if *self.epoch.get_or_insert(epoch) == epoch {
+            return Ok(());
+        }
+        let message = "the answer broke off and was begun anew; ask for the job to have the whole of it";
+        Err(Refused::new(StatusCode::BAD_GATEWAY, "answer_broken_off", message, None))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r8_a_stream_is_one_answer_and_never_a_half_and_a_whole() {
+        let hearing = engine::Relay::default().listen("call-1");
+        let mut streaming = Streaming::new(hearing, std::future::pending());
+        assert!(streaming.goes_on(Epoch(1)).is_ok());
+        assert!(streaming.goes_on(Epoch(1)).is_ok());
+        let broken = streaming.goes_on(Epoch(2)).expect_err("another answer began");
+        assert!(broken.event().contains("answer_broken_off"), "{}", broken.event());
     }
 }

@@ -5,9 +5,9 @@
 
 mod batches;
 mod files;
+mod form;
 mod inference;
 mod models;
-mod multipart;
 mod refused;
 
 use domain::Right;

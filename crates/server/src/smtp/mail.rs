@@ -18,9 +18,13 @@ pub struct Mail {
 }
 
 impl Mail {
-    pub(super) fn read(from: String, to: Vec<String>, message: &[u8]) -> Self {
+    pub(crate) fn read(from: String, to: Vec<String>, message: &[u8]) -> Self {
         let text = String::from_utf8_lossy(message).replace('\0', "\u{fffd}");
-        let (head, body) = text.split_once("\r\n\r\n").unwrap_or((text.as_str(), ""));
+        // An empty line ends the header, and it may be the first: then there is no header.
+        let (head, body) = match text.strip_prefix("\r\n") {
+            Some(body) => ("", body),
+            None => text.split_once("\r\n\r\n").unwrap_or((text.as_str(), "")),
+        };
         let mut headers: Vec<(String, String)> = Vec::new();
         for line in head.split("\r\n") {
             match (line.starts_with([' ', '\t']), headers.last_mut()) {
@@ -57,5 +61,7 @@ mod tests {
         assert_eq!(mail.headers.len(), 4);
         assert_eq!(mail.body, "Hello\r\n\r\n  there\u{fffd}\r\n");
         assert_eq!(Mail::read(String::new(), Vec::new(), b"no header").body, "");
+        let bare = Mail::read(String::new(), Vec::new(), b"\r\nSubject: no\r\n\r\nheader\r\n");
+        assert_eq!((bare.subject.as_str(), bare.body.as_str()), ("", "Subject: no\r\n\r\nheader\r\n"));
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use domain::limits::{SMTP_MESSAGES_PER_MINUTE, SMTP_PEERS};
 
 #[derive(Default)]
-pub(super) struct Peers {
+pub(crate) struct Peers {
     known: Mutex<HashMap<IpAddr, Peer>>,
 }
 

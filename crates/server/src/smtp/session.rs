@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::limits::{SMTP_LINE_BYTES, SMTP_MESSAGE_BYTES, SMTP_MISTAKES, SMTP_RECIPIENTS, SMTP_SILENCE_S};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
 use super::mail::Mail;
@@ -31,8 +31,8 @@ impl From<std::io::Error> for Over {
     }
 }
 
-struct Session {
-    stream: BufReader<TcpStream>,
+struct Session<Stream> {
+    stream: BufReader<Stream>,
     peer: IpAddr,
     mailroom: Arc<dyn Mailroom>,
     peers: Arc<Peers>,
@@ -43,7 +43,11 @@ struct Session {
     mistakes: usize,
 }
 
-pub(super) async fn talk(stream: TcpStream, peer: IpAddr, mailroom: Arc<dyn Mailroom>, peers: Arc<Peers>) {
+/// Over a connection, or whatever else speaks both ways.
+pub(crate) async fn talk<Stream>(stream: Stream, peer: IpAddr, mailroom: Arc<dyn Mailroom>, peers: Arc<Peers>)
+where
+    Stream: AsyncRead + AsyncWrite + Unpin,
+{
     let mut session = Session {
         stream: BufReader::new(stream),
         peer,
@@ -59,7 +63,7 @@ pub(super) async fn talk(stream: TcpStream, peer: IpAddr, mailroom: Arc<dyn Mail
     told(peer, if matches!(over, Err(Over::Quit)) { "ends" } else { "breaks off" });
 }
 
-impl Session {
+impl<Stream: AsyncRead + AsyncWrite + Unpin> Session<Stream> {
     async fn run(&mut self) -> Result<(), Over> {
         self.say("220 windlass ESMTP").await?;
         loop {

@@ -7,14 +7,15 @@ use domain::limits::{
     BATCH_JOBS, CALL_TIMEOUT_S_DEFAULT, CALL_TIMEOUT_S_MAX, DEFAULT_MAX_ATTEMPTS, MAX_ATTEMPTS, PRIORITY_MAX,
     PRIORITY_MIN, TAGS, TIMEOUT_S_MAX, WAIT_S_MAX,
 };
+use domain::process::NEEDS_A_SUBJECT;
 use domain::{Label, Name, Origin, Time};
 use sha2::{Digest, Sha256};
 use store::jobs::enqueue::{Extras, NewJob, Unique};
+use store::one_form::one_form;
 use wire::{BatchRequest, JobRequest, RawValue, Timestamp};
 
 use super::{Place, webhook};
 use crate::error::ApiError;
-use crate::json;
 
 /// What is the same for every job of a request.
 pub(crate) struct Maker {
@@ -119,8 +120,11 @@ impl Maker {
         if plain {
             return Ok(None);
         }
+        if process.is_some() && subject.is_none() {
+            return Err(place.refuse("process", NEEDS_A_SUBJECT));
+        }
         Ok(Some(Box::new(Extras {
-            subject: place.opt_label("subject", subject.as_deref())?,
+            subject: place.opt_subject("subject", subject.as_deref())?,
             process: place.opt_name("process", process.as_deref())?,
             run: place.opt_label("run", run.as_deref())?,
             unique,
@@ -166,7 +170,7 @@ fn labels(place: Place, tags: &[String]) -> Result<Vec<Label>, ApiError> {
     tags.iter().enumerate().map(label).collect()
 }
 
-/// A key over the chosen members. Payloads are the same when they differ in white space only.
+/// A key over the chosen members. Payloads are the same when they differ in white space and the order of members only.
 fn key_of(place: Place, members: &[String], request: &JobRequest) -> Result<String, ApiError> {
     let known = |member: &String| member == "kind" || member == "payload";
     if members.is_empty() || !members.iter().all(known) {
@@ -182,7 +186,7 @@ fn key_of(place: Place, members: &[String], request: &JobRequest) -> Result<Stri
         add("kind", request.kind.as_bytes());
     }
     if members.iter().any(|member| member == "payload") {
-        add("payload", &json::compact(request.payload.as_ref().map_or("null", |payload| payload.get())));
+        add("payload", &one_form(request.payload.as_ref().map_or("null", |payload| payload.get())));
     }
     let mut key = String::from("sha256:");
     digest.finalize().iter().for_each(|byte| write!(key, "{byte:02x}").expect("a string takes everything"));

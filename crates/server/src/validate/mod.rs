@@ -63,6 +63,11 @@ impl Place {
         text.map(|text| self.name(member, text)).transpose()
     }
 
+    /// A subject for work of the caller's own.
+    fn opt_subject(self, member: &str, text: Option<&str>) -> Result<Option<Label>, ApiError> {
+        text.map(|text| Label::of_subject(text).map_err(|error| self.refuse(member, error))).transpose()
+    }
+
     fn opt_label(self, member: &str, text: Option<&str>) -> Result<Option<Label>, ApiError> {
         text.map(|text| self.label(member, text)).transpose()
     }

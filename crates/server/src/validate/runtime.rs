@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use domain::RuntimeName;
-use domain::runtime::{Desired, ImageRef, Network, Port, Probe, RuntimeSpec, SpecError, VolumePath};
-use wire::RuntimeRequest;
+use domain::runtime::{Desired, ImageRef, Network, Placement, Port, Probe, RuntimeSpec, SpecError, VolumePath};
+use wire::{PlacementSettings, RuntimeRequest};
 
 use crate::error::ApiError;
 
@@ -22,6 +22,10 @@ pub(crate) fn image(text: &str) -> Result<ImageRef, ApiError> {
 
 pub(crate) fn refused(error: SpecError) -> ApiError {
     ApiError::invalid_field(error.field, error.reason)
+}
+
+pub(crate) fn placement(settings: Option<PlacementSettings>) -> Placement {
+    Placement { labels: settings.unwrap_or_default().labels }
 }
 
 /// The spec; what is not given in it is as it was, where that is a secret that nobody was shown.
@@ -51,6 +55,8 @@ pub(crate) fn spec(request: RuntimeRequest, before: Option<&RuntimeSpec>) -> Res
         desired: request.desired.as_deref().map(desired).transpose()?,
         ttl_s: request.ttl_s,
         stop_grace_s: request.stop_grace_s,
+        placement: placement(request.placement),
+        movable: request.movable.unwrap_or(false),
     };
     spec.check().map_err(refused)?;
     Ok(spec)

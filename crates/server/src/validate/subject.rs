@@ -97,7 +97,7 @@ fn checked_payload(payload: Box<str>) -> Result<Box<str>, ApiError> {
     }
 }
 
-fn selector(selector: wire::Selector) -> Result<Selector, ApiError> {
+pub(crate) fn selector(selector: wire::Selector) -> Result<Selector, ApiError> {
     let conditions = |of: &str, conditions: Option<Vec<wire::Condition>>| {
         let conditions = conditions.unwrap_or_default().into_iter().enumerate();
         conditions

@@ -10,8 +10,9 @@ use serde_json::Value;
 use store::schedule::Slots;
 use store::secrets::is_sealed;
 use store::secrets::spots::{self, Spot};
+use store::triggers::fault::{self, Fault};
 use store::triggers::filter::{self, Filter};
-use store::triggers::target::{self, Fault, HttpTarget, Target};
+use store::triggers::target::{self, HttpTarget, Target};
 use store::triggers::{Mode, NewTrigger, Trigger};
 use wire::{JobRequest, TriggerRequest, TriggerRetry};
 
@@ -82,8 +83,8 @@ fn next_at(state: &AppState, filter: &Filter) -> Result<Option<domain::Time>, Ap
 }
 
 fn within(member: &str, fault: Fault) -> ApiError {
-    let field = if fault.field.is_empty() { member.to_owned() } else { format!("{member}.{}", fault.field) };
-    ApiError::invalid_field(field, fault.detail)
+    let Fault { field, detail } = fault.within(member);
+    ApiError::invalid_field(field, detail)
 }
 
 /// A filter or a target as it was sent, perhaps with `KEPT` where it was shown that in place of a secret.
@@ -164,8 +165,7 @@ fn check_target(
         Target::Job(_) => {
             // The same rules as for any job. Expressions pass them as the texts they are.
             let mut value: Value = serde_json::from_str(text).unwrap_or_default();
-            let request: JobRequest = serde_json::from_value(value["job"].take())
-                .map_err(|error| ApiError::invalid_field("target.job", format_args!("cannot be taken: {error}")))?;
+            let request: JobRequest = fault::read(value["job"].take()).map_err(|fault| within("target.job", fault))?;
             let maker = Maker {
                 principal: principal.name.clone(),
                 payload_bytes: state.options.payload_bytes,
@@ -187,7 +187,7 @@ const METHODS: &[&str] = &["POST", "PUT", "PATCH", "DELETE", "GET"];
 /// Headers that a call may carry beside its own.
 const HEADERS: usize = 32;
 
-fn check_http(http: &HttpTarget) -> Result<(), ApiError> {
+pub(crate) fn check_http(http: &HttpTarget) -> Result<(), ApiError> {
     let place = Place::Member { of: "target.http" };
     webhook::url(place, "url", &http.url)?;
     let method = http.method.as_deref().unwrap_or("POST");

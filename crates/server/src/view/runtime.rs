@@ -1,20 +1,32 @@
 //! Runtimes, operations and healths as they go over the wire.
 
-use domain::runtime::{Observation, OperationCode, OperationKind, RuntimeStatus};
+use domain::runtime::{Observation, OperationCode, OperationKind, Placement, RuntimeStatus};
 use store::runtimes::nodes::EngineNode;
 use store::runtimes::{Logged, Outcome, Runtime};
-use wire::{OperationView, PortSettings, ProbeSettings, RuntimeHealth, RuntimeView, VolumeSettings};
+use wire::{
+    NodeView, OperationView, PlacementSettings, PortSettings, ProbeSettings, RuntimeHealth, RuntimeView, VolumeSettings,
+};
 
 use super::time;
 use crate::validate::runtime::KEPT;
 
 pub(crate) fn runtime(runtime: Runtime, nodes: &[EngineNode], now: domain::Time) -> RuntimeView {
     let spec = runtime.spec;
-    let lost = runtime
-        .node
-        .as_ref()
-        .is_some_and(|name| nodes.iter().find(|node| node.name == *name).is_none_or(|node| node.is_lost(now)));
-    let status = if lost && runtime.status == RuntimeStatus::Running { "unavailable" } else { runtime.status.as_str() };
+    let lost = runtime.node.as_ref().and_then(|name| {
+        let known = nodes.iter().find(|node| node.name == *name);
+        match known {
+            Some(node) if !node.is_lost(now) => None,
+            Some(node) => Some(format!("its node {name} has been silent for {} s", now.ms_since(node.seen_at) / 1_000)),
+            None => Some(format!("its node {name} has never been heard of")),
+        }
+    });
+    // Of what has no container nothing is unknown.
+    let lost = lost.filter(|_| runtime.status != RuntimeStatus::Removed);
+    let status = if lost.is_some() { "unavailable" } else { runtime.status.as_str() };
+    let notice = lost.map(|lost| match spec.movable {
+        true => format!("{lost}; it is started on another node that will do"),
+        false => format!("{lost}; it stays until the node is back, or `windlass runtime move {}`", runtime.name),
+    });
     RuntimeView {
         name: runtime.name.to_string(),
         image: spec.image.to_string(),
@@ -33,7 +45,10 @@ pub(crate) fn runtime(runtime: Runtime, nodes: &[EngineNode], now: domain::Time)
         desired: spec.desired.map(|desired| desired.as_str().to_owned()),
         ttl_s: spec.ttl_s,
         stop_grace_s: spec.stop_grace_s,
+        placement: placement(&spec.placement),
+        movable: spec.movable,
         status: status.to_owned(),
+        notice,
         in_flight: runtime.in_flight.map(|kind: OperationKind| kind.as_str().to_owned()),
         deleting: runtime.deleting,
         health: runtime.health.map(health),
@@ -49,6 +64,23 @@ pub(crate) fn runtime(runtime: Runtime, nodes: &[EngineNode], now: domain::Time)
         removed_at: runtime.removed_at.map(time),
         last_op_at: runtime.last_op_at.map(time),
     }
+}
+
+pub(crate) fn node(node: EngineNode, taken: i64, now: domain::Time) -> NodeView {
+    NodeView {
+        is_lost: node.is_lost(now),
+        name: node.name,
+        labels: node.offer.labels,
+        slots: node.offer.slots,
+        slots_taken: taken,
+        slots_free: node.offer.slots.map(|slots| (slots - taken).max(0)),
+        seen_at: time(node.seen_at),
+        fault: node.fault,
+    }
+}
+
+pub(crate) fn placement(wanted: &Placement) -> PlacementSettings {
+    PlacementSettings { labels: wanted.labels.clone() }
 }
 
 pub(crate) fn health(seen: Observation) -> RuntimeHealth {

@@ -16,6 +16,9 @@ use tempfile::TempDir;
 use testkit::Database;
 use tower::ServiceExt;
 
+/// How long anything may take before a test gives up: machines are noisy, and no test is about speed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
 pub(crate) struct Api {
     pub(crate) db: Database,
     pub(crate) state: AppState,
@@ -52,7 +55,7 @@ impl Api {
     }
 
     pub(crate) async fn ask(&self, request: Request<Body>) -> Answer {
-        let answer = tokio::time::timeout(Duration::from_secs(30), self.router.clone().oneshot(request)).await;
+        let answer = tokio::time::timeout(PATIENCE, self.router.clone().oneshot(request)).await;
         let (parts, body) = answer.expect("an answer in time").unwrap().into_parts();
         // A stream does not end: that it was let through is all there is to hear.
         let is_stream = parts.headers.get("content-type").is_some_and(|kind| kind == "text/event-stream");
@@ -152,5 +155,5 @@ pub(crate) fn members(value: &Value) -> Vec<&str> {
 
 /// Waits, though not for ever.
 pub(crate) async fn in_time<T>(waiting: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(30), waiting).await.expect("in time")
+    tokio::time::timeout(PATIENCE, waiting).await.expect("in time")
 }

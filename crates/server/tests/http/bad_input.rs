@@ -76,6 +76,30 @@ async fn r3_the_queue_of_operations_takes_no_jobs_and_no_workers_of_others() {
 }
 
 #[tokio::test]
+async fn r3_the_subjects_of_runtimes_take_no_work_of_others() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let own = "runtime/model";
+        let job = json!({"queue": "q", "kind": "operation", "subject": own});
+        api.post(JOBS, job.clone()).await.problem(422, "invalid_field", Some("subject"));
+        api.post("/api/v1/calls", job.clone()).await.problem(422, "invalid_field", Some("subject"));
+        let many = json!({"jobs": [{"queue": "q", "kind": "k"}, job]});
+        api.post("/api/v1/jobs/batch", many).await.problem(422, "invalid_field", Some("jobs[1].subject"));
+        let trigger = json!({"name": "t", "source": "pubsub", "filter": {"topic": "*"}, "target": {"job": job}});
+        api.post("/api/v1/triggers", trigger).await.problem(422, "invalid_field", Some("target.job.subject"));
+        assert_eq!(api.job_count().await, 0, "nothing was stored");
+        // The subject is the runtime's as long as that is declared.
+        let declared = api.put("/api/v1/runtimes/model", json!({"image": "model:1.0.0"})).await;
+        assert_eq!(declared.status, 200, "{:?}", declared.body);
+        let subject = "/api/v1/subjects/runtime%2Fmodel";
+        api.call("DELETE", subject).await.problem(409, "subject_busy", None);
+        assert_eq!(api.call("DELETE", "/api/v1/runtimes/model").await.status, 204);
+        assert_eq!(api.call("DELETE", subject).await.status, 204);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn x10_a_field_that_cannot_be_taken_is_named() {
     on_both(async |db| {
         let api = Api::new(db).await;
@@ -95,7 +119,8 @@ async fn x10_a_field_that_cannot_be_taken_is_named() {
             (json!({"affinity": "a\u{202e}b"}), "affinity"),
             (json!({"subject": "nul\u{0}"}), "subject"),
             (json!({"subject": "x".repeat(257)}), "subject"),
-            (json!({"process": "*"}), "process"),
+            (json!({"process": "*", "subject": "s"}), "process"),
+            (json!({"process": "scrub"}), "process"),
             (json!({"run": " padded"}), "run"),
             (json!({"concurrency_key": "\u{feff}"}), "concurrency_key"),
             (json!({"unique_key": "\n"}), "unique_key"),
@@ -191,6 +216,16 @@ async fn x10_queries_cursors_ids_and_headers_are_checked() {
                 api.get(&path).await.problem(400, "invalid_cursor", Some("cursor"));
             }
         }
+        // Before anything that PostgreSQL knows of, and after it.
+        for times in ["since=-009999-01-02T01:59:59Z", "until=-009999-01-02T01:59:59Z", "since=9999-12-30T22:00:00Z"] {
+            assert_eq!(api.get(&format!("{JOBS}?{times}")).await.status, 200, "{times}");
+        }
+        // Of the listing of tokens.
+        let other = "AXgAAAAAAAAAAAAAAAAAAAAA";
+        api.get(&format!("/api/v1/triggers?cursor={other}")).await.problem(400, "invalid_cursor", Some("cursor"));
+        // Of the listing of failures, with the last moment that 64 bits can tell.
+        let never = "AWZ__________wAAAAAAAAAAAAAAAAAAAAA";
+        api.get(&format!("/api/v1/failures?cursor={never}")).await.problem(400, "invalid_cursor", Some("cursor"));
         for id in ["7", "not-an-id", "00000000-0000-0000-0000-000000000000", "%00", "%FF", "💥".repeat(50).as_str()] {
             let id: String =
                 id.chars().map(|c| if c.is_ascii() { c.to_string() } else { "%F0%9F%92%A5".into() }).collect();

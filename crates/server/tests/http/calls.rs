@@ -8,7 +8,10 @@ use crate::api::{Answer, Api, json_request};
 
 /// Claims the one job of the queue once it is there.
 async fn take(api: &Api, queue: &str) -> (String, String, i64) {
-    let worker = api.worker(queue).await;
+    take_as(api, api.worker(queue).await).await
+}
+
+async fn take_as(api: &Api, worker: String) -> (String, String, i64) {
     let claim = api.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1, "wait_s": 20})).await.json();
     let job = &claim["jobs"][0];
     (job["id"].as_str().unwrap().to_owned(), worker, job["epoch"].as_i64().unwrap())
@@ -128,8 +131,10 @@ async fn q5_an_answer_whose_caller_is_gone_is_kept_and_listed() {
 async fn q5_a_call_past_its_time_is_told_and_its_late_answer_kept() {
     on_both(async |db| {
         let api = Api::new(db).await;
-        let request = api.post("/api/v1/calls", json!({"queue": "q", "kind": "k", "timeout_s": 1}));
-        let (answer, (job, worker, epoch)) = tokio::join!(request, take(&api, "q"));
+        // It must be taken within its time, so the worker is there before it.
+        let worker = api.worker("q").await;
+        let request = api.post("/api/v1/calls", json!({"queue": "q", "kind": "k", "timeout_s": 5}));
+        let (answer, (job, worker, epoch)) = tokio::join!(request, take_as(&api, worker));
         answer.problem(504, "call_timed_out", None);
         assert_eq!(answer.json()["job_id"], job.as_str());
         // Whether its worker is first or the job's own time-out: somebody's answer is kept.

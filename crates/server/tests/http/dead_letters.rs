@@ -52,6 +52,12 @@ async fn t7_replay_resolve_and_replay_of_many_over_http() {
         let again = replayed.json()["job_id"].clone();
         let twice = api.post(&format!("{path}/replay"), json!({})).await;
         assert_eq!((twice.status.as_u16(), &twice.json()["job_id"]), (200, &again));
+        let same = api.post(&format!("{path}/replay"), json!({"payload": {"n": 2}})).await;
+        assert_eq!((same.status.as_u16(), &same.json()["job_id"]), (200, &again));
+        let edited = api.post(&format!("{path}/replay"), json!({"payload": {"n": 3}})).await;
+        edited.problem(409, "already_retried", None);
+        let told = format!("already retried as job {}", again.as_str().unwrap());
+        assert!(edited.json()["detail"].as_str().unwrap().contains(&told), "{}", edited.json());
         let made = api.get(&format!("/api/v1/jobs/{}", again.as_str().unwrap())).await.json();
         assert_eq!((&made["payload"], &made["parent"], &made["attempt"]), (&json!({"n": 2}), &json!(job), &json!(0)));
         let told = api.get(&path).await.json();

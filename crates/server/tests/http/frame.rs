@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use serde_json::json;
 use server::{HostCheck, ServerOptions, serve};
+use testkit::receiver::wait_until;
 use testkit::{Database, on_both};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -69,6 +70,7 @@ const ROUTES: &[(&str, &[&str])] = &[
     ("/api/v1/processes/{name}/eligible", &["get"]),
     ("/api/v1/kv/{collection}", &["get"]),
     ("/api/v1/kv/{collection}/{key}", &["delete", "get", "put"]),
+    ("/api/v1/nodes", &["get"]),
     ("/api/v1/pools", &["get"]),
     ("/api/v1/pools/{name}", &["delete", "get", "put"]),
     ("/api/v1/queues", &["get"]),
@@ -80,6 +82,7 @@ const ROUTES: &[(&str, &[&str])] = &[
     ("/api/v1/runtimes/{name}/container", &["delete"]),
     ("/api/v1/runtimes/{name}/health", &["get"]),
     ("/api/v1/runtimes/{name}/logs", &["get"]),
+    ("/api/v1/runtimes/{name}/move", &["post"]),
     ("/api/v1/runtimes/{name}/operations", &["get"]),
     ("/api/v1/runtimes/{name}/patch", &["post"]),
     ("/api/v1/runtimes/{name}/restart", &["post"]),
@@ -299,7 +302,6 @@ async fn a_failure_of_ours_tells_no_details_and_acknowledges_nothing() {
 #[tokio::test]
 async fn a_stop_answers_long_polls_at_once_and_takes_no_more_connections() {
     let api = Api::new(Database::sqlite().await).await;
-    let worker = api.worker("q").await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
@@ -323,6 +325,10 @@ async fn a_stop_answers_long_polls_at_once_and_takes_no_more_connections() {
     }
     drop(writer);
 
+    let worker = api.worker("q").await;
+    let lease = async || api.get("/api/v1/workers").await.json()["items"][0]["lease_until"].clone();
+    let granted = lease().await;
+    api.db.pass_ms(10_000).await;
     let mut connection = TcpStream::connect(address).await.unwrap();
     let body = r#"{"max":1,"wait_s":60}"#;
     let head = format!(
@@ -330,13 +336,14 @@ async fn a_stop_answers_long_polls_at_once_and_takes_no_more_connections() {
         body.len()
     );
     connection.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    // A claim renews a lease of this age when it looks, and then it waits.
+    wait_until("the claim has looked", async || lease().await != granted).await;
     let stopped = Instant::now();
     shutdown.cancel();
     let mut answer = String::new();
     connection.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with(r#"{"jobs":[]}"#), "{answer}");
     server.await.unwrap().unwrap();
-    assert!(stopped.elapsed() < Duration::from_secs(3));
+    assert!(stopped.elapsed() < Duration::from_secs(20), "the claim's minute was not waited for");
     assert!(TcpStream::connect(address).await.is_err());
 }

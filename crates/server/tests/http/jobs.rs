@@ -47,7 +47,7 @@ async fn q3_a_job_is_accepted_with_its_id_and_read_back_whole() {
 async fn a_payload_comes_back_as_it_went_in_even_where_it_is_odd() {
     on_both(async |db| {
         let api = Api::new(db).await;
-        let odd = r#"{"nul": "a\u0000b", "lone": "\ud800", "big": 123456789012345678901234567890, "e": 1e400, "é": "💥", "same": 1, "same": 2}"#;
+        let odd = r#"{"nul": "a\u0000b", "pair": "\ud83d\ude00", "big": 123456789012345678901234567890, "e": 1e400, "é": "💥", "same": 1, "same": 2}"#;
         let body = format!(r#"{{"queue": "q", "kind": "k", "payload": {odd}}}"#);
         let sent = request("POST", "/api/v1/jobs").header("content-type", "application/json; charset=utf-8");
         let answer = api.ask(sent.body(Body::from(body)).unwrap()).await;
@@ -60,6 +60,11 @@ async fn a_payload_comes_back_as_it_went_in_even_where_it_is_odd() {
         let claimed = api.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1})).await;
         assert!(String::from_utf8_lossy(&claimed.body).contains(odd));
         assert_eq!(api.get("/api/v1/jobs?text=anything").await.status, 200);
+
+        // Strict readers could not read any listing that holds this.
+        let lone = r#"{"queue": "q", "kind": "k", "payload": ["\ud800"]}"#;
+        let sent = request("POST", "/api/v1/jobs").header("content-type", "application/json");
+        api.ask(sent.body(Body::from(lone)).unwrap()).await.problem(400, "invalid_json", None);
     })
     .await;
 }
@@ -86,6 +91,28 @@ async fn q3_the_same_idempotency_key_64_times_at_once_makes_one_job() {
             "idempotency_key_reused",
             Some("Idempotency-Key"),
         );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q3_the_same_key_of_two_tokens_is_two_keys() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let admin = api.caller(json!({"name": "a", "role": "admin"})).await;
+        let (one, other) = (
+            api.caller(json!({"name": "one", "role": "producer"})).await,
+            api.caller(json!({"name": "other", "role": "producer"})).await,
+        );
+        let mut ids = Vec::new();
+        for caller in [&one, &other, &one] {
+            let mut request = json_request("POST", "/api/v1/jobs", &json!({"queue": "q", "kind": "k"}));
+            request.headers_mut().insert("idempotency-key", "once".parse().unwrap());
+            ids.push(caller.ask(request).await.json()["id"].clone());
+        }
+        assert_eq!(ids[0], ids[2]);
+        assert_ne!(ids[0], ids[1]);
+        assert_eq!(admin.get("/api/v1/jobs").await.json()["items"].as_array().unwrap().len(), 2);
     })
     .await;
 }
@@ -125,6 +152,15 @@ async fn q3_unique_jobs_by_key_or_by_payload_are_one_until_they_are_canceled() {
         assert_eq!(first.json(), again.json());
         let other = json!({"queue": "q", "kind": "k", "payload": {"a": 2}, "unique_by": ["payload", "kind"]});
         assert_eq!(api.post("/api/v1/jobs", other).await.status, 202);
+        let ordered = |payload: &str| {
+            let body = format!(r#"{{"queue": "q", "kind": "k", "payload": {payload}, "unique_by": ["payload"]}}"#);
+            request("POST", "/api/v1/jobs").header("content-type", "application/json").body(Body::from(body)).unwrap()
+        };
+        let one = api.ask(ordered(r#"{"a": {"c": [1, 2], "d": 2}, "b": 2}"#)).await;
+        let other = api.ask(ordered(r#"{"b": 2, "a": {"d": 2, "c": [1, 2]}}"#)).await;
+        assert_eq!((one.status.as_u16(), other.status.as_u16()), (202, 200));
+        assert_eq!(one.json(), other.json(), "the order of members makes no difference");
+        assert_eq!(api.ask(ordered(r#"{"b": 2, "a": {"d": 2, "c": [2, 1]}}"#)).await.status, 202);
 
         let keyed = api.post("/api/v1/jobs", json!({"queue": "q", "kind": "k", "unique_key": "one"})).await;
         let cancel = || api.post("/api/v1/jobs/cancel", json!({"queue": "q", "unique_key": "one"}));
@@ -190,6 +226,11 @@ async fn q2_a_retry_makes_one_new_job_linked_both_ways() {
         assert_eq!(members(&made.json()), ["created_at", "id", "kind", "queue", "run_at", "state"]);
         let again = api.call("POST", &format!("/api/v1/jobs/{job}/retry")).await;
         assert_eq!((again.status.as_u16(), again.json()), (200, made.json()));
+        assert_eq!(retry(json!({"payload": {"n": 2}})).await.json(), made.json(), "the same payload is the same click");
+        let edited = retry(json!({"payload": {"n": 3}})).await;
+        edited.problem(409, "already_retried", None);
+        let id = made.json()["id"].as_str().unwrap().to_owned();
+        assert!(edited.json()["detail"].as_str().unwrap().contains(&format!("already retried as job {id}")));
 
         let old = api.get(&format!("/api/v1/jobs/{job}")).await.json();
         assert_eq!((&old["retried_as"], &old["error"]), (&made.json()["id"], &error));

@@ -21,6 +21,7 @@ mod pools;
 mod queue_triggers;
 mod queues;
 mod quotas;
+mod runtime_declarations;
 mod runtime_triggers;
 mod runtimes;
 mod scripts;

@@ -19,6 +19,9 @@ const CANARY: &str = "canary-of-a";
 /// Kept figures are folded by a task while the test runs; they are compared as the API tells them.
 const FOLDED: [&str; 4] = ["counters", "counter_deltas", "throughput", "figures"];
 
+/// Hundreds of requests follow, and nobody beats: a worker found dead would be a change of the server's own.
+const LEASE_S: i64 = domain::limits::LEASE_S_MAX;
+
 /// One side's ids, by the names that paths and bodies have for them.
 type Ids = BTreeMap<&'static str, String>;
 
@@ -35,7 +38,8 @@ async fn things_of(a: &Caller<'_>) -> Ids {
     assert_eq!(made.status, 202, "{:?}", made.body);
     ids.insert("job", made.json()["id"].as_str().unwrap().to_owned());
     let more = a.job("other").await;
-    let worker = a.post("/api/v1/workers", json!({"name": CANARY, "queues": ["other"]})).await.json();
+    let worker = json!({"name": CANARY, "queues": ["other"], "lease_s": LEASE_S});
+    let worker = a.post("/api/v1/workers", worker).await.json();
     let worker = worker["id"].as_str().unwrap().to_owned();
     let claim = a.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1})).await.json();
     ids.insert("epoch", claim["jobs"][0]["epoch"].to_string());
@@ -89,7 +93,8 @@ async fn things_of(a: &Caller<'_>) -> Ids {
 async fn failure_of(a: &Caller<'_>) -> (String, String) {
     let job = json!({"queue": "broken", "kind": "broken", "payload": {"c": CANARY}});
     assert_eq!(a.post("/api/v1/jobs", job).await.status, 202);
-    let worker = a.post("/api/v1/workers", json!({"name": CANARY, "queues": ["broken"]})).await.json();
+    let worker = json!({"name": CANARY, "queues": ["broken"], "lease_s": LEASE_S});
+    let worker = a.post("/api/v1/workers", worker).await.json();
     let worker = worker["id"].as_str().unwrap();
     let claim = a.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1})).await.json();
     let (id, epoch) = (&claim["jobs"][0]["id"], &claim["jobs"][0]["epoch"]);
@@ -226,7 +231,8 @@ async fn x6_every_operation_as_b_with_the_ids_of_a() {
         let b = api.caller(json!({"name": "root", "role": "admin", "tenant": "b"})).await;
         let theirs = things_of(&a).await;
         let nobodys = nothing(&theirs);
-        let own_worker = b.post("/api/v1/workers", json!({"name": "b", "queues": ["other", "mail"]})).await.json();
+        let own_worker = json!({"name": "b", "queues": ["other", "mail"], "lease_s": LEASE_S});
+        let own_worker = b.post("/api/v1/workers", own_worker).await.json();
         let own_worker = own_worker["id"].as_str().unwrap();
         let before = (digest(&api.db.store, tenant).await, a.get("/api/v1/queues").await.json());
 

@@ -4,9 +4,11 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::http::Request;
+use domain::TenantId;
 use engine::{Engine, EngineOptions};
 use serde_json::{Value, json};
 use store::artifacts::Blobs;
+use store::jobs::list::JobFilter;
 use testkit::on_both;
 
 use crate::api::{Api, request};
@@ -50,7 +52,7 @@ async fn batch(api: &Api, content: &str) -> String {
 }
 
 async fn until(api: &Api, id: &str, status: &str) -> Value {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + crate::api::PATIENCE;
     loop {
         let batch = api.get(&format!("/openai/v1/batches/{id}")).await.json();
         if batch["status"] == status {
@@ -85,6 +87,16 @@ async fn answer(api: &Api, worker: &str, max: usize) -> usize {
     jobs.len()
 }
 
+/// Answers so many and no more. They are made by a task, some hundreds at a time.
+async fn answer_all(api: &Api, worker: &str, count: usize) {
+    let deadline = Instant::now() + crate::api::PATIENCE;
+    let mut done = 0;
+    while done < count {
+        assert!(Instant::now() < deadline, "only {done} of {count} requests came");
+        done += answer(api, worker, (count - done).min(350)).await;
+    }
+}
+
 async fn content(api: &Api, file: &Value) -> Vec<Value> {
     let answer = api.get(&format!("/openai/v1/files/{}/content", file.as_str().unwrap())).await;
     assert_eq!(answer.header("content-type"), "application/octet-stream");
@@ -105,10 +117,7 @@ async fn r8_a_batch_runs_each_line_once_and_keeps_answers_and_errors() {
         assert_eq!(api.put("/api/v1/queues/gpu", retention).await.status, 200);
         let lines: Vec<String> = (0..1_200).map(line).collect();
         let id = batch(&api, &lines.join("\n")).await;
-        let mut done = 0;
-        while done < 700 {
-            done += answer(&api, &worker, 350).await;
-        }
+        answer_all(&api, &worker, 700).await;
         let going = until(&api, &id, "in_progress").await;
         assert_eq!(going["request_counts"]["total"], 1_200);
         assert_eq!(
@@ -120,9 +129,7 @@ async fn r8_a_batch_runs_each_line_once_and_keeps_answers_and_errors() {
         api.db.pass_ms(600_000).await;
         assert_eq!(api.db.store.prune(86_400).await.unwrap().jobs, 0);
         let worker = api.worker("gpu").await;
-        while done < 1_200 {
-            done += answer(&api, &worker, 500).await;
-        }
+        answer_all(&api, &worker, 500).await;
         let ended = until(&api, &id, "completed").await;
         assert_eq!(ended["request_counts"], json!({"total": 1_200, "completed": 1_080, "failed": 120}));
         assert_eq!((&ended["metadata"]["who"], &ended["errors"]), (&json!("me"), &Value::Null));
@@ -146,8 +153,11 @@ async fn r8_a_batch_runs_each_line_once_and_keeps_answers_and_errors() {
         assert_eq!(api.get("/api/v1/dead-letters/count").await.json()["count"], 0);
         assert_eq!(api.db.store.verify().await.unwrap().findings, []);
         other.stop().await;
-        let pruned = api.db.store.prune(86_400).await.unwrap().jobs;
-        assert!(pruned > 0, "now that the files are written");
+        // A task may have begun with it.
+        while api.db.store.prune(86_400).await.unwrap().jobs > 0 {}
+        let in_queue = JobFilter { queue: Some("gpu".into()), ..JobFilter::default() };
+        let left = api.db.store.list_jobs(TenantId::DEFAULT, in_queue, None, 1_200).await.unwrap().jobs.len();
+        assert!(left <= 500, "the older ones go now that the files are written: {left} are left");
     })
     .await;
 }
@@ -156,7 +166,7 @@ async fn r8_a_batch_runs_each_line_once_and_keeps_answers_and_errors() {
 async fn r8_a_batch_is_refused_called_off_and_expires() {
     on_both(async |db| {
         let api = Api::new(db).await;
-        let worker = with_model(&api).await;
+        with_model(&api).await;
         let id = batch(&api, &format!("{}\n{{\n{}", line(1), line(1))).await;
         let refused = until(&api, &id, "failed").await;
         assert_eq!(refused["errors"]["data"][0]["code"], "invalid_json_line");
@@ -165,7 +175,7 @@ async fn r8_a_batch_is_refused_called_off_and_expires() {
 
         let lines: Vec<String> = (0..20).map(line).collect();
         let id = batch(&api, &lines.join("\n")).await;
-        assert_eq!(answer(&api, &worker, 5).await, 5);
+        answer_all(&api, &api.worker("gpu").await, 5).await;
         let canceled = api.call("POST", &format!("/openai/v1/batches/{id}/cancel")).await.json();
         assert_eq!(canceled["status"], "cancelling");
         let ended = until(&api, &id, "cancelled").await;
@@ -253,6 +263,46 @@ async fn r8_a_chat_is_a_call_and_faults_have_that_apis_shape() {
             }
         })
         .await;
+    })
+    .await;
+}
+
+/// A form of these parts: the head of each, and what is in it.
+fn form_of(parts: &[(&str, &str)]) -> Request<Body> {
+    let part =
+        |(head, content): &(&str, &str)| format!("--b\r\nContent-Disposition: form-data; {head}\r\n\r\n{content}\r\n");
+    let body = parts.iter().map(part).collect::<String>() + "--b--\r\n";
+    let upload = request("POST", "/openai/v1/files").header("content-type", "multipart/form-data; boundary=b");
+    upload.body(Body::from(body)).unwrap()
+}
+
+#[tokio::test]
+async fn r8_an_upload_may_come_in_any_order_and_a_refused_one_leaves_nothing() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let (file, purpose) = ("name=\"file\"; filename=\"a; b.jsonl\"", "name=\"purpose\"");
+        let large = "0123456789abcde\n".repeat(20_000);
+        let last = api.ask(form_of(&[(file, &large), (purpose, "batch")])).await;
+        assert_eq!((last.status.as_u16(), &last.json()["filename"]), (200, &json!("a; b.jsonl")), "{:?}", last.body);
+        assert_eq!(blobs(&api), 1);
+
+        let long = "x".repeat(2_000);
+        for (parts, code) in [
+            (vec![(file, large.as_str())], "invalid_purpose"),
+            (vec![(file, large.as_str()), (purpose, "evil")], "invalid_purpose"),
+            (vec![(file, large.as_str()), (purpose, long.as_str())], "invalid_form"),
+            (vec![(purpose, "batch")], "missing_field"),
+            (vec![(file, "x"), (purpose, "batch"), ("name=\"expires_after[seconds]\"", "0")], "invalid_expiry"),
+        ] {
+            let answer = api.ask(form_of(&parts)).await;
+            assert_eq!((answer.status.as_u16(), &answer.json()["error"]["code"]), (400, &json!(code)));
+            assert_eq!(blobs(&api), 1, "{code}: what was refused is gone from the folder");
+        }
+        for odd in ["", "--b", "--b\r\n\r\n", "--c--", "--b\r\nContent-Disposition: form-data\r\n\r\n\r\n--b--"] {
+            let upload = request("POST", "/openai/v1/files").header("content-type", "multipart/form-data; boundary=b");
+            let answer = api.ask(upload.body(Body::from(odd)).unwrap()).await;
+            assert_eq!(answer.status, 400, "{odd:?} {:?}", answer.body);
+        }
     })
     .await;
 }

@@ -3,8 +3,10 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use store::StoreError;
+use store::tx::{Operation, Tx};
 use testkit::docker::IMAGE;
-use testkit::on_both;
+use testkit::{on_both, on_postgres};
 
 use crate::api::Api;
 use crate::runtimes::Driven;
@@ -40,7 +42,7 @@ async fn push(api: &Api, affinity: &str) -> String {
 }
 
 async fn ended(api: &Api, id: &str) -> Value {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + crate::api::PATIENCE;
     loop {
         let job = api.get(&format!("/api/v1/jobs/{id}?wait=5s")).await.json();
         if ["succeeded", "failed", "canceled"].contains(&job["state"].as_str().unwrap()) {
@@ -51,7 +53,7 @@ async fn ended(api: &Api, id: &str) -> Value {
 }
 
 async fn until(what: &str, check: impl AsyncFn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(40);
+    let deadline = Instant::now() + crate::api::PATIENCE;
     while !check().await {
         assert!(Instant::now() < deadline, "{what}");
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -128,11 +130,162 @@ async fn r7_a_model_that_cannot_be_loaded_backs_off_alone() {
         .await;
         let done = push(api, "good").await;
         assert_eq!(ended(api, &done).await["result"]["model"], "good", "the other is not held up");
-        let job = api.get(&format!("/api/v1/jobs/{waiting}")).await.json();
-        assert_eq!(job["attempt"].as_i64().unwrap_or(9), 0, "no attempt is burnt: {job}");
+        // While the next load is tried it is on its way to one.
+        until("no attempt is burnt", async || {
+            api.get(&format!("/api/v1/jobs/{waiting}")).await.json()["attempt"].as_i64() == Some(0)
+        })
+        .await;
         // Repaired, it comes up by itself when its time has passed.
         api.put("/api/v1/runtimes/broken", model("broken")).await;
         assert_eq!(ended(api, &waiting).await["result"]["model"], "broken");
+    })
+    .await;
+}
+
+/// A model that can never be posted to.
+async fn declare_without_a_port(api: &Api, name: &str) {
+    let mut mute = model(name);
+    mute["ports"] = json!([]);
+    mute["probe"] = Value::Null;
+    assert_eq!(api.put(&format!("/api/v1/runtimes/{name}"), mute).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r7_a_model_that_publishes_no_port_is_left_alone_and_says_so() {
+    on_both(async |db| {
+        let driven = Driven::new(db).await;
+        let api = &driven.api;
+        declare(api, &["good"]).await;
+        declare_without_a_port(api, "mute").await;
+        api.put("/api/v1/pools/gpu", pool(1, &["mute", "good"])).await;
+        let waiting = push(api, "mute").await;
+        until("it says why", async || {
+            let pool = api.get("/api/v1/pools/gpu").await.json();
+            pool["members"][0]["cause"].as_str().is_some_and(|cause| cause.contains("publishes no port"))
+        })
+        .await;
+        until("its job says why", async || {
+            let signal = api.get(&format!("/api/v1/jobs/{waiting}/signal")).await.json();
+            signal["summary"].as_str().unwrap().contains("publishes no port")
+        })
+        .await;
+        let done = push(api, "good").await;
+        assert_eq!(ended(api, &done).await["result"]["model"], "good", "the other is not held up");
+        let log = api.get("/api/v1/runtimes/mute/operations").await.json();
+        assert_eq!(log["items"], json!([]), "it is not even started");
+        // With a port it comes up by itself when its time has passed.
+        api.put("/api/v1/runtimes/mute", model("mute")).await;
+        assert_eq!(ended(api, &waiting).await["result"]["model"], "mute");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r7_a_job_that_needs_no_model_goes_to_one_that_can_be_loaded() {
+    on_both(async |db| {
+        let driven = Driven::new(db).await;
+        let api = &driven.api;
+        declare(api, &["good"]).await;
+        declare_without_a_port(api, "mute").await;
+        api.put("/api/v1/pools/gpu", pool(1, &["mute", "good"])).await;
+        let made = api.post("/api/v1/jobs", json!({"queue": "gpu", "kind": "ask", "payload": {}})).await.json();
+        let done = ended(api, made["id"].as_str().unwrap()).await;
+        assert_eq!((&done["state"], &done["result"]["model"]), (&json!("succeeded"), &json!("good")), "{done}");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r7_a_pool_that_is_declared_anew_waits_for_a_model_on_its_way_up() {
+    on_both(async |db| {
+        let driven = Driven::new(db).await;
+        let api = &driven.api;
+        let mut slow = model("slow");
+        let script = format!("sleep 5; {}", slow["command"][2].as_str().unwrap());
+        slow["command"][2] = json!(script);
+        assert_eq!(api.put("/api/v1/runtimes/slow", slow).await.status, 200);
+        let mut declared = pool(1, &["slow"]);
+        api.put("/api/v1/pools/gpu", declared.clone()).await;
+        let job = json!({"queue": "gpu", "kind": "ask", "affinity": "slow", "payload": {}, "max_attempts": 1});
+        let made = api.post("/api/v1/jobs", job).await.json();
+        until("its container runs", async || api.get("/api/v1/runtimes/slow").await.json()["status"] == "running")
+            .await;
+        declared["idle_stop_s"] = json!(600);
+        assert_eq!(api.put("/api/v1/pools/gpu", declared).await.status, 200);
+        let done = ended(api, made["id"].as_str().unwrap()).await;
+        assert_eq!((&done["state"], &done["result"]["model"]), (&json!("succeeded"), &json!("slow")), "{done}");
+    })
+    .await;
+}
+
+async fn worker_called(api: &Api, name: &str) -> Option<String> {
+    let workers = api.get("/api/v1/workers").await.json();
+    let found = workers["items"].as_array().unwrap().iter().find(|worker| worker["name"] == name)?;
+    found["id"].as_str().map(str::to_owned)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r7_a_slot_that_is_asked_to_drain_takes_a_new_place_and_works_on() {
+    on_both(async |db| {
+        let driven = Driven::new(db).await;
+        let api = &driven.api;
+        declare(api, &["alpha", "beta"]).await;
+        api.put("/api/v1/pools/gpu", pool(1, &["alpha", "beta"])).await;
+        let first = push(api, "alpha").await;
+        assert_eq!(ended(api, &first).await["result"]["model"], "alpha");
+        let slot = worker_called(api, "pool gpu slot 0").await.expect("the slot is a worker");
+        // The node's own worker goes by itself when it has had nothing to do for a while.
+        for worker in [Some(slot.clone()), worker_called(api, "engine here").await].into_iter().flatten() {
+            assert_eq!(api.call("POST", &format!("/api/v1/workers/{worker}/drain")).await.status, 204);
+        }
+        let second = push(api, "beta").await;
+        assert_eq!(ended(api, &second).await["result"]["model"], "beta");
+        assert_ne!(worker_called(api, "pool gpu slot 0").await, Some(slot));
+    })
+    .await;
+}
+
+/// Statements of the test's own.
+struct Statements(&'static str);
+
+impl Operation for Statements {
+    type Output = ();
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
+        tx.batch(self.0).await
+    }
+}
+
+/// Nothing can end, as on a full disk.
+const FULL: &str = "create function full_disk() returns trigger language plpgsql as
+        $$ begin raise exception 'no space is left' using errcode = '53100'; end $$;
+    create trigger full_disk before insert on ended for each row execute function full_disk()";
+const ROOM_AGAIN: &str = "drop trigger full_disk on ended; drop function full_disk()";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn x12_an_answer_is_kept_in_hand_while_the_database_is_away() {
+    on_postgres(async |db| {
+        let driven = Driven::new(db).await;
+        let api = &driven.api;
+        let mut alpha = model("alpha");
+        let answer = alpha["env"]["ANSWER"].as_str().unwrap().replace("/bin/sh\n", "/bin/sh\necho x >> /www/posts\n");
+        alpha["env"]["ANSWER"] = json!(answer);
+        assert_eq!(api.put("/api/v1/runtimes/alpha", alpha).await.status, 200);
+        api.put("/api/v1/pools/gpu", pool(1, &["alpha"])).await;
+        let first = push(api, "alpha").await;
+        assert_eq!(ended(api, &first).await["state"], "succeeded");
+        let runtime = api.get("/api/v1/runtimes/alpha").await.json();
+        let container = runtime["container_id"].as_str().unwrap();
+        let posts = || driven.docker.run(&["exec", container, "cat", "/www/posts"]).lines().count();
+        let store = &api.db.store;
+        store.write(Statements(FULL)).await.unwrap();
+        let second = push(api, "alpha").await;
+        until("it is posted", async || posts() == 2).await;
+        // Long enough to be posted once more, were its answer forgotten.
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        store.write(Statements(ROOM_AGAIN)).await.unwrap();
+        assert_eq!(ended(api, &second).await["state"], "succeeded");
+        assert_eq!(posts(), 2, "what was answered is not asked again");
     })
     .await;
 }

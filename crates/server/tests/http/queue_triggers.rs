@@ -20,7 +20,7 @@ async fn create(api: &Api, trigger: Value) -> String {
 
 /// The answer once it is as it should be.
 async fn until(api: &Api, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + crate::api::PATIENCE;
     loop {
         let answer = api.get(path).await.json();
         if is_so(&answer) {
@@ -100,7 +100,7 @@ async fn t5_a_trigger_that_fills_its_queue_whenever_it_is_drained_ends_at_the_de
                            "target": {"job": {"queue": "a", "kind": "k"}}});
         let again = create(&api, again).await;
         api.job("a").await;
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + crate::api::PATIENCE;
         while api.get(&format!("{TRIGGERS}/{again}")).await.json()["loops_stopped"] == 0 {
             let page = api.get("/api/v1/jobs?queue=a&state=queued").await.json();
             for job in items(&page) {

@@ -1,11 +1,19 @@
 //! Q12: what a tenant may use, and the 429 that says what is used up.
 
 use domain::Name;
-use serde_json::json;
+use serde_json::{Value, json};
 use store::tenants::quota::Quota;
 use testkit::on_both;
 
-use crate::api::Api;
+use crate::api::{Answer, Api, json_request};
+use crate::tokens::Caller;
+
+/// With the same key each time.
+async fn keyed(caller: &Caller<'_>, job: Value) -> Answer {
+    let mut request = json_request("POST", "/api/v1/jobs", &job);
+    request.headers_mut().insert("idempotency-key", "once".parse().unwrap());
+    caller.ask(request).await
+}
 
 #[tokio::test]
 async fn q12_a_quota_that_is_used_up_is_a_429_that_names_it_and_stores_nothing() {
@@ -17,9 +25,17 @@ async fn q12_a_quota_that_is_used_up_is_a_429_that_names_it_and_stores_nothing()
         let set = async |quota| assert!(api.db.store.set_quota(Name::stored("small"), quota, "machine").await.unwrap());
 
         set(Quota { waiting_jobs: Some(3), ..Quota::default() }).await;
-        for _ in 0..3 {
+        let first = keyed(&small, json!({"queue": "q", "kind": "k"})).await.json();
+        for _ in 0..2 {
             small.job("q").await;
         }
+        let again = keyed(&small, json!({"queue": "q", "kind": "k"})).await;
+        assert_eq!((again.status.as_u16(), &again.json()["id"]), (200, &first["id"]), "what was taken is told again");
+        keyed(&small, json!({"queue": "q", "kind": "other"})).await.problem(
+            422,
+            "idempotency_key_reused",
+            Some("Idempotency-Key"),
+        );
         let over = small.post("/api/v1/jobs", json!({"queue": "q", "kind": "k"})).await;
         over.problem(429, "over_quota", Some("waiting_jobs"));
         assert!(over.header("retry-after").parse::<u64>().unwrap() > 0);
@@ -28,7 +44,7 @@ async fn q12_a_quota_that_is_used_up_is_a_429_that_names_it_and_stores_nothing()
         assert_eq!(small.get("/api/v1/jobs").await.json()["items"].as_array().unwrap().len(), 3);
         free.job("q").await;
         small.run("q").await;
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        let deadline = std::time::Instant::now() + crate::api::PATIENCE;
         while small.post("/api/v1/jobs", json!({"queue": "q", "kind": "k"})).await.status != 202 {
             assert!(std::time::Instant::now() < deadline, "what has ended makes room");
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -42,7 +58,8 @@ async fn q12_a_quota_that_is_used_up_is_a_429_that_names_it_and_stores_nothing()
         assert!(statuses.contains(&202) && statuses.contains(&429), "{statuses:?}");
 
         set(Quota { payload_bytes_per_s: Some(1_000.0), ..Quota::default() }).await;
-        let large = json!({"queue": "q", "kind": "k", "payload": "x".repeat(2_000)});
+        let large = json!({"queue": "q", "kind": "k", "payload": "x".repeat(100_000)});
+        // It owes what takes it more than a minute.
         assert_eq!(small.post("/api/v1/jobs", large.clone()).await.status, 202);
         small.post("/api/v1/jobs", large).await.problem(429, "over_quota", Some("payload_bytes_per_s"));
 

@@ -19,7 +19,7 @@ fn on_topic(name: &str, operation: &str) -> Value {
 }
 
 async fn until(what: &str, look: impl AsyncFn() -> Value, is_so: impl Fn(&Value) -> bool) -> Value {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + crate::api::PATIENCE;
     loop {
         let seen = look().await;
         if is_so(&seen) {

@@ -25,7 +25,7 @@ async fn create(api: &Api, trigger: Value) -> String {
 
 /// The answer once it is as it should be.
 async fn until(ask: impl AsyncFn() -> Answer, is_so: impl Fn(&Value) -> bool) -> Value {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + crate::api::PATIENCE;
     loop {
         let answer = ask().await.json();
         if is_so(&answer) {
@@ -204,6 +204,32 @@ async fn t8_a_script_handles_dead_letters_and_resolves_them() {
             }
         }
         assert_eq!(api.get("/api/v1/dead-letters/count").await.json()["count"], 2, "no letter of a handler");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t11_a_job_of_a_script_needs_a_subject_for_its_process() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let id = create(&api, script("t", r#"enqueue(#{queue: "q", kind: "k", process: "scrub"})"#)).await;
+        api.post("/api/v1/topics/t", json!({})).await;
+        let letters = format!("/api/v1/dead-letters?trigger_id={id}");
+        let page = until(async || api.get(&letters).await, |page| count(page) == 1).await;
+        let told = page["items"][0]["last_error"]["message"].as_str().unwrap();
+        assert!(told.contains("enqueue: process needs a subject"), "{told}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t8_a_script_resolves_with_words_that_can_be_kept() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let id = create(&api, script("t", r#"resolve("01890a5d-ac96-774b-bcce-b302099a8057", "a\x00")"#)).await;
+        let tried = api.post(&format!("{TRIGGERS}/{id}/fire"), json!({"dry_run": true})).await.json();
+        let told = tried["dry_run"]["reason"].as_str().unwrap();
+        assert!(told.contains("note holds the control character U+0000"), "{told}");
     })
     .await;
 }

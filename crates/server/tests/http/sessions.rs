@@ -120,7 +120,7 @@ async fn x7_a_session_gets_a_fresh_secret_every_hour_and_ends_with_its_token() {
         leaver.get("/api/v1/jobs").await.problem(401, "invalid_token", None);
         browser.sign_in(&admin.token, "/").await;
         assert_eq!(browser.page("/").await.status, 200);
-        api.db.pass_ms(12 * 3_600_000).await;
+        api.db.pass_ms(12 * 3_600_000 + 60_000).await;
         assert_eq!(browser.page("/").await.status, 303, "it ends when it is not used");
         assert!(api.db.store.prune_sessions().await.unwrap() > 0);
     })
@@ -172,4 +172,36 @@ async fn x7_pages_of_other_origins_change_nothing_on_any_route() {
         }
     }
     assert!(asked > 60, "only {asked}");
+}
+
+#[tokio::test]
+async fn x7_whoever_signs_in_comes_to_a_page_that_is_open_to_them_and_back_to_it() {
+    let api = Api::new(Database::sqlite().await).await;
+    for (token, home) in [
+        (json!({"name": "o", "role": "viewer"}), "./"),
+        (json!({"name": "v", "role": "viewer", "queues": ["q"]}), "./jobs"),
+        (json!({"name": "p", "role": "producer"}), "./jobs"),
+    ] {
+        let token = api.token(token).await;
+        let mut browser = Browser { api: &api, cookie: String::new() };
+        assert_eq!(browser.sign_in(&token, "/").await.header("location"), home);
+        let page = browser.page(home.trim_start_matches('.')).await;
+        assert_eq!(page.status, 200);
+        let brand = format!("class=\"brand\" href=\"{home}\"");
+        assert!(String::from_utf8_lossy(&page.body).contains(&brand), "{home}");
+        for (path, status) in [("/tokens", 403), ("/no-such-page", 404)] {
+            let refused = browser.page(path).await;
+            assert_eq!(refused.status, status, "{path}");
+            assert!(String::from_utf8_lossy(&refused.body).contains(&format!("<a href=\"{home}\">")), "{path} {home}");
+        }
+        let asked = browser.sign_in(&token, "/jobs?state=failed").await;
+        assert_eq!(asked.header("location"), "./jobs?state=failed", "what was asked for comes first");
+    }
+    // A worker's token opens no page: the way on is another token.
+    let token = api.token(json!({"name": "w", "role": "worker"})).await;
+    let mut browser = Browser { api: &api, cookie: String::new() };
+    assert_eq!(browser.sign_in(&token, "/").await.header("location"), "./");
+    let refused = browser.page("/").await;
+    assert_eq!(refused.status, 403);
+    assert!(String::from_utf8_lossy(&refused.body).contains("<a href=\"./sign-in\">"));
 }

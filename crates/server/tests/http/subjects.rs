@@ -32,7 +32,7 @@ async fn settle(api: &Api, worker: &str, job: &Value, outcome: Value) -> String 
 }
 
 async fn until(what: &str, check: impl AsyncFn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + crate::api::PATIENCE;
     while !check().await {
         assert!(Instant::now() < deadline, "{what}");
         tokio::time::sleep(Duration::from_millis(20)).await;

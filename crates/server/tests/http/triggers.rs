@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
 use sha2::Sha256;
-use testkit::on_both;
+use testkit::{Database, on_both};
 
 use crate::api::{Answer, Api, json_request, request};
 
@@ -26,7 +26,7 @@ async fn create(api: &Api, trigger: Value) -> String {
 
 /// The jobs of a queue once there are this many.
 async fn jobs(api: &Api, queue: &str, count: usize) -> Vec<Value> {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + crate::api::PATIENCE;
     loop {
         let page = api.get(&format!("/api/v1/jobs?queue={queue}")).await.json();
         let items = page["items"].as_array().unwrap().clone();
@@ -108,7 +108,7 @@ async fn t5_a_loop_of_triggers_ends_at_the_depth_limit_and_is_shown() {
         let to_b = create(&api, on("job", json!({"queue": "a", "states": ["canceled"]}), b)).await;
         let to_a = create(&api, on("job", json!({"queue": "b", "states": ["canceled"]}), a)).await;
         api.job("a").await;
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + crate::api::PATIENCE;
         let stopped = loop {
             for queue in ["a", "b"] {
                 let page = api.get(&format!("/api/v1/jobs?queue={queue}&state=queued")).await.json();
@@ -147,13 +147,48 @@ async fn t5_depth_comes_in_by_its_header() {
         assert_eq!(publish("15").await.status, 202);
         assert_eq!(jobs(&api, "deep", 1).await[0]["depth"], 16);
         assert_eq!(publish("16").await.status, 202);
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + crate::api::PATIENCE;
         while api.get(&format!("{TRIGGERS}/{id}")).await.json()["loops_stopped"] != 1 {
             assert!(Instant::now() < deadline);
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         jobs(&api, "deep", 1).await;
         publish("-1").await.problem(400, "invalid_header", Some("Windlass-Depth"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t5_depth_counts_for_what_is_fired_retried_and_replayed() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let ask = async |path: &str, depth: &str, body: Value| {
+            let request = request("POST", path).header("content-type", "application/json");
+            api.ask(request.header("windlass-depth", depth).body(Body::from(body.to_string())).unwrap()).await
+        };
+        let failed = async |queue: &str| {
+            let (job, worker, epoch) = api.claimed(queue).await;
+            let error = json!({"code": "boom", "retryable": false});
+            api.settle(&worker, json!({"job_id": job, "epoch": epoch, "outcome": "fail", "error": error})).await;
+            let letters = api.get(&format!("/api/v1/dead-letters?job_id={job}")).await.json();
+            (job, letters["items"][0]["id"].as_str().unwrap().to_owned())
+        };
+        let depth = async |job: &Value| {
+            api.get(&format!("/api/v1/jobs/{}", job.as_str().unwrap())).await.json()["depth"].clone()
+        };
+        let id = create(&api, on("pubsub", json!({"topic": "t"}), json!({"queue": "fired", "kind": "k"}))).await;
+        assert_eq!(ask(&format!("{TRIGGERS}/{id}/fire"), "5", json!({})).await.status, 202);
+        assert_eq!(jobs(&api, "fired", 1).await[0]["depth"], 6);
+        let (job, _) = failed("retried").await;
+        let retried = ask(&format!("/api/v1/jobs/{job}/retry"), "7", json!({})).await.json();
+        assert_eq!(depth(&retried["id"]).await, 7);
+        let (_, letter) = failed("replayed").await;
+        let replayed = ask(&format!("/api/v1/dead-letters/{letter}/replay"), "8", json!({})).await.json();
+        assert_eq!(depth(&replayed["job_id"]).await, 8);
+        let (_, letter) = failed("many").await;
+        assert_eq!(ask("/api/v1/dead-letters/replay", "9", json!({"ids": [letter]})).await.json()["replayed"], 1);
+        let told = api.get(&format!("/api/v1/dead-letters/{letter}")).await.json();
+        assert_eq!(depth(&told["replayed_as"]).await, 9);
     })
     .await;
 }
@@ -220,6 +255,12 @@ async fn t1_cloud_events_come_binary_structured_and_in_batches() {
         let bad = json!([event, {"specversion": "0.3"}]);
         let answer = api.ask(structured("application/cloudevents-batch+json", &bad)).await;
         answer.problem(422, "invalid_field", Some("[1].specversion"));
+        let list = json!(["1.0", "3", "/here", "com.example.made", null, null, {"a": 4}, null]);
+        for (content_type, body) in
+            [("application/cloudevents+json", &list), ("application/cloudevents-batch+json", &json!([list]))]
+        {
+            api.ask(structured(content_type, body)).await.problem(422, "invalid_field", None);
+        }
         api.ask(structured("application/json", &event)).await.problem(415, "unsupported_media_type", None);
         jobs(&api, "ce", 6).await;
     })
@@ -300,6 +341,33 @@ async fn t2_a_trigger_can_be_tried_fired_turned_off_and_deleted() {
     .await;
 }
 
+/// The first letter that the trigger leaves.
+async fn letter(api: &Api, trigger: &str) -> Value {
+    let deadline = Instant::now() + crate::api::PATIENCE;
+    loop {
+        let page = api.get(&format!("/api/v1/dead-letters?trigger_id={trigger}")).await.json();
+        if let Some(letter) = page["items"].get(0) {
+            return letter.clone();
+        }
+        assert!(Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn t6_a_process_whose_subject_says_nothing_ends_as_a_dead_letter() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let job = json!({"queue": "q", "kind": "k", "process": "scrub", "subject": "{{ data.a }}"});
+        let id = create(&api, on("pubsub", json!({"topic": "t"}), job)).await;
+        api.post("/api/v1/topics/t", json!({"a": ""})).await;
+        let error = letter(&api, &id).await["last_error"].clone();
+        assert_eq!(error["code"], "mapping_invalid");
+        assert!(error["message"].as_str().unwrap().starts_with("process needs a subject"), "{error}");
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn t6_a_mapping_that_fails_ends_as_a_dead_letter_that_says_why() {
     on_both(async |db| {
@@ -309,15 +377,7 @@ async fn t6_a_mapping_that_fails_ends_as_a_dead_letter_that_says_why() {
         trigger["retry"] = json!({"max_attempts": 2, "initial_s": 0});
         let id = create(&api, trigger).await;
         api.post("/api/v1/topics/t", json!({"a": "\u{202e}hidden"})).await;
-        let deadline = Instant::now() + Duration::from_secs(20);
-        let letter = loop {
-            let page = api.get(&format!("/api/v1/dead-letters?trigger_id={id}")).await.json();
-            if let Some(letter) = page["items"].get(0) {
-                break letter.clone();
-            }
-            assert!(Instant::now() < deadline);
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        };
+        let letter = letter(&api, &id).await;
         assert_eq!((&letter["source"], &letter["job_id"]), (&json!("pubsub"), &Value::Null));
         assert_eq!(letter["last_error"]["code"], "mapping_invalid");
         let replay = format!("/api/v1/dead-letters/{}/replay", letter["id"].as_str().unwrap());
@@ -326,6 +386,36 @@ async fn t6_a_mapping_that_fails_ends_as_a_dead_letter_that_says_why() {
         let replayed = api.post(&replay, json!({"payload": payload})).await;
         assert_eq!((replayed.status.as_u16(), replayed.json()["event_id"].is_string()), (202, true));
         assert_eq!(jobs(&api, "q", 1).await[0]["subject"], "seen");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t7_a_replayed_event_is_heard_by_the_filter_that_heard_it_first() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let job = json!({"queue": "q", "kind": "k", "subject": "{{ data.a }}", "payload": {"key": "{{ event.key }}"}});
+        let id = create(&api, on("kv", json!({"collection": "c", "when": "event.key == 'a'"}), job)).await;
+        api.put("/api/v1/kv/c/a", json!({"a": "\u{202e}hidden"})).await;
+        let letter = letter(&api, &id).await;
+        let mut payload = letter["payload"].clone();
+        payload["data"] = json!({"a": "seen"});
+        let replay = format!("/api/v1/dead-letters/{}/replay", letter["id"].as_str().unwrap());
+        assert_eq!(api.post(&replay, json!({"payload": payload})).await.status, 202);
+        assert_eq!(jobs(&api, "q", 1).await[0]["payload"], json!({"key": "a"}));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t1_an_event_as_large_as_is_taken_starts_work_whatever_its_name() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        create(&api, on("pubsub", json!({"topic": "*"}), json!({"queue": "q", "kind": "k"}))).await;
+        let data = "x".repeat(domain::limits::PAYLOAD_BYTES - 2);
+        let topic = "t".repeat(domain::limits::LABEL_BYTES);
+        assert_eq!(api.post(&format!("/api/v1/topics/{topic}"), json!(data)).await.status, 202);
+        assert_eq!(jobs(&api, "q", 1).await[0]["payload"]["data"], json!(data));
     })
     .await;
 }
@@ -345,6 +435,71 @@ async fn t10_a_schedule_shows_its_next_five_fires() {
 }
 
 #[tokio::test]
+async fn x10_a_malformed_target_is_told_in_the_words_of_the_api() {
+    let api = Api::new(Database::sqlite().await).await;
+    let kinds = "`job`, `http`, `script` or `runtime`";
+    let job = |members: Value| {
+        let mut job = json!({"queue": "q", "kind": "k"});
+        job.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());
+        json!({ "job": job })
+    };
+    let cases = [
+        (json!("job"), format!("target must be an object with one member: {kinds}")),
+        (json!([]), format!("target must be an object with one member: {kinds}")),
+        (json!({}), format!("target must have exactly one member: {kinds}")),
+        (json!({"job": {}, "http": {}}), format!("target must have exactly one member: {kinds}")),
+        (json!({"jobs": {}}), format!("target.jobs is not known; expected {kinds}")),
+        (json!({"job": "q"}), "target.job must be an object".into()),
+        (json!({"job": {"queue": "q"}}), "target.job.kind is missing".into()),
+        (json!({"script": 5}), "target.script must be a string: the text of the script".into()),
+        (json!({"http": {"url": 5}}), "target.http.url must be a string, not 5".into()),
+        (
+            json!({"http": {"url": "https://example.com", "headers": {"a": true}}}),
+            "target.http.headers.a must be a string, not true".into(),
+        ),
+        (json!({"runtime": {"name": "llama"}}), "target.runtime.operation is missing".into()),
+        (job(json!({"queue": 5})), "target.job.queue must be a string, not 5".into()),
+        (job(json!({"priority": "high"})), "target.job.priority must be a whole number, not a string".into()),
+        (job(json!({"retry": "often"})), "target.job.retry must be an object, not a string".into()),
+        (
+            job(json!({"retry": {"initial_s": -1}})),
+            "target.job.retry.initial_s must be a whole number from 0 on, not -1".into(),
+        ),
+        (job(json!({"tags": "a"})), "target.job.tags must be a list, not a string".into()),
+        (job(json!({"webhook": "https://example.com"})), "target.job.webhook must be an object, not a string".into()),
+        (job(json!({"webhook": {}})), "target.job.webhook.url is missing".into()),
+        (
+            job(json!({"retry": {"often": true}})),
+            "target.job.retry.often is not known; expected one of `initial_s`, `maximum_s`, `exponent`, `jitter`"
+                .into(),
+        ),
+    ];
+    for (target, expected) in cases {
+        let body = json!({"name": "t", "source": "kv", "target": target});
+        let answer = api.post(TRIGGERS, body).await;
+        assert_eq!((answer.status.as_u16(), answer.json()["detail"].as_str()), (422, Some(&*expected)), "{target}");
+    }
+}
+
+#[tokio::test]
+async fn x10_a_filter_with_a_member_that_is_not_known_names_those_that_are() {
+    let api = Api::new(Database::sqlite().await).await;
+    for (source, filter, expected) in [
+        ("dead_letter", json!({"sorce": "job"}), "filter.sorce is not known; expected `source` or `when`"),
+        ("dead_letter", json!({"queue": "q"}), "filter.queue is not known; expected `source` or `when`"),
+        ("email", json!({"to": "a@b", "from": "c"}), "filter.from is not known; expected `to` or `when`"),
+        ("email", json!({"too": "a@b"}), "filter.too is not known; expected `to` or `when`"),
+        ("pubsub", json!({"topik": "t"}), "filter.topik is not known; expected `topic` or `when`"),
+        ("pubsub", json!({"topic": 5}), "filter.topic must be a string, not 5"),
+    ] {
+        let body =
+            json!({"name": "t", "source": source, "filter": filter, "target": {"job": {"queue": "q", "kind": "k"}}});
+        let answer = api.post(TRIGGERS, body).await;
+        assert_eq!((answer.status.as_u16(), answer.json()["detail"].as_str()), (422, Some(expected)), "{filter}");
+    }
+}
+
+#[tokio::test]
 async fn x10_a_trigger_that_cannot_be_taken_names_its_field() {
     on_both(async |db| {
         let api = Api::new(db).await;
@@ -356,12 +511,14 @@ async fn x10_a_trigger_that_cannot_be_taken_names_its_field() {
             ("filter", json!({"colection": "a"}), "filter.colection"),
             ("filter", json!({"ops": ["sett"]}), "filter.ops"),
             ("filter", json!({"when": "data.n >"}), "filter.when"),
+            ("filter", json!({"when": "data.list * data.n"}), "filter.when"),
             ("filter", json!([]), "filter"),
             ("target", json!({}), "target"),
-            ("target", json!({"jobs": {}}), "target"),
+            ("target", json!({"jobs": {}}), "target.jobs"),
             ("target", json!({"job": ["q", "k"]}), "target.job"),
-            ("target", json!({"job": {"kind": "k"}}), "target.queue"),
+            ("target", json!({"job": {"kind": "k"}}), "target.job.queue"),
             ("target", json!({"job": {"queue": "a b", "kind": "k"}}), "target.job.queue"),
+            ("target", json!({"job": {"queue": "q", "kind": "k", "process": "scrub"}}), "target.job.process"),
             ("target", json!({"job": {"queue": "q", "kind": "k", "priority": 1 << 20}}), "target.job.priority"),
             ("target", json!({"job": {"queue": "q", "kind": "k", "payload": "{{ data. }}"}}), "target.job.payload"),
             ("retry", json!({"max_attempts": 0}), "retry.max_attempts"),

@@ -85,6 +85,9 @@ async fn outcomes_carry_what_their_kind_takes_and_nothing_else() {
         ] {
             settle(members).await.problem(422, "invalid_field", Some(field));
         }
+        let stray = settle(json!({"outcome": "finish", "facts": {"a": 1}})).await;
+        stray.problem(422, "invalid_field", Some("outcomes[0].facts"));
+        assert!(stray.json()["detail"].as_str().unwrap().contains("the job has no subject"), "{}", stray.json());
         let long = json!({"outcome": "fail", "error": {"code": "trace", "message": "ä\u{0}".repeat(20_000)}});
         assert_eq!(settle(long).await.json()["results"][0]["status"], "applied");
         let job = api.get(&format!("/api/v1/jobs/{job}")).await.json();
@@ -94,20 +97,38 @@ async fn outcomes_carry_what_their_kind_takes_and_nothing_else() {
     .await;
 }
 
+/// Of a few tries one is as quick as this. A busy machine is slow now and then; a wait that nobody ends is slow every
+/// time.
+async fn is_soon(limit: Duration, attempt: impl AsyncFn() -> Duration) {
+    let mut slow = Vec::new();
+    for _ in 0..5 {
+        let took = attempt().await;
+        if took < limit {
+            return;
+        }
+        slow.push(took);
+    }
+    panic!("never within {limit:?}: {slow:?}");
+}
+
 #[tokio::test]
 async fn a_waiting_claim_is_answered_as_soon_as_there_is_a_job() {
     on_both(async |db| {
         let api = Api::new(db).await;
         let worker = api.worker("q").await;
         let path = format!("/api/v1/workers/{worker}/claim");
-        let started = Instant::now();
-        let enqueue = async {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            api.job("q").await
-        };
-        let (claimed, job) = tokio::join!(api.post(&path, json!({"max": 5, "wait_s": 20})), enqueue);
-        assert_eq!(claimed.json()["jobs"][0]["id"], job.as_str());
-        assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+        // Sooner than the next look by itself, which on SQLite is nearly a second away.
+        is_soon(Duration::from_millis(500), async || {
+            let enqueue = async {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                (api.job("q").await, Instant::now())
+            };
+            let claim = async { (api.post(&path, json!({"max": 5, "wait_s": 20})).await, Instant::now()) };
+            let ((claimed, claimed_at), (job, enqueued_at)) = tokio::join!(claim, enqueue);
+            assert_eq!(claimed.json()["jobs"][0]["id"], job.as_str());
+            claimed_at.saturating_duration_since(enqueued_at)
+        })
+        .await;
     })
     .await;
 }
@@ -116,20 +137,23 @@ async fn a_waiting_claim_is_answered_as_soon_as_there_is_a_job() {
 async fn q11_an_open_heartbeat_hears_of_a_cancel_within_a_second() {
     on_both(async |db| {
         let api = Api::new(db).await;
-        let (job, worker, epoch) = api.claimed("q").await;
-        let path = format!("/api/v1/workers/{worker}/heartbeat");
-        let cancel = async {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            (api.call("POST", &format!("/api/v1/jobs/{job}/cancel")).await, Instant::now())
-        };
-        let heartbeat = async { (api.post(&path, json!({"wait_s": 20})).await, Instant::now()) };
-        let ((heard, heard_at), (canceled, canceled_at)) = tokio::join!(heartbeat, cancel);
-        assert_eq!(canceled.status, 200);
-        assert_eq!(members(&heard.json()), ["cancel", "drain", "lease_until"]);
-        assert_eq!((&heard.json()["cancel"], &heard.json()["drain"]), (&json!([job]), &json!(false)));
-        assert!(heard_at.saturating_duration_since(canceled_at) < Duration::from_secs(1));
-        let late = api.settle(&worker, json!({"job_id": job, "epoch": epoch, "outcome": "finish"})).await.json();
-        assert_eq!(late["results"][0]["status"], "already_ended");
+        is_soon(Duration::from_secs(1), async || {
+            let (job, worker, epoch) = api.claimed("q").await;
+            let path = format!("/api/v1/workers/{worker}/heartbeat");
+            let cancel = async {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                (api.call("POST", &format!("/api/v1/jobs/{job}/cancel")).await, Instant::now())
+            };
+            let heartbeat = async { (api.post(&path, json!({"wait_s": 20})).await, Instant::now()) };
+            let ((heard, heard_at), (canceled, canceled_at)) = tokio::join!(heartbeat, cancel);
+            assert_eq!(canceled.status, 200);
+            assert_eq!(members(&heard.json()), ["cancel", "drain", "lease_until"]);
+            assert_eq!((&heard.json()["cancel"], &heard.json()["drain"]), (&json!([job]), &json!(false)));
+            let late = api.settle(&worker, json!({"job_id": job, "epoch": epoch, "outcome": "finish"})).await.json();
+            assert_eq!(late["results"][0]["status"], "already_ended");
+            heard_at.saturating_duration_since(canceled_at)
+        })
+        .await;
     })
     .await;
 }

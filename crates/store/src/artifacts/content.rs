@@ -22,7 +22,7 @@ const RENEW: Duration = Duration::from_secs(300);
 
 /// What came in: in memory, or at a location that is on record as garbage until a row names it.
 #[derive(Clone, Debug)]
-pub(crate) struct Content {
+pub struct Content {
     pub(crate) size: u64,
     pub(crate) sha256: [u8; 32],
     inline: Bytes,
@@ -31,7 +31,7 @@ pub(crate) struct Content {
 
 /// Why content was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unfit {
+pub enum Unfit {
     TooLarge,
     /// The sender broke off.
     Interrupted,
@@ -110,7 +110,7 @@ impl Store {
     }
 
     /// Gives up content that no row names.
-    pub(crate) async fn discard(&self, blobs: &Blobs, content: Content) {
+    pub async fn discard(&self, blobs: &Blobs, content: Content) {
         if let Some(location) = content.location {
             self.discard_blob(blobs, location).await;
         }

@@ -5,7 +5,7 @@
 //! moment leaves nothing unknown behind.
 
 pub mod blobs;
-pub(crate) mod content;
+pub mod content;
 pub mod garbage;
 pub mod get;
 pub mod list;

@@ -5,9 +5,11 @@ use domain::origin::Cause;
 use domain::trigger::Source;
 use domain::{DeadLetterId, DeliveryId, EventId, JobId, Origin, Resolution, TenantId, TriggerId};
 use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
+use crate::caller::Caller;
 use crate::dead_letters::get::lock;
 use crate::dead_letters::list::{DeadLetterFilter, ids};
 use crate::dead_letters::resolve::set;
@@ -18,6 +20,7 @@ use crate::error::StoreError;
 use crate::events::{Event, Row, insert_rows};
 use crate::hints::Topic;
 use crate::jobs::enqueue::{EnqueueBatch, EnqueueReply, EnqueueRequest};
+use crate::one_form::one_form;
 use crate::store::Store;
 use crate::tx::{Operation, Param, Sql, Tx};
 
@@ -26,6 +29,8 @@ pub enum Replayed {
     Made(Work),
     /// It was replayed before, as this.
     Before(Work),
+    /// It was replayed before, as this, and not with the payload that is given now.
+    Otherwise(Work),
     /// It was dealt with otherwise.
     AlreadyResolved(Resolution),
     /// Nothing is kept of it that could be played again.
@@ -50,13 +55,43 @@ impl Store {
         tenant: TenantId,
         id: DeadLetterId,
         payload: Option<Box<str>>,
-        principal: &str,
+        by: impl Into<Caller>,
+    ) -> Result<Replayed, StoreError> {
+        let replayed = self.replay(tenant, id, payload.clone(), by.into()).await?;
+        if let (Replayed::Before(work), Some(payload)) = (replayed, payload)
+            && !self.was_replayed_with(tenant, work, &payload).await?
+        {
+            return Ok(Replayed::Otherwise(work));
+        }
+        Ok(replayed)
+    }
+
+    /// Whether work that was made of a letter has this payload. Nothing is kept of an event once its trigger has run.
+    async fn was_replayed_with(&self, tenant: TenantId, work: Work, payload: &str) -> Result<bool, StoreError> {
+        match work {
+            Work::Job(job) => self.was_made_with(tenant, job, payload).await,
+            Work::Delivery(delivery) => {
+                let made = self.delivery(tenant, delivery).await?;
+                Ok(made.is_some_and(|made| one_form(&made.body) == one_form(payload)))
+            }
+            Work::Event(_) => Ok(false),
+        }
+    }
+
+    async fn replay(
+        &self,
+        tenant: TenantId,
+        id: DeadLetterId,
+        payload: Option<Box<str>>,
+        by: Caller,
     ) -> Result<Replayed, StoreError> {
         let Some(letter) = self.dead_letter(tenant, id).await? else { return Ok(Replayed::NotFound) };
-        let Some(stored) = &letter.work else { return self.replay_run(tenant, letter, payload, principal).await };
+        let Some(stored) = &letter.work else {
+            return self.replay_run(tenant, letter, payload, by).await;
+        };
         if let Some(delivery) = letters::delivery_of(stored) {
             let body = payload.unwrap_or_else(|| letter.payload.clone().into());
-            let replay = ReplayDelivery { tenant, id, by: principal.to_owned(), delivery, body };
+            let replay = ReplayDelivery { tenant, id, by, delivery, body };
             let replayed = self.write(replay).await?;
             self.hints().deliveries_changed();
             return Ok(replayed);
@@ -64,11 +99,13 @@ impl Store {
         let cause = Cause { event: letter.event, source: letter.source.clone(), op: letter.op.clone() };
         let origin = Origin::Replay { letter: id, cause };
         let payload = payload.unwrap_or_else(|| letter.payload.clone().into());
-        let job = work::to_job(stored, payload, principal, letter.job, origin.stored(), letter.depth)?;
+        // Whoever replays its own letters comes to an end (T5).
+        let depth = letter.depth.max(by.depth);
+        let job = work::to_job(stored, payload, &by.name, letter.job, origin.stored(), depth)?;
         let queue = job.queue.clone();
         let lanes = self.lane_ids(&[job.lane(tenant)]).await?;
         let enqueue = EnqueueBatch::one(EnqueueRequest::new(tenant, vec![job], lanes));
-        let replayed = self.write(Replay { tenant, id, by: principal.to_owned(), enqueue }).await?;
+        let replayed = self.write(Replay { tenant, id, by: by.name, enqueue }).await?;
         if let Replayed::Made(_) = replayed {
             self.announce(&Effects { ready: [(tenant, queue)].into(), ..Effects::default() });
         }
@@ -81,15 +118,16 @@ impl Store {
         tenant: TenantId,
         letter: DeadLetter,
         payload: Option<Box<str>>,
-        principal: &str,
+        by: Caller,
     ) -> Result<Replayed, StoreError> {
         let (Some(trigger), None) = (letter.trigger, letter.job) else { return Ok(Replayed::NotReplayable) };
         let payload = payload.unwrap_or_else(|| letter.payload.clone().into());
         let Ok(envelope) = serde_json::from_str::<Envelope<'_>>(&payload) else { return Ok(Replayed::NotReplayable) };
         let Some(source) = Source::parse(&letter.source) else { return Ok(Replayed::NotReplayable) };
         let data = envelope.data.map_or("null", RawValue::get).to_owned();
-        let event = Event::new(self.clock().now(), tenant, source, &letter.op, letter.depth, data);
-        let replay = ReplayRun { tenant, id: letter.id, by: principal.to_owned(), trigger, event };
+        let event = Event::new(self.clock().now(), tenant, source, &letter.op, letter.depth.max(by.depth), data)
+            .with_those_of(&envelope.event);
+        let replay = ReplayRun { tenant, id: letter.id, by: by.name, trigger, event };
         let replayed = self.write(replay).await?;
         if let Replayed::Made(_) = replayed {
             self.hints().tell(Topic::Outbox);
@@ -164,6 +202,8 @@ impl Operation for Replay {
 /// What a run got.
 #[derive(Deserialize)]
 struct Envelope<'a> {
+    #[serde(default)]
+    event: Value,
     #[serde(borrow)]
     data: Option<&'a RawValue>,
 }
@@ -204,7 +244,7 @@ impl Operation for ReplayRun {
 struct ReplayDelivery {
     tenant: TenantId,
     id: DeadLetterId,
-    by: String,
+    by: Caller,
     delivery: Uuid,
     body: Box<str>,
 }
@@ -221,9 +261,9 @@ impl Operation for ReplayDelivery {
         if let Some(answer) = dealt_with(&letter) {
             return Ok(answer);
         }
-        let made = letters::again(tx, self.tenant, self.delivery, &self.body).await?;
+        let made = letters::again(tx, self.tenant, self.delivery, self.by.depth, &self.body).await?;
         let Some(made) = made else { return Ok(Replayed::NotReplayable) };
-        set(tx, self.tenant, self.id, Resolution::Replayed, &self.by, None).await?;
+        set(tx, self.tenant, self.id, Resolution::Replayed, &self.by.name, None).await?;
         tx.execute(&LINK, &[Param::Uuid(self.id.uuid()), Param::Uuid(made)]).await?;
         Ok(Replayed::Made(Work::Delivery(DeliveryId::new(made))))
     }

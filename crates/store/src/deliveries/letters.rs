@@ -114,14 +114,14 @@ pub(crate) fn delivery_of(work: &str) -> Option<Uuid> {
 const AGAIN: Sql = Sql::new(
     &["insert into deliveries (id, tenant, endpoint, source, op, job, trigger_id, event_id, principal, depth, url, method,
            headers, secrets, body, timeout_ms, retry, max_attempts, tries_left, state, created_at, due_at, give_up_at)
-       select $3, tenant, endpoint, source, op, job, trigger_id, event_id, principal, depth, url, method, headers, secrets,
-           $4, timeout_ms, retry, max_attempts, max_attempts, 'pending', $5, $5, $6
+       select $3, tenant, endpoint, source, op, job, trigger_id, event_id, principal, max(depth, $7), url, method, headers,
+           secrets, $4, timeout_ms, retry, max_attempts, max_attempts, 'pending', $5, $5, $6
        from deliveries where id = $1 and tenant = $2"],
     "insert into deliveries (id, tenant, endpoint, source, op, job, trigger_id, event_id, principal, depth, url, method,
          headers, secrets, body, timeout_ms, retry, max_attempts, tries_left, state, created_at, due_at, give_up_at)
-     select $3::uuid, tenant, endpoint, source, op, job, trigger_id, event_id, principal, depth, url, method, headers,
-         secrets, $4::text, timeout_ms, retry, max_attempts, max_attempts, 'pending', $5::timestamptz, $5::timestamptz,
-         $6::timestamptz
+     select $3::uuid, tenant, endpoint, source, op, job, trigger_id, event_id, principal, greatest(depth, $7::bigint),
+         url, method, headers, secrets, $4::text, timeout_ms, retry, max_attempts, max_attempts, 'pending',
+         $5::timestamptz, $5::timestamptz, $6::timestamptz
      from deliveries where id = $1 and tenant = $2",
 );
 
@@ -130,6 +130,7 @@ pub(crate) async fn again(
     tx: &mut Tx<'_>,
     tenant: TenantId,
     old: Uuid,
+    depth: i32,
     body: &str,
 ) -> Result<Option<Uuid>, StoreError> {
     let now = tx.now();
@@ -142,6 +143,7 @@ pub(crate) async fn again(
         Param::Text(body),
         Param::Time(now),
         Param::Time(give_up),
+        Param::Int(i64::from(depth)),
     ];
     Ok((tx.execute(&AGAIN, &params).await? > 0).then_some(id))
 }

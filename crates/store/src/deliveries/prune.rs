@@ -15,8 +15,11 @@ impl Store {
 
 struct Prune;
 
-const OLD: Sql =
-    Sql::both(&["select id from deliveries where state = $1 and ended_at < $2 order by ended_at limit $3"]);
+// A letter is played again from the delivery that left it, so that one stays as long as its letter may be (T9).
+const OLD: Sql = Sql::both(&["select id from deliveries where state = $1 and ended_at < $2
+         and not exists (select 1 from dead_letters l where l.id = deliveries.letter
+             and (l.resolved_at is null or l.resolution = 'handler_failed'))
+     order by ended_at limit $3"]);
 const DELETE: Sql = Sql::new(
     &["delete from delivery_attempts where delivery = $1", "delete from deliveries where id = $1"],
     "with no_attempts as (delete from delivery_attempts where delivery = any($1::uuid[]))

@@ -1,6 +1,6 @@
 //! A call of an inbound hook: events for its own trigger; a signed message is taken once (T1).
 
-use domain::limits::{HOOK_TOLERANCE_S, SLOTS_KEEP_S};
+use domain::limits::{DELIVERY_GIVE_UP_S, HOOK_TOLERANCE_S, MAINTENANCE_ROWS, SLOTS_KEEP_S};
 use domain::{EventId, TriggerId};
 
 use crate::error::StoreError;
@@ -66,24 +66,43 @@ impl Operation for Receive {
     }
 }
 
+// A sender signs each attempt anew, under the same id, until it gives up. Others try about as long as we do.
+const RECEIPTS_KEEP_S: i64 = DELIVERY_GIVE_UP_S + 2 * HOOK_TOLERANCE_S;
+
 impl Store {
-    /// Forgets receipts that no signature could be accepted for any more, and slots that no clock goes back to.
-    pub async fn prune_events(&self) -> Result<(), StoreError> {
+    /// Forgets receipts of messages that nobody sends any more, and slots that no clock goes back to. One bounded round of
+    /// each; gives how many went.
+    pub async fn prune_events(&self) -> Result<u64, StoreError> {
         self.write(PruneEvents).await
     }
 }
 
 struct PruneEvents;
 
-const OLD_RECEIPTS: Sql = Sql::both(&["delete from hook_receipts where received_at < $1"]);
-const OLD_SLOTS: Sql = Sql::both(&["delete from cron_slots where fired_at < $1"]);
+const OLD_RECEIPTS: Sql = Sql::both(&["delete from hook_receipts where (trigger_id, message) in (
+         select trigger_id, message from hook_receipts where received_at < $1 order by received_at limit $2)"]);
+const OLD_SLOTS: Sql = Sql::both(&["delete from cron_slots where (trigger_id, slot_at) in (
+         select trigger_id, slot_at from cron_slots where fired_at < $1 order by fired_at limit $2)"]);
+const LOG: Sql = Sql::both(&["insert into prunings (at, kind, rows_pruned, why) values ($1, $2, $3, $4)"]);
 
 impl Operation for PruneEvents {
-    type Output = ();
+    type Output = u64;
 
-    async fn run(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
-        let receipts = Param::Time(tx.now().plus_s(-2 * HOOK_TOLERANCE_S));
-        tx.execute(&OLD_RECEIPTS, &[receipts]).await?;
-        tx.execute(&OLD_SLOTS, &[Param::Time(tx.now().plus_s(-SLOTS_KEEP_S))]).await.map(|_| ())
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<u64, StoreError> {
+        let receipts = forget(tx, &OLD_RECEIPTS, "hook_receipts", RECEIPTS_KEEP_S).await?;
+        let slots = forget(tx, &OLD_SLOTS, "cron_slots", SLOTS_KEEP_S).await?;
+        Ok(receipts + slots)
     }
+}
+
+async fn forget(tx: &mut Tx<'_>, old: &Sql, kind: &str, kept_s: i64) -> Result<u64, StoreError> {
+    let now = tx.now();
+    let params = [Param::Time(now.plus_s(-kept_s)), Param::Int(MAINTENANCE_ROWS as i64)];
+    let pruned = tx.execute(old, &params).await?;
+    if pruned > 0 {
+        let why = format!("{kind} are kept {kept_s} s");
+        let params = [Param::Time(now), Param::Text(kind), Param::Int(pruned as i64), Param::Text(&why)];
+        tx.execute(&LOG, &params).await?;
+    }
+    Ok(pruned)
 }

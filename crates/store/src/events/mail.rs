@@ -21,7 +21,10 @@ impl Store {
 
     /// Returns once what the mail starts is durable. `data` is the mail, as JSON. Gives how many runs that are.
     pub async fn receive_mail(&self, to: &[String], data: String) -> Result<usize, StoreError> {
-        let to = to.iter().map(|address| address.to_lowercase()).collect();
+        // A sender may name one address twice: it is one mail to it.
+        let mut to: Vec<String> = to.iter().map(|address| address.to_lowercase()).collect();
+        to.sort_unstable();
+        to.dedup();
         let heard = self.write(Receive { to, data, triggers: self.triggers_cache().clone() }).await?;
         if heard > 0 {
             self.hints().tell(Topic::Outbox);
@@ -30,12 +33,14 @@ impl Store {
     }
 }
 
+fn names(listener: &Listener, address: &str) -> bool {
+    listener.filter.pattern.matches(RECEIVED, |name: &str| (name == "to").then_some(address))
+}
+
 /// Whose an address is: the tenant that named it exactly, or else by a pattern, first. Nobody hears another's mail by
-/// listening to everything.
+/// listening to everything, nor while the other's trigger is off.
 fn owner(listeners: &Listeners, address: &str) -> Option<TenantId> {
-    let to = |name: &str| (name == "to").then_some(address);
-    let matching =
-        listeners.of_all(Source::Email).filter(|(_, listener)| listener.filter.pattern.matches(RECEIVED, to));
+    let matching = listeners.naming_mail().filter(|(_, listener)| names(listener, address));
     let by_pattern = |listener: &Listener| {
         !listener.filter.pattern.attributes.iter().any(|(_, glob)| matches!(glob, Glob::Exact(_)))
     };
@@ -52,7 +57,8 @@ impl Operation for Awaits {
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<bool, StoreError> {
         let listeners = self.triggers.current(tx).await?;
-        Ok(owner(&listeners, &self.address).is_some())
+        let Some(owner) = owner(&listeners, &self.address) else { return Ok(false) };
+        Ok(listeners.of(owner, Source::Email).iter().any(|listener| names(listener, &self.address)))
     }
 }
 

@@ -11,6 +11,7 @@ use std::fmt::Write;
 
 use domain::trigger::Source;
 use domain::{EventId, TenantId, Time, TriggerId};
+use serde_json::Value;
 
 use crate::clock::new_uuid;
 use crate::codec::to_json;
@@ -18,6 +19,28 @@ use crate::error::StoreError;
 use crate::expression::{ExpressionError, Scope, is_true};
 use crate::triggers::cache::{Listener, Listeners};
 use crate::tx::{Column, Param, Sql, Tx};
+
+/// What an event may say of itself beside its operation. A replayed letter gives these back to its event: a name that is
+/// missing here would be lost on the way.
+const ATTRIBUTES: &[&str] = &[
+    "collection",
+    "key",
+    "topic",
+    "queue",
+    "kind",
+    "job_id",
+    "attempt",
+    "to",
+    "name",
+    "health",
+    "source_of_letter",
+    "trigger",
+    "slot",
+    "ce_id",
+    "ce_source",
+    "ce_subject",
+    "ce_time",
+];
 
 /// Something that happened.
 #[derive(Clone, Debug)]
@@ -43,8 +66,17 @@ impl Event {
     }
 
     pub fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        debug_assert!(ATTRIBUTES.contains(&name), "{name} is in no list of attributes");
         self.attributes.push((name, value.into()));
         self
+    }
+
+    /// With the attributes of the event that had this head.
+    pub(crate) fn with_those_of(self, head: &Value) -> Self {
+        ATTRIBUTES.iter().fold(self, |event, name| match head.get(*name).and_then(Value::as_str) {
+            Some(value) => event.with(name, value),
+            None => event,
+        })
     }
 
     pub fn attribute(&self, name: &str) -> Option<&str> {

@@ -29,7 +29,7 @@ impl Store {
             return Ok(0);
         }
         let learnt = self.write(Learn).await?;
-        self.signature_cache().forget_all();
+        self.kept_signatures().forget_all();
         Ok(learnt)
     }
 }

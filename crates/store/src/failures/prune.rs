@@ -22,7 +22,7 @@ impl Store {
     pub async fn prune_signals(&self) -> Result<SignalsPruned, StoreError> {
         let pruned = self.write(PruneSignals).await?;
         if pruned.signatures > 0 {
-            self.signature_cache().forget_all();
+            self.kept_signatures().forget_all();
         }
         Ok(pruned)
     }

@@ -1,10 +1,9 @@
 //! Runs a whole failure group again: a new job for each that failed and was not retried since (S7).
 
-use std::sync::Arc;
-
 use domain::{JobId, TenantId};
 use uuid::Uuid;
 
+use crate::caller::Caller;
 use crate::error::StoreError;
 use crate::jobs::retry::Retried;
 use crate::store::Store;
@@ -27,14 +26,14 @@ impl Store {
         tenant: TenantId,
         group: Uuid,
         limit: usize,
-        by: &Arc<str>,
+        by: &Caller,
     ) -> Result<Option<Replayed>, StoreError> {
         let Some(jobs) = self.read(Members { tenant, group, limit }).await? else { return Ok(None) };
         let mut replayed = Replayed::default();
         for job in jobs {
-            match self.retry_job(tenant, job, None, by).await? {
+            match self.retry_job(tenant, job, None, by.clone()).await? {
                 Retried::Made(made) => replayed.made.push(made.id),
-                Retried::Before(_) => replayed.before += 1,
+                Retried::Before(_) | Retried::Otherwise(_) => replayed.before += 1,
                 Retried::NotFound | Retried::NotEnded(_) => replayed.gone += 1,
             }
         }

@@ -24,7 +24,7 @@ use crate::hints::Topic;
 use crate::lanes::{Lane, lane_at};
 use crate::store::Store;
 use crate::triggers::cache::TriggerCache;
-use crate::tx::{Column, Operation, Param, Row, Sql, Tx};
+use crate::tx::{Column, First, Operation, Param, Row, Sql, Tx};
 use crate::workers::{self, Worker};
 
 /// Choices of lanes one claim makes: each either fills it or leaves fewer jobs in the way.
@@ -146,9 +146,14 @@ const HEADS: Sql = Sql::new(
     &["select l.lane, l.tenant, l.queue, l.kind, l.priority, l.affinity, l.guarded,
            q.starvation_s, q.concurrency, q.per_key, q.rate_per_s, q.settings,
            (select j.run_at from jobs j where j.lane = l.lane and j.due_at is null and j.parked is null
-                and j.worker is null order by j.run_at, j.id limit 1), null
+                and j.worker is null order by j.run_at, j.id limit 1),
+           (select j.id from jobs j where j.lane = l.lane and j.due_at is null and j.parked is null
+                and j.worker is null order by j.run_at, j.id limit 1)
        from lanes l left join queues q on q.tenant = l.tenant and q.name = l.queue
-       where l.tenant = $4 and l.queue = $1 and q.paused_at is null limit 10000"],
+       where l.tenant = $4 and l.queue = $1 and q.paused_at is null
+           and exists (select 1 from jobs j where j.lane = l.lane and j.due_at is null and j.parked is null
+               and j.worker is null)
+       limit 10000"],
     "select l.lane, l.tenant, l.queue, l.kind, l.priority, l.affinity, l.guarded,
          q.starvation_s, q.concurrency, q.per_key, q.rate_per_s, q.settings, h.run_at, h.id
      from unnest($1::text[], $2::timestamptz[], $3::uuid[]) as n(queue, run_at, id)
@@ -209,7 +214,7 @@ impl Operation for Claim {
         Some(self.of).filter(|of| *of == self.tenant && *of != TenantId::SYSTEM)
     }
 
-    fn reads_first(&self) -> Option<(Sql, Column<'_>)> {
+    fn reads_first(&self) -> Option<First<'_>> {
         Some(workers::load_first(&[self.worker]))
     }
 
@@ -284,22 +289,23 @@ impl Claim {
         let rows = tx.query_each(&HEADS, &columns, &[Param::Int(self.of.0)]).await?;
         let mut heads = Vec::with_capacity(rows.len());
         for row in &rows {
-            let Some(waiting_since) = row.opt_time(12)? else { continue };
+            let waiting_since = row.time(12)?;
             let lane = lane_at(row, 1)?;
             let mut settings = settings_from_json(row.opt_text(11)?.as_deref())?;
             settings.starvation_s = row.opt_int(7)?;
             settings.concurrency = row.opt_int(8)?.map(|limit| limit as u32);
             settings.per_key = row.opt_int(9)?.map(|limit| limit as u32);
             settings.rate_per_s = row.opt_real(10)?;
+            let first = Place { run_at: waiting_since, id: row.opt_uuid(13)?.unwrap_or_default() };
             let head = LaneHead {
                 lane: row.int(0)?,
                 priority: lane.priority,
                 affinity: lane.affinity.clone(),
                 waiting_since,
+                order: first.id.as_u128(),
                 starvation_ms: settings.starvation_ms(),
             };
             let floor = floors[&lane.queue].place;
-            let first = Place { run_at: waiting_since, id: row.opt_uuid(13)?.unwrap_or_default() };
             heads.push(Head { head, lane, settings, floor, first });
         }
         Ok(Seen { heads, floors })

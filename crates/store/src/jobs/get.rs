@@ -6,7 +6,7 @@ use crate::codec::{error_from_json, from_json, retry_from_json};
 use crate::error::StoreError;
 use crate::lanes::{Lane, lane_at};
 use crate::store::Store;
-use crate::tx::{Operation, Param, Row, Sql, Tx};
+use crate::tx::{First, Operation, Param, Row, Sql, Tx};
 
 #[derive(Clone, Debug)]
 pub struct StoredJob {
@@ -59,6 +59,7 @@ impl StoredJob {
 }
 
 // The views `live_jobs` and `ended_jobs` have the same columns, in the order `read` wants them.
+pub(crate) const COLUMNS: usize = 40;
 const LIVE: Sql = Sql::both(&["select * from live_jobs where id = $1 and tenant = $2"]);
 const ENDED: Sql = Sql::both(&["select * from ended_jobs where id = $1 and tenant = $2"]);
 
@@ -78,6 +79,11 @@ impl Operation for Get {
 
     fn tenant(&self) -> Option<TenantId> {
         Some(self.tenant)
+    }
+
+    fn reads_first(&self) -> Option<First<'_>> {
+        let params = vec![Param::from(self.id), Param::Int(self.tenant.0)];
+        Some(First { sql: LIVE, columns: Vec::new(), params })
     }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<StoredJob>, StoreError> {

@@ -31,7 +31,8 @@ struct History {
     job: JobId,
 }
 
-const ROWS: Sql = Sql::both(&["select event, at, enqueued_at, started_at, attempt, epoch, worker, actor, cause
+const ROWS: Sql = Sql::both(&["select event, at, enqueued_at, started_at, attempt, epoch, worker, actor, cause,
+         principal, triggered_by
      from history where job = $1 and tenant = $2 order by epoch, at"]);
 
 impl Operation for History {
@@ -46,8 +47,13 @@ impl Operation for History {
         let rows = tx.query(&ROWS, &[Param::from(self.job), Param::Int(self.tenant.0)]).await?;
         let mut items = Vec::new();
         let mut enqueued_at = job.as_ref().map(|job| job.created_at);
+        let mut maker = job.as_ref().map(|job| job.principal.clone());
+        let mut origin = job.as_ref().and_then(|job| job.triggered_by.clone());
         for row in &rows {
             enqueued_at = Some(enqueued_at.unwrap_or(row.time(2)?));
+            // Of a job that was pruned, its last word says both.
+            maker = maker.or(row.opt_text(9)?);
+            origin = origin.or(row.opt_text(10)?);
             let end = HistoryItem {
                 event: row.text(0)?,
                 at: row.time(1)?,
@@ -63,15 +69,14 @@ impl Operation for History {
             items.push(end);
         }
         let Some(enqueued_at) = enqueued_at else { return Ok(None) };
-        let actor = job.as_ref().map(|job| job.principal.clone());
         let enqueued = HistoryItem {
             event: "enqueued".into(),
             at: enqueued_at,
             attempt: 0,
             epoch: 0,
             worker: None,
-            actor,
-            cause: job.as_ref().and_then(|job| job.triggered_by.clone()),
+            actor: maker,
+            cause: origin,
         };
         items.insert(0, enqueued);
         items.extend(job.iter().flat_map(told_by_the_job));

@@ -92,6 +92,15 @@ pub(crate) async fn lock_and_count(
     scopes: &BTreeSet<&str>,
 ) -> Result<BTreeMap<String, u32>, StoreError> {
     lock(tx, scopes.iter().map(|scope| (tenant, *scope))).await?;
+    count(tx, tenant, scopes).await
+}
+
+/// The same at a glance: the next moment it may be otherwise.
+pub(crate) async fn count(
+    tx: &mut Tx<'_>,
+    tenant: TenantId,
+    scopes: &BTreeSet<&str>,
+) -> Result<BTreeMap<String, u32>, StoreError> {
     let rows = tx.query_each(&COUNT, &[Column::texts(scopes.iter().copied())], &[Param::Int(tenant.0)]).await?;
     rows.iter().map(|row| Ok((row.text(0)?, row.int(1)? as u32))).collect()
 }
@@ -139,10 +148,13 @@ pub(crate) async fn give_back(
         }
         // Several processes may wait for one subject and not exclude each other: all of them look again.
         let count = if scope.starts_with(SUBJECT) { SUBJECT_UNPARKED } else { count };
-        let rows = tx.query(&UNPARK, &[Param::Int(tenant), Param::Text(&scope), Param::Int(count)]).await?;
-        for row in rows {
-            lanes.push(row.int(0)?);
-        }
+        lanes.extend(unpark(tx, TenantId(tenant), &scope, count).await?);
     }
     Ok((lanes, queues))
+}
+
+/// Lets so many look again that wait for a scope. Gives their lanes.
+pub(crate) async fn unpark(tx: &mut Tx<'_>, tenant: TenantId, scope: &str, count: i64) -> Result<Vec<i64>, StoreError> {
+    let rows = tx.query(&UNPARK, &[Param::Int(tenant.0), Param::Text(scope), Param::Int(count)]).await?;
+    rows.iter().map(|row| row.int(0)).collect()
 }

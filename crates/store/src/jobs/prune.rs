@@ -75,18 +75,19 @@ struct PruneLane {
 // are still to be written from stays until they are.
 const OLD: Sql =
     Sql::both(&["select id, tenant, state, epoch, attempt, worker, actor, error_code, created_at, started_at,
-         finished_at, subject, process, tags
+         finished_at, subject, process, tags, principal, triggered_by
      from (select * from ended where lane = $1 and id < $2 order by id limit $4) oldest
      where finished_at < $3 and (run is null or not exists (
          select 1 from openai_batches b where b.id = oldest.run and b.ended_at is null))"]);
 const KEEP: Sql = Sql::new(
     &["insert into history (job, epoch, event, attempt, worker, actor, cause, enqueued_at, started_at, at, subject,
-           process, tenant, lane)
-       values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) on conflict do nothing"],
+           process, principal, triggered_by, tenant, lane)
+       values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16) on conflict do nothing"],
     "insert into history (job, epoch, event, attempt, worker, actor, cause, enqueued_at, started_at, at, subject,
-         process, tenant, lane)
-     select n.*, $13, $14 from unnest($1::uuid[], $2::bigint[], $3::text[], $4::bigint[], $5::uuid[], $6::text[],
-         $7::text[], $8::timestamptz[], $9::timestamptz[], $10::timestamptz[], $11::text[], $12::text[]) n
+         process, principal, triggered_by, tenant, lane)
+     select n.*, $15, $16 from unnest($1::uuid[], $2::bigint[], $3::text[], $4::bigint[], $5::uuid[], $6::text[],
+         $7::text[], $8::timestamptz[], $9::timestamptz[], $10::timestamptz[], $11::text[], $12::text[], $13::text[],
+         $14::text[]) n
      on conflict do nothing",
 );
 const DELETE: Sql = Sql::new(
@@ -125,6 +126,8 @@ struct OldJob {
     subject: Option<String>,
     process: Option<String>,
     tags: Vec<String>,
+    principal: String,
+    triggered_by: Option<String>,
 }
 
 impl Operation for PruneLane {
@@ -171,6 +174,8 @@ impl PruneLane {
             Column::Time(of().map(|job| Some(job.finished_at)).collect()),
             Column::Text(of().map(|job| job.subject.as_deref()).collect()),
             Column::Text(of().map(|job| job.process.as_deref()).collect()),
+            Column::texts(of().map(|job| job.principal.as_str())),
+            Column::Text(of().map(|job| job.triggered_by.as_deref()).collect()),
         ];
         let params = [Param::Int(self.lane.tenant.0), Param::Int(self.lane.lane)];
         tx.execute_each(&KEEP, &columns, &params).await.map(|_| ())
@@ -195,6 +200,8 @@ impl OldJob {
             subject: row.opt_text(11)?,
             process: row.opt_text(12)?,
             tags: tags.unwrap_or_default(),
+            principal: row.text(14)?,
+            triggered_by: row.opt_text(15)?,
         })
     }
 }

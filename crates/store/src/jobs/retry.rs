@@ -1,13 +1,16 @@
-//! A person runs an ended job again: a new job, linked both ways (Q2). Two clicks retry once.
+//! A person runs an ended job again: a new job, linked both ways (Q2). Two clicks retry once; what a second one would change
+//! is refused.
 
 use domain::{JobId, JobState, Label, Name, TenantId};
 
+use crate::caller::Caller;
 use crate::dead_letters;
 use crate::deliveries::notices::QUEUES_OWN;
 use crate::effects::Effects;
 use crate::error::StoreError;
 use crate::jobs::enqueue::{Accepted, EnqueueBatch, EnqueueReply, EnqueueRequest, Extras, NewJob};
 use crate::jobs::get::StoredJob;
+use crate::one_form::one_form;
 use crate::store::Store;
 use crate::tx::{Operation, Param, Sql, Tx};
 
@@ -16,6 +19,8 @@ pub enum Retried {
     Made(Accepted),
     /// It was retried before, as this job.
     Before(JobId),
+    /// It was retried before, as this job, and not with the payload that is given now.
+    Otherwise(JobId),
     NotEnded(JobState),
     NotFound,
 }
@@ -26,24 +31,36 @@ impl Store {
         tenant: TenantId,
         job: JobId,
         payload: Option<Box<str>>,
-        principal: &str,
+        by: impl Into<Caller>,
     ) -> Result<Retried, StoreError> {
+        let by = by.into();
         let Some(old) = self.job(tenant, job).await? else { return Ok(Retried::NotFound) };
         if !old.state.is_terminal() {
             return Ok(Retried::NotEnded(old.state));
         }
-        let again = again(&old, payload, principal);
+        let again = again(&old, payload.clone(), &by);
         let lane = self.lane_ids(std::slice::from_ref(&old.lane)).await?;
         let enqueue = EnqueueBatch::one(EnqueueRequest::new(tenant, vec![again], lane));
-        let retried = self.write(Retry { tenant, old: job, by: principal.to_owned(), enqueue }).await?;
+        let retried = self.write(Retry { tenant, old: job, by: by.name, enqueue }).await?;
         if let Retried::Made(made) = &retried {
             self.announce(&Effects { ready: [(tenant, made.queue.clone())].into(), ..Effects::default() });
         }
+        if let (Retried::Before(before), Some(payload)) = (&retried, payload)
+            && !self.was_made_with(tenant, *before, &payload).await?
+        {
+            return Ok(Retried::Otherwise(*before));
+        }
         Ok(retried)
+    }
+
+    /// Whether a job was made with this payload. Of one that is forgotten nobody can say so.
+    pub(crate) async fn was_made_with(&self, tenant: TenantId, job: JobId, payload: &str) -> Result<bool, StoreError> {
+        let made = self.job(tenant, job).await?;
+        Ok(made.is_some_and(|made| one_form(&made.payload) == one_form(payload)))
     }
 }
 
-fn again(old: &StoredJob, payload: Option<Box<str>>, principal: &str) -> NewJob {
+fn again(old: &StoredJob, payload: Option<Box<str>>, by: &Caller) -> NewJob {
     NewJob {
         queue: old.lane.queue.clone(),
         kind: old.lane.kind.clone(),
@@ -52,7 +69,7 @@ fn again(old: &StoredJob, payload: Option<Box<str>>, principal: &str) -> NewJob 
         priority: old.lane.priority,
         run_at: None,
         max_attempts: old.max_attempts,
-        principal: principal.into(),
+        principal: by.name.as_str().into(),
         extras: Some(Box::new(Extras {
             subject: old.subject.as_deref().map(Label::stored),
             process: old.process.as_deref().map(Name::stored),
@@ -63,7 +80,8 @@ fn again(old: &StoredJob, payload: Option<Box<str>>, principal: &str) -> NewJob 
             tags: old.tags.iter().map(|tag| Label::stored(tag)).collect(),
             webhook: old.webhook.clone().filter(|webhook| webhook != QUEUES_OWN),
             parent: Some(old.id),
-            depth: old.depth,
+            // Whoever retries its own jobs comes to an end (T5).
+            depth: old.depth.max(by.depth),
             ..Extras::default()
         })),
     }

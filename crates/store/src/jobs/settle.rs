@@ -24,7 +24,7 @@ use crate::queues;
 use crate::store::Store;
 use crate::subjects::facts::FactChanges;
 use crate::subjects::work::{self, Left, LeftWith, Work};
-use crate::tx::{Column, Operation, Sql, Tx};
+use crate::tx::{Column, First, Operation, Sql, Tx};
 use crate::workers;
 
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ pub struct Outcome {
 pub enum End {
     /// With a result, as JSON.
     Finish(Option<Box<str>>),
-    /// With facts for the job's subject; a job without one has no use for them.
+    /// With facts for the job's subject, which it must have.
     FinishWith {
         result: Option<Box<str>>,
         facts: FactChanges,
@@ -80,6 +80,8 @@ pub enum Status {
 pub enum Settled {
     /// One per outcome, in order.
     Results(Vec<Status>),
+    /// This outcome brings facts for a job without a subject. Nothing was settled.
+    StrayFacts(usize),
     NoSuchWorker,
 }
 
@@ -91,10 +93,13 @@ impl Store {
         worker: WorkerId,
         outcomes: Vec<Outcome>,
     ) -> Result<Settled, StoreError> {
+        if let Some(stray) = self.stray_facts(worker, &outcomes).await? {
+            return Ok(Settled::StrayFacts(stray));
+        }
         Ok(self.shared_settle(SettleRequest { tenant, of: tenant, worker, outcomes }).await?.settled)
     }
 
-    /// The same for jobs of another tenant, by a worker of `tenant` that serves it.
+    /// The same for jobs of another tenant, by a worker of `tenant` that serves it and has looked for stray facts.
     pub(crate) async fn settle_of(
         &self,
         of: TenantId,
@@ -168,7 +173,7 @@ impl Operation for SettleBatch {
         self.requests.iter().flat_map(|request| [request.tenant, request.of]).collect()
     }
 
-    fn reads_first(&self) -> Option<(Sql, Column<'_>)> {
+    fn reads_first(&self) -> Option<First<'_>> {
         Some(workers::load_first(&self.workers()))
     }
 

@@ -4,9 +4,9 @@ use domain::line::Waiting;
 use domain::why::{Circumstances, Why};
 use domain::{JobId, JobState, TenantId};
 
-use crate::backoffs;
 use crate::error::StoreError;
 use crate::jobs::get::{StoredJob, find};
+use crate::jobs::held_back;
 use crate::jobs::holds::SUBJECT;
 use crate::signals::surroundings;
 use crate::store::Store;
@@ -35,7 +35,7 @@ impl Operation for AskWhy {
     }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<Why>, StoreError> {
-        let Some(job) = find(tx, self.tenant, self.job).await? else { return Ok(None) };
+        let Some(mut job) = find(tx, self.tenant, self.job).await? else { return Ok(None) };
         let mut known = Circumstances {
             state: Some(job.state),
             run_at: Some(job.run_at),
@@ -43,6 +43,7 @@ impl Operation for AskWhy {
             ..Circumstances::default()
         };
         if job.state == JobState::Queued {
+            known.backoff = held_back::find(tx, self.tenant, &mut job).await?;
             self.surroundings(tx, &job, &mut known).await?;
         }
         Ok(Some(known.why()))
@@ -68,20 +69,19 @@ impl AskWhy {
         known: &mut Circumstances,
     ) -> Result<(), StoreError> {
         let around = surroundings::read(tx, self.tenant, &job.lane.queue).await?;
+        let (kind, affinity) = (&job.lane.kind, &job.lane.affinity);
         match &job.parked {
             Some(scope) if scope.starts_with(SUBJECT) => known.subject_busy = job.subject.clone(),
-            Some(scope) if scope.starts_with(backoffs::SCOPE) => {
-                let subject = job.subject.as_deref().unwrap_or_default();
-                let all = backoffs::of_subject(tx, self.tenant, subject).await?;
-                let by = all.into_iter().find(|stored| backoffs::scope(&stored.process, subject) == *scope);
-                known.backoff = by.map(|stored| stored.backoff);
-            }
+            Some(_) if known.backoff.is_some() => {}
             Some(scope) => known.limit = Some(format!("all places are taken for {scope}")),
-            None => known.limit = around.limit(),
+            None => {
+                known.backoff = around.left_alone.get(affinity).cloned();
+                known.limit = around.limit();
+            }
         }
-        let (kind, affinity) = (&job.lane.kind, &job.lane.affinity);
         known.workers = around.serving(kind, affinity).count() as u64;
         known.ahead = around.line.place(&waiting(job), &around.loaded(kind, affinity), around.now).ahead;
+        known.lost = around.lost.get(affinity).cloned();
         known.queue_paused = around.paused;
         known.eta_s = self.eta_s(tx, job, known.ahead).await?;
         Ok(())

@@ -1,6 +1,9 @@
 //! Repairs what was missed: a job parked for a scope that has room again looks once more.
 
+use domain::TenantId;
+
 use crate::error::StoreError;
+use crate::jobs::holds;
 use crate::store::Store;
 use crate::tx::{Operation, Sql, Tx};
 
@@ -25,10 +28,23 @@ const FORGOTTEN: Sql = Sql::both(&["update jobs set parked = null where id in (
                  and j.parked = 'backoff ' || b.process || ' ' || b.subject)
          limit 1000)"]);
 
+// Keys of which several may run at once and fewer do. Who was woken for the place may not have taken it: it was called off
+// since, or its subject is another's.
+const WITH_ROOM: Sql = Sql::both(&["select q.tenant, h.scope, q.per_key - count(*)
+     from queues q join holds h on h.tenant = q.tenant
+         and h.scope >= 'key ' || q.name || ' ' and h.scope < 'key ' || q.name || '!'
+     where q.per_key > 1
+     group by q.tenant, h.scope, q.per_key having count(*) < q.per_key limit 1000"]);
+
 impl Operation for Unpark {
     type Output = u64;
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<u64, StoreError> {
-        tx.execute(&FORGOTTEN, &[]).await
+        let mut unparked = tx.execute(&FORGOTTEN, &[]).await?;
+        for row in tx.query(&WITH_ROOM, &[]).await? {
+            let lanes = holds::unpark(tx, TenantId(row.int(0)?), &row.text(1)?, row.int(2)?).await?;
+            unparked += lanes.len() as u64;
+        }
+        Ok(unparked)
     }
 }

@@ -10,9 +10,9 @@ use crate::artifacts::Blobs;
 use crate::artifacts::content::{Content, Kept, Unfit};
 use crate::clock::new_uuid;
 use crate::error::StoreError;
-use crate::openai::{File, file};
+use crate::openai::{Batch, File, file};
 use crate::store::Store;
-use crate::tx::{Operation, Param, Sql, Tx};
+use crate::tx::{Operation, Param, Row, Sql, Tx};
 
 #[derive(Clone, Debug)]
 pub struct NewFile {
@@ -21,14 +21,6 @@ pub struct NewFile {
     pub principal: String,
     /// Until it is deleted, when `None`.
     pub kept_s: Option<i64>,
-}
-
-#[derive(Clone, Debug)]
-pub enum FilePut {
-    Stored(File),
-    TooLarge,
-    /// The sender broke off.
-    Interrupted,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,22 +42,22 @@ pub struct FileFilter {
 }
 
 impl Store {
-    pub async fn put_file<E>(
+    /// Reads a file's content to its end, before it is known what file it is.
+    pub async fn take_file<E>(
         &self,
         blobs: &Blobs,
         tenant: TenantId,
-        new: NewFile,
         body: impl Stream<Item = Result<Bytes, E>> + Send,
-    ) -> Result<FilePut, StoreError> {
-        match self.take_in(blobs, tenant, FILE_BYTES, body).await? {
-            Ok(content) => self.write(Put { tenant, new, content }).await.map(FilePut::Stored),
-            Err(Unfit::TooLarge) => Ok(FilePut::TooLarge),
-            Err(Unfit::Interrupted) => Ok(FilePut::Interrupted),
-        }
+    ) -> Result<Result<Content, Unfit>, StoreError> {
+        self.take_in(blobs, tenant, FILE_BYTES, body).await
+    }
+
+    pub async fn put_file(&self, tenant: TenantId, new: NewFile, content: Content) -> Result<File, StoreError> {
+        self.write(Put { tenant, new, content }).await
     }
 
     pub async fn file(&self, tenant: TenantId, id: &str) -> Result<Option<File>, StoreError> {
-        let found = self.read(Get { tenant, id: id.to_owned() }).await?;
+        let found = self.read(Get { tenant, id: id.to_owned(), by_a_batch: false }).await?;
         Ok(found.map(|(file, _, _)| file))
     }
 
@@ -86,8 +78,20 @@ impl Store {
         tenant: TenantId,
         id: &str,
     ) -> Result<Option<(File, BoxStream<'static, Result<Bytes, StoreError>>)>, StoreError> {
-        match self.read(Get { tenant, id: id.to_owned() }).await? {
+        match self.read(Get { tenant, id: id.to_owned(), by_a_batch: false }).await? {
             Some((file, kept, sha256)) => Ok(Some((file, kept.stream(blobs, sha256).await?))),
+            None => Ok(None),
+        }
+    }
+
+    /// What a batch reads. Its file's time may be up: it was not when the batch was made.
+    pub async fn batch_input(
+        &self,
+        blobs: &Blobs,
+        batch: &Batch,
+    ) -> Result<Option<BoxStream<'static, Result<Bytes, StoreError>>>, StoreError> {
+        match self.read(Get { tenant: batch.tenant, id: batch.input_file.clone(), by_a_batch: true }).await? {
+            Some((_, kept, sha256)) => kept.stream(blobs, sha256).await.map(Some),
             None => Ok(None),
         }
     }
@@ -159,9 +163,10 @@ impl Operation for Put {
 struct Get {
     tenant: TenantId,
     id: String,
+    /// One whose time is up is gone, pruned or not, but for a batch that reads it.
+    by_a_batch: bool,
 }
 
-// One whose time is up is gone, pruned or not.
 const GET: Sql =
     Sql::both(&["select id, filename, purpose, bytes, principal, created_at, expires_at, sha256, content,
          location
@@ -175,12 +180,17 @@ impl Operation for Get {
     }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
-        let params = [Param::Text(&self.id), Param::Int(self.tenant.0), Param::Time(tx.now())];
-        let Some(row) = tx.query_opt(&GET, &params).await? else { return Ok(None) };
-        let sha256 = row.opt_blob(7)?.and_then(|digest| digest.try_into().ok());
-        let sha256 = sha256.ok_or_else(|| StoreError::unexpected("a file without its digest"))?;
-        Ok(Some((file(&row)?, Kept::read(&row, 8, 9)?, sha256)))
+        let since = if self.by_a_batch { Time::from_micros(0) } else { tx.now() };
+        let params = [Param::Text(&self.id), Param::Int(self.tenant.0), Param::Time(since)];
+        tx.query_opt(&GET, &params).await?.as_ref().map(with_content).transpose()
     }
+}
+
+/// From ten columns: a file, its digest and where its content is.
+fn with_content(row: &Row) -> Result<(File, Kept, [u8; 32]), StoreError> {
+    let sha256 = row.opt_blob(7)?.and_then(|digest| digest.try_into().ok());
+    let sha256 = sha256.ok_or_else(|| StoreError::unexpected("a file without its digest"))?;
+    Ok((file(row)?, Kept::read(row, 8, 9)?, sha256))
 }
 
 struct List {

@@ -15,8 +15,12 @@ impl Store {
 
 struct Prune;
 
-const EXPIRED: Sql = Sql::both(&["select id, location from openai_files where expires_at <= $1
-     order by expires_at limit $2"]);
+// One that a batch has yet to read stays until it has.
+const EXPIRED: Sql = Sql::both(&["select f.id, f.location from openai_files f
+     where f.expires_at <= $1 and not exists (select 1 from openai_batches b
+         where b.ended_at is null and b.tenant = f.tenant and b.input_file = f.id
+             and (b.status = 'validating' or b.made < b.total))
+     order by f.expires_at limit $2"]);
 const GARBAGE: Sql = Sql::both(&["insert into blob_garbage (location, since) values ($1, $2) on conflict do nothing"]);
 const DELETE: Sql = Sql::both(&["delete from openai_files where id = $1"]);
 const OLD_BATCHES: Sql = Sql::both(&["delete from openai_batches where id in (

@@ -309,6 +309,7 @@ impl Settle {
         figure: &mut Figures,
         dispatched: &mut Dispatched,
     ) -> Result<(), StoreError> {
+        let failure = &Failure { error: fit(&failure.error), ..failure.clone() };
         figure.error = Some(format!("{}: {}", failure.error.code, failure.error.message));
         dispatched.failed += 1;
         if failure.ran.is_some() || settling.is_waited_for() {
@@ -393,16 +394,18 @@ impl Settle {
     }
 }
 
+/// As both databases keep it. A script throws whatever it was given, and PostgreSQL has no NUL in text: refused there, the
+/// try would be neither counted nor its last.
+fn fit(error: &JobError) -> JobError {
+    let mut message = error.message.replace('\0', "\u{fffd}");
+    message.truncate(message.floor_char_boundary(ERROR_MESSAGE_BYTES));
+    JobError { message, ..error.clone() }
+}
+
 /// Every try so far, with the one that has just failed.
 fn attempts(tx: &Tx<'_>, settling: &Settling, failure: &Failure) -> Vec<Attempt> {
-    let mut error = failure.error.clone();
-    let mut end = error.message.len().min(ERROR_MESSAGE_BYTES);
-    while !error.message.is_char_boundary(end) {
-        end -= 1;
-    }
-    error.message.truncate(end);
     let mut attempts = settling.row.attempts.clone();
-    attempts.push(Attempt { at: tx.now(), error });
+    attempts.push(Attempt { at: tx.now(), error: failure.error.clone() });
     attempts
 }
 

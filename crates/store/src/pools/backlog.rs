@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use domain::limits::COUNTED;
+use domain::limits::BACKLOG_COUNTED;
 use domain::{Name, TenantId, Time};
 
 use crate::error::StoreError;
@@ -11,7 +11,7 @@ use crate::tx::{Operation, Param, Sql, Tx};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backlog {
-    /// Up to 10,000.
+    /// Up to `BACKLOG_COUNTED`.
     pub waiting: i64,
     pub oldest: Option<Time>,
 }
@@ -31,8 +31,8 @@ struct Count {
 const COUNT: Sql = Sql::both(&["select l.affinity,
          (select count(*) from (select 1 from jobs j where j.lane = l.lane and j.due_at is null and j.parked is null
               and j.worker is null limit $3) waiting),
-         (select min(j.run_at) from jobs j where j.lane = l.lane and j.due_at is null and j.parked is null
-              and j.worker is null)
+         (select j.run_at from jobs j where j.lane = l.lane and j.due_at is null and j.parked is null
+              and j.worker is null order by j.run_at, j.id limit 1)
      from lanes l where l.tenant = $1 and l.queue = $2"]);
 
 impl Operation for Count {
@@ -43,12 +43,13 @@ impl Operation for Count {
     }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
-        let params = [Param::Int(self.tenant.0), Param::Text(self.queue.as_str()), Param::Int(COUNTED as i64)];
+        let most = BACKLOG_COUNTED as i64;
+        let params = [Param::Int(self.tenant.0), Param::Text(self.queue.as_str()), Param::Int(most)];
         let mut all: BTreeMap<String, Backlog> = BTreeMap::new();
         for row in tx.query(&COUNT, &params).await? {
             let (waiting, oldest) = (row.int(1)?, row.opt_time(2)?);
             let known = all.entry(row.text(0)?).or_default();
-            known.waiting += waiting;
+            known.waiting = (known.waiting + waiting).min(most);
             known.oldest = known.oldest.into_iter().chain(oldest).min();
         }
         Ok(all)

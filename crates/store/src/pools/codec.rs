@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use domain::pool::{Handler, Member, PoolSpec, Stay};
+use domain::runtime::Placement;
 use domain::{Label, Name, RuntimeName};
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +22,9 @@ struct StoredSpec {
     path: String,
     timeout_s: i64,
     at_once: u32,
+    /// Labels that its node must have.
+    #[serde(default)]
+    placement: BTreeMap<String, String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -39,6 +43,8 @@ pub struct PoolState {
     /// Times that a runtime was brought up, and how long that took in all.
     pub loads: u64,
     pub load_ms: u64,
+    /// Those of them that a job asked for.
+    pub swaps: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -70,6 +76,7 @@ pub(crate) fn write(spec: &PoolSpec) -> String {
         path: spec.handler.path.clone(),
         timeout_s: spec.handler.timeout_s,
         at_once: spec.handler.at_once,
+        placement: spec.placement.labels.clone(),
     })
 }
 
@@ -88,5 +95,6 @@ pub(crate) fn read(text: &str) -> Result<PoolSpec, StoreError> {
         starvation_s: stored.starvation_s,
         idle_stop_s: stored.idle_stop_s,
         handler: Handler { path: stored.path, timeout_s: stored.timeout_s, at_once: stored.at_once },
+        placement: Placement { labels: stored.placement },
     })
 }

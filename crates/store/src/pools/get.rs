@@ -1,6 +1,6 @@
 //! Pools, one and a page of them.
 
-use domain::{Name, TenantId};
+use domain::{Name, RuntimeName, TenantId};
 
 use crate::error::StoreError;
 use crate::pools::{Pool, pool};
@@ -32,6 +32,24 @@ const GET: Sql = Sql::both(&["select tenant, name, spec, state, node, lease_unti
      from pools where tenant = $1 and name = $2"]);
 const LIST: Sql = Sql::both(&["select tenant, name, spec, state, node, lease_until, principal, created_at, updated_at
      from pools where tenant = $1 and name > $2 order by name limit $3"]);
+
+const ALL: Sql = Sql::both(&["select tenant, name, spec, state, node, lease_until, principal, created_at, updated_at
+     from pools where tenant = $1"]);
+
+/// All of a tenant's, within a transaction. There are few.
+pub(crate) async fn all(tx: &mut Tx<'_>, tenant: TenantId) -> Result<Vec<Pool>, StoreError> {
+    tx.query(&ALL, &[Param::Int(tenant.0)]).await?.iter().map(pool).collect()
+}
+
+/// The pool that a runtime is a member of.
+pub(crate) async fn of_runtime(
+    tx: &mut Tx<'_>,
+    tenant: TenantId,
+    runtime: &RuntimeName,
+) -> Result<Option<Pool>, StoreError> {
+    let has = |pool: &Pool| pool.spec.members.iter().any(|member| member.runtime == *runtime);
+    Ok(all(tx, tenant).await?.into_iter().find(has))
+}
 
 impl Operation for Get {
     type Output = Option<Pool>;

@@ -3,6 +3,7 @@
 pub mod backlog;
 pub mod codec;
 pub mod get;
+pub(crate) mod left_alone;
 pub mod put;
 pub mod run;
 

@@ -34,7 +34,7 @@ impl Store {
     ) -> Result<PoolPut, StoreError> {
         let queue = spec.queue.clone();
         let put = self.write(PutPool { tenant, name, spec, actor }).await?;
-        self.surroundings_cache().forget(tenant, &queue);
+        self.kept_surroundings().forget(&(tenant, queue));
         self.hints().wake(&Topic::Runtimes);
         Ok(put)
     }

@@ -6,6 +6,7 @@ pub mod pause;
 pub mod put;
 pub mod throughput;
 pub mod waits;
+pub mod words;
 
 use domain::{Name, QueueSettings, TenantId};
 

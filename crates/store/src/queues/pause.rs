@@ -23,7 +23,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         let triggers = self.triggers_cache().clone();
         let outbox = self.write(Pause { tenant, name: name.clone(), by, reason, triggers }).await?;
-        self.surroundings_cache().forget(tenant, &name);
+        self.kept_surroundings().forget(&(tenant, name));
         self.announce(&Effects { outbox, ..Effects::default() });
         Ok(())
     }
@@ -32,7 +32,7 @@ impl Store {
     pub async fn resume_queue(&self, tenant: TenantId, name: Name, by: Caller) -> Result<(), StoreError> {
         let triggers = self.triggers_cache().clone();
         let outbox = self.write(Resume { tenant, name: name.clone(), by, triggers }).await?;
-        self.surroundings_cache().forget(tenant, &name);
+        self.kept_surroundings().forget(&(tenant, name.clone()));
         self.announce(&Effects { ready: [(tenant, name)].into(), outbox, ..Effects::default() });
         Ok(())
     }

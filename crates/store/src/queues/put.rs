@@ -32,7 +32,7 @@ impl Store {
         }
         let triggers = self.triggers_cache().clone();
         let effects = self.write(Put { tenant, name: name.clone(), settings, by, triggers }).await?;
-        self.surroundings_cache().forget(tenant, &name);
+        self.kept_surroundings().forget(&(tenant, name));
         self.announce(&effects);
         Ok(())
     }
@@ -90,7 +90,10 @@ impl Operation for Put {
             Param::Time(tx.now()),
         ];
         tx.execute(&UPSERT, &params).await?;
-        tx.execute(&FORGET_RATE, &queue).await?;
+        // Who says the same again is not given a full bucket for it.
+        if self.settings.rate_per_s != before.rate_per_s {
+            tx.execute(&FORGET_RATE, &queue).await?;
+        }
         if self.settings.concurrency.is_some() {
             self.count_running(tx, &scope).await?;
         }

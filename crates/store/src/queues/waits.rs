@@ -1,4 +1,4 @@
-//! How long work waits in each queue, and which kinds it has, from what is kept of them (S9). No job is read.
+//! How long work waits in each queue, from what is kept of it (S9). No job is read.
 
 use std::collections::BTreeMap;
 
@@ -21,16 +21,6 @@ impl Store {
     /// Of each queue whose kinds of work are known. Kinds that two queues share count for both.
     pub async fn waits(&self, tenant: TenantId) -> Result<BTreeMap<Name, Wait>, StoreError> {
         self.read(Waits { tenant }).await
-    }
-
-    /// Queues that a tenant has, by name, at most `limit`.
-    pub async fn queue_names(&self, tenant: TenantId, limit: usize) -> Result<Vec<Name>, StoreError> {
-        self.read(Names { tenant, limit, of: &QUEUES }).await
-    }
-
-    /// Kinds that a tenant has had jobs of, by name, at most `limit`.
-    pub async fn kinds(&self, tenant: TenantId, limit: usize) -> Result<Vec<Name>, StoreError> {
-        self.read(Names { tenant, limit, of: &KINDS }).await
     }
 }
 
@@ -57,29 +47,5 @@ impl Operation for Waits {
         }
         let wait = |sketch: &Sketch| Some(Wait { p50_s: sketch.quantile(0.5)?, p95_s: sketch.quantile(0.95)? });
         Ok(sketches.into_iter().filter_map(|(queue, sketch)| Some((queue, wait(&sketch)?))).collect())
-    }
-}
-
-struct Names {
-    tenant: TenantId,
-    limit: usize,
-    of: &'static Sql,
-}
-
-const KINDS: Sql = Sql::both(&["select distinct kind from lanes where tenant = $1 order by kind limit $2"]);
-const QUEUES: Sql =
-    Sql::both(&["select name from queues where tenant = $1 union select queue from lanes where tenant = $1
-     order by 1 limit $2"]);
-
-impl Operation for Names {
-    type Output = Vec<Name>;
-
-    fn tenant(&self) -> Option<TenantId> {
-        Some(self.tenant)
-    }
-
-    async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<Name>, StoreError> {
-        let rows = tx.query(self.of, &[Param::Int(self.tenant.0), Param::Int(self.limit as i64)]).await?;
-        rows.iter().map(|row| row.text(0).map(|name| Name::stored(&name))).collect()
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
-use domain::runtime::{Desired, ImageRef, Network, Port, Probe, RuntimeSpec, VolumePath};
+use domain::runtime::{Desired, ImageRef, Network, Placement, Port, Probe, RuntimeSpec, VolumePath};
 use serde::{Deserialize, Serialize};
 
 use crate::codec::{from_json, to_json};
@@ -26,6 +26,11 @@ struct StoredSpec {
     ttl_s: Option<i64>,
     #[serde(default)]
     stop_grace_s: Option<i64>,
+    /// Labels that its node must have.
+    #[serde(default)]
+    placement: BTreeMap<String, String>,
+    #[serde(default)]
+    movable: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -59,6 +64,8 @@ pub(crate) fn write(spec: &RuntimeSpec) -> (String, String) {
         desired: spec.desired.map(|desired| desired.as_str().to_owned()),
         ttl_s: spec.ttl_s,
         stop_grace_s: spec.stop_grace_s,
+        placement: spec.placement.labels.clone(),
+        movable: spec.movable,
     };
     (to_json(&stored), to_json(&spec.env))
 }
@@ -86,6 +93,8 @@ pub(crate) fn read(spec: &str, env: &str) -> Result<RuntimeSpec, StoreError> {
         desired: stored.desired.as_deref().and_then(Desired::parse),
         ttl_s: stored.ttl_s,
         stop_grace_s: stored.stop_grace_s,
+        placement: Placement { labels: stored.placement },
+        movable: stored.movable,
     };
     spec.check().map_err(|error| odd(error.to_string()))?;
     Ok(spec)

@@ -116,8 +116,13 @@ impl Operation for OfNode {
     type Output = Vec<Runtime>;
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<Runtime>, StoreError> {
-        tx.query(&OF_NODE, &[Param::Text(&self.node)]).await?.iter().map(runtime).collect()
+        of_node(tx, &self.node).await
     }
+}
+
+/// The same within a transaction.
+pub(super) async fn of_node(tx: &mut Tx<'_>, node: &str) -> Result<Vec<Runtime>, StoreError> {
+    tx.query(&OF_NODE, &[Param::Text(node)]).await?.iter().map(runtime).collect()
 }
 
 struct Instance;

@@ -1,19 +1,24 @@
 //! Runtimes: what is declared, what is known of their containers, and the log of operations on them (R1 to R5).
 //!
-//! An operation is a job on the runtime's subject: `request` makes both in one transaction, `operate` follows it from the
-//! node that drives the engine, `observe` keeps the health, `reconcile` writes what was found on the engine.
+//! An operation is a job on the runtime's subject: `request` makes both in one transaction, `place` finds its node, `begin`
+//! and `operate` follow it from the node that drives the engine, `observe` keeps the health, `reconcile` writes what was found on the engine.
 
+pub mod begin;
 pub mod codec;
 pub mod delete;
 pub mod get;
+pub(crate) mod lost;
 pub mod nodes;
 pub mod observe;
 pub mod operate;
 pub mod operations;
+mod place;
 pub mod prune;
 pub mod put;
 pub mod reconcile;
+pub mod relocate;
 pub mod request;
+pub mod wanted;
 
 use domain::runtime::{
     Health, HealthSource, HealthStatus, OperationCode, OperationKind, OperationSource, RuntimeSpec, RuntimeStatus,

@@ -55,12 +55,12 @@ impl Store {
     }
 }
 
-struct Observe {
-    tenant: TenantId,
-    name: RuntimeName,
-    container_id: String,
-    seen: Observation,
-    triggers: TriggerCache,
+pub(super) struct Observe {
+    pub(super) tenant: TenantId,
+    pub(super) name: RuntimeName,
+    pub(super) container_id: String,
+    pub(super) seen: Observation,
+    pub(super) triggers: TriggerCache,
 }
 
 const SET: Sql =
@@ -81,8 +81,17 @@ impl Operation for Observe {
     }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(bool, bool), StoreError> {
-        let Some(runtime) = get::lock(tx, self.tenant, self.name.as_str()).await? else { return Ok((false, false)) };
-        if !self.is_news(&runtime) {
+        match get::lock(tx, self.tenant, self.name.as_str()).await? {
+            Some(runtime) => self.note(tx, &runtime).await,
+            None => Ok((false, false)),
+        }
+    }
+}
+
+impl Observe {
+    /// The same where the runtime is locked.
+    pub(super) async fn note(&self, tx: &mut Tx<'_>, runtime: &Runtime) -> Result<(bool, bool), StoreError> {
+        if !self.is_news(runtime) {
             return Ok((false, false));
         }
         let Observation { status, source, details, observed_at } = &self.seen;
@@ -126,7 +135,7 @@ impl Operation for Observe {
         };
         timeline::write(tx, &[entry]).await?;
         let listeners = self.triggers.current(tx).await?;
-        let depth = self.depth(tx, &runtime).await?;
+        let depth = self.depth(tx, runtime).await?;
         let event = Event::new(tx.now(), self.tenant, Source::Runtime, "health", depth, detail);
         let event = event.with("name", self.name.as_str()).with("health", status.as_str());
         Ok((true, emit(tx, &listeners, &[event]).await? > 0))

@@ -16,21 +16,10 @@ use crate::events::{Event, emit};
 use crate::hints::Topic;
 use crate::runtimes::request::INSERT;
 use crate::runtimes::{Logged, Outcome, Runtime, codec, get, logged};
-use crate::secrets::Purpose;
 use crate::store::Store;
 use crate::timeline::{self, Entry};
 use crate::triggers::cache::TriggerCache;
 use crate::tx::{Operation, Param, Sql, Tx};
-
-/// What a claimed job of the queue turned out to be.
-#[derive(Debug)]
-pub enum Begun {
-    Go(Box<Logged>, Box<Runtime>),
-    /// It ended before; only its job does not know.
-    Over(Option<OperationCode>, Outcome),
-    /// No operation stands behind the job, or its runtime is gone.
-    Nothing,
-}
 
 /// How a try of an operation ended.
 #[derive(Clone, Debug)]
@@ -65,31 +54,15 @@ pub struct Started {
 }
 
 impl Store {
-    /// The tenants for which this node has operations to do.
+    /// The tenants for which this node has operations to do, those among them that are for whoever takes them.
     pub async fn tenants_with_operations(&self, node: &str) -> Result<Vec<TenantId>, StoreError> {
         self.read(Tenants { node: node.to_owned() }).await
     }
 
-    pub async fn begin_operation(&self, tenant: TenantId, job: JobId) -> Result<Begun, StoreError> {
-        let mut begun = self.write(Begin { tenant, job }).await?;
-        if let Begun::Go(_, runtime) = &mut begun {
-            self.open_environment(runtime).await?;
-        }
-        Ok(begun)
-    }
-
-    /// Whoever starts the container needs what everyone else sees sealed.
-    async fn open_environment(&self, runtime: &mut Runtime) -> Result<(), StoreError> {
-        let Runtime { tenant, name, spec, .. } = runtime;
-        for value in spec.env.values_mut() {
-            *value = self.open_sealed(*tenant, Purpose::Environment { runtime: name.as_str() }, value).await?;
-        }
-        Ok(())
-    }
-
-    pub async fn end_operation(&self, tenant: TenantId, id: Uuid, ended: Ended) -> Result<(), StoreError> {
+    /// Told by the node that did it. What a node did that the runtime was taken from is not its to tell any more.
+    pub async fn end_operation(&self, tenant: TenantId, id: Uuid, node: &str, ended: Ended) -> Result<(), StoreError> {
         let triggers = self.triggers_cache().clone();
-        if self.write(End { tenant, id, ended, triggers }).await? {
+        if self.write(End { tenant, id, node: node.to_owned(), ended, triggers }).await? {
             self.hints().tell(Topic::Outbox);
         }
         self.hints().wake(&Topic::Runtimes);
@@ -106,8 +79,8 @@ struct Tenants {
     node: String,
 }
 
-const TENANTS: Sql =
-    Sql::both(&["select distinct tenant from operations where node = $1 and finished_at is null and job is not null"]);
+const TENANTS: Sql = Sql::both(&["select distinct tenant from operations
+     where (node = $1 or node is null) and finished_at is null and job is not null"]);
 
 impl Operation for Tenants {
     type Output = Vec<TenantId>;
@@ -118,50 +91,17 @@ impl Operation for Tenants {
     }
 }
 
-struct Begin {
-    tenant: TenantId,
-    job: JobId,
-}
-
-const OF_JOB: Sql =
-    Sql::both(&["select id, tenant, runtime, kind, source, source_ref, actor, image_ref, container_id,
-         outcome, error_code, error_message, requested_at, started_at, finished_at, correlation_id, job
-     from operations where job = $1 and tenant = $2 order by id desc limit 1"]);
-const BEGIN: Sql =
-    Sql::both(&["update operations set started_at = coalesce(started_at, $2) where id = $1 and finished_at is null"]);
-
-impl Operation for Begin {
-    type Output = Begun;
-
-    fn tenant(&self) -> Option<TenantId> {
-        Some(self.tenant)
-    }
-
-    async fn run(&self, tx: &mut Tx<'_>) -> Result<Begun, StoreError> {
-        let row = tx.query_opt(&OF_JOB, &[Param::from(self.job), Param::Int(self.tenant.0)]).await?;
-        let Some(mut line) = row.as_ref().map(logged).transpose()? else { return Ok(Begun::Nothing) };
-        if let Some(outcome) = line.outcome {
-            return Ok(Begun::Over(line.error_code, outcome));
-        }
-        let Some(runtime) = get::lock(tx, self.tenant, line.runtime.as_str()).await? else {
-            return Ok(Begun::Nothing);
-        };
-        tx.execute(&BEGIN, &[Param::Uuid(line.id), Param::Time(tx.now())]).await?;
-        line.started_at = line.started_at.or(Some(tx.now()));
-        Ok(Begun::Go(Box::new(line), Box::new(runtime)))
-    }
-}
-
 struct End {
     tenant: TenantId,
     id: Uuid,
+    node: String,
     ended: Ended,
     triggers: TriggerCache,
 }
 
 const OPEN: Sql = Sql::both(&["select id, tenant, runtime, kind, source, source_ref, actor, image_ref, container_id,
          outcome, error_code, error_message, requested_at, started_at, finished_at, correlation_id, job
-     from operations where id = $1 and tenant = $2 and finished_at is null"]);
+     from operations where id = $1 and tenant = $2 and finished_at is null and (node = $3 or node is null)"]);
 const CLOSE: Sql = Sql::both(&["update operations set outcome = $2, error_code = $3, error_message = $4,
          container_id = $5, finished_at = $6, started_at = coalesce(started_at, $6)
      where id = $1"]);
@@ -190,7 +130,8 @@ impl Operation for End {
     }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<bool, StoreError> {
-        let row = tx.query_opt(&OPEN, &[Param::Uuid(self.id), Param::Int(self.tenant.0)]).await?;
+        let open = [Param::Uuid(self.id), Param::Int(self.tenant.0), Param::Text(&self.node)];
+        let row = tx.query_opt(&OPEN, &open).await?;
         let Some(line) = row.as_ref().map(logged).transpose()? else { return Ok(false) };
         let runtime = get::lock(tx, self.tenant, line.runtime.as_str()).await?;
         let now = Param::Time(tx.now());

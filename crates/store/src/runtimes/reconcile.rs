@@ -1,12 +1,16 @@
 //! Writes down what was found on an engine and nobody knew: a container of ours without a record, a record without its
 //! container (R5). What is in flight is left to whoever does it.
 
-use domain::runtime::{ImageRef, Network, OperationKind, OperationSource, RuntimeSpec, RuntimeStatus};
+use domain::runtime::{
+    HealthSource, HealthStatus, ImageRef, Observation, OperationKind, OperationSource, RuntimeSpec, RuntimeStatus,
+};
 use domain::{RuntimeName, TenantId, Time};
 
 use crate::clock::new_uuid;
 use crate::codec::to_json;
 use crate::error::StoreError;
+use crate::hints::Topic;
+use crate::runtimes::observe::Observe;
 use crate::runtimes::request::INSERT;
 use crate::runtimes::{Outcome, codec, get};
 use crate::store::Store;
@@ -39,7 +43,8 @@ impl Store {
         self.write(Adopt { node: node.to_owned(), found, why: why.to_owned() }).await
     }
 
-    /// Takes the container off a record that names one which is gone. Whether that was so.
+    /// Takes the container off a record that names one which is gone, and says that it has disappeared, unless it was we who
+    /// stopped it. Whether that was so.
     pub async fn dispose_of_record(
         &self,
         tenant: TenantId,
@@ -47,8 +52,19 @@ impl Store {
         container_id: &str,
         why: &str,
     ) -> Result<bool, StoreError> {
-        let (name, container_id, why) = (name.clone(), container_id.to_owned(), why.to_owned());
-        self.write(Dispose { tenant, name, container_id, why }).await
+        let seen = Observation {
+            status: HealthStatus::ContainerDisappeared,
+            source: HealthSource::Inspect,
+            details: "there is no such container any more".into(),
+            observed_at: self.clock().now(),
+        };
+        let (name, container_id, triggers) = (name.clone(), container_id.to_owned(), self.triggers_cache().clone());
+        let gone = Observe { tenant, name, container_id, seen, triggers };
+        let (disposed, heard) = self.write(Dispose { gone, why: why.to_owned() }).await?;
+        if heard {
+            self.hints().tell(Topic::Outbox);
+        }
+        Ok(disposed)
     }
 
     /// A container of ours that belongs to nothing was removed.
@@ -96,7 +112,7 @@ impl Operation for Adopt {
             Some(_) => {}
             None => {
                 let Ok(image) = ImageRef::new(image) else { return Ok(Adopted::LeftAlone) };
-                let (spec, env) = codec::write(&bare(image));
+                let (spec, env) = codec::write(&RuntimeSpec::of(image));
                 let params = [
                     id[0],
                     id[1],
@@ -129,28 +145,8 @@ impl Operation for Adopt {
     }
 }
 
-/// All that can be told of a runtime from its container's image alone.
-fn bare(image: ImageRef) -> RuntimeSpec {
-    RuntimeSpec {
-        image,
-        command: Vec::new(),
-        env: Default::default(),
-        ports: Vec::new(),
-        volumes: Vec::new(),
-        network: Network::Bridge,
-        memory_mb: None,
-        cpus: None,
-        probe: None,
-        desired: None,
-        ttl_s: None,
-        stop_grace_s: None,
-    }
-}
-
 struct Dispose {
-    tenant: TenantId,
-    name: RuntimeName,
-    container_id: String,
+    gone: Observe,
     why: String,
 }
 
@@ -160,22 +156,26 @@ const UNBIND: Sql = Sql::both(&["update runtimes set status = 'removed', contain
      where tenant = $1 and name = $2"]);
 
 impl Operation for Dispose {
-    type Output = bool;
+    const WATCHES_TRIGGERS: bool = true;
+    /// Whether it was disposed of, and whether a trigger heard that its container is gone.
+    type Output = (bool, bool);
 
     fn tenant(&self) -> Option<TenantId> {
-        Some(self.tenant)
+        Some(self.gone.tenant)
     }
 
-    async fn run(&self, tx: &mut Tx<'_>) -> Result<bool, StoreError> {
-        let Some(runtime) = get::lock(tx, self.tenant, self.name.as_str()).await? else { return Ok(false) };
-        if runtime.in_flight.is_some() || runtime.container_id.as_deref() != Some(self.container_id.as_str()) {
-            return Ok(false);
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<(bool, bool), StoreError> {
+        let Observe { tenant, name, container_id, .. } = &self.gone;
+        let Some(runtime) = get::lock(tx, *tenant, name.as_str()).await? else { return Ok((false, false)) };
+        if runtime.in_flight.is_some() || runtime.container_id.as_deref() != Some(container_id.as_str()) {
+            return Ok((false, false));
         }
+        // First, while the record still names the container that is spoken of.
+        let (_, heard) = self.gone.note(tx, &runtime).await?;
         let now = Param::Time(tx.now());
-        tx.execute(&UNBIND, &[Param::Int(self.tenant.0), Param::Text(self.name.as_str()), now]).await?;
-        let kind = OperationKind::ReconcileDispose;
-        write_down(tx, self.tenant, &self.name, kind, &self.container_id, &self.why).await?;
-        Ok(true)
+        tx.execute(&UNBIND, &[Param::Int(tenant.0), Param::Text(name.as_str()), now]).await?;
+        write_down(tx, *tenant, name, OperationKind::ReconcileDispose, container_id, &self.why).await?;
+        Ok((true, heard))
     }
 }
 

@@ -1,18 +1,19 @@
 //! Asks for an operation: its line in the log and its job, in one transaction (R2, R3).
-
-use std::collections::HashMap;
+//!
+//! The first operation that brings a container up binds the runtime to a node (`place`). When there is none for it, the
+//! operation waits all the same: its job is for whoever takes it, and each try looks again.
 
 use domain::limits::{OPERATION_ATTEMPTS, OPERATION_RETRY_MAX_S, OPERATION_RETRY_S};
+use domain::runtime::placement::Nowhere;
 use domain::runtime::{ImageRef, OperationCode, OperationKind, OperationSource};
-use domain::{JobId, Label, Name, Origin, RetryPolicy, RuntimeName, TenantId, Time};
+use domain::{Affinity, JobId, Label, Name, Origin, RetryPolicy, RuntimeName, TenantId};
 use uuid::Uuid;
 
 use crate::clock::new_uuid;
 use crate::effects::Effects;
 use crate::error::StoreError;
 use crate::jobs::enqueue::{EnqueueBatch, EnqueueReply, EnqueueRequest, Extras, NewJob};
-use crate::runtimes::nodes::{self, EngineNode};
-use crate::runtimes::{KIND, Outcome, QUEUE, Runtime, get};
+use crate::runtimes::{KIND, Outcome, QUEUE, Runtime, get, place};
 use crate::store::Store;
 use crate::tx::{Operation, Param, Sql, Tx};
 
@@ -27,6 +28,8 @@ pub struct NewOperation {
     pub actor: String,
     /// How many triggers led here (T5).
     pub depth: i32,
+    /// The one node that will do, whatever others there are; any, when `None`.
+    pub on: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,23 +72,51 @@ impl Store {
         Err(moved())
     }
 
-    /// An operation for the node that its runtime is on now; `Err` when there is none to ask for.
+    /// An operation for the node that its runtime is on now, or could be on; `Err` when there is none to ask for.
     pub(crate) async fn prepare_operation(
         &self,
         tenant: TenantId,
         name: &RuntimeName,
         new: &NewOperation,
     ) -> Result<Result<Request, Requested>, StoreError> {
-        let node = match self.read(Place { tenant, name: name.clone() }).await? {
-            Placed::On(node) => node,
-            Placed::NotFound => return Ok(Err(Requested::NotFound)),
-            Placed::Nowhere => return Ok(Err(Requested::NoNode)),
+        let on = new.on.clone();
+        let place = match self.read(Look { tenant, name: name.clone(), kind: new.kind, on }).await? {
+            Looked::At(place) => place,
+            Looked::NotFound => return Ok(Err(Requested::NotFound)),
+            Looked::NoNode => return Ok(Err(Requested::NoNode)),
         };
+        self.operation_at(tenant, name, new, place).await.map(Ok)
+    }
+
+    pub(super) async fn operation_at(
+        &self,
+        tenant: TenantId,
+        name: &RuntimeName,
+        new: &NewOperation,
+        place: Place,
+    ) -> Result<Request, StoreError> {
         let id = new_uuid(self.clock().now());
-        let job = job(name, new, id, &node);
-        let lanes = self.lane_ids(&[job.lane(tenant)]).await?;
-        let enqueue = EnqueueBatch::one(EnqueueRequest::new(tenant, vec![job], lanes));
-        Ok(Ok(Request { tenant, name: name.clone(), new: new.clone(), id, node, enqueue }))
+        let at = async |node: Option<&str>| {
+            let job = job(name, new, id, node);
+            let lanes = self.lane_ids(&[job.lane(tenant)]).await?;
+            Ok::<_, StoreError>(EnqueueBatch::one(EnqueueRequest::new(tenant, vec![job], lanes)))
+        };
+        let there = at(place.node()).await?;
+        let anywhere = if matches!(place, Place::Free(_)) { Some(at(None).await?) } else { None };
+        Ok(Request { tenant, name: name.clone(), new: new.clone(), id, place, there, anywhere })
+    }
+
+    /// The lane of operations that wait for this node.
+    pub(super) async fn lane_of_node(&self, tenant: TenantId, node: &str) -> Result<i64, StoreError> {
+        let lane = crate::lanes::Lane {
+            tenant,
+            queue: Name::stored(QUEUE),
+            kind: Name::stored(KIND),
+            priority: 0,
+            affinity: affinity(Some(node)),
+            guarded: true,
+        };
+        self.lane_ids(&[lane]).await?.pop().ok_or_else(|| StoreError::unexpected("a lane is missing"))
     }
 }
 
@@ -99,7 +130,11 @@ pub(crate) fn moved() -> StoreError {
     StoreError::unavailable("the runtime is being moved")
 }
 
-fn job(name: &RuntimeName, new: &NewOperation, id: Uuid, node: &str) -> NewJob {
+fn affinity(node: Option<&str>) -> Affinity {
+    node.map(Label::stored)
+}
+
+fn job(name: &RuntimeName, new: &NewOperation, id: Uuid, node: Option<&str>) -> NewJob {
     let retry = RetryPolicy::new(Some(OPERATION_RETRY_S), Some(OPERATION_RETRY_MAX_S), Some(2.0), Some(0.1));
     let extras = Extras {
         subject: Some(Label::stored(&name.subject())),
@@ -112,7 +147,7 @@ fn job(name: &RuntimeName, new: &NewOperation, id: Uuid, node: &str) -> NewJob {
         queue: Name::stored(QUEUE),
         kind: Name::stored(KIND),
         payload: format!(r#"{{"operation":"{id}","runtime":"{name}","kind":"{}"}}"#, new.kind).into(),
-        affinity: Some(Label::stored(node)),
+        affinity: affinity(node),
         priority: 0,
         run_at: None,
         max_attempts: OPERATION_ATTEMPTS,
@@ -121,45 +156,60 @@ fn job(name: &RuntimeName, new: &NewOperation, id: Uuid, node: &str) -> NewJob {
     }
 }
 
-/// Which node a runtime is on, or is to be on.
-struct Place {
-    tenant: TenantId,
-    name: RuntimeName,
+/// Where an operation is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// On the node that the runtime is bound to.
+    Bound(String),
+    /// On a node that had room for it a moment ago.
+    Free(String),
+    /// Nowhere yet, or wherever it is taken: there is nothing to find a node for, or none to be found.
+    Anywhere,
 }
 
-enum Placed {
-    On(String),
-    NotFound,
-    Nowhere,
-}
-
-const LOAD: Sql = Sql::both(&["select node, count(*) from runtimes where node is not null group by node"]);
-
-impl Operation for Place {
-    type Output = Placed;
-
-    async fn run(&self, tx: &mut Tx<'_>) -> Result<Placed, StoreError> {
-        let Some(runtime) = get::find(tx, self.tenant, self.name.as_str()).await? else {
-            return Ok(Placed::NotFound);
-        };
-        if let Some(node) = runtime.node {
-            return Ok(Placed::On(node));
+impl Place {
+    fn node(&self) -> Option<&str> {
+        match self {
+            Self::Bound(node) | Self::Free(node) => Some(node),
+            Self::Anywhere => None,
         }
-        let mut load = HashMap::new();
-        for row in tx.query(&LOAD, &[]).await? {
-            load.insert(row.text(0)?, row.int(1)?);
-        }
-        let nodes = nodes::all(tx).await?;
-        Ok(choose(&nodes, &load, tx.now()).map_or(Placed::Nowhere, |node| Placed::On(node.to_owned())))
     }
 }
 
-/// The node with the fewest runtimes among those that are there, one whose engine is there if any is.
-fn choose<'n>(nodes: &'n [EngineNode], load: &HashMap<String, i64>, now: Time) -> Option<&'n str> {
-    let living = nodes.iter().filter(|node| !node.is_lost(now));
-    let order =
-        |node: &&EngineNode| (node.fault.is_some(), load.get(&node.name).copied().unwrap_or(0), node.name.clone());
-    living.min_by_key(order).map(|node| node.name.as_str())
+/// Which node a runtime is on, or could be on.
+struct Look {
+    tenant: TenantId,
+    name: RuntimeName,
+    kind: OperationKind,
+    on: Option<String>,
+}
+
+enum Looked {
+    At(Place),
+    NotFound,
+    NoNode,
+}
+
+impl Operation for Look {
+    type Output = Looked;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Looked, StoreError> {
+        let Some(runtime) = get::find(tx, self.tenant, self.name.as_str()).await? else {
+            return Ok(Looked::NotFound);
+        };
+        if let Some(node) = runtime.node {
+            return Ok(Looked::At(Place::Bound(node)));
+        }
+        Ok(match place::find(tx, &runtime, self.on.as_deref()).await? {
+            Ok(node) if self.kind.brings_up() => Looked::At(Place::Free(node)),
+            Err(Nowhere::NoNode) => Looked::NoNode,
+            // Who must be on one node is told now whether it would do.
+            Err(_) if self.on.is_some() && self.kind.brings_up() => {
+                Looked::At(Place::Free(self.on.clone().unwrap_or_default()))
+            }
+            Ok(_) | Err(_) => Looked::At(Place::Anywhere),
+        })
+    }
 }
 
 /// An operation on its way into the database.
@@ -168,11 +218,12 @@ pub(crate) struct Request {
     name: RuntimeName,
     new: NewOperation,
     id: Uuid,
-    node: String,
-    enqueue: EnqueueBatch,
+    place: Place,
+    there: EnqueueBatch,
+    /// The same for nobody in particular, where the place may be taken by now.
+    anywhere: Option<EnqueueBatch>,
 }
 
-const BIND: Sql = Sql::both(&["update runtimes set node = $3 where tenant = $1 and name = $2"]);
 pub(super) const INSERT: Sql =
     Sql::both(&["insert into operations (id, tenant, runtime, kind, source, source_ref, actor,
          image_ref, container_id, outcome, error_code, error_message, requested_at, started_at, finished_at,
@@ -184,33 +235,59 @@ impl Operation for Request {
     type Output = Option<Requested>;
 
     fn tenant(&self) -> Option<TenantId> {
-        Some(self.tenant)
+        // Who looks for a free slot counts everybody's runtimes.
+        Some(self.tenant).filter(|_| !matches!(self.place, Place::Free(_)))
     }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<Requested>, StoreError> {
+        if matches!(self.place, Place::Free(_)) {
+            place::lock(tx).await?;
+        }
         let Some(runtime) = get::lock(tx, self.tenant, self.name.as_str()).await? else {
             return Ok(Some(Requested::NotFound));
         };
-        match &runtime.node {
-            Some(node) if *node != self.node => return Ok(None),
-            Some(_) => {}
-            None => {
-                let params = [Param::Int(self.tenant.0), Param::Text(self.name.as_str()), Param::Text(&self.node)];
-                tx.execute(&BIND, &params).await?;
-            }
+        let bound = matches!(self.place, Place::Bound(_)).then(|| self.place.node()).flatten();
+        if runtime.node.as_deref() != bound {
+            return Ok(None);
         }
-        let image = self.image(&runtime);
-        if let Err((code, message)) = self.check(&runtime, image.as_ref()) {
-            self.insert(tx, image.as_ref(), None, Some((code, &message))).await?;
-            return Ok(Some(Requested::Refused { operation: self.id, code, message }));
+        self.ask(tx, &runtime).await.map(Some)
+    }
+}
+
+impl Request {
+    /// The same where the runtime is locked and nobody else places any.
+    pub(super) async fn ask(&self, tx: &mut Tx<'_>, runtime: &Runtime) -> Result<Requested, StoreError> {
+        let image = self.image(runtime);
+        let on = self.new.on.as_deref();
+        let checked = self.check(runtime, image.as_ref());
+        let placed = match (&checked, &self.place) {
+            (Ok(()), Place::Free(_)) => Some(place::find(tx, runtime, on.or(self.place.node())).await?),
+            _ => None,
+        };
+        let refused = match (checked, &placed) {
+            (Err(refused), _) => Some(refused),
+            (Ok(()), Some(Err(nowhere))) if on.is_some() => Some((nowhere.code(), nowhere.to_string())),
+            _ => None,
+        };
+        if let Some((code, message)) = refused {
+            self.insert(tx, image.as_ref(), self.place.node(), None, Some((code, &message))).await?;
+            return Ok(Requested::Refused { operation: self.id, code, message });
         }
-        let job = match self.enqueue.run(tx).await?.pop() {
+        let (enqueue, node) = match (&placed, &self.anywhere) {
+            // Taken since: it waits for whoever has room next.
+            (Some(Err(_)), Some(anywhere)) => (anywhere, None),
+            _ => (&self.there, self.place.node()),
+        };
+        if let (Some(Ok(_)), Some(node)) = (&placed, node) {
+            place::bind(tx, runtime, node).await?;
+        }
+        let job = match enqueue.run(tx).await?.pop() {
             Some(EnqueueReply::Accepted(mut jobs)) => jobs.pop(),
             _ => None,
         };
         let job = job.ok_or_else(|| StoreError::unexpected("an operation made no job"))?.id;
-        self.insert(tx, image.as_ref(), Some(job), None).await?;
-        Ok(Some(Requested::Accepted { operation: self.id, job }))
+        self.insert(tx, image.as_ref(), node, Some(job), None).await?;
+        Ok(Requested::Accepted { operation: self.id, job })
     }
 }
 
@@ -228,6 +305,11 @@ impl Request {
     fn check(&self, runtime: &Runtime, image: Option<&ImageRef>) -> Result<(), (OperationCode, String)> {
         if runtime.deleting && self.new.kind != OperationKind::CleanupContainer {
             return Err((OperationCode::Conflict, "the runtime is being deleted".into()));
+        }
+        if let (Some(on), Some(node)) = (&self.new.on, &runtime.node)
+            && on != node
+        {
+            return Err((OperationCode::Conflict, format!("it is on the node {node} and is wanted on {on}")));
         }
         if self.new.kind != OperationKind::Patch {
             return Ok(());
@@ -251,6 +333,7 @@ impl Request {
         &self,
         tx: &mut Tx<'_>,
         image: Option<&ImageRef>,
+        node: Option<&str>,
         job: Option<JobId>,
         refused: Option<(OperationCode, &str)>,
     ) -> Result<(), StoreError> {
@@ -274,30 +357,8 @@ impl Request {
             Param::time(ended),
             Param::Uuid(self.id),
             Param::uuid(job.map(JobId::uuid)),
-            Param::Text(&self.node),
+            Param::text(node),
         ];
         tx.execute(&INSERT, &params).await.map(|_| ())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use super::*;
-
-    #[test]
-    fn r1_a_runtime_goes_where_an_engine_is_and_the_fewest_are() {
-        let node = |name: &str, fault: Option<&str>, at| EngineNode {
-            name: name.into(),
-            labels: BTreeMap::new(),
-            fault: fault.map(Into::into),
-            seen_at: Time::from_seconds(at),
-        };
-        let nodes = [node("a", None, 100), node("b", None, 100), node("c", Some("away"), 100), node("d", None, 1)];
-        let load = HashMap::from([("a".to_owned(), 2), ("b".to_owned(), 1)]);
-        assert_eq!(choose(&nodes, &load, Time::from_seconds(101)), Some("b"));
-        assert_eq!(choose(&nodes[2..], &load, Time::from_seconds(101)), Some("c"), "better late than never");
-        assert_eq!(choose(&nodes[3..], &load, Time::from_seconds(101)), None);
     }
 }

@@ -4,18 +4,18 @@
 //! second, chosen evenly when there are more; a task reads those rows and folds them into the figures. What a crash
 //! forgets is a second's worth of samples.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use domain::eta::{Calibration, Durations};
-use domain::limits::{FIGURE_ANSWERS, FIGURE_SAMPLES, FIGURES_KEPT, FIGURES_MS};
+use domain::limits::{FIGURE_ANSWERS, FIGURE_SAMPLES};
 use domain::signal::Eta;
 use domain::sketch::Sketch;
 use domain::{Affinity, JobId, Label, Name, TenantId, Time};
 
 use crate::codec::{from_json, to_json};
 use crate::error::StoreError;
+use crate::kept::{Era, Look};
 use crate::lanes::LaneCache;
 use crate::store::Store;
 use crate::tx::{Column, Operation, Param, Sql, Tx};
@@ -89,14 +89,6 @@ impl EndedFeed {
     }
 }
 
-#[derive(Clone, Default)]
-pub(crate) struct FigureCache {
-    kept: Arc<Mutex<HashMap<(TenantId, FigureKey), Kept>>>,
-}
-
-/// When it was read, and what.
-type Kept = (Instant, Arc<Figure>);
-
 impl Store {
     /// An answer was given: calibration is measured on what people were told.
     pub fn note_answer(&self, job: JobId, now: Time, said: Eta) {
@@ -111,7 +103,7 @@ impl Store {
         }
         let count = sampled.len();
         self.write(Fold { sampled, judged, lanes: self.lanes().clone() }).await?;
-        self.figure_cache().kept.lock().expect("no reader panics").clear();
+        self.kept_figures().forget_all();
         Ok(count)
     }
 
@@ -121,33 +113,41 @@ impl Store {
         tenant: TenantId,
         keys: Vec<FigureKey>,
     ) -> Result<HashMap<FigureKey, Arc<Figure>>, StoreError> {
+        let (kept, era) = (self.kept_figures(), self.kept_figures().era());
         let mut found = HashMap::new();
-        let mut missing = Vec::new();
-        {
-            let kept = self.figure_cache().kept.lock().expect("no reader panics");
-            for key in keys {
-                match kept.get(&(tenant, key.clone())) {
-                    Some((at, figure)) if at.elapsed() < Duration::from_millis(FIGURES_MS) => {
-                        found.insert(key, figure.clone());
-                    }
-                    _ if found.contains_key(&key) || missing.contains(&key) => {}
-                    _ => missing.push(key),
+        let (mut missing, mut aging) = (Vec::new(), Vec::new());
+        for key in keys.into_iter().collect::<BTreeSet<_>>() {
+            match kept.look(&(tenant, key.clone())) {
+                Look::Fresh(figure) => drop(found.insert(key, figure)),
+                Look::Aging(figure) => {
+                    aging.push(key.clone());
+                    found.insert(key, figure);
                 }
+                Look::Missing => missing.push(key),
             }
+        }
+        if !aging.is_empty() {
+            let store = self.clone();
+            kept.renew(async move { store.read_figures(tenant, aging, era).await.map(drop) });
         }
         if !missing.is_empty() {
-            let read = self.read(ReadFigures { tenant, keys: missing }).await?;
-            let mut kept = self.figure_cache().kept.lock().expect("no reader panics");
-            if kept.len() > FIGURES_KEPT {
-                kept.clear();
-            }
-            for (key, figure) in read {
-                let figure = Arc::new(figure);
-                kept.insert((tenant, key.clone()), (Instant::now(), figure.clone()));
-                found.insert(key, figure);
-            }
+            found.extend(self.read_figures(tenant, missing, era).await?);
         }
         Ok(found)
+    }
+
+    async fn read_figures(
+        &self,
+        tenant: TenantId,
+        keys: Vec<FigureKey>,
+        era: Era,
+    ) -> Result<Vec<(FigureKey, Arc<Figure>)>, StoreError> {
+        let read = self.read(ReadFigures { tenant, keys }).await?;
+        let keep = |(key, figure): (FigureKey, Figure)| {
+            let kept = self.kept_figures().keep(era, (tenant, key.clone()), figure);
+            (key, kept)
+        };
+        Ok(read.into_iter().map(keep).collect())
     }
 }
 

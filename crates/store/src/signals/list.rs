@@ -1,13 +1,15 @@
 //! Signals of many jobs, newest first, by kind and run (S1).
 
+use std::collections::HashMap;
+
 use domain::{JobId, JobState, SignalKind, TenantId};
 
 use crate::error::StoreError;
 use crate::jobs::get::StoredJob;
 use crate::jobs::list::{JobFilter, JobPage};
-use crate::signals::refine::{StoredSignal, stored};
+use crate::signals::refine::StoredSignal;
 use crate::store::Store;
-use crate::tx::{Operation, Tx};
+use crate::tx::{Column, Operation, Param, Sql, Tx};
 
 /// A page of jobs that may have a signal of the wanted kind, with what was said of them.
 #[derive(Clone, Debug)]
@@ -65,6 +67,13 @@ struct Said {
     ids: Vec<JobId>,
 }
 
+const SAID: Sql = Sql::new(
+    &["select job, epoch, kind, summary, eta_s, last_known_outcome, next_actions, diagnostics, payload, updated_at
+       from signals where job = $1 and tenant = $2"],
+    "select job, epoch, kind, summary, eta_s, last_known_outcome, next_actions, diagnostics, payload, updated_at
+     from signals where job = any($1::uuid[]) and tenant = $2",
+);
+
 impl Operation for Said {
     type Output = Vec<Option<StoredSignal>>;
 
@@ -73,10 +82,11 @@ impl Operation for Said {
     }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
-        let mut said = Vec::with_capacity(self.ids.len());
-        for id in &self.ids {
-            said.push(stored(tx, self.tenant, *id).await?);
+        let ids = [Column::jobs(self.ids.iter().copied())];
+        let mut said = HashMap::new();
+        for row in tx.query_each(&SAID, &ids, &[Param::Int(self.tenant.0)]).await? {
+            said.insert(row.job(0)?, StoredSignal::at(&row, 1)?);
         }
-        Ok(said)
+        Ok(self.ids.iter().map(|id| said.remove(id).flatten()).collect())
     }
 }

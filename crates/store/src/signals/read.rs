@@ -1,13 +1,14 @@
 //! All that one signal is told from, in one keyed read (S3).
 
 use domain::limits::PREVIOUS_JOBS;
-use domain::{JobId, JobState, TenantId, Time};
+use domain::{Backoff, JobId, JobState, TenantId, Time};
 
 use crate::error::StoreError;
-use crate::jobs::get::{StoredJob, find};
-use crate::signals::refine::{StoredSignal, stored};
+use crate::jobs::get::{self, StoredJob};
+use crate::jobs::held_back;
+use crate::signals::refine::StoredSignal;
 use crate::store::Store;
-use crate::tx::{Operation, Param, Sql, Tx};
+use crate::tx::{First, Operation, Param, Sql, Tx};
 
 #[derive(Clone, Debug)]
 pub struct SignalSource {
@@ -18,6 +19,8 @@ pub struct SignalSource {
     /// What the previous jobs have in common with it: `subject`, `key` or `parent`.
     pub previous_by: Option<&'static str>,
     pub has_log: bool,
+    /// What it is held off by, while it waits for its subject.
+    pub backoff: Option<Backoff>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +51,14 @@ struct ReadSignal {
     job: JobId,
 }
 
+// The columns of a job as `get::read` wants them, and behind them those of its signal.
+const LIVE: Sql = Sql::both(&["select j.*, s.epoch, s.kind, s.summary, s.eta_s, s.last_known_outcome, s.next_actions,
+         s.diagnostics, s.payload, s.updated_at
+     from live_jobs j left join signals s on s.job = j.id and s.tenant = j.tenant where j.id = $1 and j.tenant = $2"]);
+const ENDED: Sql =
+    Sql::both(&["select j.*, s.epoch, s.kind, s.summary, s.eta_s, s.last_known_outcome, s.next_actions,
+         s.diagnostics, s.payload, s.updated_at
+     from ended_jobs j left join signals s on s.job = j.id and s.tenant = j.tenant where j.id = $1 and j.tenant = $2"]);
 const REMEMBERED: Sql = Sql::both(&["select 1 from history where job = $1 and tenant = $2 limit 1"]);
 // A subject or key may have had many jobs of other kinds: the look stays short.
 const BY_SUBJECT: Sql = Sql::both(&["select e.id, e.state, e.finished_at, e.error_code, e.phase, e.attempt
@@ -69,6 +80,11 @@ impl Operation for ReadSignal {
         Some(self.tenant)
     }
 
+    fn reads_first(&self) -> Option<First<'_>> {
+        let params = vec![Param::from(self.job), Param::Int(self.tenant.0)];
+        Some(First { sql: LIVE, columns: Vec::new(), params })
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<SignalRead, StoreError> {
         match source(tx, self.tenant, self.job).await? {
             Some(source) => Ok(SignalRead::Found(Box::new(source))),
@@ -81,12 +97,18 @@ impl Operation for ReadSignal {
 }
 
 pub(crate) async fn source(tx: &mut Tx<'_>, tenant: TenantId, job: JobId) -> Result<Option<SignalSource>, StoreError> {
-    let Some(job) = find(tx, tenant, job).await? else { return Ok(None) };
-    let said = stored(tx, tenant, job.id).await?;
+    let params = [Param::from(job), Param::Int(tenant.0)];
+    let row = match tx.query_opt(&LIVE, &params).await? {
+        Some(row) => Some(row),
+        None => tx.query_opt(&ENDED, &params).await?,
+    };
+    let Some(row) = row else { return Ok(None) };
+    let (mut job, said) = (get::read(&row)?, StoredSignal::at(&row, get::COLUMNS)?);
+    let backoff = held_back::find(tx, tenant, &mut job).await?;
     let (previous, previous_by) = previous(tx, tenant, &job).await?;
     // A log is written by an attempt.
     let has_log = job.attempt > 0 && tx.query_opt(&LOG, &[Param::from(job.id)]).await?.is_some();
-    Ok(Some(SignalSource { job, said, previous, previous_by, has_log }))
+    Ok(Some(SignalSource { job, said, previous, previous_by, has_log, backoff }))
 }
 
 async fn previous(

@@ -3,6 +3,7 @@
 //! What it says holds for its claim: the row carries the epoch, and a later attempt does not inherit the summary.
 
 use domain::job::{Event, Held};
+use domain::queue::PHASES;
 use domain::{Epoch, JobId, JobState, Refusal, SignalKind, State, TenantId, Time};
 
 use crate::deliveries::notices::{self, Notice};
@@ -11,8 +12,9 @@ use crate::events::{self, jobs::JobChange};
 use crate::hints::Topic;
 use crate::jobs::transition;
 use crate::lanes::LaneCache;
+use crate::queues;
 use crate::store::Store;
-use crate::tx::{Operation, Param, Sql, Tx};
+use crate::tx::{Operation, Param, Row, Sql, Tx};
 
 #[derive(Clone, Debug, Default)]
 pub struct SignalChange {
@@ -34,6 +36,8 @@ pub struct SignalChange {
 pub enum Signaled {
     Applied,
     Refused(Refusal),
+    /// The phase is neither built in nor declared by the queue.
+    UnknownPhase,
     NotFound,
 }
 
@@ -87,10 +91,6 @@ const UPSERT: Sql = Sql::both(&["insert into signals
          payload = coalesce(excluded.payload, signals.payload), updated_at = excluded.updated_at,
          epoch = excluded.epoch"]);
 const ENDED: Sql = Sql::both(&["select epoch from ended where id = $1 and tenant = $2"]);
-const SIGNAL: Sql = Sql::both(&[
-    "select summary, eta_s, last_known_outcome, next_actions, diagnostics, payload, updated_at, epoch, kind
-     from signals where job = $1 and tenant = $2",
-]);
 
 impl Operation for Signal {
     const WATCHES_TRIGGERS: bool = true;
@@ -123,6 +123,11 @@ impl Operation for Signal {
             Ok(after) => after,
             Err(refusal) => return Ok(Signaled::Refused(refusal)),
         };
+        if let Some(phase) = self.change.phase.as_deref().filter(|phase| !PHASES.contains(phase))
+            && !queues::settings(tx, self.tenant, &lane.queue).await?.has_phase(phase)
+        {
+            return Ok(Signaled::UnknownPhase);
+        }
         // Only an explicit word ends the loading: progress alone may be told of it too.
         let begun = self.change.state.is_some() && matches!(after.state, State::Working(_));
         let now = Param::Time(tx.now());
@@ -181,19 +186,21 @@ impl Signal {
     }
 }
 
-/// What was said of the job, if anything was.
-pub(crate) async fn stored(tx: &mut Tx<'_>, tenant: TenantId, job: JobId) -> Result<Option<StoredSignal>, StoreError> {
-    let row = tx.query_opt(&SIGNAL, &[Param::from(job), Param::Int(tenant.0)]).await?;
-    let Some(row) = row else { return Ok(None) };
-    Ok(Some(StoredSignal {
-        summary: row.opt_text(0)?,
-        eta_s: row.opt_real(1)?,
-        last_known_outcome: row.opt_text(2)?,
-        next_actions: row.opt_text(3)?,
-        diagnostics: row.opt_text(4)?,
-        payload: row.opt_text(5)?,
-        updated_at: row.time(6)?,
-        epoch: Epoch(row.int(7)?),
-        kind: row.opt_text(8)?.and_then(|kind| SignalKind::parse(&kind)),
-    }))
+impl StoredSignal {
+    /// From the columns of `signals` that begin at this one, in the order in which they are asked for; none of them is set when
+    /// nothing was said.
+    pub(crate) fn at(row: &Row, first: usize) -> Result<Option<Self>, StoreError> {
+        let Some(epoch) = row.opt_int(first)? else { return Ok(None) };
+        Ok(Some(Self {
+            epoch: Epoch(epoch),
+            kind: row.opt_text(first + 1)?.and_then(|kind| SignalKind::parse(&kind)),
+            summary: row.opt_text(first + 2)?,
+            eta_s: row.opt_real(first + 3)?,
+            last_known_outcome: row.opt_text(first + 4)?,
+            next_actions: row.opt_text(first + 5)?,
+            diagnostics: row.opt_text(first + 6)?,
+            payload: row.opt_text(first + 7)?,
+            updated_at: row.time(first + 8)?,
+        }))
+    }
 }

@@ -4,19 +4,21 @@
 //! somebody asks about, and a signal finds its job's place in memory. `why` reads it fresh.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
-use domain::limits::{SURROUNDINGS_KEPT, SURROUNDINGS_LINE, SURROUNDINGS_MS, SURROUNDINGS_WORKERS};
+use domain::limits::{SURROUNDINGS_LINE, SURROUNDINGS_WORKERS};
 use domain::line::{Line, Waiting};
-use domain::{Affinity, JobId, Label, Name, QueueSettings, TenantId, Time};
+use domain::{Affinity, Backoff, JobId, Label, Name, QueueSettings, TenantId, Time};
 use uuid::Uuid;
 
 use crate::codec::from_json;
 use crate::error::StoreError;
 use crate::jobs::holds::queue_scope;
+use crate::kept::Freshness;
 use crate::lanes::{Lane, lane_at};
+use crate::pools::left_alone;
 use crate::queues::settings_at;
+use crate::runtimes::lost;
 use crate::store::Store;
 use crate::tx::{Column, Operation, Param, Row, Sql, Tx};
 use crate::workers::Worker;
@@ -33,6 +35,10 @@ pub struct Surroundings {
     pub line: Line,
     pub running: Vec<RunningJob>,
     pub lanes: HashMap<i64, Lane>,
+    /// By affinity, why nobody serves it: what would is on a node that is lost.
+    pub lost: HashMap<Affinity, String>,
+    /// By affinity, what its pool could not load and leaves alone for a while.
+    pub left_alone: HashMap<Affinity, Backoff>,
 }
 
 /// A live worker that serves the queue.
@@ -84,49 +90,6 @@ impl Surroundings {
     }
 }
 
-/// Surroundings that were read, and when. Cheap to clone.
-#[derive(Clone, Default)]
-pub(crate) struct SurroundingsCache {
-    kept: Arc<Mutex<HashMap<(TenantId, Name), Kept>>>,
-}
-
-#[derive(Clone)]
-struct Kept {
-    read_at: Instant,
-    surroundings: Arc<Surroundings>,
-}
-
-/// Whether an answer rests on what was read before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Freshness {
-    Kept,
-    ReadNow,
-}
-
-impl SurroundingsCache {
-    fn get(&self, key: &(TenantId, Name)) -> Option<Arc<Surroundings>> {
-        let kept = self.kept.lock().expect("no reader panics");
-        let found = kept.get(key)?;
-        let is_fresh = found.read_at.elapsed() < Duration::from_millis(SURROUNDINGS_MS);
-        is_fresh.then(|| found.surroundings.clone())
-    }
-
-    fn keep(&self, key: (TenantId, Name), surroundings: Arc<Surroundings>) {
-        let mut kept = self.kept.lock().expect("no reader panics");
-        if kept.len() >= SURROUNDINGS_KEPT {
-            kept.retain(|_, kept| kept.read_at.elapsed() < Duration::from_millis(SURROUNDINGS_MS));
-        }
-        if kept.len() < SURROUNDINGS_KEPT {
-            kept.insert(key, Kept { read_at: Instant::now(), surroundings });
-        }
-    }
-
-    /// Forgets what was kept of a tenant's queue, because this node changed it.
-    pub(crate) fn forget(&self, tenant: TenantId, queue: &Name) {
-        self.kept.lock().expect("no reader panics").remove(&(tenant, queue.clone()));
-    }
-}
-
 impl Store {
     /// What surrounds the jobs of a queue, at most a second old.
     pub async fn surroundings(
@@ -134,13 +97,8 @@ impl Store {
         tenant: TenantId,
         queue: &Name,
     ) -> Result<(Arc<Surroundings>, Freshness), StoreError> {
-        let key = (tenant, queue.clone());
-        if let Some(kept) = self.surroundings_cache().get(&key) {
-            return Ok((kept, Freshness::Kept));
-        }
-        let read = Arc::new(self.read(ReadSurroundings { tenant, queue: queue.clone() }).await?);
-        self.surroundings_cache().keep(key, read.clone());
-        Ok((read, Freshness::ReadNow))
+        let (store, read) = (self.clone(), ReadSurroundings { tenant, queue: queue.clone() });
+        self.kept_surroundings().get((tenant, queue.clone()), || async move { store.read(read).await }).await
     }
 }
 
@@ -177,8 +135,17 @@ const WORKERS: Sql = Sql::new(
      from workers w join service s on s.id = 1
      where w.tenant = $1 and w.dead_at is null and w.lease_until >= $2 limit $3",
 );
-const LANES: Sql = Sql::both(&["select lane, tenant, queue, kind, priority, affinity, guarded from lanes
-     where tenant = $1 and queue = $2 limit 1000"]);
+// Lanes stay when their jobs are gone: those with work come first. On PostgreSQL that includes what runs.
+const LANES: Sql = Sql::new(
+    &["select l.lane, l.tenant, l.queue, l.kind, l.priority, l.affinity, l.guarded from lanes l
+       where l.tenant = $1 and l.queue = $2
+       order by exists (select 1 from jobs j where j.lane = l.lane and j.due_at is null and j.parked is null
+           and j.worker is null) desc limit 1000"],
+    "select l.lane, l.tenant, l.queue, l.kind, l.priority, l.affinity, l.guarded from lanes l
+     where l.tenant = $1 and l.queue = $2
+     order by exists (select 1 from jobs j where j.lane = l.lane and j.due_at is null and j.parked is null) desc
+     limit 1000",
+);
 // On PostgreSQL claimed jobs stay in the index until they end, so the oldest of a lane are those that run and those that
 // come next. On SQLite they leave it, and what runs is found by its claims.
 const OLDEST: Sql = Sql::new(
@@ -220,7 +187,11 @@ pub(crate) async fn read(tx: &mut Tx<'_>, tenant: TenantId, queue: &Name) -> Res
     let lanes: HashMap<i64, Lane> =
         rows.iter().map(|row| Ok((row.int(0)?, lane_at(row, 1)?))).collect::<Result<_, StoreError>>()?;
     let (line, running) = line(tx, &key, &lanes).await?;
-    Ok(Surroundings { now: tx.now(), paused, settings, places_taken, workers, line, running, lanes })
+    let lost = lost::behind(tx, tenant, queue, workers.len()).await?;
+    // The slots of a pool name what they serve. A queue whose workers take whatever comes has none.
+    let may_be_a_pools = workers.is_empty() || workers.iter().any(|worker| worker.affinities.is_some());
+    let left_alone = if may_be_a_pools { left_alone::of_queue(tx, tenant, queue).await? } else { HashMap::new() };
+    Ok(Surroundings { now: tx.now(), paused, settings, places_taken, workers, line, running, lanes, lost, left_alone })
 }
 
 async fn workers(tx: &mut Tx<'_>, tenant: TenantId, queue: &Name) -> Result<Vec<ServingWorker>, StoreError> {
@@ -247,7 +218,7 @@ async fn line(
     ids.sort_unstable();
     let rows = tx.query_each(&OLDEST, &[Column::ints(ids)], &[Param::Int(per_lane as i64)]).await?;
     let claimed = if tx.is_postgres() { Vec::new() } else { claimed(tx, key[0]).await? };
-    let mut line = Line::default();
+    let mut waiting = Vec::with_capacity(rows.len());
     let mut running = Vec::new();
     let mut seen: HashMap<i64, (usize, Time)> = HashMap::new();
     for row in &rows {
@@ -260,7 +231,7 @@ async fn line(
             None => {
                 let of = lanes.get(&lane).ok_or_else(|| StoreError::unexpected("a lane that was not asked for"))?;
                 let (priority, affinity) = (of.priority, of.affinity.clone());
-                line.waiting.push(Waiting { id, priority, run_at, affinity, lane });
+                waiting.push(Waiting { id, priority, run_at, affinity, lane });
             }
         }
     }
@@ -270,12 +241,13 @@ async fn line(
             running.push(RunningJob { id, lane, started_at });
         }
     }
+    let mut line = Line::new(waiting);
     line.complete_until = seen.values().filter(|(count, _)| *count >= per_lane).map(|(_, newest)| *newest).min();
     line.queued = match line.complete_until {
-        None => line.waiting.len() as u64,
+        None => line.seen(),
         Some(_) => {
             let row = tx.query_opt(&QUEUED, key).await?;
-            row.map(|row| row.int(0)).transpose()?.unwrap_or(0).max(line.waiting.len() as i64) as u64
+            row.map(|row| row.int(0)).transpose()?.unwrap_or(0).max(line.seen() as i64) as u64
         }
     };
     Ok((line, running))

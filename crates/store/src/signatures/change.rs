@@ -49,7 +49,7 @@ const CONFIRMED: f64 = 0.8;
 impl Store {
     pub async fn make_signature(&self, tenant: TenantId, new: NewSignature) -> Result<Changed, StoreError> {
         let changed = self.write(Make { tenant, new }).await?;
-        self.signature_cache().forget(tenant);
+        self.kept_signatures().forget(&tenant);
         Ok(changed)
     }
 
@@ -60,14 +60,14 @@ impl Store {
         change: SignatureChange,
     ) -> Result<Changed, StoreError> {
         let changed = self.write(Change { tenant, id, change }).await?;
-        self.signature_cache().forget(tenant);
+        self.kept_signatures().forget(&tenant);
         Ok(changed)
     }
 
     /// Whether there was one.
     pub async fn delete_signature(&self, tenant: TenantId, id: Uuid) -> Result<bool, StoreError> {
         let deleted = self.write(Delete { tenant, id }).await?;
-        self.signature_cache().forget(tenant);
+        self.kept_signatures().forget(&tenant);
         Ok(deleted)
     }
 }

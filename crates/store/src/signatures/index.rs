@@ -3,11 +3,9 @@
 //! Signatures are few and change seldom; jobs are many. So they are kept compiled for a second, and a job that has not
 //! begun is held against them in memory: telling what may go wrong costs an enqueue nothing and a read next to nothing.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
-use domain::limits::{SIGNATURES, SURROUNDINGS_MS};
+use domain::limits::SIGNATURES;
 use domain::signal::Evidence;
 use domain::signature::{Case, Matcher};
 use domain::{JobState, TenantId, Time};
@@ -38,38 +36,11 @@ pub struct Prediction {
     pub evidence: Option<Evidence>,
 }
 
-#[derive(Clone, Default)]
-pub(crate) struct SignatureCache {
-    kept: Arc<Mutex<HashMap<TenantId, Kept>>>,
-}
-
-/// When it was read, and what.
-type Kept = (Instant, Arc<SignatureIndex>);
-
-impl SignatureCache {
-    pub(crate) fn forget(&self, tenant: TenantId) {
-        self.kept.lock().expect("no reader panics").remove(&tenant);
-    }
-
-    pub(crate) fn forget_all(&self) {
-        self.kept.lock().expect("no reader panics").clear();
-    }
-
-    fn get(&self, tenant: TenantId) -> Option<Arc<SignatureIndex>> {
-        let kept = self.kept.lock().expect("no reader panics");
-        let (at, index) = kept.get(&tenant)?;
-        (at.elapsed() < Duration::from_millis(SURROUNDINGS_MS)).then(|| index.clone())
-    }
-}
-
 impl Store {
     pub async fn signature_index(&self, tenant: TenantId) -> Result<Arc<SignatureIndex>, StoreError> {
-        if let Some(kept) = self.signature_cache().get(tenant) {
-            return Ok(kept);
-        }
-        let index = Arc::new(self.read(ReadIndex { tenant }).await?);
-        let mut kept = self.signature_cache().kept.lock().expect("no reader panics");
-        kept.insert(tenant, (Instant::now(), index.clone()));
+        let store = self.clone();
+        let (index, _) =
+            self.kept_signatures().get(tenant, || async move { store.read(ReadIndex { tenant }).await }).await?;
         Ok(index)
     }
 }

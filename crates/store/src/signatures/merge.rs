@@ -18,7 +18,7 @@ impl Store {
         into: Uuid,
     ) -> Result<Option<Signature>, StoreError> {
         let merged = self.write(Merge { tenant, from, into }).await?;
-        self.signature_cache().forget(tenant);
+        self.kept_signatures().forget(&tenant);
         Ok(merged)
     }
 }

@@ -1,6 +1,6 @@
 //! Deletes a subject with its facts, backoffs and credentials. Its timeline stays (W6). Not while work is under way.
 
-use domain::{Label, TenantId};
+use domain::{Label, RuntimeName, TenantId};
 
 use crate::error::StoreError;
 use crate::store::Store;
@@ -14,6 +14,8 @@ pub enum SubjectDeleted {
     Deleted,
     /// Nothing was deleted: these are unfinished, or still in a worker's hands.
     Busy(Vec<LiveWork>),
+    /// It is a runtime's, which is still declared.
+    OfRuntime(RuntimeName),
     NotFound,
 }
 
@@ -43,6 +45,7 @@ const LOCK_STANDINGS: Sql = Sql::new(
 const REVOKED: Sql = Sql::both(&["select e.id, coalesce(e.process, l.kind), e.state, r.worker, e.started_at
      from revocations r join ended e on e.id = r.job join lanes l on l.lane = e.lane
      where r.tenant = $1 and e.subject = $2 limit 100"]);
+const RUNTIME: Sql = Sql::both(&["select name from runtimes where tenant = $1 and name = $2"]);
 const DELETE: Sql = Sql::new(
     &[
         "delete from standings where tenant = $1 and subject = $2",
@@ -67,6 +70,11 @@ impl Operation for Delete {
         let subject = self.id.as_str();
         if subjects::lock(tx, self.tenant, &[subject]).await?.is_empty() {
             return Ok(SubjectDeleted::NotFound);
+        }
+        if let Some(runtime) = RuntimeName::of_subject(subject)
+            && tx.query_opt(&RUNTIME, &[Param::Int(self.tenant.0), Param::Text(runtime.as_str())]).await?.is_some()
+        {
+            return Ok(SubjectDeleted::OfRuntime(runtime));
         }
         let id = [Param::Int(self.tenant.0), Param::Text(subject)];
         tx.query(&LOCK_STANDINGS, &id).await?;

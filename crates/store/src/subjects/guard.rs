@@ -69,12 +69,21 @@ impl HeldOff {
         tenant: TenantId,
         jobs: impl Iterator<Item = &'a OnSubject>,
     ) -> Result<Self, StoreError> {
-        let jobs: BTreeSet<&OnSubject> = jobs.collect();
-        let found = ask(tx, &HELD_OFF, tenant, &jobs).await?;
+        let Self(found) = Self::look(tx, tenant, jobs).await?;
         if found.is_empty() {
             return Ok(Self::default());
         }
         Ok(Self(ask(tx, &MARK_WAITING, tenant, &found.iter().collect()).await?))
+    }
+
+    /// The same for who parks nothing.
+    pub(crate) async fn look<'a>(
+        tx: &mut Tx<'_>,
+        tenant: TenantId,
+        jobs: impl Iterator<Item = &'a OnSubject>,
+    ) -> Result<Self, StoreError> {
+        let jobs: BTreeSet<&OnSubject> = jobs.collect();
+        ask(tx, &HELD_OFF, tenant, &jobs).await.map(Self)
     }
 
     /// What the job must be parked for.

@@ -145,7 +145,12 @@ impl Store {
     }
 
     pub async fn quota_of(&self, tenant: TenantId) -> Result<Quota, StoreError> {
-        Ok(self.read(All).await?.remove(&tenant).unwrap_or_default())
+        Ok(self.quotas().await?.remove(&tenant).unwrap_or_default())
+    }
+
+    /// Of every tenant that was ever given one.
+    pub async fn quotas(&self) -> Result<HashMap<TenantId, Quota>, StoreError> {
+        self.read(All).await
     }
 }
 

@@ -107,6 +107,24 @@ impl Store {
         }
     }
 
+    /// Who the caller was when this process last knew, however long ago that was. For what may be told while the database is
+    /// away, and for nothing else: a revocation is not heard of here.
+    pub fn remembered_caller(&self, text: Option<&str>) -> Option<Caller> {
+        let (looked, version) = {
+            let remembered = self.tokens().remembered.read().expect("no reader panics");
+            (remembered.looked, remembered.version)
+        };
+        looked?;
+        if version == 0 {
+            return Some(Caller::Anyone);
+        }
+        let text = TokenText::parse(text?).ok()?;
+        match self.judge(self.remembered_token(&hash(&text))?) {
+            Caller::Token(known) => Some(Caller::Token(known)),
+            _ => None,
+        }
+    }
+
     /// Who the caller is whose page session has a secret with this hash. One that has ended is nobody's.
     pub async fn authenticate_session(&self, hash: Hash) -> Result<Caller, StoreError> {
         self.look_at_tokens().await?;

@@ -26,6 +26,8 @@ pub(crate) struct Listener {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Listeners {
     by_source: HashMap<(TenantId, Source), Vec<Listener>>,
+    /// Triggers for mail that are off: they hear nothing, and what they name is still their tenant's.
+    off_for_mail: Vec<(TenantId, Listener)>,
 }
 
 impl Listeners {
@@ -39,23 +41,39 @@ impl Listeners {
         of_source.flat_map(|((tenant, _), listeners)| listeners.iter().map(|listener| (*tenant, listener)))
     }
 
+    /// Everyone's for mail, on or off.
+    pub(crate) fn naming_mail(&self) -> impl Iterator<Item = (TenantId, &Listener)> {
+        self.of_all(Source::Email).chain(self.off_for_mail.iter().map(|(tenant, listener)| (*tenant, listener)))
+    }
+
     /// Whether anybody does, of any tenant.
     pub(crate) fn listen_to(&self, source: Source) -> bool {
         self.by_source.keys().any(|(_, known)| *known == source)
     }
 
     fn add(&mut self, row: &Row) -> Result<(), StoreError> {
-        let id = TriggerId::new(row.uuid(0)?);
-        let tenant = TenantId(row.int(1)?);
-        let source = row.text(2)?;
-        let source = Source::parse(&source).ok_or_else(|| StoreError::unexpected(format!("source {source}")))?;
-        let filter = filter::read(source, id, &row.text(3)?)
-            .map_err(|fault| StoreError::unexpected(format!("the filter of trigger {id}: {fault}")))?;
-        let mode = row.text(4)?;
-        let mode = Mode::parse(&mode).ok_or_else(|| StoreError::unexpected(format!("mode {mode}")))?;
-        self.by_source.entry((tenant, source)).or_default().push(Listener { id, filter, mode });
+        let (tenant, source, listener) = read(row)?;
+        self.by_source.entry((tenant, source)).or_default().push(listener);
         Ok(())
     }
+
+    fn add_off(&mut self, row: &Row) -> Result<(), StoreError> {
+        let (tenant, _, listener) = read(row)?;
+        self.off_for_mail.push((tenant, listener));
+        Ok(())
+    }
+}
+
+fn read(row: &Row) -> Result<(TenantId, Source, Listener), StoreError> {
+    let id = TriggerId::new(row.uuid(0)?);
+    let tenant = TenantId(row.int(1)?);
+    let source = row.text(2)?;
+    let source = Source::parse(&source).ok_or_else(|| StoreError::unexpected(format!("source {source}")))?;
+    let filter = filter::read(source, id, &row.text(3)?)
+        .map_err(|fault| StoreError::unexpected(format!("the filter of trigger {id}: {fault}")))?;
+    let mode = row.text(4)?;
+    let mode = Mode::parse(&mode).ok_or_else(|| StoreError::unexpected(format!("mode {mode}")))?;
+    Ok((tenant, source, Listener { id, filter, mode }))
 }
 
 #[derive(Clone, Default)]
@@ -70,8 +88,8 @@ struct Known {
 }
 
 // One statement, so that the version is that of the triggers beside it.
-const LOAD: Sql = Sql::both(&["select t.id, t.tenant, t.source, t.filter, t.mode, c.version
-     from trigger_clock c left join triggers t on t.enabled = $1 where c.id = 1 order by t.id"]);
+const LOAD: Sql = Sql::both(&["select t.id, t.tenant, t.source, t.filter, t.mode, c.version, t.enabled
+     from trigger_clock c left join triggers t on t.enabled = $1 or t.source = 'email' where c.id = 1 order by t.id"]);
 const OF_SOURCE: Sql = Sql::both(&[
     "select id, tenant, source, filter, mode from triggers where tenant = $1 and source = $2 and enabled = $3",
 ]);
@@ -89,8 +107,12 @@ impl TriggerCache {
         // Whoever has them read remembers them for every tenant.
         for row in tx.query_everyones(&LOAD, &[Param::Bool(true)]).await? {
             version = row.int(5)?;
-            if row.opt_uuid(0)?.is_some() {
-                listeners.add(&row)?;
+            if row.opt_uuid(0)?.is_none() {
+                continue;
+            }
+            match row.bool(6)? {
+                true => listeners.add(&row)?,
+                false => listeners.add_off(&row)?,
             }
         }
         let known = Known { version, listeners: Arc::new(listeners) };

@@ -2,13 +2,14 @@
 //! for the cache, which trusts what is stored.
 
 use domain::limits::EXPRESSION_BYTES;
+use domain::runtime::{HealthStatus, OperationKind};
 use domain::trigger::{Glob, Missed, Pattern, Source, queue};
 use domain::{Name, TriggerId};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::expression::check_condition;
-use crate::triggers::target::Fault;
+use crate::triggers::fault::{self, Fault};
 
 /// What a filter says.
 #[derive(Clone, Debug, Default)]
@@ -176,8 +177,15 @@ pub fn read(source: Source, trigger: TriggerId, text: &str) -> Result<Filter, Fa
         Source::Runtime => {
             let Runtime { name, health, operations, when } = parse(text)?;
             filter.glob("name", name)?;
+            if let Some(health) = &health {
+                let known = HealthStatus::ALL.map(HealthStatus::as_str);
+                let glob = Glob::parse(health).map_err(|error| Fault::new("health", error.to_string()))?;
+                if !known.iter().any(|status| glob.matches(status)) {
+                    return Err(Fault::new("health", format!("must match one of {}", known.join(", "))));
+                }
+            }
             filter.glob("health", health)?;
-            filter.pattern.ops = operations.into_iter().collect();
+            filter.ops("operations", operations, &OperationKind::ALL.map(OperationKind::as_str))?;
             filter.when = when;
         }
         Source::DeadLetter => {
@@ -222,7 +230,9 @@ fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Fault> {
     if !text.trim_ascii_start().starts_with('{') {
         return Err(Fault::new("", "must be an object"));
     }
-    serde_json::from_str(text).map_err(|error| Fault::of_json(&error))
+    let mut reader = serde_json::Deserializer::from_str(text);
+    let filter = fault::read(&mut reader)?;
+    reader.end().map(|()| filter).map_err(|error| Fault::new("", format!("cannot be taken: {error}")))
 }
 
 impl Filter {

@@ -2,6 +2,7 @@
 
 pub(crate) mod cache;
 pub mod delete;
+pub mod fault;
 pub mod filter;
 pub mod fire;
 pub mod get;

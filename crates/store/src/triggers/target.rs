@@ -7,40 +7,15 @@ use domain::RuntimeName;
 use domain::limits::EXPRESSION_BYTES;
 use domain::runtime::{ImageRef, OperationKind};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use crate::expression::{check_mapping, is_template};
+use crate::triggers::fault::{self, Fault};
 
-/// A member that cannot be taken, and why.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field} {detail}")]
-pub struct Fault {
-    pub field: String,
-    pub detail: String,
-}
-
-impl Fault {
-    pub fn new(field: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self { field: field.into(), detail: detail.into() }
-    }
-
-    /// The member that a parser's message names, if it names one.
-    pub(crate) fn of_json(error: &serde_json::Error) -> Self {
-        let message = error.to_string();
-        let message = message.rsplit_once(" at line ").map_or(message.as_str(), |(message, _)| message);
-        let named = message.split('`').nth(1).unwrap_or_default();
-        match message {
-            _ if message.starts_with("missing field") => Self::new(named, "is missing"),
-            _ if message.starts_with("unknown field") => Self::new(named, "is not known"),
-            _ => Self::new("", format!("cannot be taken: {message}")),
-        }
-    }
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[derive(Clone, Debug)]
 pub enum Target {
     Job(Box<JobTemplate>),
     Http(HttpTarget),
@@ -164,15 +139,28 @@ fn given<'de, D: serde::Deserializer<'de>>(reader: D) -> Result<Option<Json>, D:
     Json::deserialize(reader).map(Some)
 }
 
+const KINDS: &str = "`job`, `http`, `script` or `runtime`";
+
 pub fn read(text: &str) -> Result<Target, Fault> {
-    let value: Json = serde_json::from_str(text).map_err(|error| Fault::of_json(&error))?;
-    // Left to itself the parser takes an array for an object.
-    for member in ["job", "http", "runtime"] {
-        if value.get(member).is_some_and(|value| !value.is_object()) {
-            return Err(Fault::new(member, "must be an object"));
-        }
-    }
-    let target: Target = serde_json::from_value(value).map_err(|error| Fault::of_json(&error))?;
+    let value: Json =
+        serde_json::from_str(text).map_err(|error| Fault::new("", format!("cannot be taken: {error}")))?;
+    let Json::Object(members) = value else {
+        return Err(Fault::new("", format!("must be an object with one member: {KINDS}")));
+    };
+    let mut members = members.into_iter();
+    let (Some((kind, value)), None) = (members.next(), members.next()) else {
+        return Err(Fault::new("", format!("must have exactly one member: {KINDS}")));
+    };
+    let target = match kind.as_str() {
+        "job" => Target::Job(object("job", value)?),
+        "http" => Target::Http(object("http", value)?),
+        "runtime" => Target::Runtime(object("runtime", value)?),
+        "script" => match value {
+            Json::String(source) => Target::Script(source),
+            _ => return Err(Fault::new("script", "must be a string: the text of the script")),
+        },
+        _ => return Err(Fault::new(kind, format!("is not known; expected {KINDS}"))),
+    };
     match &target {
         Target::Job(job) => {
             check("job.payload", job.payload.as_ref())?;
@@ -197,6 +185,14 @@ pub fn read(text: &str) -> Result<Target, Fault> {
         Target::Script(_) => {}
     }
     Ok(target)
+}
+
+fn object<T: DeserializeOwned>(member: &str, value: Json) -> Result<T, Fault> {
+    // Left to itself the parser takes an array for an object.
+    if !value.is_object() {
+        return Err(Fault::new(member, "must be an object"));
+    }
+    fault::read(value).map_err(|fault| fault.within(member))
 }
 
 /// Which script it is: scripts of the same text have the same id, so that a changed one can be told from what it was.

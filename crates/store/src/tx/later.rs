@@ -11,11 +11,22 @@ use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use crate::error::StoreError;
 
 /// Commits, with all that was left for later in the same round trip. The server runs them in order; after one that
-/// fails it takes the commit for a rollback, and the failure is told.
-pub(super) async fn commit(client: &Object, later: Vec<Later>) -> Result<(), tokio_postgres::Error> {
+/// fails it takes the commit for a rollback, and the failure is told. A wall that is not up yet goes first.
+pub(super) async fn commit(
+    client: &Object,
+    wall: Option<&str>,
+    later: Vec<Later>,
+) -> Result<(), tokio_postgres::Error> {
     let values: Vec<Vec<&(dyn ToSql + Sync)>> = later.iter().map(Later::values).collect();
     let statements = later.iter().zip(&values).map(|(later, values)| later.run(client, values));
-    let (ran, committed) = tokio::join!(join_all(statements), client.batch_execute("commit"));
+    let raise = async {
+        match wall {
+            Some(wall) => client.batch_execute(wall).await,
+            None => Ok(()),
+        }
+    };
+    let (raised, ran, committed) = tokio::join!(raise, join_all(statements), client.batch_execute("commit"));
+    raised?;
     ran.into_iter().collect::<Result<Vec<u64>, _>>()?;
     committed
 }

@@ -46,6 +46,11 @@ impl Sql {
 pub trait Operation: Send + Sync + 'static {
     /// Whether it writes events: then the transaction learns as it opens whether triggers have changed.
     const WATCHES_TRIGGERS: bool = false;
+    /// Whether it is put together once its transaction is open on PostgreSQL too: who comes during that round trip is in it.
+    /// Its wall then goes up with what it does first.
+    const OPENS_FIRST: bool = false;
+    /// How often it is tried on PostgreSQL before others that are in its way have it fail.
+    const TRIES: usize = 5;
     type Output: Send + 'static;
 
     /// The one tenant whose rows it touches, where there is one: PostgreSQL then shows it no others (`wall.rs`).
@@ -62,9 +67,16 @@ pub trait Operation: Send + Sync + 'static {
 
     /// What it will read first, where that is known beforehand: on PostgreSQL it travels with the opening of the
     /// transaction and costs no round trip of its own. `run` asks for it as for anything else.
-    fn reads_first(&self) -> Option<(Sql, Column<'_>)> {
+    fn reads_first(&self) -> Option<First<'_>> {
         None
     }
+}
+
+/// A statement that is asked as the transaction opens.
+pub struct First<'a> {
+    pub sql: Sql,
+    pub columns: Vec<Column<'a>>,
+    pub params: Vec<Param<'a>>,
 }
 
 /// An open transaction.

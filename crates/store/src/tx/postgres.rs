@@ -7,7 +7,9 @@ use deadpool_postgres::{
     ClientWrapper, Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime,
 };
 use domain::Time;
+use futures_util::FutureExt;
 use rustls::{ClientConfig, RootCertStore};
+use tokio_postgres::config::Host;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Config, SimpleQueryMessage};
@@ -15,15 +17,13 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::later::{self, Later};
 use super::value::{Column, Param, Row};
-use super::{Driver, Operation, Tx};
+use super::{Driver, First, Operation, Tx};
 use crate::clock::Clock;
 use crate::error::StoreError;
 use crate::wall::{SETTING, around};
 
 const CONNECTIONS: usize = 16;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A deadlock or a serialization failure is nobody's fault; the operation runs again.
-const TRIES: usize = 5;
 
 /// Opens a transaction in the schema of ours and learns the database's time in the same round trip. All is set per
 /// transaction because a pooler gives every transaction another session.
@@ -49,6 +49,11 @@ fn opening<O: Operation>(begin: &'static str, wall: Option<&str>) -> Cow<'static
         if O::WATCHES_TRIGGERS { ("version::text", " from trigger_clock where id = 1") } else { ("null", "") };
     let wall = wall.map(|tenants| format!(", set_config('{SETTING}', '{tenants}', true)")).unwrap_or_default();
     format!("{begin}, {version}{wall}{clock}").into()
+}
+
+/// What puts up a wall in a transaction that is open already.
+fn raised(tenants: &str) -> String {
+    format!("set local {SETTING} to '{tenants}'")
 }
 
 /// What `BEGIN` sets per transaction, for a whole session.
@@ -91,7 +96,7 @@ impl Postgres {
         };
         let unusable = |error: deadpool_postgres::BuildError| StoreError::Unusable(error.to_string());
         let pool = builder().build().map_err(unusable)?;
-        if is_pooled(&pool).await? {
+        if is_pooled(&pool).await.map_err(|error| naming(&config, error))? {
             return Ok(Self { pool, clock, prepared: false });
         }
         let set_once = Hook::async_fn(|client: &mut ClientWrapper, _| {
@@ -105,44 +110,64 @@ impl Postgres {
         !self.prepared
     }
 
-    /// Runs an operation that is put together once a connection is at hand.
+    /// Runs an operation that is put together once a connection is at hand, or once its transaction is open.
     pub(crate) async fn write<O: Operation>(&self, make: impl FnOnce() -> O) -> Result<O::Output, StoreError> {
-        let client = self.pool.get().await.map_err(|error| pool_error(error).error)?;
-        let operation = make();
-        let mut client = Some(client);
+        self.run(make, Ending::Durable).await
+    }
+
+    pub(crate) async fn read<O: Operation>(&self, operation: O) -> Result<O::Output, StoreError> {
+        self.run(|| operation, Ending::Unheard).await
+    }
+
+    async fn run<O: Operation>(&self, make: impl FnOnce() -> O, ending: Ending) -> Result<O::Output, StoreError> {
+        let mut operation = Late { made: None, make: Some(make) };
         let mut tries = 1;
         loop {
-            let client = match client.take() {
-                Some(client) => client,
-                None => self.pool.get().await.map_err(|error| pool_error(error).error)?,
-            };
-            match self.attempt(client, &operation).await {
-                Err(failure) if failure.again && tries < TRIES => tries += 1,
+            let client = self.pool.get().await.map_err(|error| pool_error(error).error)?;
+            match self.attempt(client, &mut operation, ending).await {
+                Err(failure) if failure.again && tries < O::TRIES => tries += 1,
                 result => return result.map_err(|failure| failure.error),
             }
         }
     }
 
-    pub(crate) async fn read<O: Operation>(&self, operation: O) -> Result<O::Output, StoreError> {
-        self.write(|| operation).await
-    }
-
-    async fn attempt<O: Operation>(&self, client: Object, operation: &O) -> Result<O::Output, Failure> {
+    async fn attempt<O: Operation, F: FnOnce() -> O>(
+        &self,
+        client: Object,
+        operation: &mut Late<O, F>,
+        ending: Ending,
+    ) -> Result<O::Output, Failure> {
         // A caller that goes away in mid-transaction must not give the connection back with the transaction open.
         let mut guard = Guard { client: Some(client) };
         let client = guard.client.as_ref().expect("held until the end");
-        let mut driver = PostgresTx { client, prepared: self.prepared, failed: None, ahead: None, later: Vec::new() };
+        let prepared = self.prepared;
+        let mut driver = PostgresTx { client, prepared, failed: None, ahead: None, wall: None, later: Vec::new() };
+        let begun = if O::OPENS_FIRST {
+            self.begin::<O>(&mut driver, None, None).await?
+        } else {
+            let operation = operation.made();
+            self.begin(&mut driver, Some(operation), around(operation.tenants()).as_deref()).await?
+        };
+        let (operation, (now, trigger_version)) = (operation.made(), begun);
         let wall = around(operation.tenants());
-        let (now, trigger_version) = self.begin(&mut driver, operation, wall.as_deref()).await?;
+        if O::OPENS_FIRST {
+            driver.wall = wall.as_deref().map(raised);
+        }
         let mut tx = Tx { driver: Driver::Postgres(driver), now, trigger_version, wall };
         let result = operation.run(&mut tx).await;
-        let (failed, later) = match tx.driver {
-            Driver::Postgres(driver) => (driver.failed, driver.later),
-            Driver::Sqlite(_) => (None, Vec::new()),
+        let (failed, wall, later) = match tx.driver {
+            Driver::Postgres(driver) => (driver.failed, driver.wall, driver.later),
+            Driver::Sqlite(_) => (None, None, Vec::new()),
         };
         match result {
+            Ok(output) if ending == Ending::Unheard => {
+                // It is sent all the same, and who gets the connection next is served after it.
+                let _ = client.batch_execute("commit").now_or_never();
+                guard.release();
+                Ok(output)
+            }
             Ok(output) => {
-                later::commit(client, later).await.map_err(|error| Failure::of_commit(&error))?;
+                later::commit(client, wall.as_deref(), later).await.map_err(|error| Failure::of_commit(&error))?;
                 guard.release();
                 Ok(output)
             }
@@ -160,20 +185,19 @@ impl Postgres {
     async fn begin<O: Operation>(
         &self,
         tx: &mut PostgresTx<'_>,
-        operation: &O,
+        operation: Option<&O>,
         wall: Option<&str>,
     ) -> Result<(Time, Option<i64>), Failure> {
         let client = tx.client;
         let begin = if self.prepared { BEGIN_IN_SESSION } else { BEGIN };
         let text = &opening::<O>(begin, wall);
-        let ahead = operation.reads_first().filter(|_| self.prepared);
+        let ahead = operation.and_then(O::reads_first).filter(|_| self.prepared);
         let rows = match ahead {
             None => client.simple_query(text).await,
-            Some((sql, column)) => {
+            Some(First { sql, columns, params }) => {
                 let statement = client.prepare_cached(sql.postgres).await;
                 let statement = statement.map_err(|error| Failure::of(&error, "begin"))?;
-                let columns = [column];
-                let values = values(&columns, &[]);
+                let values = values(&columns, &params);
                 let (begun, read) = tokio::join!(client.simple_query(text), client.query(&statement, &values));
                 let read = read.map_err(|error| Failure::of(&error, "begin"));
                 if begun.is_ok() {
@@ -193,12 +217,40 @@ impl Postgres {
         Ok((Time::from_micros(now).plus_ms(self.clock.shift_ms()), number(1)))
     }
 
-    /// Runs statements outside any transaction, as they are.
+    /// Has done at once what the database would do by itself after many changes.
+    pub(crate) async fn vacuum(&self) -> Result<(), StoreError> {
+        let client = self.pool.get().await.map_err(|error| pool_error(error).error)?;
+        client.batch_execute("vacuum (analyze)").await.map_err(|error| Failure::of(&error, "vacuum").error)
+    }
+
+    /// Outside any transaction.
     pub(crate) async fn show(&self, setting: &str) -> Result<String, StoreError> {
         let client = self.pool.get().await.map_err(|error| pool_error(error).error)?;
         let rows =
             client.simple_query(&format!("show {setting}")).await.map_err(|error| Failure::of(&error, "show").error)?;
         Ok(first_text(&rows).unwrap_or_default())
+    }
+}
+
+/// How a transaction ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// Nothing is told before it is durable.
+    Durable,
+    /// A read has nothing to lose: nobody waits for its commit.
+    Unheard,
+}
+
+/// An operation, made when it is first asked for.
+struct Late<O, F> {
+    made: Option<O>,
+    make: Option<F>,
+}
+
+impl<O, F: FnOnce() -> O> Late<O, F> {
+    fn made(&mut self) -> &O {
+        let make = &mut self.make;
+        self.made.get_or_insert_with(|| make.take().expect("made once")())
     }
 }
 
@@ -245,8 +297,9 @@ fn may_hold(error: &tokio_postgres::Error) -> bool {
     error.code().is_none_or(|state| matches!(&state.code()[..2], "08" | "57"))
 }
 
+/// What is nobody's fault: the operation runs again.
 fn is_conflict(state: &SqlState) -> bool {
-    *state == SqlState::T_R_DEADLOCK_DETECTED || *state == SqlState::T_R_SERIALIZATION_FAILURE
+    [SqlState::T_R_DEADLOCK_DETECTED, SqlState::T_R_SERIALIZATION_FAILURE, SqlState::LOCK_NOT_AVAILABLE].contains(state)
 }
 
 fn pool_error(error: deadpool_postgres::PoolError) -> Failure {
@@ -255,6 +308,18 @@ fn pool_error(error: deadpool_postgres::PoolError) -> Failure {
         error => StoreError::unavailable(error.to_string()),
     };
     Failure { error, again: false }
+}
+
+/// Says where nobody answered. Of the URL only the hosts and ports are told: the rest may hold a password.
+fn naming(config: &Config, error: StoreError) -> StoreError {
+    let StoreError::Unavailable { reason, source } = error else { return error };
+    let port = |index: usize| config.get_ports().get(index).or(config.get_ports().first()).copied().unwrap_or(5432);
+    let place = |(index, host): (usize, &Host)| match host {
+        Host::Tcp(name) => format!("{name}:{}", port(index)),
+        Host::Unix(folder) => folder.display().to_string(),
+    };
+    let places: Vec<String> = config.get_hosts().iter().enumerate().map(place).collect();
+    StoreError::Unavailable { reason: format!("{}: {reason}", places.join(", ")), source }
 }
 
 fn first_text(messages: &[SimpleQueryMessage]) -> Option<String> {
@@ -294,17 +359,25 @@ pub(super) struct PostgresTx<'a> {
     failed: Option<SqlState>,
     /// The statement that travelled with the opening, and its rows.
     ahead: Option<(&'static str, Vec<Row>)>,
+    /// The statement that puts up the wall, until something is done behind it.
+    wall: Option<String>,
     /// What travels with the commit.
     later: Vec<Later>,
 }
 
 impl PostgresTx<'_> {
+    async fn raise_wall(&mut self) -> Result<(), StoreError> {
+        let Some(wall) = self.wall.take() else { return Ok(()) };
+        self.client.batch_execute(&wall).await.map_err(|error| self.fail(error, &wall))
+    }
+
     pub(super) async fn query(
         &mut self,
         text: &str,
         columns: &[Column<'_>],
         params: &[Param<'_>],
     ) -> Result<Vec<Row>, StoreError> {
+        self.raise_wall().await?;
         if self.ahead.as_ref().is_some_and(|(asked, _)| *asked == text) {
             return Ok(self.ahead.take().map(|(_, rows)| rows).unwrap_or_default());
         }
@@ -329,6 +402,7 @@ impl PostgresTx<'_> {
         columns: &[Column<'_>],
         params: &[Param<'_>],
     ) -> Result<u64, StoreError> {
+        self.raise_wall().await?;
         let changed = if self.prepared {
             match self.client.prepare_cached(text).await {
                 Ok(statement) => self.client.execute(&statement, &values(columns, params)).await,
@@ -359,6 +433,7 @@ impl PostgresTx<'_> {
     }
 
     pub(super) async fn batch(&mut self, text: &str) -> Result<(), StoreError> {
+        self.raise_wall().await?;
         self.client.batch_execute(text).await.map_err(|error| self.fail(error, text))
     }
 
@@ -386,8 +461,14 @@ fn typed<'v>(columns: &'v [Column<'_>], params: &'v [Param<'_>]) -> Vec<(&'v (dy
 /// A closed connection, a server that starts or stops, a full disk and a read-only server pass; anything else is a bug.
 fn postgres_error(error: &tokio_postgres::Error, context: &str) -> StoreError {
     let reason = || match error.as_db_error() {
+        Some(error) if *error.code() == SqlState::LOCK_NOT_AVAILABLE => {
+            "a table that must change is held by another transaction that does not end".to_owned()
+        }
         Some(error) => error.message().to_owned(),
-        None => error.to_string(),
+        None => match std::error::Error::source(error) {
+            Some(cause) => format!("{error}: {cause}"),
+            None => error.to_string(),
+        },
     };
     let passing = match error.code() {
         // Without a code the server said nothing: the connection broke, or a value did not fit its type.

@@ -21,6 +21,9 @@ use crate::clock::Clock;
 use crate::error::StoreError;
 
 const READERS: usize = 4;
+/// Of pages, beside what the system keeps: more of them took memory and no time.
+const WRITER_CACHE_KB: u32 = 16 * 1_024;
+const READER_CACHE_KB: u32 = 2 * 1_024;
 const STATEMENTS: usize = 256;
 
 pub(crate) struct Sqlite {
@@ -61,8 +64,8 @@ impl Sqlite {
     /// Opens (or makes) the file. With `exclusive`, a second exclusive opener is refused.
     pub(crate) fn open(path: &Path, clock: Clock, exclusive: bool) -> Result<Self, StoreError> {
         let lock = if exclusive { Some(lock(path)?) } else { None };
-        let connection = connect(path)?;
-        let readers = (0..READERS).map(|_| connect(path)).collect::<Result<Vec<_>, _>>()?;
+        let connection = connect(path, WRITER_CACHE_KB)?;
+        let readers = (0..READERS).map(|_| connect(path, READER_CACHE_KB)).collect::<Result<Vec<_>, _>>()?;
         let (sender, receiver) = mpsc::channel(SHARED_COMMIT_REQUESTS);
         let writer_clock = clock.clone();
         std::thread::Builder::new()
@@ -135,15 +138,15 @@ fn open_error(path: &Path, error: &str) -> StoreError {
     StoreError::Unusable(format!("cannot open {}: {error}", path.display()))
 }
 
-fn connect(path: &Path) -> Result<Connection, StoreError> {
+fn connect(path: &Path, cache_kb: u32) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags).map_err(|error| open_error(path, &error.to_string()))?;
     connection.busy_timeout(Duration::from_secs(5)).map_err(sqlite_error)?;
     connection
-        .execute_batch(
+        .execute_batch(&format!(
             "pragma journal_mode = wal; pragma synchronous = full; pragma foreign_keys = on;
-             pragma cache_size = -65536; pragma temp_store = memory; pragma wal_autocheckpoint = 4000;",
-        )
+             pragma cache_size = -{cache_kb}; pragma temp_store = memory; pragma wal_autocheckpoint = 4000;"
+        ))
         .map_err(|error| open_error(path, &error.to_string()))?;
     array::load_module(&connection).map_err(sqlite_error)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);

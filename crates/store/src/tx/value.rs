@@ -4,6 +4,7 @@
 //! PostgreSQL has native types for each.
 
 use std::error::Error;
+use std::ops::RangeInclusive;
 
 use bytes::{BufMut, BytesMut};
 use domain::{JobId, Time, WorkerId};
@@ -15,6 +16,14 @@ use crate::error::StoreError;
 
 /// Microseconds between 1970 and PostgreSQL's epoch, 2000-01-01.
 const POSTGRES_EPOCH_MICROS: i64 = 946_684_800_000_000;
+
+/// The first and the last moment that PostgreSQL takes, from its epoch: in 4714 BC and in 294276.
+const POSTGRES_MICROS: RangeInclusive<i64> = -211_813_488_000_000_000..=9_223_371_331_199_999_999;
+
+/// A time that somebody asks for may lie before all of PostgreSQL's; nothing lies between that and its first one.
+fn postgres_micros(time: Time) -> i64 {
+    time.micros().saturating_sub(POSTGRES_EPOCH_MICROS).clamp(*POSTGRES_MICROS.start(), *POSTGRES_MICROS.end())
+}
 
 /// One parameter of a statement.
 #[derive(Clone, Copy, Debug)]
@@ -115,7 +124,7 @@ impl ToSql for Param<'_> {
             }
             Self::Blob(value) => out.put_slice(value),
             Self::Uuid(value) => out.put_slice(value.as_bytes()),
-            Self::Time(value) => out.put_i64(value.micros() - POSTGRES_EPOCH_MICROS),
+            Self::Time(value) => out.put_i64(postgres_micros(*value)),
         }
         Ok(IsNull::No)
     }

@@ -12,7 +12,7 @@ use domain::{Affinity, Label, Name, TenantId, Time, WorkerId};
 
 use crate::codec::from_json;
 use crate::error::StoreError;
-use crate::tx::{Column, Param, Row, Sql, Tx};
+use crate::tx::{Column, First, Param, Row, Sql, Tx};
 
 /// A worker's row.
 #[derive(Clone, Debug)]
@@ -56,8 +56,8 @@ pub(crate) async fn load(tx: &mut Tx<'_>, ids: &[WorkerId]) -> Result<Vec<Worker
 }
 
 /// The same, for an operation that begins with it.
-pub(crate) fn load_first(ids: &[WorkerId]) -> (Sql, Column<'static>) {
-    (LOAD, Column::uuids(ids.iter().map(|id| id.uuid())))
+pub(crate) fn load_first(ids: &[WorkerId]) -> First<'static> {
+    First { sql: LOAD, columns: vec![Column::uuids(ids.iter().map(|id| id.uuid()))], params: Vec::new() }
 }
 
 impl Worker {

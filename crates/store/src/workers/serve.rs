@@ -126,6 +126,9 @@ impl Store {
         serves: &Serves,
         outcomes: Vec<Outcome>,
     ) -> Result<Settled, StoreError> {
+        if let Some(stray) = self.stray_facts(worker, &outcomes).await? {
+            return Ok(Settled::StrayFacts(stray));
+        }
         let of = self.read(TenantsOf { jobs: outcomes.iter().map(|outcome| outcome.job).collect() }).await?;
         let served = |job: &JobId| of.get(job).copied().filter(|of| serves.includes(*of)).unwrap_or(tenant);
         let mut groups: BTreeMap<TenantId, Vec<(usize, Outcome)>> = BTreeMap::new();
@@ -140,7 +143,7 @@ impl Store {
                 Settled::Results(results) => {
                     places.into_iter().zip(results).for_each(|(place, status)| statuses[place] = status);
                 }
-                Settled::NoSuchWorker => return Ok(Settled::NoSuchWorker),
+                refused => return Ok(refused),
             }
         }
         Ok(Settled::Results(statuses))

@@ -217,12 +217,19 @@ pub(crate) async fn take_claims_from(
     changes: &mut Changes,
     effects: &mut Effects,
 ) -> Result<usize, StoreError> {
-    let claims = claimed_by(tx, worker).await?;
-    let jobs: Vec<JobId> = claims.iter().flat_map(|(_, jobs)| jobs.iter().copied()).collect();
-    let live = transition::load(tx, &jobs).await?;
-    let taken = take_from(tx, lanes, worker, live.into_values(), fate, changes, effects).await?;
-    for (claim, _) in claims {
-        tx.execute(&FORGET_CLAIM, &[Param::Uuid(claim)]).await?;
+    let mut taken = 0;
+    // All of them: what one that leaves kept would be taken for a dead worker's.
+    loop {
+        let claims = claimed_by(tx, worker).await?;
+        if claims.is_empty() {
+            break;
+        }
+        let jobs: Vec<JobId> = claims.iter().flat_map(|(_, jobs)| jobs.iter().copied()).collect();
+        let live = transition::load(tx, &jobs).await?;
+        taken += take_from(tx, lanes, worker, live.into_values(), fate, changes, effects).await?;
+        for (claim, _) in claims {
+            tx.execute(&FORGET_CLAIM, &[Param::Uuid(claim)]).await?;
+        }
     }
     let_go(tx, lanes, worker, effects).await?;
     Ok(taken)

@@ -23,6 +23,30 @@ async fn q6_priority_comes_first_then_age() {
     .await;
 }
 
+/// Lanes stay when their jobs are gone: one for each affinity there ever was.
+#[tokio::test]
+async fn q6_a_job_is_found_behind_any_number_of_lanes_without_work() {
+    on_both(async |db| {
+        let numbers = match db.store.is_postgres() {
+            true => "select i from generate_series(1, 10100) as n(i)",
+            false => "with recursive n(i) as (select 1 union all select i + 1 from n where i < 10100) select i from n",
+        };
+        let empty = format!(
+            "insert into lanes (tenant, queue, kind, priority, affinity, guarded)
+             select {}, 'q', 'a', 0, 'model-' || i, {} from ({numbers}) numbers",
+            T.0,
+            if db.store.is_postgres() { "false" } else { "0" }
+        );
+        run_sql(&db.store, &empty).await.expect("the lanes are made");
+        let id = push(&db.store, with("the last", -5)).await;
+        let worker = register(&db.store, &["q"]).await;
+        let (around, _) = db.store.surroundings(T, &name("q")).await.expect("reads");
+        assert_eq!(around.line.seen(), 1, "it is in line");
+        assert_eq!(claim_one(&db.store, worker).await.id, id);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn q6_a_worker_drains_what_it_holds_before_it_swaps() {
     on_both(async |db| {

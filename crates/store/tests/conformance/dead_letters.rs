@@ -229,6 +229,11 @@ async fn t7_a_retry_of_the_job_is_a_replay_of_its_letter() {
         };
         let replayed = db.store.replay_dead_letter(T, dead.id, None, "me").await.expect("answers");
         assert_eq!(replayed, Replayed::Before(Work::Job(made.id)));
+        let with = async |payload: &str| {
+            db.store.replay_dead_letter(T, dead.id, Some(payload.into()), "me").await.expect("answers")
+        };
+        assert_eq!(with(r#"{"a":[2],"b":1}"#).await, Replayed::Before(Work::Job(made.id)), "it is the same payload");
+        assert_eq!(with(r#"{"a":[3],"b":1}"#).await, Replayed::Otherwise(Work::Job(made.id)));
         holds(&db.store).await;
     })
     .await;

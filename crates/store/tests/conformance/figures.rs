@@ -211,9 +211,6 @@ async fn s9_a_queue_tells_how_long_its_work_waits_and_which_kinds_it_has() {
         let waits = db.store.waits(T).await.expect("reads");
         let wait = waits[&name("q")];
         assert!((1.9..2.5).contains(&wait.p50_s) && wait.p95_s >= wait.p50_s, "{wait:?}");
-        let names = db.store.queue_names(T, 10).await.expect("reads");
-        assert_eq!(names, [name("q"), name("r")]);
-        assert_eq!(db.store.kinds(T, 10).await.expect("reads").len(), 1);
     })
     .await;
 }

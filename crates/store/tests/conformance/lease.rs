@@ -11,9 +11,9 @@ async fn q7_a_dead_workers_jobs_come_back_with_the_attempt_counted() {
         let id = push(&db.store, job("q")).await;
         let dead = register(&db.store, &["q"]).await;
         let lost = claim_one(&db.store, dead).await;
-        db.pass_ms(29_000).await;
+        db.pass_ms(20_000).await;
         assert_eq!(db.store.sweep().await.expect("sweeps").jobs, 0, "the lease still holds");
-        db.pass_ms(2_000).await;
+        db.pass_ms(11_000).await;
         assert_eq!(db.store.sweep().await.expect("sweeps").jobs, 1);
         assert_eq!(state(&db.store, id).await, "queued");
         let worker = register(&db.store, &["q"]).await;
@@ -128,13 +128,13 @@ async fn q7_a_worker_that_leaves_burns_no_attempt() {
 #[tokio::test]
 async fn a_time_out_ends_the_attempt_and_tells_the_worker() {
     on_both(async |db| {
-        let extras = Extras { timeout_s: Some(5), ..Extras::default() };
+        let extras = Extras { timeout_s: Some(60), ..Extras::default() };
         let id = push(&db.store, NewJob { extras: Some(Box::new(extras)), ..job("q") }).await;
-        let worker = register(&db.store, &["q"]).await;
+        let worker = patient(&db.store).await;
         let claimed = claim_one(&db.store, worker).await;
-        db.pass_ms(4_000).await;
+        db.pass_ms(40_000).await;
         assert_eq!(db.store.sweep().await.expect("sweeps").timed_out, 0);
-        db.pass_ms(2_000).await;
+        db.pass_ms(21_000).await;
         assert_eq!(db.store.sweep().await.expect("sweeps").timed_out, 1);
         let job = get(&db.store, id).await;
         assert_eq!((job.state.as_str(), job.error.expect("why").code.as_str()), ("scheduled", "timeout"));

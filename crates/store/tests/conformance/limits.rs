@@ -59,6 +59,36 @@ async fn q12_a_key_runs_one_at_a_time_unless_more_are_allowed() {
     .await;
 }
 
+/// The place of a key goes to one of those that wait for it. When that one cannot use it, it goes to another.
+#[tokio::test]
+async fn q12_a_place_of_a_key_that_who_was_next_cannot_use_is_not_lost() {
+    on_both(async |db| {
+        let settings = QueueSettings { per_key: Some(2), ..Default::default() };
+        db.store.put_queue(T, name("q"), settings, "me".into()).await.expect("puts");
+        let with_subject = |key: &str, subject: &str| {
+            let mut job = with_key(key);
+            job.extras.get_or_insert_default().subject = Some(label(subject));
+            job
+        };
+        let worker = register(&db.store, &["q"]).await;
+        push_all(&db.store, vec![with_key("a"), with_key("a")]).await;
+        let running = claim(&db.store, worker, 10).await;
+        assert_eq!(running.len(), 2);
+        // Both wait for the key; then the subject of the first is taken by work without it.
+        let waiting = push_all(&db.store, vec![with_subject("a", "m-1"), with_key("a")]).await;
+        assert!(claim(&db.store, worker, 10).await.is_empty());
+        push(&db.store, with_subject("b", "m-1")).await;
+        assert_eq!(claim(&db.store, worker, 10).await.len(), 1);
+        finish(&db.store, worker, &running[0]).await;
+        assert!(claim(&db.store, worker, 10).await.is_empty(), "the first waits for its subject now");
+        assert_eq!(db.store.unpark_forgotten().await.expect("looks"), 1);
+        assert_eq!(claim_one(&db.store, worker).await.id, waiting[1].id);
+        assert_eq!(db.store.unpark_forgotten().await.expect("looks"), 0, "there is no more room");
+        sound(&db.store).await;
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn many_parked_jobs_do_not_stand_in_the_way_of_one_that_can_run() {
     on_both(async |db| {
@@ -92,10 +122,13 @@ async fn x4_a_dead_workers_holds_are_free_without_help() {
 async fn q12_a_rate_lets_so_many_start_in_a_second() {
     on_both(async |db| {
         let settings = QueueSettings { rate_per_s: Some(3.0), ..Default::default() };
-        db.store.put_queue(T, name("q"), settings, "me".into()).await.expect("puts");
+        let put = async || db.store.put_queue(T, name("q"), settings.clone(), "me".into()).await.expect("puts");
+        put().await;
         push_all(&db.store, (0..20).map(|_| job("q")).collect()).await;
         let worker = register(&db.store, &["q"]).await;
         assert_eq!(claim(&db.store, worker, 10).await.len(), 3);
+        put().await;
+        assert!(claim(&db.store, worker, 10).await.len() < 3, "who says the same again is given no new bucket");
         db.pass_ms(2_000).await;
         assert_eq!(claim(&db.store, worker, 10).await.len(), 3, "the bucket holds one second's worth");
     })

@@ -5,6 +5,7 @@ use store::Store;
 use store::jobs::enqueue::{Extras, NewJob, Unique};
 use store::jobs::list::{JobFilter, JobPage};
 use store::jobs::settle::End;
+use store::queues::words::FilterWords;
 use testkit::{job, label, name, on_both};
 
 use crate::support::*;
@@ -248,6 +249,21 @@ async fn q13_a_long_lane_shows_its_newest_though_newer_jobs_of_others_fill_the_w
         assert_eq!((first.jobs.len(), first.partial), (10, true));
         let second = page(&db.store, filter, first.next, 10).await;
         assert!(second.jobs.len() == 10 && second.jobs[0].id < first.jobs[9].id, "none twice");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q13_the_words_to_filter_by_are_each_told_once_and_to_their_tenant_alone() {
+    on_both(async |db| {
+        let tagged = |tags: &[&str]| with(|extras| extras.tags = tags.iter().map(|tag| label(tag)).collect());
+        push_all(&db.store, vec![tagged(&["b", "a"]), tagged(&["b"]), tagged(&["c"])]).await;
+        push(&db.store, NewJob { affinity: Some(label("llama")), ..job("r") }).await;
+        let words = db.store.filter_words(T, 10).await.expect("reads");
+        assert_eq!((words.queues, words.kinds), (vec!["q".into(), "r".into()], vec!["k".into()]));
+        assert_eq!((words.affinities, words.tags), (vec!["llama".into()], vec!["a".into(), "b".into(), "c".into()]));
+        assert_eq!(db.store.filter_words(T, 2).await.expect("reads").tags, ["a", "b"]);
+        assert_eq!(db.store.filter_words(domain::TenantId(77), 10).await.expect("reads"), FilterWords::default());
     })
     .await;
 }

@@ -3,6 +3,7 @@
 mod support;
 
 mod backoffs;
+mod batch_files;
 mod cancel;
 mod claim;
 mod dead_letters;
@@ -14,11 +15,16 @@ mod figures_eta;
 mod lease;
 mod limits;
 mod list;
+mod lost_nodes;
+mod operations;
 mod outage;
+mod placement;
 mod plans;
+mod pool_places;
 mod pooler;
 mod prune;
 mod queue_triggers;
+mod reconcile;
 mod retry;
 mod schedules;
 mod schema;

@@ -28,11 +28,23 @@ impl Drop for PgBouncer {
 impl PgBouncer {
     /// In front of the test server. A missing program fails the test.
     fn start(server_port: u16) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        let port = {
+        let mut told = Vec::new();
+        // It must be told its port, and one that was free a moment ago may be taken.
+        for _ in 0..10 {
             let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-            free.local_addr().expect("it has an address").port()
-        };
+            let port = free.local_addr().expect("it has an address").port();
+            drop(free);
+            match Self::start_at(port, server_port) {
+                Ok(up) => return up,
+                Err(log) => told.extend(log),
+            }
+        }
+        panic!("pgbouncer did not come up: {told:?}");
+    }
+
+    /// Gives what it said where it did not come up.
+    fn start_at(port: u16, server_port: u16) -> Result<Self, Vec<String>> {
+        let folder = tempfile::tempdir().expect("a folder");
         let settings = format!(
             "[databases]\n* = host=127.0.0.1 port={server_port} user=windlass_serving\n\
              [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\n\
@@ -62,15 +74,18 @@ impl PgBouncer {
             .spawn()
             .expect("pgbouncer starts: the Debian package pgbouncer brings it");
         let mut log = BufReader::new(process.stderr.take().expect("is piped")).lines();
+        let started = Self { process, port, _folder: folder };
         let mut told = Vec::new();
         let up = log.by_ref().map_while(Result::ok).any(|line| {
             told.push(line.clone());
             line.contains("process up")
         });
-        assert!(up, "pgbouncer did not come up: {told:?}");
+        if !up {
+            return Err(told);
+        }
         // What it says from now on is read, that it never waits for a reader.
         std::thread::spawn(move || log.for_each(drop));
-        Self { process, port, _folder: folder }
+        Ok(started)
     }
 }
 

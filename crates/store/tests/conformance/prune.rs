@@ -27,7 +27,12 @@ async fn ended(store: &Store, new: NewJob) -> JobId {
 #[tokio::test]
 async fn q14_an_ended_job_goes_with_its_artifacts_signal_and_tags_and_its_history_stays() {
     on_both(async |db| {
-        let extras = Extras { tags: vec![label("x"), label("y")], subject: Some(label("m")), ..Extras::default() };
+        let extras = Extras {
+            tags: vec![label("x"), label("y")],
+            subject: Some(label("m")),
+            triggered_by: Some("sql".into()),
+            ..Extras::default()
+        };
         let id = ended(&db.store, NewJob { extras: Some(Box::new(extras)), ..job("q") }).await;
         let artifact = "insert into artifacts (job, name, tenant, size, content_type, sha256, location, created_at)
              select id, 'log', tenant, 1, 'text/plain', id, 'ab/cd', finished_at from ended";
@@ -49,10 +54,8 @@ async fn q14_an_ended_job_goes_with_its_artifacts_signal_and_tags_and_its_histor
         assert_eq!(number(&db.store, "select count(*) from blob_garbage where location = 'ab/cd'").await, 1);
         assert!(db.store.list_jobs(T, JobFilter::default(), None, 10).await.expect("lists").jobs.is_empty());
         let after = db.store.history(T, id).await.expect("reads").expect("X5: history outlives the job");
-        let told = |items: &[store::jobs::history::HistoryItem]| -> Vec<_> {
-            items.iter().map(|item| (item.event.clone(), item.at, item.attempt, item.worker)).collect()
-        };
-        assert_eq!(told(&after), told(&before));
+        assert_eq!(after, before, "who made it and what led to it are still told");
+        assert!(after[0].actor.is_some() && after[0].cause.is_some(), "{:?}", after[0]);
         let why = "jobs of queue q are kept 604800 s after they end";
         let text = "select why from prunings where kind = 'jobs' and rows_pruned = 1";
         assert_eq!(texts(&db.store, text, text).await, [why], "X13: what was pruned is told");

@@ -1,9 +1,7 @@
 //! T1, T2: what happens to queues is told once, and a trigger may ask for an operation on a runtime, exactly when its row is
 //! closed.
 
-use std::collections::BTreeMap;
-
-use domain::runtime::{ImageRef, Network, OperationKind, OperationSource, RuntimeSpec};
+use domain::runtime::{ImageRef, OperationKind, OperationSource, RuntimeSpec};
 use domain::trigger::Source;
 use domain::{RetryPolicy, RuntimeName, TriggerId};
 use store::Store;
@@ -12,6 +10,7 @@ use store::events::Event;
 use store::jobs::settle::{End, Outcome};
 use store::outbox::operate::Operate;
 use store::outbox::settle::{Dispatched, Verdict};
+use store::runtimes::nodes::NodeOffer;
 use store::runtimes::request::NewOperation;
 use store::triggers::put::Put;
 use store::triggers::work::event_of;
@@ -120,26 +119,14 @@ fn operate(runtime: &str, kind: OperationKind) -> Verdict {
         image: None,
         actor: "ann".into(),
         depth: 3,
+        on: None,
     };
     let runtime = RuntimeName::stored(runtime);
     Verdict::Operation(Box::new(Operate { runtime, new, retry: RetryPolicy::NONE, max_attempts: 2 }))
 }
 
 async fn declare(store: &Store) {
-    let spec = RuntimeSpec {
-        image: ImageRef::stored("model:1.2.3"),
-        command: Vec::new(),
-        env: BTreeMap::new(),
-        ports: Vec::new(),
-        volumes: Vec::new(),
-        network: Network::Bridge,
-        memory_mb: None,
-        cpus: None,
-        probe: None,
-        desired: None,
-        ttl_s: None,
-        stop_grace_s: None,
-    };
+    let spec = RuntimeSpec::of(ImageRef::stored("model:1.2.3"));
     store.put_runtime(T, RuntimeName::stored("model"), spec, "ann".into()).await.expect("declares");
 }
 
@@ -172,7 +159,7 @@ async fn t2_an_operation_is_asked_for_once_with_the_row_that_asked_for_it() {
             (0, 1, 0),
             "no node drives an engine: it is tried again"
         );
-        store.beat_engine_node("here", BTreeMap::new(), None).await.expect("beats");
+        store.beat_engine_node("here", NodeOffer::default(), None).await.expect("beats");
         db.pass_ms(2_000).await;
         assert_eq!(dispatch(store, || operate("model", OperationKind::Start)).await.operations, 1);
         let lines = store.list_operations(T, &RuntimeName::stored("model"), None, 10).await.expect("reads");

@@ -80,6 +80,14 @@ async fn q2_a_retry_may_bring_another_payload() {
         let Retried::Made(made) = retried else { panic!("it has ended") };
         assert_eq!(get(&db.store, made.id).await.payload, "[7]");
         assert_eq!(get(&db.store, old).await.payload, "{}");
+        let retry = async |payload: Option<&str>| {
+            db.store.retry_job(T, old, payload.map(Into::into), "me").await.expect("answers")
+        };
+        assert_eq!(retry(Some("[ 7 ]")).await, Retried::Before(made.id), "the same payload is the same click");
+        assert_eq!(retry(None).await, Retried::Before(made.id));
+        assert_eq!(retry(Some("[8]")).await, Retried::Otherwise(made.id), "an edit is not dropped in silence");
+        assert_eq!(retry(Some("{}")).await, Retried::Otherwise(made.id), "nor is the old payload");
+        assert_eq!(number(&db.store, "select count(*) from jobs").await, 1);
     })
     .await;
 }

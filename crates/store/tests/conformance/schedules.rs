@@ -34,6 +34,7 @@ async fn go_to(db: &Database, time: Time) {
 #[tokio::test]
 async fn t10_a_slot_fires_once_on_any_number_of_nodes() {
     on_both(async |db| {
+        db.begin_an_hour().await;
         let (_, next) = scheduled(&db, "skip").await;
         assert_eq!(fire(&db.store).await, 0, "not before its time");
         go_to(&db, next).await;
@@ -54,6 +55,7 @@ async fn t10_a_slot_fires_once_on_any_number_of_nodes() {
 #[tokio::test]
 async fn t10_missed_slots_are_skipped_coalesced_or_caught_up() {
     on_both(async |db| {
+        db.begin_an_hour().await;
         let (skip, next) = scheduled(&db, "skip").await;
         let (coalesce, _) = scheduled(&db, "coalesce").await;
         let (catch_up, _) = scheduled(&db, "catch_up").await;
@@ -77,6 +79,7 @@ async fn t10_missed_slots_are_skipped_coalesced_or_caught_up() {
 #[tokio::test]
 async fn t10_a_schedule_that_is_off_does_not_fire() {
     on_both(async |db| {
+        db.begin_an_hour().await;
         let (id, next) = scheduled(&db, "catch_up").await;
         let off = NewTrigger { enabled: false, ..new("catch_up", Source::Cron, r#"{"schedule": "0 * * * *"}"#) };
         assert_eq!(db.store.replace_trigger(T, id, off, "ann").await.expect("answers"), Put::Done(id));

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use store::migrate::{MIGRATIONS, Migration, Script};
 use store::{Store, StoreError};
 use testkit::{Database, job, on_both, on_postgres};
 
@@ -204,6 +205,33 @@ async fn x9_nodes_that_start_at_once_migrate_once() {
         applied.sort_unstable();
         assert_eq!((applied[..3].to_vec(), applied[3] > 0), (vec![0, 0, 0], true));
         push(&db.another_node().await, job("q")).await;
+    })
+    .await;
+}
+
+/// A newer program's step that changes the busiest table.
+fn one_more() -> &'static [Migration] {
+    let script = Script { up: "alter table jobs add column later text", down: "" };
+    let newest = MIGRATIONS.last().expect("there are some").version;
+    let later = Migration { version: newest + 1, name: "later", sqlite: script, postgres: script };
+    MIGRATIONS.iter().copied().chain([later]).collect::<Vec<_>>().leak()
+}
+
+#[tokio::test]
+async fn x9_a_migration_that_must_wait_for_a_reader_makes_nobody_wait_behind_it() {
+    on_postgres(async |db| {
+        let (reader, other) = (psql(&db.admin).await, psql(&db.admin).await);
+        reader.client.batch_execute("begin; select count(*) from windlass.jobs").await.expect("it reads");
+        let node = db.another_node().await;
+        let mut migrating = tokio::task::JoinSet::new();
+        migrating.spawn(async move { node.migrate_up_through(one_more()).await });
+        let waits = "select 1 from pg_locks where relation = 'windlass.jobs'::regclass and not granted";
+        while other.client.query_opt(waits, &[]).await.expect("locks are told").is_none() {}
+        let read = "set lock_timeout to '20s'; select count(*) from windlass.jobs";
+        other.client.batch_execute(read).await.expect("it is let by");
+        reader.client.batch_execute("commit").await.expect("it ends");
+        let done = migrating.join_next().await.expect("it was started").expect("it ends");
+        assert_eq!(done.expect("the table is free").len(), 1);
     })
     .await;
 }

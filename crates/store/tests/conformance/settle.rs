@@ -190,3 +190,32 @@ async fn many_workers_settle_in_one_commit() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn w1_facts_for_a_job_without_a_subject_are_refused_and_nothing_is_settled() {
+    on_both(async |db| {
+        let on_subject = push(&db.store, crate::subjects::on("m", "scrub")).await;
+        let without = push(&db.store, job("q")).await;
+        let worker = register(&db.store, &["q"]).await;
+        let claimed = claim(&db.store, worker, 2).await;
+        let epoch = |id| claimed.iter().find(|job| job.id == id).expect("both are claimed").epoch;
+        let facts = || crate::subjects::facts(&[("state", "1")]);
+        let with_facts = |id, epoch| Outcome { job: id, epoch, end: End::FinishWith { result: None, facts: facts() } };
+        let outcomes = || vec![with_facts(on_subject, epoch(on_subject)), with_facts(without, epoch(without))];
+        let settled = db.store.settle(T, worker, outcomes()).await.expect("answers");
+        assert_eq!(settled, Settled::StrayFacts(1));
+        for id in [on_subject, without] {
+            assert_eq!(state(&db.store, id).await, "working", "the claims stay");
+        }
+        let late = with_facts(without, Epoch(epoch(without).0 - 1));
+        let settled = db.store.settle(T, worker, vec![late]).await.expect("answers");
+        assert_eq!(settled, Settled::Results(vec![Status::ClaimLost]), "who lost the claim hears that");
+        let none = Outcome { end: End::FinishWith { result: None, facts: Vec::new() }, ..outcomes().remove(1) };
+        let settled = db.store.settle(T, worker, vec![outcomes().remove(0), none]).await.expect("answers");
+        assert_eq!(settled, Settled::Results(vec![Status::Applied; 2]));
+        let card = db.store.subject(T, testkit::label("m")).await.expect("reads").expect("it was made by its facts");
+        assert_eq!(card.subject.facts.len(), 1);
+        sound(&db.store).await;
+    })
+    .await;
+}

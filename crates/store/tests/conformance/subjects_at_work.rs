@@ -43,7 +43,8 @@ fn on(job: &ClaimedJob) -> (String, String) {
 
 /// Claims and ends jobs until none is left.
 async fn work(store: Store, watch: Arc<Watch>, number: usize) -> usize {
-    let worker = register(&store, &["q"]).await;
+    // All of them move the one clock, and none beats.
+    let worker = patient(&store).await;
     let mut done = 0;
     while number_left(&store).await > 0 {
         for job in claim(&store, worker, 1 + number % 3).await {

@@ -60,7 +60,7 @@ pub(crate) async fn settle(store: &Store, worker: WorkerId, job: JobId, epoch: E
     let outcome = Outcome { job, epoch, end };
     match store.settle(T, worker, vec![outcome]).await.expect("settles") {
         Settled::Results(statuses) => statuses[0],
-        Settled::NoSuchWorker => panic!("no such worker"),
+        refused => panic!("{refused:?}"),
     }
 }
 
@@ -87,7 +87,7 @@ pub(crate) async fn events(store: &Store, job: JobId) -> Vec<String> {
 
 /// Looks again and again until there is something; fails the test when that takes too long.
 pub(crate) async fn until_some<T>(what: &str, look: impl AsyncFn() -> Option<T>) -> T {
-    let give_up = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let give_up = std::time::Instant::now() + std::time::Duration::from_secs(120);
     loop {
         if let Some(found) = look().await {
             return found;

@@ -66,6 +66,27 @@ async fn x7_after_the_first_token_nobody_is_let_in_without_one_on_any_node() {
 }
 
 #[tokio::test]
+async fn x7_what_is_remembered_of_callers_is_what_the_database_last_said() {
+    on_both(async |db| {
+        let node = db.another_node().await;
+        assert!(node.remembered_caller(None).is_none(), "nothing was asked yet");
+        node.authenticate(None).await.expect("works");
+        assert!(matches!(node.remembered_caller(None), Some(Caller::Anyone)));
+        let (token, text) = make(&db.store, a_token(Role::Admin)).await;
+        assert!(is_in(&node, &text).await);
+        let Some(Caller::Token(known)) = node.remembered_caller(Some(text.as_str())) else { panic!("it was let in") };
+        assert_eq!(known.token.id, token.id);
+        assert!(node.remembered_caller(None).is_none() && node.remembered_caller(Some("whatever")).is_none());
+        let (_, unseen) = make(&db.store, a_token(Role::Admin)).await;
+        assert!(node.remembered_caller(Some(unseen.as_str())).is_none(), "it never came here");
+        db.store.revoke_token(Some(TenantId::DEFAULT), token.id, "me".into()).await.expect("works");
+        assert!(!is_in(&node, &text).await);
+        assert!(node.remembered_caller(Some(text.as_str())).is_none(), "the revocation was heard of");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn x7_only_the_hash_of_a_token_is_stored() {
     on_both(async |db| {
         let (_, text) = make(&db.store, a_token(Role::Viewer)).await;
@@ -86,14 +107,16 @@ async fn x7_an_expired_token_is_refused_when_its_time_has_come() {
         let token = NewToken { expires_at: Some(now.plus_s(3_600)), ..a_token(Role::Viewer) };
         let (_, text) = make(&db.store, token).await;
         assert!(is_in(&db.store, &text).await);
-        db.pass_ms(3_599_000).await;
+        db.pass_ms(3_540_000).await;
         assert!(is_in(&db.store, &text).await);
-        db.pass_ms(2_000).await;
+        db.pass_ms(61_000).await;
         assert!(!is_in(&db.store, &text).await);
         assert!(!is_in(&db.another_node().await, &text).await);
     })
     .await;
 }
+
+const RACES_AT_ONCE: usize = 50;
 
 /// Once a revocation is answered, no use that begins afterwards gets in, on the node that revoked and on another that had
 /// the token in memory all the while.
@@ -107,6 +130,11 @@ async fn x7_a_thousand_races_of_revocation_against_use() {
         }
         let mut races = tokio::task::JoinSet::new();
         for (token, text) in tokens {
+            // Revocations wait for one row and hold a connection meanwhile: the last of five hundred might wait too
+            // long for its own.
+            if races.len() == RACES_AT_ONCE {
+                races.join_next().await.expect("one is under way").expect("no race is lost");
+            }
             let (store, node) = (db.store.clone(), node.clone());
             races.spawn(async move {
                 assert!(is_in(&store, &text).await && is_in(&node, &text).await);

@@ -1,6 +1,6 @@
 //! T1, T3–T6, T8: what happens starts what was asked for, exactly when it happened, and once.
 
-use domain::limits::DISPATCH_LEASE_MS;
+use domain::limits::{DELIVERY_GIVE_UP_S, DISPATCH_LEASE_MS, ERROR_MESSAGE_BYTES, MAINTENANCE_ROWS};
 use domain::trigger::Source;
 use domain::{RetryPolicy, TriggerId};
 use store::Store;
@@ -209,6 +209,71 @@ async fn t1_a_hook_hears_what_is_sent_to_it_and_a_message_once() {
 }
 
 #[tokio::test]
+async fn t1_a_message_that_is_signed_anew_days_later_is_still_taken_once() {
+    on_both(async |db| {
+        let id = create(&db.store, new("hook", Source::Http, "{}")).await;
+        let receive = async || {
+            let event = Event::new(db.clock.now(), T, Source::Http, "receive", 0, "1".into());
+            db.store.receive_hook(id, vec![event], Some("m".into())).await.expect("answers")
+        };
+        assert!(matches!(receive().await, Received::Taken(_)));
+        db.pass_ms(DELIVERY_GIVE_UP_S * 1_000).await;
+        assert_eq!(db.store.prune_events().await.expect("prunes"), 0, "its sender may still try");
+        assert_eq!(receive().await, Received::Replay);
+        db.pass_ms(3_600_000).await;
+        assert_eq!(db.store.prune_events().await.expect("prunes"), 1);
+        let told = "select count(*) from prunings where kind = 'hook_receipts' and rows_pruned = 1";
+        assert_eq!(number(&db.store, told).await, 1, "X13: what was pruned is told");
+        assert!(matches!(receive().await, Received::Taken(_)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x13_receipts_are_forgotten_in_bounded_rounds() {
+    on_both(async |db| {
+        let (id, at, numbers) = if db.store.is_postgres() {
+            ("gen_random_uuid()", "'epoch'::timestamptz", "generate_series(1, MANY) n")
+        } else {
+            let numbers =
+                "(with recursive c(n) as (select 1 union all select n + 1 from c where n < MANY) select n from c)";
+            ("randomblob(16)", "0", numbers)
+        };
+        let many = (MAINTENANCE_ROWS + 200).to_string();
+        let text = format!(
+            "insert into hook_receipts (trigger_id, message, received_at) select {id}, 'm' || n, {at} from {numbers}"
+        );
+        run_sql(&db.store, &text.replace("MANY", &many)).await.expect("fills");
+        for round in [MAINTENANCE_ROWS as u64, 200, 0] {
+            assert_eq!(db.store.prune_events().await.expect("prunes"), round);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t1_an_address_stays_its_tenants_while_its_trigger_is_off() {
+    on_both(async |db| {
+        let made = db.store.create_tenant(testkit::name("other")).await.expect("makes a tenant");
+        let store::tenants::create::TenantCreated::Created(other) = made else { panic!("{made:?}") };
+        let orders = new("orders", Source::Email, r#"{"to": "orders@example.com"}"#);
+        let mine = create(&db.store, orders.clone()).await;
+        let all = new("all", Source::Email, r#"{"to": "*"}"#);
+        db.store.create_trigger(other, db.store.new_trigger_id(), all, "bob").await.expect("makes a trigger");
+        let twice = ["orders@example.com".to_owned(), "Orders@Example.com".to_owned()];
+        let receive = async || db.store.receive_mail(&twice, "{}".into()).await.expect("receives");
+        assert_eq!(receive().await, 1, "one mail to one address, however often it is named");
+        let off = NewTrigger { enabled: false, ..orders };
+        assert_eq!(db.store.replace_trigger(T, mine, off, "ann").await.expect("answers"), Put::Done(mine));
+        assert!(!db.store.awaits_mail("orders@example.com").await.expect("looks"));
+        assert_eq!(receive().await, 0, "and not for whoever listens to everything");
+        assert_eq!(waiting(&db.store).await, [mine]);
+        assert!(db.store.awaits_mail("other@example.com").await.expect("looks"));
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn t1_mail_belongs_to_one_tenant_and_starts_work_there() {
     on_both(async |db| {
         let made = db.store.create_tenant(testkit::name("other")).await.expect("makes a tenant");
@@ -375,9 +440,9 @@ async fn t3_no_room_puts_a_row_off_and_drops_nothing() {
         publish(&db.store, "a").await;
         for _ in 0..5 {
             let batch = take(&db.store).await;
-            assert_eq!(settle_all(&db.store, batch, |_| Verdict::Later { delay_ms: 1_000 }).await.later, 1);
+            assert_eq!(settle_all(&db.store, batch, |_| Verdict::Later { delay_ms: 30_000 }).await.later, 1);
             assert_eq!(take(&db.store).await.rows.len(), 0, "not before its time");
-            db.pass_ms(1_000).await;
+            db.pass_ms(30_000).await;
         }
         let batch = take(&db.store).await;
         assert_eq!((batch.rows.len(), batch.rows[0].attempts.len()), (1, 0), "and it costs no try");
@@ -390,14 +455,15 @@ async fn t6_a_run_out_of_tries_becomes_one_letter_that_can_be_played_again() {
     on_both(async |db| {
         let trigger = create(&db.store, new("t", Source::Pubsub, r#"{"topic": "*"}"#)).await;
         publish(&db.store, "a").await;
+        let retry = RetryPolicy::new(Some(30), None, None, None).expect("a policy");
         let fail = |_: &Taken| {
             let error = failure("mapping_failed", "no such thing");
-            Verdict::Failed(Failure { error, retry: RetryPolicy::NONE, max_attempts: 2, ran: None })
+            Verdict::Failed(Failure { error, retry, max_attempts: 2, ran: None })
         };
         let batch = take(&db.store).await;
         assert_eq!(settle_all(&db.store, batch, fail).await.dead, 0);
         assert_eq!(take(&db.store).await.rows.len(), 0, "it waits");
-        db.pass_ms(1_000).await;
+        db.pass_ms(30_000).await;
         let batch = take(&db.store).await;
         assert_eq!(settle_all(&db.store, batch, fail).await.dead, 1);
         assert_eq!(waiting(&db.store).await, []);
@@ -412,6 +478,54 @@ async fn t6_a_run_out_of_tries_becomes_one_letter_that_can_be_played_again() {
         assert_eq!(batch.rows[0].data, r#"{"n":1}"#);
         let figures = db.store.trigger(T, trigger).await.expect("reads").expect("there");
         assert_eq!((figures.failed, figures.fired), (1, 0));
+        holds(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t7_a_replayed_event_says_of_itself_what_it_said_before() {
+    on_both(async |db| {
+        create(&db.store, new("t", Source::Kv, r#"{"collection": "c", "when": "event.key == 'a'"}"#)).await;
+        db.store.set_kv(T, "c", "a", "1".into(), 3).await.expect("sets");
+        let fail = |_: &Taken| {
+            let error = failure("mapping_failed", "no such thing");
+            Verdict::Failed(Failure { error, retry: RetryPolicy::NONE, max_attempts: 1, ran: None })
+        };
+        let batch = take(&db.store).await;
+        assert_eq!(settle_all(&db.store, batch, fail).await.dead, 1);
+        let letter =
+            db.store.list_dead_letters(T, DeadLetterFilter::default(), None, 9).await.expect("lists").remove(0);
+        db.store.replay_dead_letter(T, letter.id, None, store::Caller::new("me").at_depth(5)).await.expect("replays");
+        let again = take(&db.store).await.rows.remove(0);
+        let head: serde_json::Value = serde_json::from_str(&again.head).expect("JSON");
+        assert_eq!((head["collection"].as_str(), head["key"].as_str()), (Some("c"), Some("a")), "{head}");
+        assert_eq!((again.op.as_str(), again.data.as_str(), again.depth), ("set", "1", 5));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t6_whatever_a_script_throws_is_kept_and_ends_as_a_letter() {
+    on_both(async |db| {
+        let trigger = create(&db.store, new("t", Source::Pubsub, r#"{"topic": "*"}"#)).await;
+        publish(&db.store, "a").await;
+        let thrown = format!("a\0{}", "é".repeat(ERROR_MESSAGE_BYTES));
+        let fail = |_: &Taken| {
+            let ran = Ran { script: uuid::Uuid::nil(), duration_ms: 1, result: None, log: Vec::new() };
+            let error = failure("script_failed", thrown.as_str());
+            Verdict::Failed(Failure { error, retry: RetryPolicy::NONE, max_attempts: 1, ran: Some(ran) })
+        };
+        let batch = take(&db.store).await;
+        assert_eq!(settle_all(&db.store, batch, fail).await.dead, 1);
+        let letter =
+            db.store.list_dead_letters(T, DeadLetterFilter::default(), None, 9).await.expect("lists").remove(0);
+        let told = &letter.attempts[0].error.message;
+        assert!(told.starts_with("a\u{fffd}é") && told.len() <= ERROR_MESSAGE_BYTES, "{} bytes", told.len());
+        let runs = db.store.trigger_runs(T, trigger, None, 9).await.expect("lists");
+        assert_eq!(runs[0].error.as_ref().map(|error| &error.message), Some(told));
+        let figures = db.store.trigger(T, trigger).await.expect("reads").expect("there");
+        assert_eq!(figures.last_error, Some(format!("script_failed: {told}")));
         holds(&db.store).await;
     })
     .await;

@@ -4,7 +4,7 @@
 use domain::TenantId;
 use store::jobs::enqueue::EnqueueReply;
 use store::tenants::create::TenantCreated;
-use store::tx::{Operation, Tx};
+use store::tx::{Operation, Param, Sql, Tx};
 use store::{Store, StoreError};
 use testkit::{job, name, on_postgres};
 
@@ -26,6 +26,49 @@ impl Operation for Careless {
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<String>, StoreError> {
         tx.query_built(&self.text, &[]).await?.iter().map(|row| row.text(0)).collect()
     }
+}
+
+/// The same of one that is put together once its transaction is open: it reads, or it writes with the commit.
+struct Late {
+    tenants: Vec<TenantId>,
+    gives: Option<TenantId>,
+}
+
+const GIVE: Sql = Sql::both(&["insert into quotas (tenant) values ($1)"]);
+
+impl Operation for Late {
+    const OPENS_FIRST: bool = true;
+    type Output = Vec<String>;
+
+    fn tenants(&self) -> Vec<TenantId> {
+        self.tenants.clone()
+    }
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<String>, StoreError> {
+        if let Some(to) = self.gives {
+            tx.execute_later(&GIVE, &[], &[Param::Int(to.0)]).await?;
+            return Ok(Vec::new());
+        }
+        let rows = tx.query_built("select distinct tenant::text from jobs order by 1", &[]).await?;
+        rows.iter().map(|row| row.text(0)).collect()
+    }
+}
+
+#[tokio::test]
+async fn x6_the_wall_of_what_opens_first_is_up_before_anything_is_done() {
+    on_postgres(async |db| {
+        let store = &db.store;
+        let other = two_tenants(store).await;
+        let reads = Late { tenants: vec![other], gives: None };
+        assert_eq!(store.read(reads).await.expect("reads"), [other.0.to_string()]);
+        let foreign = Late { tenants: vec![other], gives: Some(T) };
+        assert!(store.write(foreign).await.is_err(), "a row of another tenant is not taken");
+        assert_eq!(texts(store, "", "select tenant::text from quotas").await, Vec::<String>::new());
+        let own = Late { tenants: vec![other, T], gives: Some(T) };
+        store.write(own).await.expect("takes its own");
+        assert_eq!(texts(store, "", "select tenant::text from quotas").await, [T.0.to_string()]);
+    })
+    .await;
 }
 
 async fn two_tenants(store: &Store) -> TenantId {

@@ -1,11 +1,18 @@
 use domain::why::Reason;
 use domain::{JobId, JobState, QueueSettings};
 use store::Store;
+use store::backoffs::by_hand::Until;
 use store::jobs::enqueue::{Extras, NewJob};
 use store::jobs::settle::End;
+use store::pools::codec::{MemberState, PoolState};
+use store::signals::read::SignalRead;
 use store::signals::refine::SignalChange;
+use store::workers::register::NewWorker;
 use testkit::{job, label, name, on_both};
 
+use crate::placement::declare;
+use crate::pool_places::{pool, takes};
+use crate::subjects::{lock_out, on};
 use crate::support::*;
 
 async fn check(store: &Store, job: JobId, reason: Reason, detail: &str) {
@@ -124,6 +131,63 @@ async fn q15_a_paused_queue_a_limit_a_key_and_a_subject_are_told() {
         for id in [ids[1], ids[3], plain] {
             check(&db.store, id, Reason::QueuePaused, "deploy").await;
         }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q15_what_holds_a_job_back_is_told_before_any_worker_comes_to_it() {
+    on_both(async |db| {
+        let worker = register(&db.store, &["q"]).await;
+        let keyed = || with(|extras| extras.concurrency_key = Some(label("c")));
+        push_all(&db.store, vec![keyed(), on("m-1", "wipe")]).await;
+        assert_eq!(claim(&db.store, worker, 10).await.len(), 2);
+        let behind_key = push(&db.store, keyed()).await;
+        check(&db.store, behind_key, Reason::LimitReached, "key q c").await;
+        let behind_subject = push(&db.store, on("m-1", "wipe")).await;
+        check(&db.store, behind_subject, Reason::SubjectBusy, "m-1").await;
+        lock_out(&db.store, "m-2", "*", Until::Forever).await;
+        let locked_out = push(&db.store, on("m-2", "wipe")).await;
+        check(&db.store, locked_out, Reason::Backoff, "bad disk").await;
+        let SignalRead::Found(source) = db.store.signal_source(T, locked_out).await.expect("reads") else {
+            panic!("it has a signal")
+        };
+        assert_eq!(source.backoff.map(|backoff| backoff.cause).as_deref(), Some("bad disk"));
+        let free = push(&db.store, on("m-3", "wipe")).await;
+        check(&db.store, free, Reason::Behind, "behind 3 other jobs").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q15_a_model_that_its_pool_could_not_load_is_told_until_it_is_tried_again() {
+    on_both(async |db| {
+        let store = &db.store;
+        for model in ["phi", "llama"] {
+            declare(store, model, &[]).await;
+        }
+        pool(store, &["phi", "llama"], &[]).await;
+        assert!(takes(store, "a", &[]).await);
+        let until = db.clock.now().plus_s(60);
+        let phi = MemberState {
+            failures: 1,
+            backoff_until: Some(until.micros()),
+            cause: Some("docker_unavailable: the engine is away".into()),
+            ..MemberState::default()
+        };
+        let state = PoolState { members: [("phi".to_owned(), phi)].into(), ..PoolState::default() };
+        assert!(store.save_pool_state(T, &name("gpu"), "a", &state).await.expect("saves"));
+        // The slot is there, and serves what can be loaded.
+        let slot = NewWorker { affinities: Some(vec![label("llama")]), lease_ms: 3_600_000, ..a_worker(&["gpu"]) };
+        store.register_worker(T, slot).await.expect("registers");
+        let needs = |model| NewJob { affinity: Some(label(model)), ..job("gpu") };
+        let (other, stuck) = (push(store, needs("llama")).await, push(store, needs("phi")).await);
+        let told = "the model phi could not be loaded: docker_unavailable: the engine is away (by pool gpu)";
+        check(store, stuck, Reason::Backoff, told).await;
+        assert_eq!(store.why(T, stuck).await.expect("answers").expect("exists").until, Some(until));
+        check(store, other, Reason::Behind, "next in line").await;
+        db.pass_ms(61_000).await;
+        check(store, stuck, Reason::NoWorker, "no live worker").await;
     })
     .await;
 }

@@ -74,8 +74,8 @@ impl Model {
     /// The oldest job of each lane that the worker serves, in the lanes' own order.
     fn heads(&self, worker: usize) -> Vec<Head> {
         let row = &self.workers[worker];
-        let mut oldest: BTreeMap<Lane, &ModelJob> = BTreeMap::new();
-        for job in self.jobs.iter().filter(|job| job.can_run()) {
+        let mut oldest: BTreeMap<Lane, (usize, &ModelJob)> = BTreeMap::new();
+        for (number, job) in self.jobs.iter().enumerate().filter(|(_, job)| job.can_run()) {
             let new = &job.new;
             let queue = self.queues.get(&new.queue);
             let serves = row.queues.contains(&new.queue)
@@ -87,18 +87,19 @@ impl Model {
             if !serves || queue.is_some_and(|queue| queue.paused) {
                 continue;
             }
-            let best = oldest.entry(job.lane()).or_insert(job);
-            if job.waiting_since() < best.waiting_since() {
-                *best = job;
+            let best = oldest.entry(job.lane()).or_insert((number, job));
+            if job.waiting_since() < best.1.waiting_since() {
+                *best = (number, job);
             }
         }
-        let head = |(number, (lane, job)): (usize, (Lane, &ModelJob))| {
+        let head = |(number, (lane, (order, job))): (usize, (Lane, (usize, &ModelJob)))| {
             let starvation_ms = self.queues.get(&lane.0).map(|queue| queue.settings.starvation_ms());
             let head = LaneHead {
                 lane: number as i64,
                 priority: lane.4,
                 affinity: lane.2.clone(),
                 waiting_since: job.waiting_since(),
+                order: order as u128,
                 starvation_ms: starvation_ms.unwrap_or_else(|| domain::QueueSettings::default().starvation_ms()),
             };
             Head { lane, head }

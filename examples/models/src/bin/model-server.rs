@@ -92,7 +92,7 @@ fn stream_words(stream: &TcpStream, name: &str) -> std::io::Result<()> {
         );
         stream.write_all(piece.as_bytes())?;
         stream.flush()?;
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(300));
     }
     stream.write_all(b"data: [DONE]\n\n")
 }

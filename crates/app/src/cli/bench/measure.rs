@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use domain::Name;
-use store::maintenance::fill::Filling;
+use domain::{Name, TenantId};
+use store::maintenance::fill::{Crowd, Filling};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::drive::{Http, KIND, Producer, QUEUE, Way, worker};
 use super::figure::Figure;
 use super::{Metric, served};
+use crate::cli::serve::raise_open_files;
 
 pub(super) async fn measure<W: Way>(way: &W, metric: Metric, scaled: impl Fn(u64) -> u64) -> anyhow::Result<Figure> {
     let name = metric.name();
@@ -25,9 +26,16 @@ pub(super) async fn measure<W: Way>(way: &W, metric: Metric, scaled: impl Fn(u64
         Metric::Enqueue16 => enqueue(way, &name, 16, scaled(20_000)).await,
         Metric::Enqueue64 => enqueue(way, &name, 64, scaled(50_000)).await,
         Metric::Bulk => bulk(way, &name, jobs).await,
-        Metric::Latency => latency(way, &name, scaled(500)).await,
+        Metric::Latency => latency(way, &name, scaled(500), 1).await,
+        Metric::LatencyWorkers1k => latency(way, &name, scaled(500), scaled(1_000)).await,
         Metric::DrainOf1M => {
             fill(Filling::Waiting, scaled(1_000_000)).await?;
+            drain(way, &name, jobs).await
+        }
+        Metric::DrainQueues10k | Metric::DrainTenants10k => {
+            let crowd = if metric == Metric::DrainQueues10k { Crowd::Queues } else { Crowd::Tenants };
+            way.store().fill_beside(crowd, scaled(10_000)).await?;
+            put(way, jobs).await?;
             drain(way, &name, jobs).await
         }
         Metric::Drain100k | Metric::DrainRetained1M | Metric::DrainRetained10M | Metric::DrainParked1M => {
@@ -155,7 +163,8 @@ async fn drain<W: Way>(way: &W, metric: &str, n: u64) -> anyhow::Result<Figure> 
     Ok(Figure { wal_bytes, ..figure(way, metric, n, ended.duration_since(begun)) })
 }
 
-async fn latency<W: Way>(way: &W, metric: &str, n: u64) -> anyhow::Result<Figure> {
+async fn latency<W: Way>(way: &W, metric: &str, n: u64, workers: u64) -> anyhow::Result<Figure> {
+    raise_open_files();
     let epoch = Instant::now();
     let (seen, mut starts) = mpsc::channel::<u64>(1_000);
     let stop = CancellationToken::new();
@@ -164,13 +173,15 @@ async fn latency<W: Way>(way: &W, metric: &str, n: u64) -> anyhow::Result<Figure
         let sent: Option<u64> = job.payload::<Sent>().ok().map(|sent| sent.t);
         let _ = seen.try_send(now_us.saturating_sub(sent.unwrap_or(now_us)));
     };
-    let worker = worker(way, 16, 16, on_start)?;
     let mut running = JoinSet::new();
-    {
-        let stop = stop.clone();
+    for _ in 0..workers {
+        let (worker, stop) = (worker(way, 16, 16, on_start.clone())?, stop.clone());
         running.spawn(async move { worker.run(stop).await });
     }
-    // The first few find the worker registering and the caches cold.
+    while (way.store().list_workers(TenantId::DEFAULT, None, workers as usize).await?.len() as u64) < workers {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // The first few find the caches cold.
     let warm_up = 25;
     let started = Instant::now();
     let mut waits_ms = Vec::new();

@@ -32,8 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const PROCESSES: u64 = 10;
 const CALLERS: u64 = 32;
 
-/// Reads of signals among so many waiting jobs. An answer's time counts from when its turn was, so that a slow one is
-/// seen in all that it held up.
+/// Reads of signals among so many waiting jobs. The time of an answer that an earlier one held up counts from when its turn
+/// was, so that a slow one is seen in all that it delays.
 pub(super) async fn signals(way: &Http, metric: &str, waiting: u64, reads: u64) -> anyhow::Result<Figure> {
     way.store().fill(Name::new(QUEUE)?, Name::new(KIND)?, Filling::Waiting, waiting).await?;
     let ids = Arc::new(some_jobs(way.client(), 5_000).await?);
@@ -43,13 +43,19 @@ pub(super) async fn signals(way: &Http, metric: &str, waiting: u64, reads: u64) 
         let (mut connection, ids) = (Connection::open(way.host()).await?, ids.clone());
         readers.spawn(async move {
             let mut times_ms = Vec::new();
-            let mut turns = tokio::time::interval(Duration::from_micros(1_000_000 * READERS / READS_PER_S));
+            // One after the other, not all at once.
+            let first = tokio::time::Instant::now() + Duration::from_micros(1_000_000 * reader / READS_PER_S);
+            let mut turns = tokio::time::interval_at(first, Duration::from_micros(1_000_000 * READERS / READS_PER_S));
+            let mut free = first;
             for number in 0..reads.div_ceil(READERS) {
                 let turn = turns.tick().await;
+                // The timer is late by up to a millisecond, which is not the server's.
+                let asked = if free > turn { turn } else { tokio::time::Instant::now() };
                 // A step without a common factor with their number takes them in no order.
                 let id = ids[((number * READERS + reader) * 7_919 % ids.len() as u64) as usize];
                 connection.get(&format!("/api/v1/jobs/{id}/signal")).await?;
-                times_ms.push(turn.elapsed().as_secs_f64() * 1_000.0);
+                times_ms.push(asked.elapsed().as_secs_f64() * 1_000.0);
+                free = tokio::time::Instant::now();
             }
             Ok::<_, anyhow::Error>(times_ms)
         });

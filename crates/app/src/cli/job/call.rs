@@ -21,7 +21,7 @@ pub(crate) struct CallArgs {
     /// What a worker must have loaded to run it.
     #[arg(long)]
     affinity: Option<String>,
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     priority: Option<i64>,
     /// How long to wait for the answer; 30 unless set.
     #[arg(long, value_name = "SECONDS")]
@@ -32,7 +32,7 @@ pub(super) async fn run(client: &Client, args: CallArgs, format: Output) -> anyh
     let request = JobRequest {
         queue: args.queue,
         kind: args.kind,
-        payload: args.payload.as_deref().map(push::payload).transpose()?,
+        payload: args.payload.as_deref().map(|text| push::json_argument("--payload", text)).transpose()?,
         affinity: args.affinity,
         priority: args.priority,
         timeout_s: args.timeout_s,

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use client::{Client, ClientError};
 use indicatif::{ProgressBar, ProgressStyle};
+use jiff::SignedDuration;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
-use wire::{JobView, SignalView};
+use wire::{EtaRange, JobView, SignalView};
 
 use super::show;
 use crate::cli::exit::Exit;
@@ -192,7 +193,7 @@ fn describe(job: &JobView, signal: Option<&SignalView>) -> String {
         Some(signal) => {
             parts.extend(job.phase.clone());
             parts.push(signal.summary.clone());
-            parts.extend(signal.eta_seconds.map(|eta| format!("{} to {} left", seconds(eta.p50), seconds(eta.p90))));
+            parts.extend(signal.eta_seconds.and_then(|eta| untold(eta, &signal.summary)));
         }
         None => {
             if job.attempt > 1 {
@@ -207,6 +208,30 @@ fn describe(job: &JobView, signal: Option<&SignalView>) -> String {
     clean(&parts.join(" · ")).replace('\n', " ")
 }
 
-fn seconds(seconds: f64) -> String {
-    output::span(jiff::SignedDuration::from_secs(seconds.ceil() as i64))
+/// When it will be done, unless the sentence says so. The server's own does, and rounds as a sentence does: beside it another
+/// number would only seem to disagree. A worker's may not.
+fn untold(eta: EtaRange, summary: &str) -> Option<String> {
+    if summary.ends_with(" left.") || summary.contains("; done in ") {
+        return None;
+    }
+    let [soon, late] = [eta.p50, eta.p90].map(|seconds| output::span(SignedDuration::from_secs(seconds.ceil() as i64)));
+    Some(if soon == late { format!("{soon} left") } else { format!("{soon} to {late} left") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(summary: &str, p50: f64, p90: f64, told: Option<&str>) {
+        assert_eq!(untold(EtaRange { p50, p90 }, summary).as_deref(), told, "{summary}");
+    }
+
+    #[test]
+    fn s3_the_time_left_is_told_once_and_as_one_number_where_it_is_one() {
+        check("Attempt 1 of 3 has been running for 10 s; about 1 s left.", 1.96, 30.0, None);
+        check("2nd in line; done in about 40 s.", 40.0, 60.0, None);
+        check("Next in line; done in less than 1 s.", 0.4, 0.8, None);
+        check("reading page 7 of 9", 20.0, 30.0, Some("20 s to 30 s left"));
+        check("reading page 7 of 9", 1.2, 1.8, Some("2 s left"));
+    }
 }

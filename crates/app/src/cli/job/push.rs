@@ -1,4 +1,4 @@
-//! `windlass job push`, and how payloads, times and durations are written on the command line.
+//! `windlass job push`, and how payloads are written on the command line.
 
 use std::io::Read;
 use std::time::Duration;
@@ -6,12 +6,13 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use client::Client;
-use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
+use jiff::Timestamp;
 use wire::{JobRequest, RawValue, RetrySettings, WebhookSettings};
 
 use super::follow;
 use crate::cli::exit::{Exit, UsageError};
 use crate::cli::output::{self, Output};
+use crate::cli::value::duration;
 
 #[derive(Args)]
 pub(crate) struct PushArgs {
@@ -115,7 +116,7 @@ pub(super) async fn run(client: &Client, args: PushArgs, format: Output) -> anyh
     let request = JobRequest {
         queue: args.queue,
         kind: args.kind,
-        payload: args.payload.as_deref().map(payload).transpose()?,
+        payload: args.payload.as_deref().map(|text| json_argument("--payload", text)).transpose()?,
         affinity: args.affinity,
         priority: args.priority,
         run_at: match args.delay {
@@ -149,37 +150,18 @@ pub(super) async fn run(client: &Client, args: PushArgs, format: Output) -> anyh
     Ok(Exit::Done)
 }
 
-/// JSON as it is, from a file as `@FILE`, or from stdin as `-`.
-pub(crate) fn payload(argument: &str) -> anyhow::Result<Box<RawValue>> {
+/// JSON as it is, from a file as `@FILE`, or from stdin as `-`. `name` is what the argument is called where it is typed.
+pub(crate) fn json_argument(name: &str, argument: &str) -> anyhow::Result<Box<RawValue>> {
     let text = if argument == "-" {
         let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text).context("cannot read the payload from stdin")?;
+        std::io::stdin().read_to_string(&mut text).with_context(|| format!("cannot read {name} from stdin"))?;
         text
     } else if let Some(path) = argument.strip_prefix('@') {
-        std::fs::read_to_string(path).with_context(|| format!("cannot read the payload from {path}"))?
+        std::fs::read_to_string(path).with_context(|| format!("cannot read {name} from {path}"))?
     } else {
         argument.to_owned()
     };
-    serde_json::from_str(&text).map_err(|error| UsageError(format!("the payload is not JSON: {error}")).into())
-}
-
-/// `90s`, `5m`, `1h30m`, `2d`.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a duration such as 30s, 5m, 2h or 1d");
-    let span: Span = text.parse().map_err(|_| wrong())?;
-    let duration = span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_| wrong())?;
-    Duration::try_from(duration).map_err(|_| wrong())
-}
-
-/// A time, or how long ago it was.
-pub(super) fn past(text: &str) -> Result<Timestamp, String> {
-    if let Ok(time) = text.parse() {
-        return Ok(time);
-    }
-    let ago =
-        duration(text).map_err(|_| format!("{text:?} is neither a time in RFC 3339 nor a duration such as 2h"))?;
-    let ago = SignedDuration::try_from(ago).map_err(|_| format!("{text:?} is too long ago"))?;
-    Timestamp::now().checked_sub(ago).map_err(|_| format!("{text:?} is too long ago"))
+    serde_json::from_str(&text).map_err(|error| UsageError(format!("{name} is not JSON: {error}")).into())
 }
 
 #[cfg(test)]
@@ -187,20 +169,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_written_as_people_write_them() {
-        assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
-        assert_eq!(duration("1h30m"), Ok(Duration::from_secs(5_400)));
-        assert_eq!(duration("2d"), Ok(Duration::from_secs(172_800)));
-        assert!(duration("-5m").is_err());
-        assert!(duration("soon").is_err());
-    }
-
-    #[test]
-    fn a_payload_must_be_json() {
-        assert_eq!(payload(r#"{"a": 1}"#).unwrap().get(), r#"{"a": 1}"#);
+    fn what_must_be_json_and_is_not_is_named() {
+        assert_eq!(json_argument("--payload", r#"{"a": 1}"#).unwrap().get(), r#"{"a": 1}"#);
         assert_eq!(
-            payload("hello").unwrap_err().to_string(),
-            "the payload is not JSON: expected value at line 1 column 1"
+            json_argument("--filter", "hello").unwrap_err().to_string(),
+            "--filter is not JSON: expected value at line 1 column 1"
         );
     }
 

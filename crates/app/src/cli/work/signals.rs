@@ -19,31 +19,56 @@ struct Line {
     eta_s: Option<f64>,
 }
 
-/// Passes on what comes until the program closes its end.
+/// Passes on what comes until the program closes its end. What is no signal is told once for each job: a program that means
+/// something else by this descriptor would fill the log.
 pub(super) async fn read(mut pipe: Receiver, job: &JobContext) {
+    let mut told = false;
+    let mut take = |line: Result<&[u8], TooLong>| {
+        let said = line.map_err(|TooLong| "it is too long".to_owned()).and_then(signal);
+        match said {
+            Ok(Some(line)) => pass_on(line, job),
+            Ok(None) => {}
+            Err(error) if !told => {
+                told = true;
+                tracing::warn!(job = %job.id(), error, "a line on the signal descriptor is not a signal");
+            }
+            Err(_) => {}
+        }
+    };
     let mut lines = Lines::default();
     let mut chunk = vec![0; CHUNK_BYTES];
     while let Ok(length @ 1..) = pipe.read(&mut chunk).await {
-        lines.push(&chunk[..length], |line| pass_on(line, job));
+        lines.push(&chunk[..length], &mut take);
     }
-    lines.end(|line| pass_on(line, job));
+    lines.end(&mut take);
 }
 
-fn pass_on(line: &[u8], job: &JobContext) {
+/// What a line says, or why it says nothing that can be passed on.
+fn signal(line: &[u8]) -> Result<Option<Line>, String> {
     if line.trim_ascii().is_empty() {
-        return;
+        return Ok(None);
     }
-    match serde_json::from_slice::<Line>(line) {
-        Ok(line) => job.refine(|signal| {
-            signal.phase = line.phase.or(signal.phase.take());
-            signal.progress = line.progress.map(|progress| progress.clamp(0.0, 1.0)).or(signal.progress);
-            signal.summary = line.summary.or(signal.summary.take());
-            signal.state = line.state.or(signal.state.take());
-            signal.eta_s = line.eta_s.or(signal.eta_s);
-        }),
-        Err(error) => tracing::warn!(job = %job.id(), %error, "a line on the signal descriptor is not a signal"),
+    let line: Line = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    match line.progress {
+        // Percent, most likely, and then 7 is not all of it.
+        Some(progress) if !(0.0..=1.0).contains(&progress) => {
+            Err(format!("progress goes from 0 to 1, and {progress} does not"))
+        }
+        _ => Ok(Some(line)),
     }
 }
+
+fn pass_on(line: Line, job: &JobContext) {
+    job.refine(|signal| {
+        signal.phase = line.phase.or(signal.phase.take());
+        signal.progress = line.progress.or(signal.progress);
+        signal.summary = line.summary.or(signal.summary.take());
+        signal.state = line.state.or(signal.state.take());
+        signal.eta_s = line.eta_s.or(signal.eta_s);
+    });
+}
+
+struct TooLong;
 
 #[derive(Default)]
 struct Lines {
@@ -52,7 +77,7 @@ struct Lines {
 }
 
 impl Lines {
-    fn push(&mut self, bytes: &[u8], mut take: impl FnMut(&[u8])) {
+    fn push(&mut self, bytes: &[u8], mut take: impl FnMut(Result<&[u8], TooLong>)) {
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             if self.begun.len() + part.len() > LINE_BYTES {
                 self.too_long = true;
@@ -67,12 +92,8 @@ impl Lines {
         }
     }
 
-    fn end(&mut self, mut take: impl FnMut(&[u8])) {
-        if self.too_long {
-            tracing::warn!("a line on the signal descriptor is too long");
-        } else {
-            take(&self.begun);
-        }
+    fn end(&mut self, mut take: impl FnMut(Result<&[u8], TooLong>)) {
+        take(if self.too_long { Err(TooLong) } else { Ok(&self.begun) });
         self.begun.clear();
         self.too_long = false;
     }
@@ -84,7 +105,8 @@ mod tests {
 
     fn lines(chunks: &[&[u8]]) -> Vec<String> {
         let mut seen = Vec::new();
-        let mut take = |line: &[u8]| seen.push(String::from_utf8_lossy(line).trim().to_owned());
+        let text = |line: &[u8]| String::from_utf8_lossy(line).trim().to_owned();
+        let mut take = |line: Result<&[u8], TooLong>| seen.push(line.map_or("too long".into(), text));
         let mut lines = Lines::default();
         for chunk in chunks {
             lines.push(chunk, &mut take);
@@ -102,6 +124,19 @@ mod tests {
     #[test]
     fn a_line_that_is_too_long_does_not_take_the_next_with_it() {
         let long = vec![b'x'; LINE_BYTES];
-        assert_eq!(lines(&[&long, &long, b"\nnext\n"]), ["next"]);
+        assert_eq!(lines(&[&long, &long, b"\nnext\n"]), ["too long", "next"]);
+    }
+
+    #[test]
+    fn s1_what_is_no_signal_is_refused_with_a_reason() {
+        let said = signal(br#"{"phase": "fetch", "progress": 1}"#).unwrap();
+        assert_eq!(said, Some(Line { phase: Some("fetch".into()), progress: Some(1.0), ..Line::default() }));
+        assert_eq!(signal(b" \n"), Ok(None));
+        for (line, why) in
+            [("nonsense", "expected"), (r#"{"stage": 1}"#, "stage"), (r#"{"progress": 7}"#, "from 0 to 1")]
+        {
+            let error = signal(line.as_bytes()).unwrap_err();
+            assert!(error.contains(why), "{line}: {error}");
+        }
     }
 }

@@ -227,6 +227,6 @@ fn worker(number: usize, witness: &Witness) -> Worker<Witness> {
             Ok::<_, HandlerError>(job.attempt())
         }
     };
-    let builder = Worker::builder(witness.clone()).name(format!("load-{number}")).queue(QUEUE).lease_s(5);
+    let builder = Worker::builder(witness.clone()).name(format!("load-{number}")).queue(QUEUE).lease_s(15);
     builder.concurrency(4).handle_any(handle).build().expect("the worker is complete")
 }

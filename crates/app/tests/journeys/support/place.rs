@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use tokio_postgres::NoTls;
 
 use super::program::{Done, windlass};
+use super::until;
 
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
@@ -83,12 +84,17 @@ impl Place {
 }
 
 async fn sql(url: &str, statements: &str) {
+    try_sql(url, statements).await.unwrap_or_else(|error| panic!("{statements}: {error:?}"));
+}
+
+async fn try_sql(url: &str, statements: &str) -> Result<(), tokio_postgres::Error> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("the PostgreSQL server answers");
     let mut driver = JoinSet::new();
     driver.spawn(connection);
-    client.batch_execute(statements).await.unwrap_or_else(|error| panic!("{statements}: {error:?}"));
+    let done = client.batch_execute(statements).await;
     drop(client);
     driver.join_all().await;
+    done
 }
 
 #[expect(clippy::disallowed_methods, reason = "tests are told where PostgreSQL is by the script that started it")]
@@ -110,5 +116,12 @@ pub(crate) async fn on_sqlite(test: impl AsyncFn(Place)) {
 
 pub(crate) async fn on_postgres(test: impl AsyncFn(Place)) {
     println!("on PostgreSQL");
-    test(Place::postgres().await).await;
+    let place = Place::postgres().await;
+    let url = place.url.clone();
+    test(place).await;
+    // Hundreds of them would fill the disk. One whose test failed stays to be looked at.
+    let (base, name) = url.rsplit_once('/').expect("the URL names a database");
+    let (beside, drop) = (format!("{base}/postgres"), format!("drop database if exists {name} with (force)"));
+    // PostgreSQL waits five seconds for connections to go, which is not much for one that writes to a busy disk.
+    until("the database is dropped", async || try_sql(&beside, &drop).await.ok()).await;
 }

@@ -16,10 +16,15 @@ const BINARY: &str = env!("CARGO_BIN_EXE_windlass");
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// The program, with nothing of the developer's own settings.
+/// The program, with nothing of the developer's own settings. Which fault `scripts/mutants` has turned on is none of them.
 fn clean_command() -> Command {
-    let mut command = Command::new(BINARY);
-    let ours = |name: &OsStr| name.to_str().is_some_and(|name| name.starts_with("WINDLASS_"));
+    clean(BINARY)
+}
+
+fn clean(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    let is_setting = |name: &str| name.starts_with("WINDLASS_") && name != "WINDLASS_MUTANT";
+    let ours = |name: &OsStr| name.to_str().is_some_and(is_setting);
     for (name, _) in std::env::vars_os().filter(|(name, _)| ours(name)) {
         command.env_remove(name);
     }
@@ -62,6 +67,13 @@ impl Program {
         let file = |path| File::create(path).expect("the folder takes files");
         command.stdin(Stdio::null()).stdout(file(&stdout)).stderr(file(&stderr));
         Self { child: command.spawn().expect("the program starts"), stdout, stderr }
+    }
+
+    /// Ours, with these arguments.
+    pub(crate) fn windlass<'a>(place: &Place, args: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut command = clean_command();
+        command.args(args).current_dir(place.folder());
+        Self::start(place.folder(), &mut command)
     }
 
     pub(crate) fn id(&self) -> Pid {
@@ -129,6 +141,11 @@ pub(crate) struct Serve<'a> {
 impl<'a> Serve<'a> {
     pub(crate) fn on(place: &'a Place) -> Self {
         Self { place, listen: "127.0.0.1:0".into(), command: clean_command() }.settings()
+    }
+
+    /// Another version of the program.
+    pub(crate) fn version(place: &'a Place, program: &Path) -> Self {
+        Self { place, listen: "127.0.0.1:0".into(), command: clean(program) }.settings()
     }
 
     /// Through a shell that ignores a signal first: what is ignored stays ignored in the program.
@@ -277,7 +294,19 @@ pub(crate) struct Work;
 impl Work {
     /// Runs `script` in a shell on each job of the queue. `$DIR` is the place's folder, which is gone when the test is.
     pub(crate) fn start(place: &Place, server: &Server, queue: &str, args: &[&str], script: &str) -> Program {
-        let mut command = clean_command();
+        Self::version(Path::new(BINARY), place, server, queue, args, script)
+    }
+
+    /// The same of another version of the program.
+    pub(crate) fn version(
+        program: &Path,
+        place: &Place,
+        server: &Server,
+        queue: &str,
+        args: &[&str],
+        script: &str,
+    ) -> Program {
+        let mut command = clean(program);
         command.args(["work", "--url", &server.url, "--queue", queue]).args(args);
         command.args(["--", "sh", "-c", &format!("{SHELL}\n{script}")]);
         command.env("DIR", place.folder()).current_dir(place.folder());

@@ -17,7 +17,7 @@ const JOBS_BETWEEN: u64 = 40;
 const STALL: Duration = Duration::from_secs(3);
 const ROUNDS: usize = 2;
 /// How soon work goes on once the fault is over.
-const RECOVERY: Duration = Duration::from_secs(15);
+const RECOVERY: Duration = Duration::from_secs(60);
 
 /// PgBouncer in transaction mode.
 struct Pooler {

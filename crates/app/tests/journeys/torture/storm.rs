@@ -342,10 +342,12 @@ impl Producer {
         }
     }
 
-    /// Waits while enough is open.
+    /// Waits while enough is open. What a program of its own has done, or who never heard the answer, was not witnessed:
+    /// when it looks like too much, the server is asked.
     async fn room(&self) {
         while !self.no_more.is_cancelled()
             && self.accepted.load(Ordering::Relaxed) > self.witness.applied() as u64 * 10 / 8 + OPEN_AT_MOST
+            && open(&self.client, QUEUE).await > OPEN_AT_MOST as i64
         {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }

@@ -91,10 +91,10 @@ impl Run {
         loop {
             let beat = waiting::heartbeat(&self.store, self.worker.tenant, id, None, every, std::future::pending());
             match beat.await {
-                Ok(Heartbeat::Alive { cancel, .. }) => {
+                Ok(Heartbeat::Alive { cancel, drain, .. }) => {
                     let under_way = self.under_way.lock().expect("nobody panics with the map in hand").clone();
                     cancel.iter().filter_map(|job| under_way.get(job)).for_each(CancellationToken::cancel);
-                    if !cancel.is_empty() {
+                    if drain || !cancel.is_empty() {
                         // They are answered for in a moment; until then the heartbeat would come back at once.
                         tokio::time::sleep(Duration::from_millis(100)).await;
                     }
@@ -121,6 +121,8 @@ impl Run {
                 affinity: None,
             };
             let jobs = match waiting::claim(claim, WAIT, lost.cancelled()).await? {
+                // Nobody but the program itself stops it: a new worker takes its place.
+                Claimed::Jobs { draining: true, .. } => return Ok(()),
                 Claimed::Jobs { jobs, .. } => jobs,
                 Claimed::Gone | Claimed::NotFound => return Ok(()),
             };

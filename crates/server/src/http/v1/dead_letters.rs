@@ -2,10 +2,10 @@
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use domain::limits::REPLAY_LETTERS;
 use domain::{DeadLetterId, Resolution};
-use store::dead_letters::replay::Replayed;
+use store::dead_letters::replay::{Replayed, Work};
 use store::dead_letters::resolve::Resolve;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -15,6 +15,7 @@ use wire::{
 
 use crate::auth::Principal;
 use crate::cursor;
+use crate::depth::caller;
 use crate::error::ApiError;
 use crate::extract::{JsonBody, OptionalJson, Params, PathDeadLetter};
 use crate::state::AppState;
@@ -84,31 +85,45 @@ fn not_found() -> ApiError {
     ApiError::not_found("dead letter")
 }
 
-/// Makes new work of a dead letter, with its own payload or another. Twice is once.
+/// Makes new work of a dead letter, with its own payload or another. Twice is once; a second time with another payload is
+/// refused.
 #[utoipa::path(post, path = "/dead-letters/{id}/replay", tag = "dead_letters", params(("id" = Uuid, Path)),
     request_body = Option<ReplayRequest>,
-    responses((status = 202, body = ReplayView), (status = 200, body = ReplayView, description = "it was replayed before")))]
+    responses((status = 202, body = ReplayView), (status = 200, body = ReplayView, description = "it was replayed before"),
+        (status = 409, description = "it was replayed before with another payload")))]
 async fn replay(
     State(state): State<AppState>,
     principal: Principal,
     PathDeadLetter(id): PathDeadLetter,
+    headers: HeaderMap,
     OptionalJson(request): OptionalJson<ReplayRequest>,
 ) -> Result<(StatusCode, Json<ReplayView>), ApiError> {
+    let by = caller(&principal, &headers)?;
     let maker = Maker {
         principal: principal.name.clone(),
         payload_bytes: state.options.payload_bytes,
         now: state.store.clock().now(),
-        depth: 0,
+        depth: by.depth,
     };
     let payload = request.payload.map(|payload| maker.payload(Place::Body, Some(payload))).transpose()?;
-    let (status, work) = match state.store.replay_dead_letter(principal.tenant, id, payload, &principal.name).await? {
+    let replayed = state.store.replay_dead_letter(principal.tenant, id, payload, by).await?;
+    let (status, work) = match replayed {
         Replayed::Made(work) => (StatusCode::ACCEPTED, work),
         Replayed::Before(work) => (StatusCode::OK, work),
+        Replayed::Otherwise(work) => return Err(ApiError::already_retried("dead letter", named(work))),
         Replayed::AlreadyResolved(resolution) => return Err(ApiError::already_resolved(resolution)),
         Replayed::NotReplayable => return Err(ApiError::not_replayable()),
         Replayed::NotFound => return Err(not_found()),
     };
     Ok((status, Json(view::replay(work))))
+}
+
+fn named(work: Work) -> String {
+    match work {
+        Work::Job(id) => format!("job {id}"),
+        Work::Event(id) => format!("event {id}"),
+        Work::Delivery(id) => format!("delivery {id}"),
+    }
 }
 
 /// Plays many letters again: by their ids, or all unresolved ones that match. With `dry_run`, only counts them.
@@ -117,8 +132,10 @@ async fn replay(
 async fn replay_many(
     State(state): State<AppState>,
     principal: Principal,
+    headers: HeaderMap,
     JsonBody(request): JsonBody<ReplayManyRequest>,
 ) -> Result<(StatusCode, Json<ReplayManyView>), ApiError> {
+    let by = caller(&principal, &headers)?;
     let letters: Vec<DeadLetterId> = match (request.ids, request.filter) {
         (Some(ids), None) => {
             Place::Body.at_most("ids", ids.len(), REPLAY_LETTERS, "ids")?;
@@ -136,9 +153,9 @@ async fn replay_many(
         return Ok((StatusCode::OK, Json(ReplayManyView { dry_run: true, ..told })));
     }
     for letter in letters {
-        match state.store.replay_dead_letter(principal.tenant, letter, None, &principal.name).await? {
+        match state.store.replay_dead_letter(principal.tenant, letter, None, by.clone()).await? {
             Replayed::Made(_) => told.replayed += 1,
-            Replayed::Before(_) | Replayed::AlreadyResolved(_) => told.already_resolved += 1,
+            Replayed::Before(_) | Replayed::Otherwise(_) | Replayed::AlreadyResolved(_) => told.already_resolved += 1,
             Replayed::NotReplayable => told.not_replayable += 1,
             Replayed::NotFound => told.not_found += 1,
         }

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use domain::limits::REPLAY_JOBS;
 use store::failures::list::{After, FailureGroup};
 use utoipa_axum::router::OpenApiRouter;
@@ -11,6 +11,7 @@ use wire::{FailureView, Page, ReplayFailures, ReplayedView};
 
 use crate::auth::Principal;
 use crate::cursor;
+use crate::depth::caller;
 use crate::error::ApiError;
 use crate::extract::{OptionalJson, Params, PathId};
 use crate::state::AppState;
@@ -55,6 +56,7 @@ async fn get(
 async fn replay(
     State(state): State<AppState>,
     principal: Principal,
+    headers: HeaderMap,
     PathId(id): PathId,
     OptionalJson(request): OptionalJson<ReplayFailures>,
 ) -> Result<(StatusCode, Json<ReplayedView>), ApiError> {
@@ -62,7 +64,7 @@ async fn replay(
     if !(1..=REPLAY_JOBS).contains(&limit) {
         return Err(ApiError::invalid_field("limit", format_args!("must be from 1 to {REPLAY_JOBS}")));
     }
-    let replayed = state.store.replay_failures(principal.tenant, id, limit, &principal.name).await?;
+    let replayed = state.store.replay_failures(principal.tenant, id, limit, &caller(&principal, &headers)?).await?;
     let replayed = replayed.ok_or_else(|| ApiError::not_found("failure group"))?;
     let jobs = replayed.made.iter().map(|job| job.uuid()).collect();
     Ok((StatusCode::ACCEPTED, Json(ReplayedView { jobs, retried_before: replayed.before, gone: replayed.gone })))

@@ -54,7 +54,7 @@ async fn enqueue(
     headers: HeaderMap,
     JsonBytes { value, bytes }: JsonBytes<JobRequest>,
 ) -> Result<(StatusCode, Json<JobAccepted>), ApiError> {
-    let idempotency = idempotency(&headers, &bytes)?;
+    let idempotency = idempotency(&principal, &headers, &bytes)?;
     drop(bytes);
     let job = maker(&state, &principal, depth::of(&headers)?).one(value)?;
     principal.check_queue(&job.queue)?;
@@ -73,7 +73,7 @@ async fn enqueue_batch(
     headers: HeaderMap,
     JsonBytes { value, bytes }: JsonBytes<BatchRequest>,
 ) -> Result<(StatusCode, Json<BatchAccepted>), ApiError> {
-    let idempotency = idempotency(&headers, &bytes)?;
+    let idempotency = idempotency(&principal, &headers, &bytes)?;
     drop(bytes);
     let jobs = maker(&state, &principal, depth::of(&headers)?).batch(value)?;
     jobs.iter().try_for_each(|job| principal.check_queue(&job.queue))?;
@@ -98,8 +98,14 @@ async fn enqueue_all(
     jobs: Vec<NewJob>,
     idempotency: Option<Idempotency>,
 ) -> Result<Vec<Accepted>, ApiError> {
-    check_quota(state, principal, &jobs).await?;
-    match state.store.enqueue(principal.tenant, jobs, idempotency).await? {
+    let over = check_quota(state, principal, &jobs).await.err();
+    let reply = match (over, idempotency) {
+        (None, idempotency) => state.store.enqueue(principal.tenant, jobs, idempotency).await?,
+        // What was taken before brings in nothing now: its answer is given again.
+        (Some(over), Some(key)) => state.store.enqueued_before(principal.tenant, key).await?.ok_or(over)?,
+        (Some(over), None) => return Err(over),
+    };
+    match reply {
         EnqueueReply::Accepted(jobs) => {
             let made = jobs.iter().filter(|job| !job.existing).count();
             metrics::counter!("windlass_jobs_enqueued_total").increment(made as u64);
@@ -118,13 +124,15 @@ pub(crate) async fn check_quota(state: &AppState, principal: &Principal, jobs: &
     }
 }
 
-fn idempotency(headers: &HeaderMap, body: &Bytes) -> Result<Option<Idempotency>, ApiError> {
+fn idempotency(principal: &Principal, headers: &HeaderMap, body: &Bytes) -> Result<Option<Idempotency>, ApiError> {
     let Some(key) = header(headers, &IDEMPOTENCY_KEY)? else { return Ok(None) };
     if key.is_empty() || key.len() > IDEMPOTENCY_KEY_BYTES || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
         let detail = format_args!("must have 1 to {IDEMPOTENCY_KEY_BYTES} visible ASCII characters");
         return Err(ApiError::invalid_header("Idempotency-Key", detail));
     }
-    Ok(Some(Idempotency { key: key.to_owned(), body_hash: Sha256::digest(body).into() }))
+    // Two callers that happen on the same key are two callers.
+    let key = principal.token().map_or_else(|| key.to_owned(), |token| format!("{} {key}", token.id));
+    Ok(Some(Idempotency { key, body_hash: Sha256::digest(body).into() }))
 }
 
 /// Lists jobs, newest first.
@@ -195,27 +203,31 @@ fn canceled(canceled: Canceled) -> Result<Json<CancelView>, ApiError> {
     }
 }
 
-/// Runs an ended job again, as a new job linked to it. Twice is once.
+/// Runs an ended job again, as a new job linked to it. Twice is once; a second time with another payload is refused.
 #[utoipa::path(post, path = "/jobs/{id}/retry", tag = "jobs", params(("id" = Uuid, Path)),
     request_body = Option<RetryRequest>,
-    responses((status = 202, body = JobAccepted), (status = 200, body = JobAccepted, description = "it was retried before")))]
+    responses((status = 202, body = JobAccepted), (status = 200, body = JobAccepted, description = "it was retried before"),
+        (status = 409, description = "it was retried before with another payload")))]
 async fn retry(
     State(state): State<AppState>,
     principal: Principal,
     PathJob(id): PathJob,
+    headers: HeaderMap,
     OptionalJson(request): OptionalJson<RetryRequest>,
 ) -> Result<(StatusCode, Json<JobAccepted>), ApiError> {
+    let by = depth::caller(&principal, &headers)?;
     state.check_reached(&principal, id).await?;
     let payload = match request.payload {
-        Some(payload) => Some(maker(&state, &principal, 0).payload(Place::Body, Some(payload))?),
+        Some(payload) => Some(maker(&state, &principal, by.depth).payload(Place::Body, Some(payload))?),
         None => None,
     };
-    match state.store.retry_job(principal.tenant, id, payload, &principal.name).await? {
+    match state.store.retry_job(principal.tenant, id, payload, by).await? {
         Retried::Made(job) => {
             metrics::counter!("windlass_jobs_enqueued_total").increment(1);
             Ok((StatusCode::ACCEPTED, Json(view::accepted(job))))
         }
         Retried::Before(again) => Ok((StatusCode::OK, Json(retried_before(&state, &principal, again).await?))),
+        Retried::Otherwise(again) => Err(ApiError::already_retried("job", format_args!("job {again}"))),
         Retried::NotEnded(now) => Err(ApiError::not_ended(now)),
         Retried::NotFound => Err(ApiError::not_found("job")),
     }

@@ -9,6 +9,7 @@ pub(crate) mod failures;
 mod history;
 pub(crate) mod jobs;
 mod kv;
+pub(crate) mod nodes;
 pub(crate) mod pools;
 pub(crate) mod processes;
 pub(crate) mod queues;
@@ -48,6 +49,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(kv::routes())
         .merge(dead_letters::routes())
         .merge(runtimes::routes())
+        .merge(nodes::routes())
         .merge(pools::routes())
         .merge(history::routes())
         .merge(tasks::routes())

@@ -38,11 +38,11 @@ pub(crate) async fn list(
     Params(query): Params<PageQuery>,
 ) -> Result<Json<Page<PoolView>>, ApiError> {
     let limit = limit(query.limit.as_deref())?;
-    let after = cursor::runtime(query.cursor.as_deref())?;
+    let after = cursor::pool(query.cursor.as_deref())?;
     let mut pools = state.store.list_pools(principal.tenant, after, limit + 1).await?;
     let more = pools.len() > limit;
     pools.truncate(limit);
-    let next_cursor = pools.last().filter(|_| more).map(|last| cursor::after_runtime(last.name.as_str()));
+    let next_cursor = pools.last().filter(|_| more).map(|last| cursor::after_pool(last.name.as_str()));
     let mut items = Vec::with_capacity(pools.len());
     for pool in pools {
         items.push(shown(&state, pool).await?);
@@ -127,6 +127,7 @@ fn spec(name: &Name, request: PoolRequest) -> Result<PoolSpec, ApiError> {
             timeout_s: handler.timeout_s.unwrap_or(HANDLER_TIMEOUT_S_DEFAULT),
             at_once: handler.at_once.unwrap_or(1),
         },
+        placement: validate::placement(request.placement),
     };
     spec.check().map_err(validate::refused)?;
     Ok(spec)
@@ -140,8 +141,7 @@ async fn answer(state: &AppState, principal: &Principal, name: &Name) -> Result<
 async fn shown(state: &AppState, pool: Pool) -> Result<PoolView, ApiError> {
     let backlog = state.store.backlog(pool.tenant, &pool.spec.queue).await?;
     let figures = state.store.queue(pool.tenant, &pool.spec.queue).await?;
-    let (swaps_made, swaps_avoided) =
-        figures.map_or((0, 0), |queue| (queue.counts.swaps_made, queue.counts.swaps_avoided));
+    let swaps_avoided = figures.map_or(0, |queue| queue.counts.swaps_avoided);
     let now = state.store.clock().now();
     let load_s = (pool.state.loads > 0).then(|| pool.state.load_ms as f64 / 1e3 / pool.state.loads as f64);
     let members: Vec<MemberView> = pool.spec.members.iter().map(|one| member(one, &pool, &backlog)).collect();
@@ -159,9 +159,10 @@ async fn shown(state: &AppState, pool: Pool) -> Result<PoolView, ApiError> {
             timeout_s: Some(pool.spec.handler.timeout_s),
             at_once: Some(pool.spec.handler.at_once),
         },
+        placement: view::runtime::placement(&pool.spec.placement),
         members,
         node: pool.node.clone(),
-        swaps_made,
+        swaps_made: pool.state.swaps as i64,
         swaps_avoided,
         loads: pool.state.loads,
         load_s,

@@ -4,14 +4,13 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use domain::Name;
-use store::Caller;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use wire::{Page, PauseRequest, QueueSettings, QueueView};
 
 use crate::auth::Principal;
 use crate::cursor;
-use crate::depth;
+use crate::depth::caller;
 use crate::error::ApiError;
 use crate::extract::{JsonBody, OptionalJson, Params, PathQueue};
 use crate::state::AppState;
@@ -98,10 +97,6 @@ async fn resume(
     let by = caller(&principal, &headers)?;
     state.store.resume_queue(principal.tenant, name.clone(), by).await?;
     answer(&state, &principal, &name).await
-}
-
-fn caller(principal: &Principal, headers: &HeaderMap) -> Result<Caller, ApiError> {
-    Ok(Caller::new(&*principal.name).at_depth(depth::of(headers)?))
 }
 
 async fn answer(state: &AppState, principal: &Principal, name: &Name) -> Result<Json<QueueView>, ApiError> {

@@ -1,27 +1,34 @@
 //! Runtimes: declare, look, operate, read logs (R1 to R5, R9).
 
+use std::pin::Pin;
 use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{FromRequestParts, State};
 use axum::http::header::CONTENT_TYPE;
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use domain::RuntimeName;
 use domain::limits::{LOG_LINES_DEFAULT, LOG_LINES_MAX};
 use domain::runtime::{Desired, ImageRef, OperationCode, OperationKind, OperationSource, RuntimeStatus};
-use engine::runtime::docker::{DriverError, Follow};
+use engine::runtime::driver::{DriverError, Follow};
+use futures_util::StreamExt;
 use serde::Deserialize;
 use store::runtimes::delete::RuntimeDeleted;
 use store::runtimes::put::RuntimePut;
+use store::runtimes::relocate::Moved;
 use store::runtimes::request::{NewOperation, Requested};
 use store::runtimes::{Logged, Runtime};
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
-use wire::{OperationAccepted, OperationRequest, OperationView, Page, RuntimeHealthView, RuntimeRequest, RuntimeView};
+use wire::{
+    MoveRequest, OperationAccepted, OperationRequest, OperationView, Page, RuntimeHealthView, RuntimeRequest,
+    RuntimeView,
+};
 
 use crate::auth::Principal;
 use crate::cursor;
@@ -37,6 +44,8 @@ use crate::view;
 const SOURCE: HeaderName = HeaderName::from_static("x-windlass-source");
 /// How often an operation that is waited for is looked at.
 const LOOK: Duration = Duration::from_millis(50);
+/// How long an answer with logs waits for their first line, or for the engine's refusal.
+const FIRST_LINE: Duration = Duration::from_secs(2);
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
@@ -47,6 +56,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(restart))
         .routes(routes!(patch))
         .routes(routes!(clean_up))
+        .routes(routes!(relocate))
         .routes(routes!(operations))
         .routes(routes!(health))
         .routes(routes!(logs))
@@ -126,22 +136,12 @@ async fn put(
 /// Takes a runtime away, its container first. The state path, the log and the timeline stay.
 #[utoipa::path(delete, path = "/runtimes/{name}", tag = "runtimes", params(("name" = String, Path), WaitQuery),
     responses((status = 204), (status = 202, body = OperationAccepted), (status = 200, body = OperationView)))]
-async fn delete(
-    State(state): State<AppState>,
-    principal: Principal,
-    headers: HeaderMap,
-    PathRuntime(name): PathRuntime,
-    Params(query): Params<WaitQuery>,
-) -> Result<Response, ApiError> {
-    let wait = wait(query.wait.as_deref())?;
-    let way = way(&headers)?;
-    match state.store.delete_runtime(principal.tenant, &name, principal.name.to_string()).await? {
+async fn delete(caller: Caller) -> Result<Response, ApiError> {
+    let Caller { state, principal, name, .. } = &caller;
+    match state.store.delete_runtime(principal.tenant, name, principal.name.to_string()).await? {
         RuntimeDeleted::Deleted => Ok(StatusCode::NO_CONTENT.into_response()),
         RuntimeDeleted::NotFound => Err(not_found()),
-        RuntimeDeleted::HasContainer => {
-            let asked = Asked { kind: OperationKind::CleanupContainer, way, image: None, wait };
-            operate(&state, &principal, &name, asked).await
-        }
+        RuntimeDeleted::HasContainer => caller.operate(OperationKind::CleanupContainer, None).await,
     }
 }
 
@@ -149,80 +149,58 @@ async fn delete(
 #[utoipa::path(post, path = "/runtimes/{name}/start", tag = "runtimes", params(("name" = String, Path), WaitQuery),
     request_body = Option<OperationRequest>,
     responses((status = 202, body = OperationAccepted), (status = 200, body = OperationView)))]
-async fn start(
-    State(state): State<AppState>,
-    principal: Principal,
-    headers: HeaderMap,
-    PathRuntime(name): PathRuntime,
-    Params(query): Params<WaitQuery>,
-    OptionalJson(request): OptionalJson<OperationRequest>,
-) -> Result<Response, ApiError> {
-    let image = request.image.as_deref().map(validate::image).transpose()?;
-    let (wait, way) = (wait(query.wait.as_deref())?, way(&headers)?);
-    operate(&state, &principal, &name, Asked { kind: OperationKind::Start, way, image, wait }).await
+async fn start(caller: Caller, OptionalJson(request): OptionalJson<OperationRequest>) -> Result<Response, ApiError> {
+    caller.operate(OperationKind::Start, image(&request)?).await
 }
 
 /// Stops a runtime.
 #[utoipa::path(post, path = "/runtimes/{name}/stop", tag = "runtimes", params(("name" = String, Path), WaitQuery),
     responses((status = 202, body = OperationAccepted), (status = 200, body = OperationView)))]
-async fn stop(
-    State(state): State<AppState>,
-    principal: Principal,
-    headers: HeaderMap,
-    PathRuntime(name): PathRuntime,
-    Params(query): Params<WaitQuery>,
-) -> Result<Response, ApiError> {
-    let (wait, way) = (wait(query.wait.as_deref())?, way(&headers)?);
-    operate(&state, &principal, &name, Asked { kind: OperationKind::Stop, way, image: None, wait }).await
+async fn stop(caller: Caller) -> Result<Response, ApiError> {
+    caller.operate(OperationKind::Stop, None).await
 }
 
 /// Stops a runtime and starts it as it is declared now.
 #[utoipa::path(post, path = "/runtimes/{name}/restart", tag = "runtimes", params(("name" = String, Path), WaitQuery),
     request_body = Option<OperationRequest>,
     responses((status = 202, body = OperationAccepted), (status = 200, body = OperationView)))]
-async fn restart(
-    State(state): State<AppState>,
-    principal: Principal,
-    headers: HeaderMap,
-    PathRuntime(name): PathRuntime,
-    Params(query): Params<WaitQuery>,
-    OptionalJson(request): OptionalJson<OperationRequest>,
-) -> Result<Response, ApiError> {
-    let image = request.image.as_deref().map(validate::image).transpose()?;
-    let (wait, way) = (wait(query.wait.as_deref())?, way(&headers)?);
-    operate(&state, &principal, &name, Asked { kind: OperationKind::Restart, way, image, wait }).await
+async fn restart(caller: Caller, OptionalJson(request): OptionalJson<OperationRequest>) -> Result<Response, ApiError> {
+    caller.operate(OperationKind::Restart, image(&request)?).await
 }
 
 /// Replaces a runtime's image by another patch of the same major and minor version; nothing else is taken.
 #[utoipa::path(post, path = "/runtimes/{name}/patch", tag = "runtimes", params(("name" = String, Path), WaitQuery),
     request_body = OperationRequest,
     responses((status = 202, body = OperationAccepted), (status = 200, body = OperationView)))]
-async fn patch(
-    State(state): State<AppState>,
-    principal: Principal,
-    headers: HeaderMap,
-    PathRuntime(name): PathRuntime,
-    Params(query): Params<WaitQuery>,
-    JsonBody(request): JsonBody<OperationRequest>,
-) -> Result<Response, ApiError> {
-    let image = request.image.as_deref().map(validate::image).transpose()?;
-    let (wait, way) = (wait(query.wait.as_deref())?, way(&headers)?);
-    operate(&state, &principal, &name, Asked { kind: OperationKind::Patch, way, image, wait }).await
+async fn patch(caller: Caller, JsonBody(request): JsonBody<OperationRequest>) -> Result<Response, ApiError> {
+    caller.operate(OperationKind::Patch, image(&request)?).await
 }
 
 /// Removes a runtime's container. The runtime and its state path stay.
 #[utoipa::path(delete, path = "/runtimes/{name}/container", tag = "runtimes",
     params(("name" = String, Path), WaitQuery),
     responses((status = 202, body = OperationAccepted), (status = 200, body = OperationView)))]
-async fn clean_up(
+async fn clean_up(caller: Caller) -> Result<Response, ApiError> {
+    caller.operate(OperationKind::CleanupContainer, None).await
+}
+
+/// Moves a runtime to another node: one that does not run, or whose node is lost. It is started there if it ran or is wanted.
+/// What is in its volumes stays behind.
+#[utoipa::path(post, path = "/runtimes/{name}/move", tag = "runtimes", operation_id = "move_runtime",
+    params(("name" = String, Path)), request_body = Option<MoveRequest>,
+    responses((status = 200, body = RuntimeView)))]
+async fn relocate(
     State(state): State<AppState>,
     principal: Principal,
-    headers: HeaderMap,
     PathRuntime(name): PathRuntime,
-    Params(query): Params<WaitQuery>,
-) -> Result<Response, ApiError> {
-    let (wait, way) = (wait(query.wait.as_deref())?, way(&headers)?);
-    operate(&state, &principal, &name, Asked { kind: OperationKind::CleanupContainer, way, image: None, wait }).await
+    OptionalJson(request): OptionalJson<MoveRequest>,
+) -> Result<Json<RuntimeView>, ApiError> {
+    let actor = principal.name.to_string();
+    match state.store.move_runtime(principal.tenant, &name, request.node, actor).await? {
+        Moved::To(_) => answer(&state, &principal, &name).await.map(Json),
+        Moved::Refused { code, message } => Err(ApiError::operation_refused(code, message)),
+        Moved::NotFound => Err(not_found()),
+    }
 }
 
 /// The log of operations, newest first; also of a runtime that is gone.
@@ -317,24 +295,79 @@ async fn logs(
             return Err(ApiError::operation_refused(OperationCode::ServiceUnavailable, detail));
         }
     };
-    let lines = node.logs(&runtime, tail, follow).await.map_err(|error| match error {
-        DriverError::NotFound(_) => ApiError::not_found("container: the runtime was not started, or it is gone"),
-        error => ApiError::operation_refused(OperationCode::DockerUnavailable, error),
-    })?;
+    let mut lines = node.logs(&runtime, tail, follow).await.map_err(|error| no_logs(&error))?.peekable();
+    // An engine that refuses does so in place of the first line. One who follows a silent container waits no longer for that.
+    let first = tokio::time::timeout(FIRST_LINE, Pin::new(&mut lines).peek()).await;
+    if let Ok(Some(Err(error))) = first {
+        return Err(no_logs(error));
+    }
     // Whoever follows is let go when the server stops.
     let stopping = state.stopping.clone();
-    let lines = futures_util::StreamExt::take_until(lines, stopping.cancelled_owned());
+    let lines = lines.take_until(stopping.cancelled_owned());
     Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], Body::from_stream(lines)).into_response())
 }
 
-struct Asked {
-    kind: OperationKind,
+fn no_logs(error: &DriverError) -> ApiError {
+    match error {
+        DriverError::NotFound(_) => ApiError::not_found("container: the runtime was not started, or it is gone"),
+        DriverError::Unavailable(_) => ApiError::operation_refused(OperationCode::DockerUnavailable, error),
+        DriverError::Conflict(_) | DriverError::Refused(_) => {
+            ApiError::operation_refused(OperationCode::Conflict, error)
+        }
+    }
+}
+
+/// Who asks for an operation on which runtime, by which way, and how long the answer is waited for.
+struct Caller {
+    state: AppState,
+    principal: Principal,
+    name: RuntimeName,
     way: Way,
-    image: Option<ImageRef>,
     wait: Duration,
 }
 
+impl FromRequestParts<AppState> for Caller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+        let principal = Principal::from_request_parts(parts, state).await?;
+        let PathRuntime(name) = PathRuntime::from_request_parts(parts, state).await?;
+        let Params(query) = Params::<WaitQuery>::from_request_parts(parts, state).await?;
+        let (wait, way) = (wait(query.wait.as_deref())?, way(&parts.headers)?);
+        Ok(Self { state: state.clone(), principal, name, way, wait })
+    }
+}
+
+impl Caller {
+    /// Asks for an operation and, where the caller waits, answers with how it went.
+    async fn operate(&self, kind: OperationKind, image: Option<ImageRef>) -> Result<Response, ApiError> {
+        let Self { state, principal, name, way, wait } = self;
+        let new = way.operation(kind, image, principal);
+        let (operation_id, job) = match state.store.request_operation(principal.tenant, name, new).await? {
+            Requested::Accepted { operation, job } => (operation, job),
+            Requested::Refused { code, message, .. } => return Err(ApiError::operation_refused(code, message)),
+            Requested::NotFound => return Err(not_found()),
+            Requested::NoNode => {
+                let detail = "no node drives a Docker engine; start `windlass serve` beside one";
+                return Err(ApiError::operation_refused(OperationCode::ServiceUnavailable, detail));
+            }
+        };
+        match ended(state, principal, operation_id, *wait).await? {
+            Some(line) => Ok(Json(view::runtime::operation(line)).into_response()),
+            None => {
+                let accepted = OperationAccepted { operation_id, job_id: job.uuid() };
+                Ok((StatusCode::ACCEPTED, Json(accepted)).into_response())
+            }
+        }
+    }
+}
+
+fn image(request: &OperationRequest) -> Result<Option<ImageRef>, ApiError> {
+    request.image.as_deref().map(validate::image).transpose()
+}
+
 /// By which way a request came, and how many triggers led to it.
+#[derive(Clone, Copy)]
 struct Way {
     source: OperationSource,
     depth: i32,
@@ -343,34 +376,7 @@ struct Way {
 impl Way {
     fn operation(self, kind: OperationKind, image: Option<ImageRef>, principal: &Principal) -> NewOperation {
         let Self { source, depth } = self;
-        NewOperation { kind, source, source_ref: None, image, actor: principal.name.to_string(), depth }
-    }
-}
-
-/// Asks for an operation and, where the caller waits, answers with how it went.
-async fn operate(
-    state: &AppState,
-    principal: &Principal,
-    name: &RuntimeName,
-    asked: Asked,
-) -> Result<Response, ApiError> {
-    let Asked { kind, way, image, wait } = asked;
-    let new = way.operation(kind, image, principal);
-    let (operation_id, job) = match state.store.request_operation(principal.tenant, name, new).await? {
-        Requested::Accepted { operation, job } => (operation, job),
-        Requested::Refused { code, message, .. } => return Err(ApiError::operation_refused(code, message)),
-        Requested::NotFound => return Err(not_found()),
-        Requested::NoNode => {
-            let detail = "no node drives a Docker engine; start `windlass serve` beside one";
-            return Err(ApiError::operation_refused(OperationCode::ServiceUnavailable, detail));
-        }
-    };
-    match ended(state, principal, operation_id, wait).await? {
-        Some(line) => Ok(Json(view::runtime::operation(line)).into_response()),
-        None => {
-            let accepted = OperationAccepted { operation_id, job_id: job.uuid() };
-            Ok((StatusCode::ACCEPTED, Json(accepted)).into_response())
-        }
+        NewOperation { kind, source, source_ref: None, image, actor: principal.name.to_string(), depth, on: None }
     }
 }
 

@@ -8,10 +8,10 @@ use axum::response::{IntoResponse, Response};
 use domain::SignalKind;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
+use store::Freshness;
 use store::jobs::list::JobFilter;
 use store::signals::read::{SignalRead, SignalSource};
 use store::signals::refine::Signaled;
-use store::signals::surroundings::Freshness;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -97,6 +97,7 @@ async fn put(
     match state.store.signal(tenant, id, change(update)?).await? {
         Signaled::Applied => {}
         Signaled::Refused(refusal) => return Err(ApiError::refused(refusal)),
+        Signaled::UnknownPhase => return Err(ApiError::invalid_field("phase", domain::queue::a_known_phase())),
         Signaled::NotFound => return Err(ApiError::not_found("job")),
     }
     match state.store.signal_source(tenant, id).await? {
@@ -129,18 +130,18 @@ async fn list(
 ) -> Result<Json<Page<SignalView>>, ApiError> {
     let kind = query.kind.as_deref().map(signal_kind).transpose()?;
     let filter = principal.narrow(JobFilter { run: label("run", &query.run)?, ..JobFilter::default() });
-    let before = cursor::job(query.cursor.as_deref())?;
+    let before = cursor::signal(query.cursor.as_deref())?;
     let limit = limit(query.limit.as_deref())?;
     let page = state.store.list_signals(principal.tenant, kind, filter, before, limit).await?;
     let mut items = Vec::with_capacity(page.jobs.len());
     for (job, said) in page.jobs {
-        let source = SignalSource { job, said, previous: Vec::new(), previous_by: None, has_log: false };
+        let source = SignalSource { job, said, previous: Vec::new(), previous_by: None, has_log: false, backoff: None };
         let told = tell(&state.store, &principal, source).await?;
         if kind.is_none_or(|kind| kind.as_str() == told.view.kind) {
             items.push(told.view);
         }
     }
-    Ok(Json(Page { items, next_cursor: page.next.map(cursor::after_job), partial: page.partial }))
+    Ok(Json(Page { items, next_cursor: page.next.map(cursor::after_signal), partial: page.partial }))
 }
 
 fn signal_kind(text: &str) -> Result<SignalKind, ApiError> {

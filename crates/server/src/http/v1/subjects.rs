@@ -98,6 +98,9 @@ async fn delete(
     match state.store.delete_subject(principal.tenant, id, principal.name.to_string()).await? {
         SubjectDeleted::Deleted => Ok(StatusCode::NO_CONTENT),
         SubjectDeleted::NotFound => Err(ApiError::not_found("subject")),
+        SubjectDeleted::OfRuntime(runtime) => Err(ApiError::subject_busy(format_args!(
+            "it is the subject of the runtime {runtime}; delete the runtime first"
+        ))),
         SubjectDeleted::Busy(work) => {
             let named = work.iter().map(|work| format!("{} ({} job {})", work.process, work.state, work.job));
             let named = named.collect::<Vec<_>>().join(", ");

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use domain::TriggerId;
 use engine::scripting::{Actor, Ended, Way};
 use engine::trigger::{FIRED_BY_HAND, NoRun, Run, run};
@@ -20,6 +20,7 @@ use wire::{DryRunView, FireRequest, FireView, Page, RawValue, TriggerRequest, Tr
 
 use crate::auth::Principal;
 use crate::cursor;
+use crate::depth;
 use crate::error::ApiError;
 use crate::extract::{JsonBody, OptionalJson, Params, PathTrigger};
 use crate::state::AppState;
@@ -117,8 +118,10 @@ async fn fire(
     State(state): State<AppState>,
     principal: Principal,
     PathTrigger(id): PathTrigger,
+    headers: HeaderMap,
     OptionalJson(request): OptionalJson<FireRequest>,
 ) -> Result<(StatusCode, Json<FireView>), ApiError> {
+    let depth = depth::of(&headers)?;
     let trigger = find(&state, &principal, id).await?;
     let dry_run = request.dry_run == Some(true);
     if !dry_run && (request.op.is_some() || request.attributes.is_some()) {
@@ -135,7 +138,7 @@ async fn fire(
     }
     let op = request.op.as_deref().unwrap_or(FIRED_BY_HAND);
     let now = state.store.clock().now();
-    let mut event = Event::new(now, principal.tenant, trigger.source, op, 0, data);
+    let mut event = Event::new(now, principal.tenant, trigger.source, op, depth, data);
     for (name, value) in request.attributes.unwrap_or_default() {
         let Some(known) = ATTRIBUTES.iter().find(|known| **known == name) else {
             let detail = format_args!("is not known; use {}", ATTRIBUTES.join(", "));

@@ -137,6 +137,10 @@ async fn settle(
     };
     let statuses = match settled {
         Settled::Results(statuses) => statuses,
+        Settled::StrayFacts(number) => {
+            let detail = "have nowhere to go: the job has no subject; finish it without them";
+            return Err(ApiError::invalid_field(format!("outcomes[{number}].facts"), detail));
+        }
         Settled::NoSuchWorker => return Err(ApiError::not_found("worker")),
     };
     let results = jobs.into_iter().zip(statuses).map(|(job_id, status)| OutcomeView { job_id, status: told(status) });

@@ -53,7 +53,8 @@ async fn tokens(tx: &mut Tx<'_>, tenant: TenantId, queue: &Name, rate: f64) -> R
     let tokens = match tx.query_opt(&RATE, &key).await? {
         None => full,
         Some(row) => {
-            let elapsed_s = now.ms_since(row.time(1)?).max(0) as f64 / 1_000.0;
+            // To the microsecond: many workers look many times in a millisecond.
+            let elapsed_s = (now.micros() - row.time(1)?.micros()).max(0) as f64 / 1_000_000.0;
             (row.opt_real(0)?.unwrap_or(full) + elapsed_s * rate).min(full)
         }
     };

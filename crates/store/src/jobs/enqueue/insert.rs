@@ -1,12 +1,21 @@
 //! The rows of new jobs.
 
-use domain::{JobId, JobState, Label, Name};
+use domain::{JobId, JobState, Label, Name, Time};
 
 use super::{Entry, Extras};
 use crate::codec::{retry_to_json, to_json};
 use crate::error::StoreError;
 use crate::tx::{Column, Param, Sql, Tx};
 
+// What is the same for all of them is said once: PostgreSQL takes nine arrays apart far more slowly than two.
+const INSERT_ALIKE: Sql = Sql::new(
+    &["insert into jobs (id, payload, tenant, lane, state, run_at, due_at, max_attempts, principal, created_at, updated_at)
+       values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10)"],
+    "insert into jobs (id, payload, tenant, lane, state, run_at, due_at, max_attempts, principal, created_at, updated_at)
+     select n.id, n.payload, $3::bigint, $4::bigint, $5::text, $6::timestamptz, $7::timestamptz, $8::bigint, $9::text,
+         $10::timestamptz, $10::timestamptz
+     from unnest($1::uuid[], $2::json[]) as n(id, payload)",
+);
 const INSERT_PLAIN: Sql = Sql::new(
     &["insert into jobs (id, tenant, lane, state, run_at, due_at, max_attempts, payload, principal, created_at, updated_at)
        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10)"],
@@ -33,7 +42,26 @@ pub(super) async fn jobs(tx: &mut Tx<'_>, entries: &[&Entry<'_>]) -> Result<(), 
     let now = Param::Time(tx.now());
     let (plain, full): (Vec<&Entry<'_>>, Vec<&Entry<'_>>) =
         entries.iter().copied().partition(|entry| entry.job.extras.is_none());
-    tx.execute_later(&INSERT_PLAIN, &plain_columns(&plain), &[now]).await?;
+    match plain.split_first() {
+        Some((first, rest)) if rest.iter().all(|entry| entry.is_like(first)) => {
+            let columns = [
+                Column::jobs(plain.iter().map(|entry| entry.id)),
+                Column::Json(plain.iter().map(|entry| Some(&*entry.job.payload)).collect()),
+            ];
+            let params = [
+                Param::Int(first.tenant.0),
+                Param::Int(first.lane),
+                Param::Text(first.state.as_str()),
+                Param::Time(first.run_at),
+                Param::time(first.due_at()),
+                Param::Int(i64::from(first.job.max_attempts)),
+                Param::Text(&first.job.principal),
+                now,
+            ];
+            tx.execute_later(&INSERT_ALIKE, &columns, &params).await?;
+        }
+        _ => tx.execute_later(&INSERT_PLAIN, &plain_columns(&plain), &[now]).await?,
+    }
     if full.is_empty() {
         return Ok(());
     }
@@ -59,6 +87,19 @@ pub(super) async fn jobs(tx: &mut Tx<'_>, entries: &[&Entry<'_>]) -> Result<(), 
     tx.execute_later(&INSERT_FULL, &columns, &[now]).await
 }
 
+impl Entry<'_> {
+    /// Until when it is held back, if it is.
+    fn due_at(&self) -> Option<Time> {
+        (self.state == JobState::Scheduled).then_some(self.run_at)
+    }
+
+    /// Whether nothing but its id and payload tells it from another, of two without extras.
+    fn is_like(&self, other: &Self) -> bool {
+        let told = |entry: &Self| (entry.tenant, entry.lane, entry.state, entry.run_at, entry.job.max_attempts);
+        told(self) == told(other) && self.job.principal == other.job.principal
+    }
+}
+
 struct Stored {
     retry: Option<String>,
     tags: Option<String>,
@@ -79,7 +120,7 @@ fn plain_columns<'a>(entries: &[&'a Entry<'a>]) -> Vec<Column<'a>> {
         Column::ints(of().map(|entry| entry.lane)),
         Column::texts(of().map(|entry| entry.state.as_str())),
         Column::Time(of().map(|entry| Some(entry.run_at)).collect()),
-        Column::Time(of().map(|entry| (entry.state == JobState::Scheduled).then_some(entry.run_at)).collect()),
+        Column::Time(of().map(|entry| entry.due_at()).collect()),
         Column::ints(of().map(|entry| i64::from(entry.job.max_attempts))),
         Column::Json(of().map(|entry| Some(&*entry.job.payload)).collect()),
         Column::texts(of().map(|entry| &*entry.job.principal)),

@@ -10,7 +10,8 @@ use uuid::Uuid;
 use super::{Accepted, EnqueueReply, EnqueueRequest, Entry, Idempotency, Unique};
 use crate::codec::{from_json, to_json};
 use crate::error::StoreError;
-use crate::tx::{Param, Row, Sql, Tx};
+use crate::store::Store;
+use crate::tx::{Operation, Param, Row, Sql, Tx};
 
 /// What is kept of an answer, to give it again.
 #[derive(Serialize, Deserialize)]
@@ -62,7 +63,8 @@ const TAKE_KEY: Sql = Sql::new(
          where idempotency.created_at <= $6
      returning key",
 );
-const USED_KEY: Sql = Sql::both(&["select body_hash, jobs from idempotency where tenant = $1 and key = $2"]);
+const USED_KEY: Sql = Sql::both(&["select body_hash, jobs from idempotency
+     where tenant = $1 and key = $2 and created_at > $3"]);
 const REMEMBER: Sql = Sql::both(&["update idempotency set jobs = $3 where tenant = $1 and key = $2"]);
 
 /// Answers for requests whose idempotency key was used before, here or in this very batch.
@@ -98,17 +100,55 @@ pub(super) async fn answer_used(
         if tx.query_opt(&TAKE_KEY, &params).await?.is_some() {
             continue;
         }
-        let row = tx.query_opt(&USED_KEY, &params[..2]).await?;
-        let row = row.ok_or_else(|| StoreError::unavailable("an idempotency key was pruned in between"))?;
-        let same = row.opt_blob(0)?.as_deref() == Some(&idempotency.body_hash[..]);
-        replies[number] = Some(if same {
-            let jobs: Vec<Remembered> = from_json(&row.text(1)?)?;
-            EnqueueReply::Accepted(jobs.into_iter().map(|job| job.again(tenant)).collect())
-        } else {
-            EnqueueReply::KeyReused
-        });
+        let reply = given_before(tx, tenant, idempotency).await?;
+        replies[number] =
+            Some(reply.ok_or_else(|| StoreError::unavailable("an idempotency key was pruned in between"))?);
     }
     Ok(replies)
+}
+
+/// The answer that was given to this key within a day.
+async fn given_before(
+    tx: &mut Tx<'_>,
+    tenant: TenantId,
+    idempotency: &Idempotency,
+) -> Result<Option<EnqueueReply>, StoreError> {
+    let since = tx.now().plus_s(-IDEMPOTENCY_KEEP_S);
+    let params = [Param::Int(tenant.0), Param::Text(&idempotency.key), Param::Time(since)];
+    let Some(row) = tx.query_opt(&USED_KEY, &params).await? else { return Ok(None) };
+    if row.opt_blob(0)?.as_deref() != Some(&idempotency.body_hash[..]) {
+        return Ok(Some(EnqueueReply::KeyReused));
+    }
+    let jobs: Vec<Remembered> = from_json(&row.text(1)?)?;
+    Ok(Some(EnqueueReply::Accepted(jobs.into_iter().map(|job| job.again(tenant)).collect())))
+}
+
+impl Store {
+    /// What was answered to this key within a day, without asking for anything new.
+    pub async fn enqueued_before(
+        &self,
+        tenant: TenantId,
+        idempotency: Idempotency,
+    ) -> Result<Option<EnqueueReply>, StoreError> {
+        self.read(GivenBefore { tenant, idempotency }).await
+    }
+}
+
+struct GivenBefore {
+    tenant: TenantId,
+    idempotency: Idempotency,
+}
+
+impl Operation for GivenBefore {
+    type Output = Option<EnqueueReply>;
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<EnqueueReply>, StoreError> {
+        given_before(tx, self.tenant, &self.idempotency).await
+    }
 }
 
 /// A keyed request that met a unique key remembers the job it was given.

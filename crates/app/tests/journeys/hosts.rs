@@ -1,0 +1,176 @@
+//! Several machines on one database, each with a Docker engine of its own (R1, R5).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use client::wire::{PlacementSettings, PortSettings, ProbeSettings, RuntimeRequest, RuntimeView};
+use client::{Client, Operated, RuntimeVerb};
+use testkit::docker::{Docker, IMAGE, SERVE};
+
+use crate::support::{OwnEngine, Place, Program, Serve, Server, on_postgres, until, windlass};
+
+fn request(labels: &[(&str, &str)]) -> RuntimeRequest {
+    let labels: BTreeMap<String, String> =
+        labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    RuntimeRequest {
+        image: IMAGE.into(),
+        command: Some(vec!["sh".into(), "-c".into(), SERVE.into()]),
+        ports: Some(vec![PortSettings { container: 8080, host: None, address: None }]),
+        probe: Some(ProbeSettings { path: "/health".into(), port: 8080 }),
+        placement: Some(PlacementSettings { labels }),
+        ..RuntimeRequest::default()
+    }
+}
+
+/// A machine: its engine, what it is called, and how a process on it is started.
+struct Machine {
+    name: &'static str,
+    labels: &'static str,
+    docker: Docker,
+    _engine: OwnEngine,
+}
+
+impl Machine {
+    fn new(name: &'static str, labels: &'static str) -> Self {
+        let engine = OwnEngine::start();
+        Self { name, labels, docker: engine.docker(), _engine: engine }
+    }
+
+    async fn serve(&self, place: &Place) -> Server {
+        let serve = Serve::on(place).env("WINDLASS_DOCKER_HOST", &self.docker.host).env("WINDLASS_NODE", self.name);
+        serve.env("WINDLASS_ENGINE_LABEL", self.labels).env("WINDLASS_MOVE_AFTER_S", "20").start().await
+    }
+
+    /// The same without an API.
+    async fn agent(&self, place: &Place) -> Program {
+        let data = place.path("data").display().to_string();
+        let args = ["agent", "--database", &place.url, "--data-dir", &data, "--docker-host", &self.docker.host];
+        let args = args.into_iter().chain(["--node", self.name, "--engine-label", self.labels]);
+        let program = Program::windlass(place, args);
+        until("the agent drives its engine", async || program.stdout().contains("drives").then_some(())).await;
+        program
+    }
+
+    fn containers(&self, runtime: &str) -> Vec<String> {
+        self.docker.labelled(&format!("windlass.runtime={runtime}"))
+    }
+}
+
+/// The runtime once it is well on this node.
+async fn well(client: &Client, name: &str, node: &str) -> RuntimeView {
+    until(&format!("{name} is well on {node}"), async || {
+        let runtime = client.runtime(name).await.expect("is there");
+        let healthy = runtime.health.as_ref().is_some_and(|health| health.status == "healthy");
+        let there = runtime.node.as_deref() == Some(node) && runtime.status == "running";
+        (healthy && there && runtime.in_flight.is_none()).then_some(runtime)
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r1_a_runtime_waits_for_the_machine_that_has_its_label_and_starts_on_its_engine() {
+    on_postgres(async |place: Place| {
+        let (near, far) = (Machine::new("near", "zone=a"), Machine::new("far", "gpu=a100,zone=b"));
+        let here = near.serve(&place).await;
+        let client = here.client();
+        client.set_runtime("model", &request(&[("gpu", "a100")])).await.expect("is declared");
+        let asked = client.operate_runtime("model", RuntimeVerb::Start, None, Duration::from_secs(30), "api").await;
+        let Operated::Ended(line) = asked.expect("is answered") else { panic!("the first try ends at once") };
+        assert_eq!(line.error_code.as_deref(), Some("service_unavailable"));
+        assert_eq!(line.error_message.as_deref(), Some("no node has gpu=a100"));
+        let mut there = far.agent(&place).await;
+        let runtime = well(&client, "model", "far").await;
+        assert_eq!(far.containers("model"), [runtime.container_id.expect("has a container")]);
+        assert_eq!(near.containers("model"), Vec::<String>::new());
+        // What another machine's container wrote is read there; whoever asks here is told where.
+        let refused = client.runtime_logs("model", None).await.expect_err("is not here");
+        assert_eq!(refused.status(), Some(503));
+        assert!(refused.to_string().contains("far"), "{refused}");
+        // Stopped by way of one node, it is stopped on the other.
+        let stopped = client.operate_runtime("model", RuntimeVerb::CleanUp, None, Duration::from_secs(60), "api").await;
+        assert!(matches!(stopped.expect("is answered"), Operated::Ended(line) if line.error_code.is_none()));
+        assert_eq!(far.containers("model"), Vec::<String>::new());
+        let nodes = client.nodes().await.expect("are listed").items;
+        let told: Vec<_> = nodes.iter().map(|node| (node.name.as_str(), node.slots_taken, node.is_lost)).collect();
+        assert_eq!(told, [("far", 0, false), ("near", 0, false)]);
+        assert_eq!(nodes[0].labels.get("gpu").map(String::as_str), Some("a100"));
+        assert_eq!(there.terminate().await, Some(0), "an agent stops when it is asked to");
+        place.verify().await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r5_the_runtimes_of_a_lost_machine_wait_for_it_or_are_moved_and_what_is_left_behind_is_disposed_of() {
+    on_postgres(async |place: Place| {
+        let (near, far) = (Machine::new("near", "zone=a"), Machine::new("far", "zone=b"));
+        let mut there = far.serve(&place).await;
+        let client = there.client();
+        let movable = RuntimeRequest { movable: Some(true), ..request(&[]) };
+        for (name, request) in [("stays", &request(&[("zone", "b")])), ("goes", &movable)] {
+            client.set_runtime(name, request).await.expect("is declared");
+            client.operate_runtime(name, RuntimeVerb::Start, None, Duration::ZERO, "api").await.expect("is asked for");
+        }
+        let stays = well(&client, "stays", "far").await;
+        let left_behind = well(&client, "goes", "far").await.container_id.expect("has a container");
+        let here = near.serve(&place).await;
+        let client = here.client();
+        there.program.kill().await;
+
+        let unavailable = until("its node is lost", async || {
+            let runtime = client.runtime("stays").await.expect("is there");
+            (runtime.status == "unavailable").then_some(runtime)
+        })
+        .await;
+        let notice = unavailable.notice.expect("says why");
+        assert!(notice.contains("its node far has been silent for"), "{notice}");
+        assert!(notice.contains("windlass runtime move stays"), "{notice}");
+        // What is asked for meanwhile waits, and says for whom.
+        let asked = client.operate_runtime("stays", RuntimeVerb::Restart, None, Duration::ZERO, "api").await;
+        let Operated::Accepted(waits) = asked.expect("is accepted") else { panic!("nobody is there to do it") };
+        until("its signal says so", async || {
+            let signal = client.signal(waits.job_id).await.expect("is answered").expect("is told");
+            signal.summary.contains("The node far, which is to do it, has been silent").then_some(())
+        })
+        .await;
+
+        let moved = well(&client, "goes", "near").await;
+        assert_eq!(near.containers("goes"), [moved.container_id.clone().expect("has a container")]);
+        let log = client.runtime_operations("goes", None).await.expect("is told").items;
+        let start = log.iter().find(|line| line.source == "auto_reconcile").expect("by an operation");
+        let why = start.source_ref.clone().unwrap_or_default();
+        assert!(why.starts_with("moved from far to near: far has been silent for"), "{why}");
+        assert_eq!(far.containers("goes"), std::slice::from_ref(&left_behind), "nobody was there to remove it");
+
+        // The machine comes back. What stayed is as it was, restarted once as it was asked; what was moved is disposed of.
+        let _there = far.serve(&place).await;
+        let back = until("it is there again", async || {
+            let runtime = client.runtime("stays").await.expect("is there");
+            (runtime.status == "running" && runtime.in_flight.is_none() && runtime.started_at > stays.started_at)
+                .then_some(runtime)
+        })
+        .await;
+        assert_eq!(back.notice, None);
+        assert_eq!(far.containers("stays"), [back.container_id.expect("has a container")], "one, and no other");
+        until("what was left behind is gone", async || far.containers("goes").is_empty().then_some(())).await;
+        let disposed = until("it is written down", async || {
+            let log = client.runtime_operations("goes", None).await.expect("is told").items;
+            log.into_iter().find(|line| line.kind == "reconcile_dispose")
+        })
+        .await;
+        assert_eq!(disposed.container_id.as_deref(), Some(left_behind.as_str()));
+        assert_eq!(disposed.source_ref.as_deref(), Some("its runtime was moved to near"));
+        let goes = client.runtime("goes").await.expect("is there");
+        assert_eq!((goes.node.as_deref(), goes.container_id), (Some("near"), moved.container_id), "and runs on");
+        place.verify().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn r1_an_agent_refuses_a_database_that_it_cannot_share() {
+    let refused = windlass(&["agent", "--database", "sqlite:x.db"]).await;
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert_eq!(refused.stderr.lines().count(), 1, "one sentence: {}", refused.stderr);
+    assert!(refused.stderr.contains("postgres://"), "{}", refused.stderr);
+}

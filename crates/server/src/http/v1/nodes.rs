@@ -1,0 +1,26 @@
+//! Nodes that drive Docker engines: what they have, what is taken, and when they were last heard of (R1).
+
+use axum::Json;
+use axum::extract::State;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use wire::{NodeView, Page};
+
+use crate::auth::Principal;
+use crate::error::ApiError;
+use crate::state::AppState;
+use crate::view;
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(list))
+}
+
+/// Lists the nodes that drive a Docker engine, by name. There are few; the answer has them all.
+#[utoipa::path(get, path = "/nodes", tag = "runtimes", operation_id = "nodes",
+    responses((status = 200, body = Page<NodeView>)))]
+pub(crate) async fn list(State(state): State<AppState>, _: Principal) -> Result<Json<Page<NodeView>>, ApiError> {
+    let now = state.store.clock().now();
+    let nodes = state.store.engine_nodes_with_load().await?;
+    let items = nodes.into_iter().map(|(node, taken)| view::runtime::node(node, taken, now)).collect();
+    Ok(Json(Page { items, next_cursor: None, partial: false }))
+}

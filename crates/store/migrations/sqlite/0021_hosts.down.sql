@@ -1,0 +1,1 @@
+alter table engine_nodes drop column slots;

@@ -1,0 +1,2 @@
+alter table history drop column triggered_by;
+alter table history drop column principal;

@@ -1,0 +1,1 @@
+-- Nothing changes here: only PostgreSQL has a function for anyone's own transaction.
