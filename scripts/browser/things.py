@@ -22,7 +22,7 @@ def things_with_polyglots(server):
     name = POLYGLOT[:100]
     job = server.job(affinity=name, subject=name, run=name, tags=[name], unique_key=name, concurrency_key=name)
     server.post("jobs", {"queue": "q", "kind": "k", "payload": {POLYGLOT: [POLYGLOT, {POLYGLOT: POLYGLOT}]}})
-    worker = server.post("workers", {"name": name, "queues": ["q"], "affinities": [name]})["id"]
+    worker = server.post("workers", {"name": name, "queues": ["q"], "affinities": [name], "lease_s": 600})["id"]
     broken = server.job("q", affinity=name)
     claimed = server.claim(worker)
     signal = {"epoch": claimed["epoch"], "summary": POLYGLOT, "next_actions": [{"label": name, "href": "/" + name}, {"label": name, "href": "https://x.example/" + name}]}
@@ -41,10 +41,10 @@ def things_with_polyglots(server):
     server.job(webhook={"url": "http://127.0.0.1:9/" + urllib.parse.quote(POLYGLOT)})
     # One that does not start, so that the engine's words come back, and one that says it aloud.
     server.put("runtimes/mute", {"image": IMAGE, "command": [POLYGLOT]})
-    server.ask("POST", "/api/v1/runtimes/mute/start?wait=30s")
+    start(server, "mute")
     loud = {"image": IMAGE, "command": ["sh", "-c", 'echo "$WORDS"; sleep 600'], "env": {"WORDS": POLYGLOT}, "stop_grace_s": 1}
     server.put("runtimes/loud", loud)
-    server.ask("POST", "/api/v1/runtimes/loud/start?wait=30s")
+    start(server, "loud")
     server.put("pools/gpu", {"slots": 1, "members": [{"affinity": name, "runtime": "mute"}]})
     wait_for("the group of failures", lambda: server.get("failures")["items"])
     return [*PAGES, f"jobs/{job}", f"jobs/{broken}", f"subjects/{subject}", "runtimes/mute", "runtimes/loud", delivery(server)]
@@ -72,7 +72,7 @@ def full(server):
     server.post("ttfs/events", {"events": [event]})
     wait_for("the group of failures", lambda: server.get("failures")["items"])
     server.put("runtimes/web", {"image": IMAGE, "command": ["sh", "-c", "echo up; sleep 600"], "env": {"MODE": "x"}, "stop_grace_s": 1})
-    server.ask("POST", "/api/v1/runtimes/web/start?wait=30s")
+    start(server, "web")
     server.put("runtimes/broken", {"image": IMAGE, "command": ["/no/such/program"]})
     members = [{"affinity": "llama", "runtime": "web"}, {"affinity": "mistral", "runtime": "broken"}]
     server.put("pools/gpu", {"slots": 1, "members": members, "handler": {"timeout_s": 1}})
@@ -80,6 +80,12 @@ def full(server):
         server.job(queue, "ask", affinity=affinity)
     wait_for("the model that fails", lambda: server.get("pools/gpu")["members"][1]["cause"])
     return [*PAGES, f"jobs/{failed}", f"jobs/{waiting}", f"jobs/{claimed['id']}", "subjects/web-01", "runtimes/web", "runtimes/broken", delivery(server)]
+
+
+def start(server, runtime):
+    """Until that is over, however it went."""
+    server.post(f"runtimes/{runtime}/start?wait=30s")
+    wait_for(f"the start of {runtime} to be over", lambda: server.get(f"runtimes/{runtime}")["in_flight"] is None)
 
 
 def delivery(server):

@@ -21,6 +21,15 @@ FLAGS = [
     "--disable-sync",
     "--disable-dev-shm-usage",
 ]
+# What a page says in passing goes after five seconds, which a machine may sleep through; here every word is kept.
+KEEP_PASSING = """
+    window.passing = [];
+    new MutationObserver((changes) => {
+        for (const { addedNodes } of changes) for (const node of addedNodes) if (node.matches?.(".toast")) passing.push(node.textContent);
+    }).observe(document, { childList: true, subtree: true });
+"""
+# Nothing was done yet: the page was changing under our hands, or something still lay over it.
+NOT_YET = ("stale element", "no such element", "element click intercepted", "element not interactable")
 
 
 class Driver:
@@ -55,6 +64,7 @@ class Browser:
         self.url = f"{driver.url}/session/{session['sessionId']}"
         ask("POST", self.url + "/timeouts", {"script": 1000 * LIMIT_S})
         self.command("Emulation.setTimezoneOverride", {"timezoneId": "Europe/Berlin"})
+        self.command("Page.addScriptToEvaluateOnNewDocument", {"source": KEEP_PASSING})
         self.theme(theme)
         self.size(width, height)
 
@@ -95,24 +105,27 @@ class Browser:
         return bool(ask("POST", self.url + "/elements", {"using": "css selector", "value": selector}))
 
     def click(self, selector):
-        self.when_there(selector, lambda element: ask("POST", f"{self.url}/element/{element}/click", {}))
+        def press(element):
+            # A button rests while what it asked for is under way; a click would go nowhere.
+            enabled = ask("GET", f"{self.url}/element/{element}/enabled")
+            if enabled:
+                ask("POST", f"{self.url}/element/{element}/click", {})
+            return enabled
+
+        self.when_there(selector, press)
 
     def type(self, selector, text, clear=True):
         def enter(element):
             if clear:
                 ask("POST", f"{self.url}/element/{element}/clear", {})
             ask("POST", f"{self.url}/element/{element}/value", {"text": text})
+            return True
 
         self.when_there(selector, enter)
 
     def when_there(self, selector, act):
         """Acts on an element; found anew if the page was drawn anew in between, when nothing has been done."""
-
-        def once():
-            act(self.find(selector))
-            return True
-
-        wait_for(f"{selector} to be there", once)
+        wait_for(f"{selector} to be there", lambda: act(self.find(selector)))
 
     def press(self, *keys):
         """Keys held together, such as control and k."""
@@ -128,7 +141,8 @@ class Browser:
         ask("POST", self.url + "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]})
 
     def text(self, selector):
-        return ask("GET", f"{self.url}/element/{self.find(selector)}/text")
+        read = lambda: [ask("GET", f"{self.url}/element/{self.find(selector)}/text")]
+        return wait_for(f"{selector} to be there", read)[0]
 
     def address(self):
         return ask("GET", self.url + "/url")
@@ -138,6 +152,10 @@ class Browser:
 
     def shows(self, text, limit_s=LIMIT_S):
         wait_for(f"“{text}” at {self.address()}", lambda: text in self.page_text(), limit_s)
+
+    def said(self, text):
+        """In passing, since this page was opened."""
+        wait_for(f"“{text}” in passing at {self.address()}", lambda: any(text in words for words in self.run("return passing")))
 
     def picture(self, path, whole=True):
         if whole:
@@ -180,8 +198,7 @@ def wait_for(what, look, limit_s=LIMIT_S):
         try:
             found = look()
         except RuntimeError as error:
-            # The page was changing under our hands.
-            if "stale element" not in str(error) and "no such element" not in str(error):
+            if not any(reason in str(error) for reason in NOT_YET):
                 raise
             found = None
         if found:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 # Streams and followed logs do not end by themselves.
 ENDLESS = "/stream$|/logs$"
 SEED = "20261115"
-LIMIT_S = 600
+LIMIT_S = 1800
 
 
 def attack(venv, binary, database):
@@ -32,7 +32,8 @@ def attack(venv, binary, database):
             command = [
                 venv / "bin/schemathesis", "run", f"{url}/openapi.json", "--url", url, "--checks", "not_a_server_error",
                 "--phases", "coverage,fuzzing", "--max-examples", "3", "--seed", SEED, "--workers", "2",
-                "--exclude-path-regex", ENDLESS, "--request-timeout", "60", "--no-color",
+                # Longer than the server may hold a request open.
+                "--exclude-path-regex", ENDLESS, "--request-timeout", "180", "--no-color",
             ]
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
             counted = re.search(r"(\d+) generated, (\d+) passed", done.stdout)

@@ -108,7 +108,8 @@ docker_end() {
     [[ -s $dir/docker.pid ]] || return 0
     pid=$(<"$dir/docker.pid")
     docker_as_root kill -TERM "$pid" 2>/dev/null || true
-    for _ in {1..300}; do
+    # Killed outright it would leave its containerd behind.
+    for _ in {1..1200}; do
         docker_as_root kill -0 "$pid" 2>/dev/null || return 0
         sleep 0.1
     done

@@ -95,10 +95,11 @@ postgres_start() {
     if [[ ! -s $dir/PG_VERSION ]]; then
         postgres_create "$dir" "$bin" || return 1
     fi
-    # Another program can take the port between the choice and the start, so a failed start is tried again.
+    # Another program can take the port between the choice and the start, so a failed start is tried again. One that is only
+    # slow is waited for: it would stand in the way of the next.
     for attempt in 1 2 3 4 5; do
         port=$(postgres_free_port) || return 1
-        if postgres_as_owner "$bin/pg_ctl" start -D "$dir" -w -t 60 -l "$dir/server.log" -o "-p $port" >/dev/null; then
+        if postgres_as_owner "$bin/pg_ctl" start -D "$dir" -w -t 300 -l "$dir/server.log" -o "-p $port" >/dev/null; then
             postgres_url "$dir"
             return
         fi
@@ -115,6 +116,8 @@ postgres_stop() {
     [[ -e $dir/postmaster.pid ]] || return 0
     bin=$(postgres_bin) || return 1
     postgres_as_owner "$bin/pg_ctl" status -D "$dir" >/dev/null 2>&1 || return 0
-    postgres_as_owner "$bin/pg_ctl" stop -D "$dir" -m fast -w -t 30 >/dev/null ||
-        postgres_as_owner "$bin/pg_ctl" stop -D "$dir" -m immediate -w -t 30 >/dev/null
+    postgres_as_owner "$bin/pg_ctl" stop -D "$dir" -m fast -w -t 120 >/dev/null ||
+        postgres_as_owner "$bin/pg_ctl" stop -D "$dir" -m immediate -w -t 120 >/dev/null ||
+        # It was about to end by itself.
+        ! postgres_as_owner "$bin/pg_ctl" status -D "$dir" >/dev/null 2>&1
 }

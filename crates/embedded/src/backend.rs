@@ -76,7 +76,7 @@ impl client::Backend for Backend {
         let max = (request.max.max(0) as usize).min(CLAIM_JOBS);
         let (worker, wait) = (WorkerId::new(worker), seconds(request.wait_s));
         let never = std::future::pending();
-        let store = self.engine.store();
+        let store = self.engine.store().clone();
         let claim = engine::waiting::Claim { store, tenant: TENANT, worker, serves: None, max, affinity };
         let claim = engine::waiting::claim(claim, wait, never);
         match claim.await.map_err(unavailable)? {

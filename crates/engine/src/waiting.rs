@@ -3,6 +3,8 @@
 //! The poll is the truth; a hint only makes it sooner. On PostgreSQL another node's hint may be lost (a pooler, a broken
 //! connection), so the poll is short there; on SQLite every writer is this process.
 
+mod claim;
+
 use std::time::{Duration, Instant};
 
 use domain::{Affinity, DeliveryId, JobId, TenantId, WorkerId};
@@ -10,84 +12,15 @@ use store::deliveries::DeliveryState;
 use store::deliveries::list::WholeDelivery;
 use store::events::waited::Waited;
 use store::hints::Topic;
-use store::jobs::claim::Claimed;
 use store::jobs::get::StoredJob;
-use store::tokens::Serves;
 use store::triggers::runs::{RunOutcome, TriggerRun};
 use store::workers::heartbeat::Heartbeat;
 use store::{Store, StoreError};
 
+pub use claim::{Claim, claim};
+
 const POLL_POSTGRES: Duration = Duration::from_millis(100);
-/// Tenants whose hints a worker that serves everyone listens to.
-const SERVED_HEARD: usize = 100;
 const POLL_SQLITE: Duration = Duration::from_secs(1);
-
-/// A claim to be made: whose worker asks, and for how much.
-pub struct Claim<'a> {
-    pub store: &'a Store,
-    pub tenant: TenantId,
-    pub worker: WorkerId,
-    /// Whose work it takes beside its own tenant's.
-    pub serves: Option<&'a Serves>,
-    pub max: usize,
-    pub affinity: Affinity,
-}
-
-impl Claim<'_> {
-    async fn look(&self) -> Result<Claimed, StoreError> {
-        let Self { store, tenant, worker, max, .. } = *self;
-        let affinity = self.affinity.clone();
-        match self.serves {
-            None => store.claim(tenant, worker, max, affinity).await,
-            Some(serves) => store.claim_serving(tenant, worker, serves, max, affinity).await,
-        }
-    }
-
-    /// The tenants whose hints are listened to. Whoever is not heard is found by the poll.
-    async fn heard(&self) -> Result<Vec<TenantId>, StoreError> {
-        Ok(match self.serves {
-            None => vec![self.tenant],
-            Some(Serves::Tenants(tenants)) => tenants.iter().map(|(id, _)| *id).chain([self.tenant]).collect(),
-            Some(Serves::Everyone) => {
-                self.store.list_tenants(None, SERVED_HEARD).await?.into_iter().map(|tenant| tenant.id).collect()
-            }
-        })
-    }
-}
-
-/// Claims, waiting up to `wait` for something to claim. Stops waiting when `stop` completes.
-pub async fn claim(claim: Claim<'_>, wait: Duration, stop: impl Future<Output = ()>) -> Result<Claimed, StoreError> {
-    let Claim { store, worker, .. } = claim;
-    let first = claim.look().await?;
-    let queues = match &first {
-        Claimed::Jobs { jobs, queues, draining: false } if jobs.is_empty() && !wait.is_zero() => queues.clone(),
-        _ => return Ok(first),
-    };
-    let until = Instant::now() + wait;
-    let mut topics = vec![Topic::Worker(worker)];
-    for tenant in claim.heard().await? {
-        topics.extend(queues.iter().map(|queue| Topic::Ready(tenant, queue.clone())));
-    }
-    let listener = store.hints().listen(topics);
-    let mut stop = std::pin::pin!(stop);
-    loop {
-        // Subscribed before looking: a job committed between the first look and now is seen by this one.
-        let claimed = claim.look().await?;
-        match &claimed {
-            Claimed::Jobs { jobs, draining: false, .. } if jobs.is_empty() => {}
-            _ => return Ok(claimed),
-        }
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(claimed);
-        }
-        tokio::select! {
-            () = listener.hint() => {}
-            () = tokio::time::sleep(poll(store).min(left)) => {}
-            () = &mut stop => return Ok(claimed),
-        }
-    }
-}
 
 /// Renews the lease at once; with a `wait`, answers as soon as there is a cancel or a drain.
 pub async fn heartbeat(

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex};
 use domain::TenantId;
 use domain::limits::{SHARED_COMMIT_JOBS, SHARED_COMMIT_REQUESTS};
 use tokio::sync::oneshot;
-use tokio_util::task::TaskTracker;
 
 use crate::error::StoreError;
 use crate::jobs::enqueue::{EnqueueBatch, EnqueueReply, EnqueueRequest};
@@ -24,7 +23,6 @@ const UNDER_WAY: usize = 2;
 pub(crate) struct Batchers {
     pub(crate) enqueue: Batcher<EnqueueBatch>,
     pub(crate) settle: Batcher<SettleBatch>,
-    tracker: TaskTracker,
 }
 
 /// An operation made of many callers' requests, with one answer for each, in order.
@@ -176,7 +174,7 @@ impl Store {
         let (start, answer) = B::batcher(self).submit(request);
         if start {
             let store = self.clone();
-            self.batchers().tracker.spawn(async move { B::batcher(&store).run(&store).await });
+            self.carry_on(async move { B::batcher(&store).run(&store).await });
         }
         answer.await.map_err(|_| StoreError::unexpected("a request was dropped"))?
     }

@@ -44,6 +44,11 @@ pub fn new_uuid(now: Time) -> Uuid {
     uuid_at(now, random)
 }
 
+/// Before every id that is made at `now` or later.
+pub(crate) fn uuids_from(now: Time) -> Uuid {
+    uuid_at(now, [0; 10])
+}
+
 /// Fresh job ids in ascending order: jobs of one batch keep the order in which they were given.
 pub fn new_job_ids(now: Time, count: usize) -> Vec<JobId> {
     let mut random = vec![0u8; count * 10];

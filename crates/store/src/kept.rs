@@ -153,17 +153,17 @@ mod tests {
 
     #[tokio::test]
     async fn s2_what_is_aging_is_answered_at_once_and_read_again_behind_the_answer() {
-        let kept = Kept::new(Duration::from_secs(30), 10);
+        let kept = Kept::new(Duration::from_secs(200), 10);
         let (value, freshness) = kept.get("queue", || async { Ok(1) }).await.expect("is read");
         assert_eq!((*value, freshness), (1, Freshness::ReadNow));
         let age = |s| Instant::now().checked_sub(Duration::from_secs(s)).expect("the machine has been up for so long");
-        kept.lock().entries.get_mut("queue").expect("is kept").read_at = age(18);
+        kept.lock().entries.get_mut("queue").expect("is kept").read_at = age(100);
         let (value, freshness) = kept.get("queue", || async { Ok(2) }).await.expect("is kept");
         assert_eq!((*value, freshness), (1, Freshness::Kept));
         tokio::task::yield_now().await;
         let (value, freshness) = kept.get("queue", || async { Ok(3) }).await.expect("is kept");
         assert_eq!((*value, freshness), (2, Freshness::Kept), "somebody read it meanwhile");
-        kept.lock().entries.get_mut("queue").expect("is kept").read_at = age(30);
+        kept.lock().entries.get_mut("queue").expect("is kept").read_at = age(200);
         let (value, freshness) = kept.get("queue", || async { Ok(4) }).await.expect("is read");
         assert_eq!((*value, freshness), (4, Freshness::ReadNow), "nobody takes what is too old");
     }

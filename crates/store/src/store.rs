@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use domain::limits::{FIGURES_KEPT, FIGURES_MS, SURROUNDINGS_KEPT, SURROUNDINGS_MS};
 use domain::{Name, TenantId};
+use tokio::task::JoinHandle;
+use tokio_util::task::TaskTracker;
 
 use crate::batch::Batchers;
 use crate::clock::Clock;
@@ -95,6 +97,7 @@ struct Inner {
     lanes: LaneCache,
     floors: Floors,
     batchers: Batchers,
+    carried_on: TaskTracker,
     tokens: TokenCache,
     surroundings: Kept<(TenantId, Name), Surroundings>,
     signatures: Kept<TenantId, SignatureIndex>,
@@ -132,6 +135,7 @@ impl Store {
                 lanes: LaneCache::default(),
                 floors: Floors::default(),
                 batchers: Batchers::default(),
+                carried_on: TaskTracker::new(),
                 tokens: TokenCache::default(),
                 surroundings: Kept::new(Duration::from_millis(SURROUNDINGS_MS), SURROUNDINGS_KEPT),
                 signatures: Kept::new(Duration::from_millis(SURROUNDINGS_MS), SURROUNDINGS_KEPT),
@@ -217,6 +221,14 @@ impl Store {
 
     pub(crate) fn batchers(&self) -> &Batchers {
         &self.inner.batchers
+    }
+
+    /// Does what is to be done even if whoever waits for it leaves.
+    pub fn carry_on<F>(&self, work: F) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: Send + 'static> + Send + 'static,
+    {
+        self.inner.carried_on.spawn(work)
     }
 
     pub(crate) fn tokens(&self) -> &TokenCache {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::support::{Done, Place, Server, Work, on_both, on_postgres, on_sqlite, windlass};
+use crate::support::{Done, Place, Serve, Server, Work, free_port, on_both, on_postgres, on_sqlite, windlass};
 
 struct Cli<'a>(&'a Server);
 
@@ -42,7 +42,8 @@ async fn q5_push_and_wait_prints_the_result_and_nothing_else() {
 #[tokio::test(flavor = "multi_thread")]
 async fn q5_exit_codes_tell_a_script_what_happened() {
     on_both(async |place| {
-        let mut server = Server::start(&place).await;
+        // On a port that nobody else gets once it is gone.
+        let mut server = Serve::on(&place).port(free_port()).start().await;
         let _work = Work::start(&place, &server, "fails", &[], "echo 'no good' >&2; exit 65");
         let _work = Work::start(&place, &server, "works", &[], "echo 1");
         let nobody = Uuid::nil().to_string();

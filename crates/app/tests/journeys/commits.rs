@@ -80,7 +80,8 @@ async fn until_dead(server: &mut Server, told: &mut Told) -> bool {
         }
         // What those before it left comes back when their leases are over; that is for the last one.
         let (one, two) = (by_event(&jobs(&client, "one").await), by_event(&jobs(&client, "two").await));
-        let delivered = DeliveryFilter { state: Some("delivered".into()), ..DeliveryFilter::default() };
+        let delivered =
+            DeliveryFilter { state: Some("delivered".into()), limit: Some(500), ..DeliveryFilter::default() };
         let delivered = client.deliveries(&delivered).await.map_or_else(|_| Vec::new(), |page| page.items);
         let done = |(n, event): &(i64, Uuid)| {
             one.contains_key(n) && two.contains_key(n) && delivered.iter().any(|sent| sent.event_id == Some(*event))

@@ -3,11 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use client::wire::{PlacementSettings, PortSettings, ProbeSettings, RuntimeRequest, RuntimeView};
+use client::wire::{OperationView, PlacementSettings, PortSettings, ProbeSettings, RuntimeRequest, RuntimeView};
 use client::{Client, Operated, RuntimeVerb};
 use testkit::docker::{Docker, IMAGE, SERVE};
 
 use crate::support::{OwnEngine, Place, Program, Serve, Server, on_postgres, until, windlass};
+
+/// For how many seconds another machine is silent before one takes over what may be moved.
+const SOON: &str = "20";
+const NEVER: &str = "3600";
 
 fn request(labels: &[(&str, &str)]) -> RuntimeRequest {
     let labels: BTreeMap<String, String> =
@@ -36,9 +40,9 @@ impl Machine {
         Self { name, labels, docker: engine.docker(), _engine: engine }
     }
 
-    async fn serve(&self, place: &Place) -> Server {
+    async fn serve(&self, place: &Place, move_after_s: &str) -> Server {
         let serve = Serve::on(place).env("WINDLASS_DOCKER_HOST", &self.docker.host).env("WINDLASS_NODE", self.name);
-        serve.env("WINDLASS_ENGINE_LABEL", self.labels).env("WINDLASS_MOVE_AFTER_S", "20").start().await
+        serve.env("WINDLASS_ENGINE_LABEL", self.labels).env("WINDLASS_MOVE_AFTER_S", move_after_s).start().await
     }
 
     /// The same without an API.
@@ -67,15 +71,25 @@ async fn well(client: &Client, name: &str, node: &str) -> RuntimeView {
     .await
 }
 
+/// Asks for an operation, and gives the line of its first try once that has ended.
+async fn operated(client: &Client, name: &str, verb: RuntimeVerb) -> OperationView {
+    let asked = client.operate_runtime(name, verb, None, Duration::ZERO, "api").await.expect("is answered");
+    let Operated::Accepted(accepted) = asked else { panic!("nobody waited for it: {asked:?}") };
+    until(&format!("{verb:?} of {name} has ended"), async || {
+        let log = client.runtime_operations(name, None).await.expect("is told").items;
+        log.into_iter().find(|line| line.id == accepted.operation_id && line.finished_at.is_some())
+    })
+    .await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn r1_a_runtime_waits_for_the_machine_that_has_its_label_and_starts_on_its_engine() {
     on_postgres(async |place: Place| {
         let (near, far) = (Machine::new("near", "zone=a"), Machine::new("far", "gpu=a100,zone=b"));
-        let here = near.serve(&place).await;
+        let here = near.serve(&place, SOON).await;
         let client = here.client();
         client.set_runtime("model", &request(&[("gpu", "a100")])).await.expect("is declared");
-        let asked = client.operate_runtime("model", RuntimeVerb::Start, None, Duration::from_secs(30), "api").await;
-        let Operated::Ended(line) = asked.expect("is answered") else { panic!("the first try ends at once") };
+        let line = operated(&client, "model", RuntimeVerb::Start).await;
         assert_eq!(line.error_code.as_deref(), Some("service_unavailable"));
         assert_eq!(line.error_message.as_deref(), Some("no node has gpu=a100"));
         let mut there = far.agent(&place).await;
@@ -87,12 +101,16 @@ async fn r1_a_runtime_waits_for_the_machine_that_has_its_label_and_starts_on_its
         assert_eq!(refused.status(), Some(503));
         assert!(refused.to_string().contains("far"), "{refused}");
         // Stopped by way of one node, it is stopped on the other.
-        let stopped = client.operate_runtime("model", RuntimeVerb::CleanUp, None, Duration::from_secs(60), "api").await;
-        assert!(matches!(stopped.expect("is answered"), Operated::Ended(line) if line.error_code.is_none()));
+        let stopped = operated(&client, "model", RuntimeVerb::CleanUp).await;
+        assert_eq!(stopped.outcome.as_deref(), Some("success"), "{stopped:?}");
         assert_eq!(far.containers("model"), Vec::<String>::new());
-        let nodes = client.nodes().await.expect("are listed").items;
-        let told: Vec<_> = nodes.iter().map(|node| (node.name.as_str(), node.slots_taken, node.is_lost)).collect();
-        assert_eq!(told, [("far", 0, false), ("near", 0, false)]);
+        let nodes = until("both nodes are heard", async || {
+            let nodes = client.nodes().await.expect("are listed").items;
+            nodes.iter().all(|node| !node.is_lost).then_some(nodes)
+        })
+        .await;
+        let told: Vec<_> = nodes.iter().map(|node| (node.name.as_str(), node.slots_taken)).collect();
+        assert_eq!(told, [("far", 0), ("near", 0)]);
         assert_eq!(nodes[0].labels.get("gpu").map(String::as_str), Some("a100"));
         assert_eq!(there.terminate().await, Some(0), "an agent stops when it is asked to");
         place.verify().await;
@@ -104,7 +122,7 @@ async fn r1_a_runtime_waits_for_the_machine_that_has_its_label_and_starts_on_its
 async fn r5_the_runtimes_of_a_lost_machine_wait_for_it_or_are_moved_and_what_is_left_behind_is_disposed_of() {
     on_postgres(async |place: Place| {
         let (near, far) = (Machine::new("near", "zone=a"), Machine::new("far", "zone=b"));
-        let mut there = far.serve(&place).await;
+        let mut there = far.serve(&place, NEVER).await;
         let client = there.client();
         let movable = RuntimeRequest { movable: Some(true), ..request(&[]) };
         for (name, request) in [("stays", &request(&[("zone", "b")])), ("goes", &movable)] {
@@ -113,9 +131,10 @@ async fn r5_the_runtimes_of_a_lost_machine_wait_for_it_or_are_moved_and_what_is_
         }
         let stays = well(&client, "stays", "far").await;
         let left_behind = well(&client, "goes", "far").await.container_id.expect("has a container");
-        let here = near.serve(&place).await;
-        let client = here.client();
+        // First the one goes, then the other comes: nothing is taken from a machine that is there and only slow.
         there.program.kill().await;
+        let here = near.serve(&place, SOON).await;
+        let client = here.client();
 
         let unavailable = until("its node is lost", async || {
             let runtime = client.runtime("stays").await.expect("is there");
@@ -143,7 +162,7 @@ async fn r5_the_runtimes_of_a_lost_machine_wait_for_it_or_are_moved_and_what_is_
         assert_eq!(far.containers("goes"), std::slice::from_ref(&left_behind), "nobody was there to remove it");
 
         // The machine comes back. What stayed is as it was, restarted once as it was asked; what was moved is disposed of.
-        let _there = far.serve(&place).await;
+        let _there = far.serve(&place, NEVER).await;
         let back = until("it is there again", async || {
             let runtime = client.runtime("stays").await.expect("is there");
             (runtime.status == "running" && runtime.in_flight.is_none() && runtime.started_at > stays.started_at)

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use client::wire::{JobRequest, RawValue, code};
+use client::wire::{JobAccepted, JobRequest, RawValue, code};
 use client::{Client, ClientError};
 use rustix::process::{Resource, Rlimit, prlimit};
 use serde_json::{Value, json};
@@ -54,16 +54,27 @@ fn assert_unavailable(error: &ClientError) {
     assert_eq!((error.status(), error.code()), (Some(503), Some(code::UNAVAILABLE)), "{error}");
 }
 
-/// The answer as it is on the wire: a problem document, and word of when to come again.
-async fn assert_problem_document(server: &Server) {
-    let body = serde_json::to_string(&large_job(0)).expect("a job is JSON");
-    let request = http().post(format!("{}/api/v1/jobs", server.url)).header("Content-Type", "application/json");
-    let answer = request.body(body).send().await.expect("an answer comes");
+/// The answer as it is on the wire: a problem document, and word of when to come again. Gives what was acknowledged first:
+/// what was refused together with the engine's own work may fit alone.
+async fn assert_problem_document(server: &Server) -> Vec<Uuid> {
+    let (http, body) = (http(), serde_json::to_string(&large_job(0)).expect("a job is JSON"));
+    let mut acknowledged = Vec::new();
+    let answer = until("a job is refused", async || {
+        let request = http.post(format!("{}/api/v1/jobs", server.url)).header("Content-Type", "application/json");
+        let answer = request.body(body.clone()).send().await.expect("an answer comes");
+        if answer.status() != 202 {
+            return Some(answer);
+        }
+        acknowledged.push(answer.json::<JobAccepted>().await.expect("it tells of the job").id);
+        None
+    })
+    .await;
     assert_eq!(answer.status(), 503);
     assert_eq!(answer.headers()["content-type"], "application/problem+json");
     assert!(answer.headers().contains_key("retry-after"));
     let problem: Value = answer.json().await.expect("a problem document");
     assert_eq!((&problem["status"], &problem["code"]), (&json!(503), &json!("unavailable")));
+    acknowledged
 }
 
 /// Everything that was acknowledged is there and gets done, and nothing else is there.
@@ -73,7 +84,13 @@ async fn assert_all_done(place: &Place, server: Server, acknowledged: Vec<Uuid>)
     assert_eq!(counts.queued as usize, acknowledged.len(), "what was refused is not there: {counts:?}");
     let work = Work::start(place, &server, "q", &["--concurrency", "4"], "cat > /dev/null");
     for id in &acknowledged {
-        assert_eq!(ended(&client, *id).await.state, "succeeded");
+        let job = until("the job has ended", async || {
+            // That a connection to the database was closed may be news to whoever uses it next.
+            let job = insist(async || client.job(*id).await).await;
+            ["succeeded", "failed", "canceled"].contains(&job.state.as_str()).then_some(job)
+        })
+        .await;
+        assert_eq!(job.state, "succeeded");
     }
     println!("acknowledged={} lost=0", acknowledged.len());
     drop((work, server));
@@ -143,10 +160,10 @@ async fn x12_a_full_disk_gives_503_and_work_goes_on_when_there_is_room_again() {
     let mut acknowledged = vec![push(&client, "q", json!("before")).await];
     disk.fill_up_to(512 << 10);
     acknowledged.extend(fill(&client).await);
-    assert_problem_document(&server).await;
+    acknowledged.extend(assert_problem_document(&server).await);
     assert_eq!(client.job(acknowledged[0]).await.expect("reading goes on").state, "queued");
     disk.free();
-    acknowledged.push(insist(async || client.enqueue(&large_job(0)).await).await.id);
+    acknowledged.push(insist(async || client.enqueue_once("after", &large_job(0)).await).await.id);
     assert_all_done(&place, server, acknowledged).await;
 }
 
@@ -170,10 +187,10 @@ async fn x12_a_file_that_may_not_grow_gives_503_and_work_goes_on_when_it_may() {
         let largest = size(&place.path("journey.db")).max(size(&place.path("journey.db-wal")));
         limit_file_size(&server, Some(largest + (512 << 10)));
         acknowledged.extend(fill(&client).await);
-        assert_problem_document(&server).await;
+        acknowledged.extend(assert_problem_document(&server).await);
         assert_eq!(client.job(acknowledged[0]).await.expect("reading goes on").state, "queued");
         limit_file_size(&server, None);
-        acknowledged.push(insist(async || client.enqueue(&large_job(0)).await).await.id);
+        acknowledged.push(insist(async || client.enqueue_once("after", &large_job(0)).await).await.id);
         assert_all_done(&place, server, acknowledged).await;
     })
     .await;
@@ -190,12 +207,12 @@ async fn x12_a_read_only_database_gives_503_and_work_goes_on_when_it_is_writable
         place.sql_beside("alter database $database set default_transaction_read_only = on").await;
         place.sql_beside(anew).await;
         acknowledged.extend(fill(&client).await);
-        assert_problem_document(&server).await;
+        acknowledged.extend(assert_problem_document(&server).await);
         let read = insist(async || client.job(acknowledged[0]).await).await;
         assert_eq!(read.state, "queued", "reading goes on");
         place.sql_beside("alter database $database reset default_transaction_read_only").await;
         place.sql_beside(anew).await;
-        acknowledged.push(insist(async || client.enqueue(&large_job(0)).await).await.id);
+        acknowledged.push(insist(async || client.enqueue_once("after", &large_job(0)).await).await.id);
         assert_all_done(&place, server, acknowledged).await;
     })
     .await;
@@ -258,7 +275,8 @@ async fn x12_a_postgres_that_crashes_under_load_loses_nothing_and_is_served_agai
         load.more(60).await;
         cluster.crash().await;
         let down = server.client().enqueue(&job("q", json!("nobody keeps this"))).await;
-        assert_unavailable(&down.unwrap_err());
+        // A transaction that was open when the crash came may have taken it in: then nobody knows of its commit.
+        assert_eq!(down.as_ref().unwrap_err().status(), Some(503), "{down:?}");
         cluster.run().await;
         let back = Instant::now();
         let acknowledged = load.acknowledged();

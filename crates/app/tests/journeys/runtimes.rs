@@ -50,7 +50,14 @@ impl Drop for Containers {
 async fn operate(client: &Client, name: &str, verb: RuntimeVerb) -> String {
     match client.operate_runtime(name, verb, None, Duration::from_secs(60), "api").await.expect("is answered") {
         Operated::Ended(operation) => operation.outcome.clone().unwrap_or_default(),
-        other => panic!("it did not end: {other:?}"),
+        Operated::Accepted(accepted) => {
+            until("the operation ends", async || {
+                let lines = client.runtime_operations(name, None).await.expect("is told").items;
+                lines.into_iter().find(|line| line.id == accepted.operation_id)?.outcome
+            })
+            .await
+        }
+        Operated::Gone => panic!("there is no runtime {name}"),
     }
 }
 

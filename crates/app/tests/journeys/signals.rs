@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Done, Server, Work, on_both, until, windlass};
+use crate::support::{Done, Program, Server, Work, on_both, until, windlass};
 
 struct Cli<'a>(&'a Server);
 
@@ -23,7 +23,7 @@ async fn s8_what_fails_is_grouped_named_foretold_and_run_again_from_the_command_
     on_both(async |place| {
         let server = Server::start(&place).await;
         let cli = Cli(&server);
-        let broken =
+        let mut broken =
             Work::start(&place, &server, "scan", &[], "echo 'layer 7 of 10.0.0.1:5000 is broken' >&2; exit 65");
         let push =
             ["job", "push", "--queue", "scan", "--kind", "scan", "--subject", "nginx", "--max-attempts", "1", "--wait"];
@@ -31,7 +31,8 @@ async fn s8_what_fails_is_grouped_named_foretold_and_run_again_from_the_command_
             let failed = cli.run(&push).await;
             assert_eq!(failed.code, Some(1), "{failed:?}");
         }
-        drop(broken);
+        // It takes its leave: for one that is just gone the server would go on taking jobs until it notices.
+        assert_eq!(broken.terminate().await, Some(0), "{}", broken.stderr());
         let group = until("the failures are grouped", async || {
             let groups = cli.json(&["failures", "list"]).await;
             let group = groups["items"][0].clone();
@@ -50,28 +51,17 @@ async fn s8_what_fails_is_grouped_named_foretold_and_run_again_from_the_command_
 
         let next = cli.json(&["job", "push", "--queue", "scan", "--kind", "scan", "--subject", "nginx"]).await;
         let id = next["id"].as_str().unwrap_or("");
-        let watch = windlass(&[
-            "--url",
-            &server.url,
-            "job",
-            "push",
-            "--queue",
-            "scan",
-            "--kind",
-            "scan",
-            "--subject",
-            "nginx",
-            "--wait",
-            "--wait-timeout",
-            "10s",
-        ])
+        let push = ["job", "push", "--queue", "scan", "--kind", "scan", "--subject", "nginx", "--wait"];
+        let watch = Program::windlass(&place, ["--url", server.url.as_str()].into_iter().chain(push));
+        until("what fails is foretold", async || {
+            watch.stderr().contains("usually a full disk; clears in about 5 min").then_some(())
+        })
         .await;
-        assert!(watch.stderr.contains("usually a full disk; clears in about 5 min"), "{watch:?}");
         assert_eq!(cli.run(&["job", "cancel", id]).await.code, Some(0));
         let replayed = cli.json(&["failures", "replay", group_id]).await;
         assert_eq!(replayed["jobs"].as_array().map(Vec::len), Some(3), "{replayed}");
 
-        // Each of the waits above sent its own event.
+        // Each of the waits above sends its own event when it has something to show, the last one for certain.
         let report = until("the waits are reported", async || {
             let report = cli.json(&["ttfs", "report"]).await;
             (!report["items"].as_array()?.is_empty()).then_some(report)

@@ -6,7 +6,7 @@ use client::Client;
 use client::wire::{ProcessRequest, SubjectRequest};
 use serde_json::{Value, json};
 
-use crate::support::{Place, Server, Work, on_both, until, windlass};
+use crate::support::{PATIENCE, Place, Server, Work, on_both, until, windlass};
 
 async fn declare(client: &Client, name: &str, settings: Value) {
     let request: ProcessRequest = serde_json::from_str(&settings.to_string()).expect("valid settings");
@@ -31,25 +31,27 @@ async fn x4_a_worker_killed_in_mid_work_frees_its_subject_within_the_lease_and_a
         let server = Server::start(&place).await;
         let client = server.client();
         declare(&client, "install", install(3_600)).await;
-        let mut took = Vec::new();
+        let deadline = Instant::now() + PATIENCE;
+        let mut took: Vec<Option<Duration>> = Vec::new();
         // A busy machine may be late at any one of them, not at all.
-        while took.iter().all(|took| *took >= Duration::from_secs(3)) {
-            assert!(took.len() < 5, "it took {took:?}");
+        while took.iter().flatten().all(|took| *took >= Duration::from_secs(3)) {
+            assert!(Instant::now() < deadline, "it took {took:?}");
             took.push(freed_after_a_kill(&place, &server, took.len()).await);
         }
     })
     .await;
 }
 
-/// How long a subject stays taken whose worker, with a lease of two seconds, was killed.
-async fn freed_after_a_kill(place: &Place, server: &Server, number: usize) -> Duration {
+/// How long a subject stays taken whose worker, with a lease of two seconds, was killed. `None` when a busy machine had let
+/// that lease pass before.
+async fn freed_after_a_kill(place: &Place, server: &Server, number: usize) -> Option<Duration> {
     let client = server.client();
     let (subject, begun) = (format!("m-{number}"), format!("begun-{number}"));
     let script = format!("mark {begun}; wait_for never");
     let mut worker = Work::start(place, server, "q", &["--lease-s", "2"], &script);
     set(&client, &subject, json!({"state": "provided"})).await;
     until("the work has begun", async || place.path(&begun).exists().then_some(())).await;
-    assert_eq!(client.process("install").await.expect("it is there").active, 1);
+    let held = client.process("install").await.expect("it is there").active == 1;
     worker.kill().await;
     let killed = Instant::now();
     until("the subject is free", async || {
@@ -60,7 +62,7 @@ async fn freed_after_a_kill(place: &Place, server: &Server, number: usize) -> Du
     let took = killed.elapsed();
     let told = client.subject(&subject).await.expect("it is there");
     assert_eq!((told.work.map(|work| work.len()), told.backoffs[0].cause.as_str()), (Some(0), "expired"));
-    took
+    held.then_some(took)
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -52,10 +52,10 @@ pub(crate) async fn push(client: &Client, queue: &str, payload: Value) -> Uuid {
     client.enqueue(&job(queue, payload)).await.expect("the job is accepted").id
 }
 
-/// The job once it is in one of these states.
+/// The job once it is in one of these states. A database that is slow for a while is waited out.
 pub(crate) async fn in_state(client: &Client, id: Uuid, states: &[&str]) -> JobView {
     until(&format!("{id} is in {states:?}"), async || {
-        let job = client.job(id).await.expect("the job is there");
+        let job = insist(async || client.job(id).await).await;
         states.contains(&job.state.as_str()).then_some(job)
     })
     .await

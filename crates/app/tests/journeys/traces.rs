@@ -11,20 +11,22 @@ fn collect_one(collector: &TcpListener) -> String {
     let mut received = Vec::new();
     let mut part = [0; 4096];
     loop {
-        let text = String::from_utf8_lossy(&received).into_owned();
-        if let Some((head, body)) = text.split_once("\r\n\r\n") {
-            let length =
-                head.lines().find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok());
-            if body.len() >= length.unwrap_or(0) {
-                connection.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").expect("the server listens");
-                return text;
+        // The length counts bytes, and what is no text has another length as text.
+        if let Some(head) = received.windows(4).position(|window| window == b"\r\n\r\n") {
+            let text = String::from_utf8_lossy(&received[..head]).to_ascii_lowercase();
+            let length = text.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+            if received.len() >= head + 4 + length.unwrap_or(0) {
+                // Who waited too long for it is gone, and has sent all the same.
+                let _gone = connection.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
+                break;
             }
         }
         match connection.read(&mut part).expect("the server sends its traces") {
-            0 => return text,
+            0 => break,
             bytes => received.extend_from_slice(&part[..bytes]),
         }
     }
+    String::from_utf8_lossy(&received).into_owned()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -115,11 +115,12 @@ async fn t4_a_script_whose_node_is_killed_has_done_nothing_and_is_run_again() {
         receiver.saw(1).await;
         // Its row is taken and the script has done what it wanted, but nothing is closed.
         server.program.kill().await;
-        receiver.behave(Manner::Answer(200));
         let again = Serve::on(&place).env("WINDLASS_ALLOW_PRIVATE", "true").start().await;
         let client = again.client();
+        // However late it is: a script that was run again by now hangs like the first.
         assert_eq!(jobs(&client, "made").await.len(), 0);
         client.kv("c", "k").await.expect_err("nothing was set");
+        receiver.behave(Manner::Answer(200));
         receiver.saw(2).await;
         let made = until("the script has run again", async || {
             let made = jobs(&client, "made").await;
@@ -152,18 +153,18 @@ async fn t5_a_webhook_to_ourselves_ends_at_the_depth_limit() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
+        // More than one may be: a call whose answer was late is made again.
         let stopped = until("the loop is stopped", async || {
             let page = client.triggers(None).await.ok()?;
-            page.items.into_iter().find(|trigger| trigger.loops_stopped > 0)
+            page.items.iter().any(|trigger| trigger.loops_stopped > 0).then_some(())
         });
-        let stopped = tokio::select! {
+        tokio::select! {
             _ = canceling => unreachable!("it never ends"),
-            stopped = stopped => stopped,
+            () = stopped => {}
         };
         let depths: Vec<i64> = jobs(&client, "seen").await.iter().map(|job| job.depth).collect();
         assert!(depths.iter().all(|depth| *depth <= 16), "{depths:?}");
         assert!(depths.iter().any(|depth| *depth >= 15), "{depths:?}");
-        assert_eq!(stopped.loops_stopped, 1);
         let letters = client.dead_letters(&client::DeadLetterPage::default()).await.expect("they are listed");
         assert_eq!(letters.items.len(), 0, "a loop is no dead letter");
     })
@@ -216,10 +217,13 @@ async fn t10_no_slot_fires_twice_when_nodes_are_killed_as_it_fires() {
             nodes[dying].program.kill().await;
             nodes[dying] = Serve::on(&place).port(ports[dying]).start().await;
         }
-        let fired = slots(&jobs(&clients[0], "ticks").await);
+        let fired = until("slots have fired all the while", async || {
+            Some(slots(&jobs(&clients[0], "ticks").await)).filter(|fired| fired.len() >= KILLS)
+        })
+        .await;
         let once: std::collections::BTreeSet<&String> = fired.iter().collect();
         println!("kills={KILLS} slots={} twice=0", fired.len());
-        assert_eq!((once.len(), fired.len() >= KILLS), (fired.len(), true), "each slot once: {fired:?}");
+        assert_eq!(once.len(), fired.len(), "each slot once: {fired:?}");
     })
     .await;
 }
@@ -252,7 +256,8 @@ async fn t2_t7_the_command_line_tries_fires_and_replays_with_a_count_first() {
         let mut worker = Work::start(&place, &server, "q", &[], "exit 3");
         let count = async || run(&["dead-letter", "count", "--where", "queue=q"]).await;
         until("both have failed for good", async || count().await.contains('2').then_some(())).await;
-        worker.kill().await;
+        // It takes its leave: for one that is just gone the server would go on taking jobs until it notices.
+        assert_eq!(worker.terminate().await, Some(0), "{}", worker.stderr());
         let replay = ["dead-letter", "replay", "--where", "queue=q", "--where", "kind=k"];
         let told = run(&[&replay[..], &["--dry-run"]].concat()).await;
         assert!(told.contains('2'), "{told}");

@@ -1,6 +1,6 @@
 //! `windlass work`: any program is a worker. What goes in, what comes out, and how it is called off.
 
-use client::wire::RetrySettings;
+use client::wire::{JobRequest, RetrySettings};
 use rustix::process::{Pid, test_kill_process};
 use serde_json::{Value, json};
 
@@ -85,12 +85,16 @@ async fn q8_an_exit_code_says_whether_to_try_again() {
         assert_eq!(error.message, "attempt 1\ntrouble", "the last lines of stderr are the message");
         assert_eq!(artifact(&server, permanent.id, "log").await, "attempt 1\ntrouble\n");
 
-        let mut request = job("q", json!(7));
-        request.retry = Some(RetrySettings { initial_s: Some(5), ..RetrySettings::default() });
-        let id = client.enqueue(&request).await.expect("the job is accepted").id;
-        let waiting = in_state(&client, id, &["scheduled"]).await;
+        // One that waits until it was seen, and one that does not wait long.
+        let fails_once = async |initial_s: u64| {
+            let retry = Some(RetrySettings { initial_s: Some(initial_s), ..RetrySettings::default() });
+            let request = JobRequest { retry, ..job("q", json!(7)) };
+            client.enqueue(&request).await.expect("the job is accepted").id
+        };
+        let waiting = in_state(&client, fails_once(3_600).await, &["scheduled"]).await;
         let error = waiting.error.expect("a failed attempt has an error");
         assert_eq!((error.code.as_str(), error.retryable, waiting.attempt), ("exit_7", true, 1));
+        let id = fails_once(1).await;
         let retried = ended(&client, id).await;
         assert_eq!((retried.state.as_str(), retried.attempt), ("succeeded", 2));
         assert_eq!(value(retried.result.as_deref()), json!("in the end"));

@@ -1,7 +1,7 @@
 //! The client against a server that says one thing once.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 use wire::JobRequest;
@@ -16,12 +16,24 @@ async fn server(answer: &'static str) -> (String, JoinSet<String>) {
     let mut served = JoinSet::new();
     served.spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
-        let mut request = vec![0; 4096];
-        let length = stream.read(&mut request).await.unwrap();
+        let mut request = String::new();
+        while !is_whole(&request) {
+            let mut part = vec![0; 4096];
+            let length = stream.read(&mut part).await.unwrap();
+            assert!(length > 0, "it ends too early: {request}");
+            request.push_str(std::str::from_utf8(&part[..length]).unwrap());
+        }
         stream.write_all(answer.as_bytes()).await.unwrap();
-        String::from_utf8(request[..length].to_vec()).unwrap()
+        request
     });
     (url, served)
+}
+
+/// Whether its body is there too. What was left unread when the connection closes would take the answer with it.
+fn is_whole(request: &str) -> bool {
+    let Some((head, body)) = request.split_once("\r\n\r\n") else { return false };
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    length.is_none_or(|length| body.len() >= length.parse::<usize>().unwrap())
 }
 
 async fn problem(answer: &'static str) -> ClientError {
@@ -76,9 +88,10 @@ async fn an_answer_that_is_cut_off_leaves_open_what_was_done() {
 
 #[tokio::test]
 async fn a_server_that_is_not_there_has_done_nothing() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    drop(listener);
+    // Bound and not listened on, so that nobody else gets the port meanwhile.
+    let nobody = TcpSocket::new_v4().unwrap();
+    nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let url = format!("http://{}", nobody.local_addr().unwrap());
     let error = Client::new(&url).unwrap().job(Uuid::nil()).await.unwrap_err();
     assert!(matches!(error, ClientError::Unreachable { sent: false, .. }), "{error:?}");
 }

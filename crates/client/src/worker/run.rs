@@ -30,6 +30,10 @@ pub(super) async fn run<B: Backend>(worker: &Worker<B>, shutdown: CancellationTo
     let Some(session) = register(worker, 1, &shutdown).await? else { return Ok(()) };
     let mut run = Run::new(worker, session);
     loop {
+        // First of all: what is answered in the same moment begins nothing any more.
+        if shutdown.is_cancelled() && run.deadline().is_none() {
+            run.drain();
+        }
         run.advance();
         if run.is_over() {
             break;
@@ -56,7 +60,7 @@ pub(super) async fn run<B: Backend>(worker: &Worker<B>, shutdown: CancellationTo
                 // A claim that a drain called back.
                 Err(_) => {}
             },
-            () = shutdown.cancelled(), if deadline.is_none() => run.drain(),
+            () = shutdown.cancelled(), if deadline.is_none() => {}
             () = async { sleep_until(deadline.expect("checked before")).await }, if deadline.is_some() => {
                 run.deadline_passed();
             }

@@ -245,7 +245,7 @@ impl Run {
             return Ok(Some(Vec::new()));
         }
         let claim = waiting::Claim {
-            store: &self.store,
+            store: self.store.clone(),
             tenant: self.shared.tenant,
             worker: worker.id,
             serves: None,

@@ -61,7 +61,7 @@ async fn tell(shared: &Shared, store: &Store, happening: Happening) {
         What::Checked(Checked::Unhealthy) => seen(HealthStatus::InspectUnhealthy, "the image's own check fails".into()),
         What::Checked(Checked::Healthy) => seen(HealthStatus::Healthy, "the image's own check is well".into()),
     };
-    shared.observe(store, identity.tenant, &identity.runtime, &id, observation).await;
+    shared.observe(store, identity.tenant, &identity.runtime, &id, None, observation).await;
 }
 
 pub(super) fn exit(code: Option<i64>) -> String {

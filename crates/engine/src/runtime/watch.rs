@@ -153,7 +153,7 @@ impl WatchRuntimes {
                     watched.address = found.as_ref().zip(probe).and_then(|(found, probe)| found.address_of(probe.port));
                     let seen = inspected(found.as_ref(), runtime, at);
                     if let Some(seen) = seen {
-                        shared.observe(store, runtime.tenant, &runtime.name, id, seen).await;
+                        shared.observe(store, runtime.tenant, &runtime.name, id, runtime.started_at, seen).await;
                     }
                 }
                 // An engine that does not answer says nothing about the container.
@@ -194,7 +194,7 @@ impl WatchRuntimes {
                     details: format!("{} answered {}", probe.path, answer.status().as_u16()),
                     observed_at: at,
                 };
-                self.node.shared.observe(store, runtime.tenant, &runtime.name, id, seen).await;
+                self.node.shared.observe(store, runtime.tenant, &runtime.name, id, runtime.started_at, seen).await;
                 return;
             }
             Ok(answer) => format!("{} answered {}", probe.path, answer.status().as_u16()),
@@ -211,7 +211,7 @@ impl WatchRuntimes {
             let status = HealthStatus::ProbeFailed;
             let details = format!("{details}, {} times in a row", watched.failures);
             let seen = Observation { status, source: HealthSource::Probe, details, observed_at: at };
-            self.node.shared.observe(store, runtime.tenant, &runtime.name, id, seen).await;
+            self.node.shared.observe(store, runtime.tenant, &runtime.name, id, runtime.started_at, seen).await;
         }
     }
 
@@ -333,12 +333,13 @@ impl Shared {
         tenant: TenantId,
         name: &RuntimeName,
         container_id: &str,
+        started_at: Option<Time>,
         seen: Observation,
     ) {
         let status = seen.status;
         let source = seen.source.as_str();
         let details = seen.details.clone();
-        match store.observe_runtime(tenant, name, container_id, seen).await {
+        match store.observe_runtime(tenant, name, container_id, started_at, seen).await {
             Ok(true) => {
                 metrics::counter!("windlass_health_changes_total", "status" => status.as_str()).increment(1);
                 tracing::info!(runtime = %name, health = status.as_str(), source, details, "a runtime's health changed");

@@ -28,8 +28,8 @@ use crate::task::{Done, Task};
 
 /// A worker that has nothing to do is kept this long.
 const IDLE: Duration = Duration::from_secs(30);
-/// Heartbeats in a lease.
-const BEATS: u32 = 3;
+/// Three heartbeats in a lease.
+const TERM: Duration = Duration::from_millis(OPERATION_LEASE_MS as u64 / 3);
 
 pub(crate) struct OperateRuntimes {
     node: RuntimeNode,
@@ -64,7 +64,7 @@ impl Task for OperateRuntimes {
         let shared = &self.node.shared;
         let mut state = self.state.lock().await;
         if state.beat_at.is_none_or(|at| at.elapsed().as_secs() >= NODE_BEAT_S as u64) {
-            let fault = shared.docker.ping().await.err().map(|error| error.to_string());
+            let fault = self.fault(store, &mut state).await?;
             metrics::gauge!("windlass_docker_up").set(if fault.is_none() { 1.0 } else { 0.0 });
             store.beat_engine_node(&shared.place.node, shared.options.offer.clone(), fault).await?;
             store.start_what_is_wanted(&shared.place.node).await?;
@@ -139,16 +139,30 @@ impl OperateRuntimes {
         Ok(())
     }
 
+    /// Why the engine does not answer, if it does not. One that takes its time costs no operation its worker.
+    async fn fault(&self, store: &Store, state: &mut State) -> Result<Option<String>, StoreError> {
+        let patience = Duration::from_secs(NODE_BEAT_S as u64);
+        let mut answer = Box::pin(tokio::time::timeout(patience, self.node.shared.docker.ping()));
+        loop {
+            tokio::select! {
+                answer = &mut answer => return Ok(match answer {
+                    Ok(answer) => answer.err().map(|error| error.to_string()),
+                    Err(_) => Some(format!("the engine did not answer within {NODE_BEAT_S} s")),
+                }),
+                () = tokio::time::sleep(TERM) => self.keep_alive(store, state).await?,
+            }
+        }
+    }
+
     /// Renews the leases, and lets workers go that have had nothing to do for a while.
     async fn keep_alive(&self, store: &Store, state: &mut State) -> Result<(), StoreError> {
-        let term = Duration::from_millis(OPERATION_LEASE_MS as u64) / BEATS;
         let tenants: Vec<TenantId> = state.workers.keys().copied().collect();
         for tenant in tenants {
             let Some(worker) = state.workers.get_mut(&tenant) else { continue };
             if !self.works(worker.id) && worker.used_at.elapsed() > IDLE {
                 store.remove_worker(tenant, worker.id).await?;
                 state.workers.remove(&tenant);
-            } else if worker.beat_at.elapsed() >= term {
+            } else if worker.beat_at.elapsed() >= TERM {
                 worker.beat_at = Instant::now();
                 match store.heartbeat(tenant, worker.id, None).await? {
                     Heartbeat::Alive { cancel, .. } => self.cancel(store, tenant, worker.id, &cancel).await?,

@@ -1,9 +1,7 @@
 //! Deliveries to receivers that hang, fail, redirect, close early or accept slowly, on both databases.
 
-use std::time::{Duration, Instant};
-
 use domain::address::{Allowed, Private};
-use domain::limits::{CIRCUIT_FAILURES, ENDPOINT_CONCURRENCY, FAILED_DELIVERY_RETENTION_S};
+use domain::limits::{CIRCUIT_FAILURES, DELIVERY_LEASE_MARGIN_MS, ENDPOINT_CONCURRENCY, FAILED_DELIVERY_RETENTION_S};
 use domain::{DeliveryId, JobId, Resolution, RetryPolicy, TenantId};
 use engine::outbound::sign;
 use engine::{Engine, EngineOptions};
@@ -21,6 +19,9 @@ use testkit::receiver::{Manner, Receiver, wait_until};
 use testkit::{Database, job, name, on_both};
 
 const T: TenantId = TenantId::DEFAULT;
+/// No machine stalls for so long: a request that timed out, or whose lease has passed, would be sent again.
+const TIMEOUT_MS: i64 = 3_600_000;
+const LEASE_MS: i64 = TIMEOUT_MS + DELIVERY_LEASE_MARGIN_MS;
 
 async fn engine(db: &Database) -> Engine {
     node(db.store.clone()).await
@@ -43,7 +44,8 @@ impl Operation for Owe {
 }
 
 fn to(url: &str) -> NewDelivery {
-    NewDelivery { source: "test".into(), op: "sent".into(), ..NewDelivery::post(T, url.into(), "{}".into()) }
+    let (source, op, timeout_ms) = ("test".into(), "sent".into(), TIMEOUT_MS);
+    NewDelivery { source, op, timeout_ms, ..NewDelivery::post(T, url.into(), "{}".into()) }
 }
 
 async fn owe(store: &Store, deliveries: Vec<NewDelivery>) -> Vec<DeliveryId> {
@@ -82,7 +84,7 @@ async fn run_job(store: &Store, extras: Extras, queue: &str, end: End) -> JobId 
 
 async fn claim(store: &Store, queue: &str) -> (domain::WorkerId, ClaimedJob) {
     let worker =
-        NewWorker { name: "w".into(), queues: vec![name(queue)], kinds: None, affinities: None, lease_ms: 30_000 };
+        NewWorker { name: "w".into(), queues: vec![name(queue)], kinds: None, affinities: None, lease_ms: 3_600_000 };
     let worker = store.register_worker(T, worker).await.expect("registers");
     match store.claim(T, worker, 1, None).await.expect("claims") {
         Claimed::Jobs { mut jobs, .. } => (worker, jobs.remove(0)),
@@ -147,7 +149,7 @@ async fn q10_a_queues_webhook_hears_of_jobs_that_have_none_and_of_every_change()
         let webhook = domain::Webhook { url: of_queue.url(), secrets: vec!["whsec_YQ==".into()] };
         let settings = domain::QueueSettings { webhook: Some(webhook), ..Default::default() };
         db.store.put_queue(T, name("q"), settings, "me".into()).await.expect("sets");
-        let due = db.clock.now().plus_s(60);
+        let due = db.clock.now().plus_s(3_600);
         let later = NewJob { run_at: Some(due), ..job("q") };
         let canceled = db.store.enqueue(T, vec![later.clone()], None).await.expect("enqueues");
         let EnqueueReply::Accepted(canceled) = canceled else { panic!("no key") };
@@ -159,7 +161,7 @@ async fn q10_a_queues_webhook_hears_of_jobs_that_have_none_and_of_every_change()
             db.store.list_deliveries(T, filter, None, 10).await.expect("lists").len() == 1
         })
         .await;
-        db.pass_ms(61_000).await;
+        db.pass_ms(3_601_000).await;
         let states = |seen: &[testkit::receiver::Seen]| -> Vec<String> {
             let state = |seen: &testkit::receiver::Seen| {
                 let body: Value = serde_json::from_str(&seen.body).expect("JSON");
@@ -195,7 +197,7 @@ async fn q10_failures_are_tried_again_with_growing_waits_and_every_attempt_is_to
     on_both(async |db| {
         let engine = engine(&db).await;
         let receiver = Receiver::start(Manner::Say(500, "out of\0order".into())).await;
-        let retry = RetryPolicy::new(Some(10), None, Some(2.0), None).expect("valid");
+        let retry = RetryPolicy::new(Some(1_000), None, Some(2.0), None).expect("valid");
         let id = owe(&db.store, vec![NewDelivery { retry, max_attempts: 4, ..to(&receiver.url()) }]).await[0];
         let first = attempted(&db.store, id, 1).await;
         assert_eq!(first.delivery.state, DeliveryState::Pending);
@@ -203,18 +205,18 @@ async fn q10_failures_are_tried_again_with_growing_waits_and_every_attempt_is_to
         assert_eq!((attempt.status, attempt.response.as_deref()), (Some(500), Some("out of\u{fffd}order")));
         assert_eq!(attempt.error.as_deref(), Some("the receiver answered 500"));
         let wait_ms = first.delivery.due_at.expect("it waits").ms_since(attempt.at);
-        assert!((10_000..20_000).contains(&wait_ms), "{wait_ms}");
-        db.pass_ms(10_500).await;
+        assert!((1_000_000..2_000_000).contains(&wait_ms), "{wait_ms}");
+        db.pass_ms(1_000_500).await;
         let second = attempted(&db.store, id, 2).await;
         let wait_ms = second.delivery.due_at.expect("it waits").ms_since(second.attempts[1].at);
-        assert!((20_000..30_000).contains(&wait_ms), "{wait_ms}");
+        assert!((2_000_000..3_000_000).contains(&wait_ms), "{wait_ms}");
         receiver.behave(Manner::CloseEarly);
-        db.pass_ms(20_500).await;
+        db.pass_ms(2_000_500).await;
         let third = attempted(&db.store, id, 3).await;
         assert_eq!(third.attempts[2].status, None);
         assert!(third.delivery.error.as_deref().is_some_and(|error| error.starts_with("cannot be reached")));
         receiver.behave(Manner::Answer(202));
-        db.pass_ms(40_500).await;
+        db.pass_ms(4_000_500).await;
         let last = in_state(&db.store, id, DeliveryState::Delivered).await;
         assert_eq!((last.delivery.status, last.delivery.error, last.attempts.len()), (Some(202), None, 4));
         let ids: Vec<_> =
@@ -274,7 +276,9 @@ async fn q10_redirects_are_not_followed_and_gone_means_never_again() {
         let sly = Receiver::start(Manner::Redirect(canary.url())).await;
         let gone = Receiver::start(Manner::Answer(410)).await;
         let busy = Receiver::start(Manner::Later(7_000)).await;
-        let ids = owe(&db.store, vec![to(&sly.url()), to(&gone.url()), to(&busy.url())]).await;
+        let retry = RetryPolicy::new(Some(3_600), None, None, None).expect("valid");
+        let redirected = NewDelivery { retry, ..to(&sly.url()) };
+        let ids = owe(&db.store, vec![redirected, to(&gone.url()), to(&busy.url())]).await;
         let redirected = attempted(&db.store, ids[0], 1).await;
         assert!(redirected.delivery.error.is_some_and(|error| error.contains("302") && error.contains("redirects")));
         assert_eq!(redirected.delivery.state, DeliveryState::Pending);
@@ -298,14 +302,13 @@ async fn q10_a_dead_receiver_delays_nobody_else() {
         let well = Receiver::start(Manner::Answer(200)).await;
         let mut all = Vec::new();
         for dead in [&hanging, &deaf, &dripping] {
-            all.extend((0..100).map(|_| NewDelivery { timeout_ms: 60_000, ..to(&dead.url()) }));
+            all.extend((0..100).map(|_| to(&dead.url())));
         }
         owe(&db.store, all).await;
         wait_until("the dead are called", async || hanging.connections() > 0 && dripping.connections() > 0).await;
-        let started = Instant::now();
+        // No request to them times out before a wait here does.
         owe(&db.store, (0..50).map(|_| to(&well.url())).collect()).await;
         well.saw(50).await;
-        assert!(started.elapsed() < Duration::from_secs(50), "before any time-out: {:?}", started.elapsed());
         assert!(hanging.most_open() <= ENDPOINT_CONCURRENCY, "{} at once", hanging.most_open());
         engine.stop().await;
     })
@@ -323,15 +326,17 @@ async fn q10_after_failures_in_a_row_a_receiver_is_left_alone_until_one_try_succ
             page.iter().any(|delivery| delivery.circuit_open_until.is_some())
         };
         wait_until("the circuit opens", open).await;
-        wait_until("requests under way end", async || {
+        let idle = async || {
             let state = Some(DeliveryState::Delivering);
             let filter = DeliveryFilter { state, job: None };
             db.store.list_deliveries(T, filter, None, 50).await.expect("lists").is_empty()
-        })
-        .await;
+        };
+        wait_until("requests under way end", idle).await;
         let called = receiver.seen().len();
         assert!(called < CIRCUIT_FAILURES as usize + 2 * ENDPOINT_CONCURRENCY, "{called} calls of 40");
         receiver.behave(Manner::Answer(200));
+        // One that was tried meanwhile and failed must not open the circuit anew after the time has passed.
+        wait_until("the last failure is told", idle).await;
         // The untried wait for the circuit alone, the others for their own next attempt too.
         db.pass_ms(400_000).await;
         for id in ids {
@@ -353,7 +358,7 @@ async fn q10_what_a_node_took_and_never_told_of_comes_back() {
         assert_eq!(taken.deliveries.len(), 1);
         assert_eq!(look(&db.store, id).await.delivery.state, DeliveryState::Delivering);
         let engine = engine(&db).await;
-        db.pass_ms(31_000).await;
+        db.pass_ms(LEASE_MS + 1_000).await;
         let done = in_state(&db.store, id, DeliveryState::Delivered).await;
         assert_eq!((done.attempts.len(), done.delivery.attempt), (2, 2));
         assert!(done.attempts[0].error.as_deref().is_some_and(|error| error.starts_with("interrupted")));
@@ -374,7 +379,7 @@ async fn q10_a_node_that_tells_too_late_settles_nothing() {
             Attempted { delivery: taken.id, attempt: taken.attempt, at, duration_ms, status, response, verdict }
         };
         let late = attempt().await;
-        db.pass_ms(31_000).await;
+        db.pass_ms(LEASE_MS + 1_000).await;
         let next = attempt().await;
         assert_eq!((late.delivery, next.delivery, next.attempt), (id, id, 2));
         let settle = async |attempted: &Attempted| db.store.settle_delivery(attempted.clone()).await.expect("answers");

@@ -140,7 +140,8 @@ fn get(url: impl Into<String>) -> Request {
         method: "GET".into(),
         headers: Vec::new(),
         body: String::new(),
-        timeout: Duration::from_secs(5),
+        // No machine stalls for so long: a time-out would be neither an answer nor a refusal.
+        timeout: Duration::from_secs(3_600),
         answer_bytes: 1_000,
     }
 }

@@ -19,6 +19,9 @@ use tower::ServiceExt;
 /// How long anything may take before a test gives up: machines are noisy, and no test is about speed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Nobody beats here, and what a worker holds must not be taken from it because the machine stood still.
+const LEASE_S: i64 = 300;
+
 pub(crate) struct Api {
     pub(crate) db: Database,
     pub(crate) state: AppState,
@@ -93,7 +96,8 @@ impl Api {
     }
 
     pub(crate) async fn worker(&self, queue: &str) -> String {
-        let answer = self.post("/api/v1/workers", json!({"name": "w", "queues": [queue]})).await;
+        let worker = json!({"name": "w", "queues": [queue], "lease_s": LEASE_S});
+        let answer = self.post("/api/v1/workers", worker).await;
         assert_eq!(answer.status, 201);
         answer.json()["id"].as_str().unwrap().to_owned()
     }

@@ -32,15 +32,17 @@ async fn q10_deliveries_are_listed_shown_with_every_attempt_and_sent_again() {
         let webhook = json!({"url": receiver.url(), "secret": "whsec_c2VjcmV0"});
         let job = finish_a_job(&api, webhook).await;
         let path = format!("/api/v1/deliveries?job={job}");
+        // Some seconds later they are tried again, so this is one look: between two they may be under way.
+        let mut page = Value::Null;
         wait_until("both were tried", async || {
-            let page = api.get(&path).await.json();
-            page["items"].as_array().unwrap().iter().filter(|item| item["status"] == 500).count() == 2
+            page = api.get(&path).await.json();
+            let tried = |item: &&Value| item["status"] == 500 && item["state"] == "pending";
+            page["items"].as_array().unwrap().iter().filter(tried).count() == 2
         })
         .await;
-        let page = api.get(&path).await.json();
         let newest = &page["items"][0];
         assert_eq!((&newest["op"], &newest["source"]), (&json!("succeeded"), &json!("job")));
-        assert_eq!((&newest["state"], &newest["job_id"]), (&json!("pending"), &json!(job)));
+        assert_eq!(newest["job_id"], json!(job));
         assert!(newest["next_attempt_at"].is_string() && newest["error"] == "the receiver answered 500");
         let expected = [
             "attempt",
@@ -66,8 +68,9 @@ async fn q10_deliveries_are_listed_shown_with_every_attempt_and_sent_again() {
 
         let id = newest["id"].as_str().unwrap();
         let shown = api.get(&format!("/api/v1/deliveries/{id}")).await.json();
-        assert_eq!(shown["attempts"][0]["status"], 500);
-        assert_eq!(shown["attempts"][0]["response"], "thanks");
+        // Another one may have run into its time-out.
+        let heard = |attempt: &Value| attempt["status"] == 500 && attempt["response"] == "thanks";
+        assert!(shown["attempts"].as_array().unwrap().iter().any(heard), "{shown}");
         assert_eq!(
             (&shown["body"]["type"], &shown["body"]["data"]["result"]),
             (&json!("job.succeeded"), &json!({"ok": true}))
@@ -75,8 +78,13 @@ async fn q10_deliveries_are_listed_shown_with_every_attempt_and_sent_again() {
         assert!(!shown.to_string().contains("whsec_"), "a secret is never shown");
 
         receiver.behave(Manner::Answer(200));
-        let again = api.call("POST", &format!("/api/v1/deliveries/{id}/redeliver")).await;
-        assert_eq!((again.status.as_u16(), again.json()["state"].clone()), (202, json!("pending")));
+        // One that is just under way is left alone.
+        wait_until("it is to be sent again", async || {
+            let again = api.call("POST", &format!("/api/v1/deliveries/{id}/redeliver")).await;
+            assert_eq!(again.status, 202);
+            again.json()["state"] == "pending"
+        })
+        .await;
         wait_until("it is delivered", async || {
             api.get(&format!("/api/v1/deliveries/{id}")).await.json()["state"] == "delivered"
         })

@@ -234,6 +234,11 @@ async fn x6_every_operation_as_b_with_the_ids_of_a() {
         let own_worker = json!({"name": "b", "queues": ["other", "mail"], "lease_s": LEASE_S});
         let own_worker = b.post("/api/v1/workers", own_worker).await.json();
         let own_worker = own_worker["id"].as_str().unwrap();
+        // That a token is used is noted behind its back: from here on the listing of B's tokens has a time there.
+        wait_until("the use of B's token is noted", async || {
+            b.get("/api/v1/tokens").await.json()["items"][0]["last_used_at"].is_string()
+        })
+        .await;
         let before = (digest(&api.db.store, tenant).await, a.get("/api/v1/queues").await.json());
 
         let document: Value = serde_json::from_str(&server::document().to_json().unwrap()).unwrap();

@@ -43,7 +43,8 @@ async fn told(api: &Api, many: usize) -> Vec<Value> {
 }
 
 async fn ended(api: &Api, job: &str) -> Value {
-    api.get(&format!("/api/v1/jobs/{job}?wait=20s")).await.json()
+    let is_over = |job: &Value| ["succeeded", "failed", "canceled"].contains(&job["state"].as_str().unwrap());
+    until(api, &format!("/api/v1/jobs/{job}?wait=20s"), is_over).await
 }
 
 #[tokio::test]

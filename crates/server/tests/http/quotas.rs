@@ -50,7 +50,8 @@ async fn q12_a_quota_that_is_used_up_is_a_429_that_names_it_and_stores_nothing()
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
 
-        set(Quota { jobs_per_s: Some(2.0), ..Quota::default() }).await;
+        // So slow that there is no room for a second one however long these take.
+        set(Quota { jobs_per_s: Some(0.001), ..Quota::default() }).await;
         let mut statuses = Vec::new();
         for _ in 0..20 {
             statuses.push(small.post("/api/v1/jobs", json!({"queue": "q", "kind": "k"})).await.status.as_u16());

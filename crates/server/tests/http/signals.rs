@@ -102,14 +102,16 @@ async fn s3_an_unchanged_signal_is_304_and_says_where_it_was_told_from() {
             ("cold_start", "windlass; fwd=miss; stored")
         );
         // What was stored lasts a second; a busy machine may take longer from one look to the next.
-        let mut warm = signal(&api, &waiting).await;
-        for _ in 0..10 {
-            if warm.header("cache-status") == "windlass; hit" {
-                break;
+        let hit = async {
+            loop {
+                let warm = signal(&api, &waiting).await;
+                if warm.header("cache-status") == "windlass; hit" {
+                    break warm;
+                }
             }
-            warm = signal(&api, &waiting).await;
-        }
-        assert_eq!((warm.header("x-signal-source"), warm.header("cache-status")), ("snapshot", "windlass; hit"));
+        };
+        let warm = in_time(hit).await;
+        assert_eq!(warm.header("x-signal-source"), "snapshot");
         assert_eq!(warm.json()["diagnostics"]["queue_position"], 1);
     })
     .await;
@@ -339,7 +341,9 @@ async fn s8_a_new_job_says_what_befell_its_like_and_the_group_is_run_again() {
 async fn s9_the_eta_comes_from_history_and_says_nothing_without_one() {
     on_both(async |db| {
         let api = Api::new(db).await;
-        let worker = api.worker("q").await;
+        // All of it takes minutes, so that what the machine itself takes makes no difference.
+        let worker = json!({"name": "w", "queues": ["q"], "lease_s": 3_600});
+        let worker = api.post("/api/v1/workers", worker).await.json()["id"].as_str().unwrap().to_owned();
         let run = async |ms: i64| {
             let job = api.job("q").await;
             let claim = api.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1})).await.json();
@@ -351,7 +355,7 @@ async fn s9_the_eta_comes_from_history_and_says_nothing_without_one() {
         assert_eq!(signal(&api, &fresh).await.json()["eta_seconds"], Value::Null, "unknown rather than a guess");
         api.call("POST", &format!("/api/v1/jobs/{fresh}/cancel")).await;
         for _ in 0..8 {
-            run(10_000).await;
+            run(600_000).await;
         }
         api.db.store.fold_figures().await.unwrap();
         let waiting = api.job("q").await;
@@ -367,14 +371,14 @@ async fn s9_the_eta_comes_from_history_and_says_nothing_without_one() {
         };
         let told = in_time(estimated).await;
         let p50 = told["eta_seconds"]["p50"].as_f64().unwrap();
-        assert!((9.0..12.0).contains(&p50), "{told}");
-        assert!(told["summary"].as_str().unwrap().contains("done in about 10 s"), "{told}");
+        assert!((540.0..720.0).contains(&p50), "{told}");
+        assert!(told["summary"].as_str().unwrap().contains("done in about 10 min"), "{told}");
         let claim = api.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1})).await.json();
         assert_eq!(claim["jobs"][0]["id"], waiting.as_str());
-        api.db.pass_ms(4_000).await;
+        api.db.pass_ms(240_000).await;
         let running = signal(&api, &waiting).await.json();
         let left = running["eta_seconds"]["p50"].as_f64().unwrap();
-        assert!((1.0..7.0).contains(&left), "{running}");
+        assert!((60.0..420.0).contains(&left), "{running}");
     })
     .await;
 }

@@ -18,12 +18,6 @@ fn install() -> Value {
     })
 }
 
-/// Claims the next job, waiting for it: the scan runs by itself.
-async fn claim(api: &Api, worker: &str) -> Value {
-    let claim = api.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1, "wait_s": 20})).await.json();
-    claim["jobs"][0].clone()
-}
-
 async fn settle(api: &Api, worker: &str, job: &Value, outcome: Value) -> String {
     let mut outcome = outcome;
     outcome["job_id"] = job["id"].clone();
@@ -58,7 +52,7 @@ async fn w3_a_process_takes_a_subject_through_failure_backoff_and_success() {
         assert!(subject.json()["facts"]["state"]["at"].is_string());
 
         let worker = api.worker("q").await;
-        let job = claim(&api, &worker).await;
+        let job = api.next_job(&worker).await;
         let told = (&job["subject"], &job["process"], &job["payload"]);
         let payload = json!({"subject": "m-1", "facts": {"state": "provided"}});
         assert_eq!(told, (&json!("m-1"), &json!("install"), &payload));
@@ -80,7 +74,7 @@ async fn w3_a_process_takes_a_subject_through_failure_backoff_and_success() {
 
         api.db.pass_ms(61_000).await;
         let worker = api.worker("q").await;
-        let job = claim(&api, &worker).await;
+        let job = api.next_job(&worker).await;
         let facts = json!({"state": "installed", "disk": "sda"});
         assert_eq!(settle(&api, &worker, &job, json!({"outcome": "finish", "facts": facts})).await, "applied");
         let card = api.get("/api/v1/subjects/m-1").await.json();
@@ -130,7 +124,7 @@ async fn w5_a_lockout_says_who_why_and_until_when() {
 
         assert_eq!(api.call("DELETE", lock).await.status, 204);
         api.call("DELETE", lock).await.problem(404, "not_found", None);
-        assert_eq!(claim(&api, &worker).await["id"], job["id"]);
+        assert_eq!(api.next_job(&worker).await["id"], job["id"]);
         let soon =
             api.put("/api/v1/subjects/m-1/backoffs/install", json!({"for_s": 60, "cause": "later"})).await.json();
         assert!(soon["until"].is_string());

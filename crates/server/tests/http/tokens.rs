@@ -5,7 +5,7 @@ use axum::http::Request;
 use serde_json::{Value, json};
 use testkit::{Database, on_both};
 
-use crate::api::{Answer, Api, json_request, request};
+use crate::api::{Answer, Api, in_time, json_request, request};
 
 /// A server with tokens, and one caller of it.
 pub(crate) struct Caller<'a> {
@@ -159,8 +159,16 @@ async fn x7_what_is_in_a_job_needs_rights_of_its_own() {
         let job = producer.job("q").await;
         let path = format!("/api/v1/jobs/{job}");
         // A long-poll that began before the result was there shows no more than a look.
-        let waiting_path = format!("{path}?wait=30s");
-        let (waited, ()) = tokio::join!(viewer.get(&waiting_path), worker.run("q"));
+        let waiting_path = format!("{path}?wait=60s");
+        let waiting = async {
+            loop {
+                let answer = viewer.get(&waiting_path).await;
+                if answer.json()["state"] == "succeeded" {
+                    break answer;
+                }
+            }
+        };
+        let (waited, ()) = tokio::join!(in_time(waiting), worker.run("q"));
         for answer in [waited, viewer.get(&path).await] {
             let seen = answer.json();
             assert_eq!(

@@ -5,6 +5,7 @@ use domain::{JobId, TenantId, Time};
 
 use crate::codec::error_to_json;
 use crate::error::StoreError;
+use crate::jobs::cancel::Canceled;
 use crate::jobs::get;
 use crate::store::Store;
 use crate::tx::{Operation, Param, Sql, Tx};
@@ -24,12 +25,14 @@ impl Store {
                 Some(job) if job.state.is_terminal() => {
                     swept.kept += usize::from(self.write(Keep { call }).await?);
                 }
-                Some(job) if job.worker.is_none() => {
-                    self.cancel(call.tenant, call.job, "its caller is gone".into()).await?;
-                    self.end_call(call.job).await?;
-                    swept.canceled += 1;
-                }
-                Some(_) => {}
+                Some(_) => match self.cancel_waiting(call.tenant, call.job, "its caller is gone".into()).await? {
+                    Canceled::Canceled(_) => {
+                        self.end_call(call.job).await?;
+                        swept.canceled += 1;
+                    }
+                    // What it answers, or has just answered, is kept by a later sweep.
+                    Canceled::AtWork | Canceled::AlreadyEnded(_) | Canceled::NotFound => {}
+                },
                 None => self.end_call(call.job).await?,
             }
         }

@@ -19,12 +19,19 @@ pub enum Canceled {
     Canceled(JobId),
     /// It has succeeded or failed.
     AlreadyEnded(JobState),
+    /// A worker has it, and only one that waits was to be called off.
+    AtWork,
     NotFound,
 }
 
 impl Store {
     pub async fn cancel(&self, tenant: TenantId, job: JobId, actor: String) -> Result<Canceled, StoreError> {
         self.cancel_which(tenant, Which::Id(job), actor).await
+    }
+
+    /// Cancels a job unless a worker has it.
+    pub async fn cancel_waiting(&self, tenant: TenantId, job: JobId, actor: String) -> Result<Canceled, StoreError> {
+        self.cancel_which(tenant, Which::Waiting(job), actor).await
     }
 
     /// Cancels the live job that has the unique key.
@@ -48,6 +55,7 @@ impl Store {
 
 enum Which {
     Id(JobId),
+    Waiting(JobId),
     Key(Name, String),
 }
 
@@ -72,7 +80,7 @@ impl Operation for Cancel {
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(Canceled, Effects), StoreError> {
         let mut effects = Effects::default();
         let id = match &self.which {
-            Which::Id(id) => *id,
+            Which::Id(id) | Which::Waiting(id) => *id,
             Which::Key(queue, key) => {
                 let params = [Param::Int(self.tenant.0), Param::Text(queue.as_str()), Param::Text(key)];
                 match tx.query_opt(&BY_KEY, &params).await? {
@@ -92,6 +100,9 @@ impl Operation for Cancel {
             };
             return Ok((answer, effects));
         };
+        if before.state.is_claimed() && matches!(self.which, Which::Waiting(_)) {
+            return Ok((Canceled::AtWork, effects));
+        }
         let lane = self.lanes.of(tx, &[before.lane]).await?.remove(&before.lane).expect("asked for");
         let job = before.job(&lane.kind, &Default::default())?;
         let after =

@@ -2,10 +2,10 @@
 
 use domain::runtime::{HealthSource, Observation, RuntimeStatus, health};
 use domain::trigger::Source;
-use domain::{RuntimeName, TenantId};
+use domain::{RuntimeName, TenantId, Time};
 use uuid::Uuid;
 
-use crate::clock::new_uuid;
+use crate::clock::{new_uuid, uuids_from};
 use crate::codec::to_json;
 use crate::error::StoreError;
 use crate::events::{Event, emit};
@@ -25,17 +25,18 @@ pub struct PastHealth {
 }
 
 impl Store {
-    /// Whether it changed anything. What is seen of a container that was stopped, replaced or is being worked on is the
-    /// operation's own doing and no news.
+    /// Whether it changed anything. What is seen of a container that was stopped, replaced, started anew or is being
+    /// worked on is the operation's own doing and no news. Whoever looked says which start of it was looked at.
     pub async fn observe_runtime(
         &self,
         tenant: TenantId,
         name: &RuntimeName,
         container_id: &str,
+        started_at: Option<Time>,
         seen: Observation,
     ) -> Result<bool, StoreError> {
-        let triggers = self.triggers_cache().clone();
-        let observe = Observe { tenant, name: name.clone(), container_id: container_id.to_owned(), seen, triggers };
+        let (name, container_id) = (name.clone(), container_id.to_owned());
+        let observe = Observe { tenant, name, container_id, started_at, seen, triggers: self.triggers_cache().clone() };
         let (changed, heard) = self.write(observe).await?;
         if heard {
             self.hints().tell(Topic::Outbox);
@@ -59,6 +60,8 @@ pub(super) struct Observe {
     pub(super) tenant: TenantId,
     pub(super) name: RuntimeName,
     pub(super) container_id: String,
+    /// The start that was looked at, where that is known.
+    pub(super) started_at: Option<Time>,
     pub(super) seen: Observation,
     pub(super) triggers: TriggerCache,
 }
@@ -142,17 +145,24 @@ impl Observe {
     }
 }
 
+// The times of what was seen may be another clock's; those of the rows are ours, in their ids.
+const WAS_WELL: Sql = Sql::both(&["select 1 from healths
+     where tenant = $1 and runtime = $2 and container_id = $3 and status = 'healthy' and id >= $4 limit 1"]);
 const LAST_OPERATION: Sql = Sql::both(&["select job from operations
      where tenant = $1 and runtime = $2 and job is not null order by id desc limit 1"]);
 
 impl Observe {
-    /// The first health of a container is the doing of the operation that started it: a trigger that restarts what has
-    /// just become healthy leads to itself. What befalls a container later comes from outside.
+    /// Until a container is well for the first time, its health is the doing of the operation that started it: a trigger
+    /// that restarts what has just become healthy, or was not in time, leads to itself. What befalls it later comes from
+    /// outside.
     async fn depth(&self, tx: &mut Tx<'_>, runtime: &Runtime) -> Result<i32, StoreError> {
-        if runtime.health.is_some() {
-            return Ok(0);
-        }
         let params = [Param::Int(self.tenant.0), Param::Text(self.name.as_str())];
+        if let (Some(_), Some(since)) = (&runtime.health, runtime.started_at) {
+            let params = [params[0], params[1], Param::Text(&self.container_id), Param::Uuid(uuids_from(since))];
+            if tx.query_opt(&WAS_WELL, &params).await?.is_some() {
+                return Ok(0);
+            }
+        }
         let job = tx.query_opt(&LAST_OPERATION, &params).await?.map(|row| row.job(0)).transpose()?;
         depth_of(tx, job).await
     }
@@ -166,6 +176,7 @@ impl Observe {
             && runtime.started_at.is_some_and(|at| self.seen.observed_at < at);
         watched
             && !late
+            && self.started_at.is_none_or(|at| runtime.started_at == Some(at))
             && runtime.in_flight.is_none()
             && runtime.container_id.as_deref() == Some(self.container_id.as_str())
             && health::changes(runtime.health.as_ref(), &self.seen)

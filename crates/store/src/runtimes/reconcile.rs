@@ -59,7 +59,7 @@ impl Store {
             observed_at: self.clock().now(),
         };
         let (name, container_id, triggers) = (name.clone(), container_id.to_owned(), self.triggers_cache().clone());
-        let gone = Observe { tenant, name, container_id, seen, triggers };
+        let gone = Observe { tenant, name, container_id, started_at: None, seen, triggers };
         let (disposed, heard) = self.write(Dispose { gone, why: why.to_owned() }).await?;
         if heard {
             self.hints().tell(Topic::Outbox);

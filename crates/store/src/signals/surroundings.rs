@@ -128,12 +128,12 @@ const WORKERS: Sql = Sql::new(
            w.draining, w.registered_at, w.last_claim_at, w.dead_at, s.since, s.beat_at,
            (select coalesce(sum(c.remaining), 0) from claims c where c.worker = w.id)
        from workers w join service s on s.id = 1
-       where w.tenant = $1 and w.dead_at is null and w.lease_until >= $2 limit $3"],
+       where w.tenant = $1 and w.dead_at is null limit $2"],
     "select w.id, w.tenant, w.name, w.queues, w.kinds, w.affinities, w.affinity, w.lease_ms, w.lease_until,
          w.draining, w.registered_at, w.last_claim_at, w.dead_at, s.since, s.beat_at,
          (select coalesce(sum(c.remaining), 0)::bigint from claims c where c.worker = w.id)
      from workers w join service s on s.id = 1
-     where w.tenant = $1 and w.dead_at is null and w.lease_until >= $2 limit $3",
+     where w.tenant = $1 and w.dead_at is null limit $2",
 );
 // Lanes stay when their jobs are gone: those with work come first. On PostgreSQL that includes what runs.
 const LANES: Sql = Sql::new(
@@ -195,11 +195,11 @@ pub(crate) async fn read(tx: &mut Tx<'_>, tenant: TenantId, queue: &Name) -> Res
 }
 
 async fn workers(tx: &mut Tx<'_>, tenant: TenantId, queue: &Name) -> Result<Vec<ServingWorker>, StoreError> {
-    let params = [Param::Int(tenant.0), Param::Time(tx.now()), Param::Int(SURROUNDINGS_WORKERS as i64)];
+    let params = [Param::Int(tenant.0), Param::Int(SURROUNDINGS_WORKERS as i64)];
     let mut serving = Vec::new();
     for row in tx.query(&WORKERS, &params).await? {
         let worker = Worker::read(&row)?;
-        if worker.queues.contains(queue) && !worker.draining {
+        if worker.queues.contains(queue) && worker.is_alive(tx.now()) && !worker.draining {
             let claims = row.int(15)?.max(0) as u64;
             let Worker { kinds, affinities, affinity, .. } = worker;
             serving.push(ServingWorker { kinds, affinities, holds: affinity, claims });

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use domain::limits::{TOKEN_LOOK_AHEAD_MS, TOKEN_TRUST_MS, TOKENS_CACHED};
 use domain::{TenantId, Time, TokenId, TokenText};
-use tokio_util::task::TaskTracker;
 
 use crate::error::StoreError;
 use crate::sessions::FindSession;
@@ -54,7 +53,6 @@ pub(crate) struct TokenCache {
     looking_ahead: AtomicBool,
     /// Tokens used since the last look.
     used: Mutex<Vec<TokenId>>,
-    tracker: TaskTracker,
 }
 
 #[derive(Default)]
@@ -62,6 +60,8 @@ struct Remembered {
     version: i64,
     /// When the last look began; none before the first.
     looked: Option<Instant>,
+    /// How often all was forgotten: a look that began before says nothing of what is now.
+    forgotten: u64,
     /// What the database's clock is ahead of ours.
     ahead_ms: i64,
     /// By the hash of their text, or of the secret of a page session.
@@ -89,6 +89,7 @@ impl TokenCache {
         let mut remembered = self.remembered.write().expect("no writer panics");
         remembered.tokens.clear();
         remembered.looked = None;
+        remembered.forgotten += 1;
     }
 }
 
@@ -222,7 +223,7 @@ impl Store {
             Some(age) if age < TRUST => {
                 if !cache.looking_ahead.swap(true, Ordering::AcqRel) {
                     let store = self.clone();
-                    cache.tracker.spawn(async move {
+                    self.carry_on(async move {
                         // A failure is met again, and told, by whoever asks when the trust is over.
                         let _ = store.look_now().await;
                         store.tokens().looking_ahead.store(false, Ordering::Release);
@@ -242,6 +243,7 @@ impl Store {
         }
         // What is read is at least as new as the moment before the question.
         let began = Instant::now();
+        let forgotten = cache.remembered.read().expect("no reader panics").forgotten;
         let (version, now) = self.read(Version).await?;
         let moved = cache.remembered.read().expect("no reader panics").version != version || cache.age().is_none();
         let quotas = if moved { Some(self.read(quota::All).await?) } else { None };
@@ -254,14 +256,14 @@ impl Store {
             if let Some(quotas) = quotas {
                 remembered.quotas = quotas;
             }
-            remembered.looked = Some(began);
+            remembered.looked = Some(began).filter(|_| remembered.forgotten == forgotten);
             remembered.ahead_ms = now.millis() - self.clock().now().millis();
         }
         let used = std::mem::take(&mut *cache.used.lock().expect("nobody panics with it in hand"));
         if !used.is_empty() {
             let store = self.clone();
             // When a token was last used is a courtesy: nobody waits for it.
-            cache.tracker.spawn(async move { store.write(Used { tokens: used }).await });
+            self.carry_on(async move { store.write(Used { tokens: used }).await });
         }
         Ok(())
     }

@@ -89,3 +89,18 @@ async fn an_ended_job_is_not_canceled() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn q5_what_is_canceled_only_while_it_waits_goes_on_once_a_worker_has_it() {
+    on_both(async |db| {
+        let (runs, waits) = (push(&db.store, job("q")).await, push(&db.store, job("other")).await);
+        let worker = register(&db.store, &["q"]).await;
+        let claimed = claim_one(&db.store, worker).await;
+        let cancel = async |id| db.store.cancel_waiting(T, id, "me".into()).await.expect("answers");
+        assert_eq!((cancel(runs).await, cancel(waits).await), (Canceled::AtWork, Canceled::Canceled(waits)));
+        assert_eq!(finish(&db.store, worker, &claimed).await, Status::Applied);
+        assert_eq!(cancel(runs).await, Canceled::AlreadyEnded(domain::JobState::Succeeded));
+        sound(&db.store).await;
+    })
+    .await;
+}

@@ -70,21 +70,21 @@ async fn q6_a_worker_drains_what_it_holds_before_it_swaps() {
 #[tokio::test]
 async fn q6_past_the_starvation_bound_the_oldest_other_wins() {
     on_both(async |db| {
-        let settings = domain::QueueSettings { starvation_s: Some(10), ..Default::default() };
+        let settings = domain::QueueSettings { starvation_s: Some(600), ..Default::default() };
         db.store.put_queue(T, name("q"), settings, "me".into()).await.expect("puts");
         push(&db.store, with("a", 0)).await;
-        let worker = register(&db.store, &["q"]).await;
+        let worker = patient(&db.store).await;
         let first = claim_one(&db.store, worker).await;
         finish(&db.store, worker, &first).await;
         let other = push(&db.store, with("b", 0)).await;
-        db.pass_ms(5_000).await;
+        db.pass_ms(300_000).await;
         let younger = push(&db.store, with("a", 0)).await;
         let claimed = claim_one(&db.store, worker).await;
         assert_eq!(claimed.id, younger, "the held affinity comes first");
         finish(&db.store, worker, &claimed).await;
         push(&db.store, with("a", 0)).await;
-        db.pass_ms(6_000).await;
-        assert_eq!(claim_one(&db.store, worker).await.id, other, "it has waited 11 s");
+        db.pass_ms(301_000).await;
+        assert_eq!(claim_one(&db.store, worker).await.id, other, "it has waited 601 s");
     })
     .await;
 }

@@ -9,7 +9,7 @@ mod dump;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use domain::{JobId, TenantId, WorkerId};
+use domain::{JobId, QueueSettings, RetryPolicy, TenantId, WorkerId};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use store::backoffs::by_hand::{Lockout, Until};
@@ -18,7 +18,7 @@ use store::jobs::claim::Claimed;
 use store::jobs::enqueue::{EnqueueReply, NewJob};
 use store::jobs::list::JobFilter;
 use store::jobs::retry::Retried;
-use store::jobs::settle::{Outcome, Settled};
+use store::jobs::settle::{End, Outcome, Settled};
 use store::signals::refine::SignalChange;
 use store::workers::heartbeat::Heartbeat;
 use store::workers::register::NewWorker;
@@ -33,6 +33,9 @@ const STEPS: usize = 40;
 /// In one of so many sequences the state is looked at after every step: looking takes longer than the step.
 const LOOKED_AT_ON_SQLITE: u64 = 20;
 const LOOKED_AT_ON_POSTGRES: u64 = 4;
+/// Every time in a step is made so many times as long. Half a place of the grid is then minutes, and not the five
+/// seconds that a busy machine may take between two steps.
+const STRETCH: i64 = 30;
 /// A seed that failed, to look at.
 const ONE: u64 = 0;
 
@@ -108,6 +111,48 @@ struct Run<'a> {
     look: Look,
 }
 
+/// The same step with every time in it `STRETCH` times as long.
+fn stretched(step: Step) -> Step {
+    let longer = |time: i64| time * STRETCH;
+    let slower = |retry: RetryPolicy| {
+        let [initial_s, maximum_s] = [retry.initial_s(), retry.maximum_s()].map(|wait_s| Some(wait_s * STRETCH as u64));
+        RetryPolicy::new(initial_s, maximum_s, Some(retry.exponent()), Some(retry.jitter())).expect("a valid policy")
+    };
+    match step {
+        Step::Enqueue { mut jobs, key } => {
+            for (job, delay) in &mut jobs {
+                *delay = delay.map(longer);
+                let Some(extras) = &mut job.extras else { continue };
+                extras.retry = extras.retry.map(slower);
+                extras.timeout_s = extras.timeout_s.map(longer);
+                if let Some(unique) = &mut extras.unique {
+                    unique.for_s = unique.for_s.map(longer);
+                }
+            }
+            Step::Enqueue { jobs, key }
+        }
+        Step::Register { queues, kinds, affinities, lease_ms } => {
+            Step::Register { queues, kinds, affinities, lease_ms: longer(lease_ms) }
+        }
+        Step::Settle { worker, mut outcomes } => {
+            for (_, _, end) in &mut outcomes {
+                if let End::Snooze { delay_ms } = end {
+                    *delay_ms = longer(*delay_ms);
+                }
+            }
+            Step::Settle { worker, outcomes }
+        }
+        Step::Put { queue, settings } => {
+            let (retry, starvation_s) = (settings.retry.map(slower), settings.starvation_s.map(longer));
+            Step::Put { queue, settings: QueueSettings { retry, starvation_s, ..settings } }
+        }
+        Step::LockOut { subject, process, for_s } => Step::LockOut { subject, process, for_s: for_s.map(longer) },
+        Step::Pass { seconds } => Step::Pass { seconds: longer(seconds) },
+        Step::Outage { seconds } => Step::Outage { seconds: longer(seconds) },
+        other => other,
+    }
+}
+
 /// When the whole state is compared.
 #[derive(Clone, Copy, PartialEq)]
 enum Look {
@@ -129,7 +174,7 @@ impl<'a> Run<'a> {
         self.serve().await;
         self.step(Step::Put { queue: name("q"), settings: settings() }).await;
         let limits = self.seed.is_multiple_of(3).then_some(3);
-        let limited = domain::QueueSettings { per_key: Some(2), concurrency: limits, ..settings() };
+        let limited = QueueSettings { per_key: Some(2), concurrency: limits, ..settings() };
         self.step(Step::Put { queue: name("r"), settings: limited }).await;
         for _ in 0..STEPS {
             let step = generate(&mut rng, &self.model);
@@ -140,6 +185,7 @@ impl<'a> Run<'a> {
     }
 
     async fn step(&mut self, step: Step) {
+        let step = stretched(step);
         let expected = self.model.run(&step);
         self.done.push(step.clone());
         let answer = match self.run(step).await {
@@ -297,6 +343,7 @@ impl<'a> Run<'a> {
         match canceled {
             Canceled::Canceled(job) => Answer::Canceled(self.number(job)),
             Canceled::AlreadyEnded(state) => Answer::AlreadyEnded(state),
+            Canceled::AtWork => panic!("only one that waits was to be canceled"),
             Canceled::NotFound => Answer::NotFound,
         }
     }

@@ -115,13 +115,13 @@ async fn s7_repair_times_and_recurrences_are_learnt() {
         }
         learn(&db.store).await;
         assert_eq!(db.store.learn_repairs().await.expect("looks"), 0, "it is not mended yet");
-        db.pass_ms(300_000).await;
+        db.pass_ms(6 * 3_600_000).await;
         let worker = patient(&db.store).await;
         succeed(&db.store, worker, on_subject("nginx")).await;
         assert_eq!(db.store.learn_repairs().await.expect("looks"), 1);
         let learnt = db.store.list_signatures(T, None, 10).await.expect("lists").remove(0);
         let mttr = learnt.outcome.mttr_p50_s.expect("a repair was seen");
-        assert!((299.0..330.0).contains(&mttr), "{mttr}");
+        assert!((21_600.0..22_200.0).contains(&mttr), "{mttr}");
 
         let change = SignatureChange { confirmed: Some(true), fixed: Some(true), ..SignatureChange::default() };
         let fixed = done(db.store.change_signature(T, learnt.id, change).await.expect("changes"));
@@ -402,9 +402,12 @@ fn s6_a_match_is_bounded_whatever_the_pattern_and_the_subject() {
     let pattern = Pattern { subject_pattern: Some("(a|a|aa)*(a|aa)*(a*)*c$".into()), ..Pattern::default() };
     let matcher = pattern.matcher().expect("it is good");
     let subject = "a".repeat(100_000);
-    let began = std::time::Instant::now();
-    for _ in 0..1_000 {
+    let once = |_| {
+        let began = std::time::Instant::now();
         assert!(!matcher.matches(Case { subject: Some(&subject), ..Case::default() }));
-    }
-    assert!(began.elapsed() < std::time::Duration::from_secs(5), "{:?}", began.elapsed());
+        began.elapsed()
+    };
+    // Others may take the machine away in the middle of some of them, not of every one.
+    let quickest = (0..1_000).map(once).min().expect("a thousand");
+    assert!(quickest < std::time::Duration::from_millis(5), "{quickest:?}");
 }

@@ -144,7 +144,7 @@ async fn w2_a_claim_that_was_ended_holds_its_place_until_the_worker_answers() {
         db.store.put_queue(T, name("q"), settings, "me".into()).await.expect("puts");
         let extras = Extras { timeout_s: Some(5), ..Extras::default() };
         let slow = push(&db.store, NewJob { extras: Some(Box::new(extras)), ..job("q") }).await;
-        let frozen = register(&db.store, &["q"]).await;
+        let frozen = patient(&db.store).await;
         let lost = claim_one(&db.store, frozen).await;
         db.pass_ms(6_000).await;
         assert_eq!(db.store.sweep().await.expect("sweeps").timed_out, 1);
@@ -199,10 +199,10 @@ async fn the_fold_keeps_what_came_in_and_what_ended_by_the_minute() {
 async fn s9_a_queue_tells_how_long_its_work_waits_and_which_kinds_it_has() {
     on_both(async |db| {
         assert!(db.store.waits(T).await.expect("reads").is_empty());
-        let worker = register(&db.store, &["q"]).await;
+        let worker = patient(&db.store).await;
         for _ in 0..10 {
             let id = push(&db.store, job("q")).await;
-            db.clock.advance_ms(2_000);
+            db.clock.advance_ms(200_000);
             let claimed = claim_one(&db.store, worker).await;
             settle(&db.store, worker, id, claimed.epoch, End::Finish(None)).await;
         }
@@ -210,7 +210,7 @@ async fn s9_a_queue_tells_how_long_its_work_waits_and_which_kinds_it_has() {
         db.store.fold_figures().await.expect("folds");
         let waits = db.store.waits(T).await.expect("reads");
         let wait = waits[&name("q")];
-        assert!((1.9..2.5).contains(&wait.p50_s) && wait.p95_s >= wait.p50_s, "{wait:?}");
+        assert!((190.0..250.0).contains(&wait.p50_s) && wait.p95_s >= wait.p50_s, "{wait:?}");
     })
     .await;
 }

@@ -1,19 +1,30 @@
+use domain::WorkerId;
+use store::Store;
 use store::jobs::enqueue::{Extras, NewJob};
 use store::jobs::settle::{End, Status};
 use store::workers::heartbeat::Heartbeat;
+use store::workers::register::NewWorker;
 use testkit::{job, on_both};
 
 use crate::support::*;
+
+/// So long that only the time that a test lets pass decides, and never what the machine takes.
+const TERM_MS: i64 = 3_600_000;
+
+async fn with_a_long_term(store: &Store) -> WorkerId {
+    let worker = NewWorker { lease_ms: TERM_MS, ..a_worker(&["q"]) };
+    store.register_worker(T, worker).await.expect("registers")
+}
 
 #[tokio::test]
 async fn q7_a_dead_workers_jobs_come_back_with_the_attempt_counted() {
     on_both(async |db| {
         let id = push(&db.store, job("q")).await;
-        let dead = register(&db.store, &["q"]).await;
+        let dead = with_a_long_term(&db.store).await;
         let lost = claim_one(&db.store, dead).await;
-        db.pass_ms(20_000).await;
+        db.pass_ms(TERM_MS / 2).await;
         assert_eq!(db.store.sweep().await.expect("sweeps").jobs, 0, "the lease still holds");
-        db.pass_ms(11_000).await;
+        db.pass_ms(TERM_MS / 2 + 1_000).await;
         assert_eq!(db.store.sweep().await.expect("sweeps").jobs, 1);
         assert_eq!(state(&db.store, id).await, "queued");
         let worker = register(&db.store, &["q"]).await;
@@ -48,10 +59,10 @@ async fn x3_a_frozen_worker_that_wakes_before_the_sweep_is_dead_all_the_same() {
 async fn a_heartbeat_keeps_the_claims() {
     on_both(async |db| {
         push(&db.store, job("q")).await;
-        let worker = register(&db.store, &["q"]).await;
+        let worker = with_a_long_term(&db.store).await;
         let claimed = claim_one(&db.store, worker).await;
         for _ in 0..5 {
-            db.pass_ms(20_000).await;
+            db.pass_ms(TERM_MS / 3 * 2).await;
             let beat = db.store.heartbeat(T, worker, None).await.expect("answers");
             assert!(matches!(beat, Heartbeat::Alive { drain: false, .. }));
             assert_eq!(db.store.sweep().await.expect("sweeps").jobs, 0);
@@ -65,13 +76,13 @@ async fn a_heartbeat_keeps_the_claims() {
 async fn q7_an_outage_of_ours_burns_nobodys_attempt() {
     on_both(async |db| {
         push(&db.store, job("q")).await;
-        let worker = register(&db.store, &["q"]).await;
+        let worker = with_a_long_term(&db.store).await;
         let claimed = claim_one(&db.store, worker).await;
-        // Nobody serves for an hour; then a node starts.
-        db.clock.advance_ms(3_600_000);
+        // Nobody serves for two terms; then a node starts.
+        db.clock.advance_ms(2 * TERM_MS);
         assert!(db.store.beat().await.expect("beats"), "the outage is noticed");
         assert_eq!(db.store.sweep().await.expect("sweeps").workers, 0);
-        db.pass_ms(25_000).await;
+        db.pass_ms(TERM_MS / 2).await;
         let beat = db.store.heartbeat(T, worker, None).await.expect("answers");
         assert!(matches!(beat, Heartbeat::Alive { .. }), "it came back in time");
         assert_eq!(finish(&db.store, worker, &claimed).await, Status::Applied);
@@ -128,13 +139,13 @@ async fn q7_a_worker_that_leaves_burns_no_attempt() {
 #[tokio::test]
 async fn a_time_out_ends_the_attempt_and_tells_the_worker() {
     on_both(async |db| {
-        let extras = Extras { timeout_s: Some(60), ..Extras::default() };
+        let extras = Extras { timeout_s: Some(600), ..Extras::default() };
         let id = push(&db.store, NewJob { extras: Some(Box::new(extras)), ..job("q") }).await;
         let worker = patient(&db.store).await;
         let claimed = claim_one(&db.store, worker).await;
-        db.pass_ms(40_000).await;
+        db.pass_ms(400_000).await;
         assert_eq!(db.store.sweep().await.expect("sweeps").timed_out, 0);
-        db.pass_ms(21_000).await;
+        db.pass_ms(201_000).await;
         assert_eq!(db.store.sweep().await.expect("sweeps").timed_out, 1);
         let job = get(&db.store, id).await;
         assert_eq!((job.state.as_str(), job.error.expect("why").code.as_str()), ("scheduled", "timeout"));

@@ -10,7 +10,7 @@ use store::runtimes::relocate::Moved;
 use store::timeline::list::TimelineOf;
 use testkit::on_both;
 
-use crate::placement::{Node, ask, beat, declare_as, lines, runtime};
+use crate::placement::{BEATEN_AHEAD_MS, Node, ask, beat, declare_as, lines, runtime};
 use crate::support::*;
 
 /// Two nodes, and a runtime that runs on `a`.
@@ -35,10 +35,10 @@ async fn r5_a_movable_runtime_is_started_on_another_node_once_its_own_is_lost() 
     on_both(async |db| {
         let store = &db.store;
         let (a, b) = running_on_a(store, true).await;
-        db.pass_ms(30_000).await;
+        db.pass_ms(BEATEN_AHEAD_MS + 20_000).await;
         beat(store, "b", &[], None).await;
         assert!(store.leave_lost_nodes(60).await.expect("looks").is_empty(), "it may come back");
-        db.pass_ms(31_000).await;
+        db.pass_ms(41_000).await;
         beat(store, "b", &[], None).await;
         let moved = store.leave_lost_nodes(60).await.expect("moves");
         assert_eq!(moved.iter().map(|moved| moved.to.as_str()).collect::<Vec<_>>(), ["b"]);
@@ -76,7 +76,7 @@ async fn r5_what_a_lost_node_was_doing_is_done_by_the_other_and_told_once() {
         let Begun::Go(line, _) = a.begin(store, &job).await else { panic!("it begins") };
         // Its worker's lease is as patient as the test is: the job comes back by hand.
         a.release(store, &job).await;
-        db.pass_ms(61_000).await;
+        db.pass_ms(BEATEN_AHEAD_MS + 61_000).await;
         beat(store, "b", &[], None).await;
         assert_eq!(store.leave_lost_nodes(60).await.expect("moves").len(), 1);
         let again = b.claim(store).await.remove(0);
@@ -103,7 +103,7 @@ async fn r5_what_is_not_movable_stays_and_is_moved_by_hand() {
         assert!(matches!(refused, Moved::Refused { code: OperationCode::Conflict, .. }), "it runs: {refused:?}");
         ask(store, "model", OperationKind::Restart).await;
         a.die(store).await;
-        db.pass_ms(120_000).await;
+        db.pass_ms(BEATEN_AHEAD_MS + 120_000).await;
         beat(store, "b", &[], None).await;
         assert!(store.leave_lost_nodes(60).await.expect("looks").is_empty());
         let waiting = lines(store, "model").await[0].job.expect("has a job");

@@ -12,6 +12,7 @@ mod enqueue;
 mod failures;
 mod figures;
 mod figures_eta;
+mod health;
 mod lease;
 mod limits;
 mod list;

@@ -31,9 +31,17 @@ pub(crate) async fn declare_as(store: &Store, name: &str, change: impl FnOnce(&m
     store.put_runtime(T, RuntimeName::stored(name), spec, "ann".into()).await.expect("declares");
 }
 
+/// For how long a node has beaten ahead: until then it is there, however slow the machine is.
+pub(crate) const BEATEN_AHEAD_MS: i64 = 60_000;
+
 pub(crate) async fn beat(store: &Store, node: &str, has: &[(&str, &str)], slots: Option<i64>) {
-    let offer = NodeOffer { labels: labels(has), slots };
-    store.beat_engine_node(node, offer, None).await.expect("beats");
+    beat_ahead(store, node, NodeOffer { labels: labels(has), slots }, None).await;
+}
+
+async fn beat_ahead(store: &Store, node: &str, offer: NodeOffer, fault: Option<String>) {
+    store.clock().advance_ms(BEATEN_AHEAD_MS);
+    store.beat_engine_node(node, offer, fault).await.expect("beats");
+    store.clock().advance_ms(-BEATEN_AHEAD_MS);
 }
 
 pub(crate) async fn ask(store: &Store, name: &str, kind: OperationKind) -> Requested {
@@ -197,10 +205,10 @@ async fn r1_neither_a_lost_node_nor_one_whose_engine_is_away_is_chosen() {
     on_both(async |db| {
         let store = &db.store;
         beat(store, "a", &[], None).await;
-        db.pass_ms(16_000).await;
+        db.pass_ms(BEATEN_AHEAD_MS + 16_000).await;
         declare(store, "model", &[]).await;
         assert_eq!(ask(store, "model", OperationKind::Start).await, Requested::NoNode, "a is lost");
-        store.beat_engine_node("b", NodeOffer::default(), Some("gone".into())).await.expect("beats");
+        beat_ahead(store, "b", NodeOffer::default(), Some("gone".into())).await;
         assert!(matches!(ask(store, "model", OperationKind::Start).await, Requested::Accepted { .. }), "it waits");
         assert_eq!(node_of(store, "model").await, None);
         let b = Node::new(store, "b").await;

@@ -28,7 +28,7 @@ fn hot() -> Vec<Hot> {
     vec![
         hot("jobs/claim.rs::HEADS", "array['q'], array[now()], IDS, 2", "jobs_ready", "jobs_ready"),
         hot("jobs/claim.rs::TAKE", "1, 10, null, null, now(), null, now(), null, null", "jobs_ready", "jobs_ready"),
-        hot("jobs/claim/guarded.rs::PEEK", "array[1::bigint], 10", "jobs_ready", "jobs_ready"),
+        hot("jobs/claim/guarded.rs::PEEK", "array[1::bigint], array[now()], IDS, 10", "jobs_ready", "jobs_ready"),
         hot(
             "jobs/claim/guarded.rs::TAKE_CHOSEN",
             "IDS, array[null::bigint], array[0::bigint], array[null::json], null, null, now()",

@@ -9,7 +9,7 @@ use store::runtimes::nodes::NodeOffer;
 use store::runtimes::request::{NewOperation, Requested};
 use testkit::{name, on_both};
 
-use crate::placement::{Node, beat, declare_as, labels, runtime};
+use crate::placement::{BEATEN_AHEAD_MS, Node, beat, declare_as, labels, runtime};
 use crate::support::*;
 
 const GPU: &[(&str, &str)] = &[("gpu", "a100")];
@@ -93,7 +93,7 @@ async fn r7_the_members_of_a_pool_are_moved_together_or_not_at_all() {
             start_on(store, of, "a").await;
         }
         assert_eq!(a.work(store).await.len(), 2);
-        db.pass_ms(61_000).await;
+        db.pass_ms(BEATEN_AHEAD_MS + 61_000).await;
         beat(store, "b", &[], None).await;
         assert!(store.leave_lost_nodes(60).await.expect("looks").is_empty(), "y may not be moved, so x stays with it");
         assert!(!takes(store, "b", &[]).await, "and the pool with both");

@@ -10,13 +10,13 @@ use store::events::Event;
 use store::jobs::settle::{End, Outcome};
 use store::outbox::operate::Operate;
 use store::outbox::settle::{Dispatched, Verdict};
-use store::runtimes::nodes::NodeOffer;
 use store::runtimes::request::NewOperation;
 use store::triggers::put::Put;
 use store::triggers::work::event_of;
 use store::triggers::{Mode, NewTrigger};
 use testkit::{job, on_both};
 
+use crate::placement::beat;
 use crate::support::*;
 
 async fn create(store: &Store, source: Source, filter: &str) -> TriggerId {
@@ -159,7 +159,7 @@ async fn t2_an_operation_is_asked_for_once_with_the_row_that_asked_for_it() {
             (0, 1, 0),
             "no node drives an engine: it is tried again"
         );
-        store.beat_engine_node("here", NodeOffer::default(), None).await.expect("beats");
+        beat(store, "here", &[], None).await;
         db.pass_ms(2_000).await;
         assert_eq!(dispatch(store, || operate("model", OperationKind::Start)).await.operations, 1);
         let lines = store.list_operations(T, &RuntimeName::stored("model"), None, 10).await.expect("reads");

@@ -26,7 +26,7 @@ async fn running(db: &Database) -> (Node, RuntimeName) {
         details: "the container runs".into(),
         observed_at: db.clock.now(),
     };
-    assert!(store.observe_runtime(T, &name, "model on a", well).await.expect("observes"));
+    assert!(store.observe_runtime(T, &name, "model on a", None, well).await.expect("observes"));
     db.pass_ms(1_000).await;
     (a, name)
 }

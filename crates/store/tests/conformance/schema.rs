@@ -227,7 +227,7 @@ async fn x9_a_migration_that_must_wait_for_a_reader_makes_nobody_wait_behind_it(
         migrating.spawn(async move { node.migrate_up_through(one_more()).await });
         let waits = "select 1 from pg_locks where relation = 'windlass.jobs'::regclass and not granted";
         while other.client.query_opt(waits, &[]).await.expect("locks are told").is_none() {}
-        let read = "set lock_timeout to '20s'; select count(*) from windlass.jobs";
+        let read = "set lock_timeout to '2min'; select count(*) from windlass.jobs";
         other.client.batch_execute(read).await.expect("it is let by");
         reader.client.batch_execute("commit").await.expect("it ends");
         let done = migrating.join_next().await.expect("it was started").expect("it ends");

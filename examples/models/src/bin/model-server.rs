@@ -1,11 +1,17 @@
 //! A model that is none: it takes a set time to load, then answers in the shape of OpenAI's API. It uses nothing but the
 //! standard library, so that it can be linked statically and be the only file of an image.
 //!
-//! `model-server NAME LOAD_SECONDS` listens on port 8080.
+//! `model-server NAME LOAD_SECONDS` listens on port 8080. Who asks it to `wait for /go`, in a question whose answer is streamed,
+//! gets the first word at once and the others when somebody has called that path.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
+
+/// Whether `/go` was called.
+static GONE: Mutex<bool> = Mutex::new(false);
+static GOING: Condvar = Condvar::new();
 
 fn main() -> std::io::Result<()> {
     let mut args = std::env::args().skip(1);
@@ -51,7 +57,11 @@ fn serve(stream: &TcpStream, name: &str) -> std::io::Result<()> {
         let body = String::from_utf8_lossy(&body);
         let streamed = body.contains("\"stream\": true") || body.contains("\"stream\":true");
         if first.starts_with("POST") && streamed {
-            return stream_words(stream, name);
+            return stream_words(stream, name, &body);
+        }
+        if first.starts_with("GET /go ") {
+            *GONE.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            GOING.notify_all();
         }
         let answer = match first.split(' ').nth(1) {
             Some(path) if first.starts_with("POST") => answer(path, name, &body),
@@ -83,7 +93,7 @@ fn answer(path: &str, name: &str, body: &str) -> String {
 }
 
 /// Five words, one after the other, as server-sent events.
-fn stream_words(stream: &TcpStream, name: &str) -> std::io::Result<()> {
+fn stream_words(stream: &TcpStream, name: &str, body: &str) -> std::io::Result<()> {
     let mut stream = stream;
     stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")?;
     for word in ["one ", "two ", "three ", "four ", "five"] {
@@ -93,6 +103,10 @@ fn stream_words(stream: &TcpStream, name: &str) -> std::io::Result<()> {
         stream.write_all(piece.as_bytes())?;
         stream.flush()?;
         std::thread::sleep(Duration::from_millis(300));
+        if body.contains("wait for /go") {
+            let gone = GONE.lock().unwrap_or_else(PoisonError::into_inner);
+            drop(GOING.wait_while(gone, |gone| !*gone));
+        }
     }
     stream.write_all(b"data: [DONE]\n\n")
 }

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::drive::{Http, KIND, Producer, QUEUE, Way, worker};
 use super::figure::Figure;
+use super::served::PATIENCE;
 use super::{Metric, served};
 use crate::cli::serve::raise_open_files;
 
@@ -194,7 +195,7 @@ async fn latency<W: Way>(way: &W, metric: &str, n: u64, workers: u64) -> anyhow:
         }
     }
     while (waits_ms.len() as u64) < n + warm_up {
-        let wait = tokio::time::timeout(Duration::from_secs(10), starts.recv()).await;
+        let wait = tokio::time::timeout(PATIENCE, starts.recv()).await;
         waits_ms.push(wait.ok().flatten().context("a job never started")? as f64 / 1_000.0);
     }
     stop.cancel();

@@ -28,7 +28,7 @@ const READS_PER_S: u64 = 1_000;
 /// Changes a second while streams or subjects are watched.
 const CHANGES_PER_S: u64 = 50;
 /// How long one answer may take before the measurement is given up.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 const PROCESSES: u64 = 10;
 const CALLERS: u64 = 32;
 

@@ -21,6 +21,8 @@ const PRODUCERS: usize = 4;
 const WORKERS: usize = 3;
 /// Long enough that some handler is always at work when the server is killed.
 const WORK: Duration = Duration::from_millis(5);
+/// Longer than a busy machine leaves a worker standing: no job is to change hands because of that.
+const LEASE_S: i64 = 40;
 
 pub(crate) struct Load {
     client: Client,
@@ -227,6 +229,6 @@ fn worker(number: usize, witness: &Witness) -> Worker<Witness> {
             Ok::<_, HandlerError>(job.attempt())
         }
     };
-    let builder = Worker::builder(witness.clone()).name(format!("load-{number}")).queue(QUEUE).lease_s(15);
+    let builder = Worker::builder(witness.clone()).name(format!("load-{number}")).queue(QUEUE).lease_s(LEASE_S);
     builder.concurrency(4).handle_any(handle).build().expect("the worker is complete")
 }

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio_postgres::NoTls;
 
 use super::program::{Done, windlass};
-use super::until;
+use super::{PATIENCE, until};
 
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
@@ -41,7 +41,8 @@ impl Place {
     pub(crate) async fn on_server(server: &str) -> Self {
         let name = format!("journey_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         sql(server, &format!("drop database if exists {name}")).await;
-        sql(server, &format!("create database {name}")).await;
+        // Not from template1, which autovacuum looks into now and then: PostgreSQL would wait for it, but not for long.
+        sql(server, &format!("create database {name} template template0")).await;
         let (base, _) = server.rsplit_once('/').expect("the URL names a database");
         Self { url: format!("{base}/{name}"), folder: tempfile::tempdir().expect("a temporary folder") }
     }
@@ -63,6 +64,7 @@ impl Place {
         match self.url.strip_prefix("sqlite:") {
             Some(path) => {
                 let connection = rusqlite::Connection::open(path).expect("the file opens");
+                connection.busy_timeout(PATIENCE).expect("the connection takes the setting");
                 connection.execute_batch(statements).expect("the statements run");
             }
             None => sql(&self.url, statements).await,

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -275,7 +275,7 @@ impl Server {
     }
 
     pub(crate) fn client(&self) -> Client {
-        Client::new(&self.url).expect("the address is valid")
+        Client::builder(&self.url).timeout(PATIENCE).build().expect("the address is valid")
     }
 }
 
@@ -320,13 +320,22 @@ wait_for() { while [ -d "$DIR" ] && [ ! -e "$DIR/$1" ]; do sleep 0.05; done; }
 mark() { : > "$DIR/$1"; }
 "#;
 
-/// A port for a server that comes back on it. It lies below those that the kernel hands out by itself, so that nobody
-/// else gets it while the server is down.
+/// A port for a server that comes back on it. It lies below those that the kernel hands out by itself, and tests that run at
+/// the same time leave it alone, so that nobody else gets it while the server is down.
 pub(crate) fn free_port() -> u16 {
     let seed = std::process::id().wrapping_mul(37);
     let candidates = (0..).map(|_| {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         10_000 + (seed.wrapping_add(number.wrapping_mul(101)) % 20_000) as u16
     });
-    candidates.into_iter().find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("some port is free")
+    let ours = |port: &u16| {
+        // Held until this process ends, as a sign for the other tests: nobody here speaks UDP.
+        let Ok(sign) = UdpSocket::bind(("127.0.0.1", *port)) else { return false };
+        let free = TcpListener::bind(("127.0.0.1", *port)).is_ok();
+        if free {
+            std::mem::forget(sign);
+        }
+        free
+    };
+    candidates.into_iter().find(ours).expect("some port is free")
 }

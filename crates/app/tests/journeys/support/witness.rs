@@ -103,6 +103,25 @@ impl Drop for Running {
     }
 }
 
+/// Successes that are on their way to the server. A call that is given up gets no answer either.
+struct Asking<'a> {
+    witness: &'a Witness,
+    claims: Vec<Claim>,
+}
+
+impl Asking<'_> {
+    fn answered(mut self) {
+        self.claims.clear();
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        let claims = std::mem::take(&mut self.claims);
+        self.witness.write(|log| log.unanswered.extend(claims));
+    }
+}
+
 impl Backend for Witness {
     async fn register(&self, request: WorkerRequest) -> Result<WorkerRegistered, BackendError> {
         let asked = self.now();
@@ -152,24 +171,24 @@ impl Backend for Witness {
         };
         let asking = request.outcomes.iter().map(|outcome| told(outcome, Answer::None, asked));
         self.write(|log| log.history.extend(asking));
-        let answer = Backend::settle(&self.client, worker, request).await;
+        let finished = request.outcomes.iter().filter(|outcome| outcome.outcome == OutcomeKind::Finish);
+        let claims = finished.map(|outcome| (outcome.job_id, outcome.epoch)).collect();
+        let asking = Asking { witness: self, claims };
+        let view = Backend::settle(&self.client, worker, request).await?;
+        asking.answered();
         let at = self.now();
-        let finished = || request.outcomes.iter().filter(|outcome| outcome.outcome == OutcomeKind::Finish);
-        self.write(|log| match &answer {
-            Ok(view) => {
-                let applied = |status| if status == OutcomeStatus::Applied { Answer::Applied } else { Answer::Refused };
-                let pairs = request.outcomes.iter().zip(&view.results);
-                log.history.extend(pairs.map(|(outcome, result)| told(outcome, applied(result.status), at)));
-                for (outcome, result) in request.outcomes.iter().zip(&view.results) {
-                    assert_eq!(outcome.job_id, result.job_id, "results come in the order of the outcomes");
-                    if outcome.outcome == OutcomeKind::Finish && result.status == OutcomeStatus::Applied {
-                        *log.applied.entry((outcome.job_id, outcome.epoch)).or_default() += 1;
-                    }
+        self.write(|log| {
+            let applied = |status| if status == OutcomeStatus::Applied { Answer::Applied } else { Answer::Refused };
+            let pairs = request.outcomes.iter().zip(&view.results);
+            log.history.extend(pairs.map(|(outcome, result)| told(outcome, applied(result.status), at)));
+            for (outcome, result) in request.outcomes.iter().zip(&view.results) {
+                assert_eq!(outcome.job_id, result.job_id, "results come in the order of the outcomes");
+                if outcome.outcome == OutcomeKind::Finish && result.status == OutcomeStatus::Applied {
+                    *log.applied.entry((outcome.job_id, outcome.epoch)).or_default() += 1;
                 }
             }
-            Err(_) => log.unanswered.extend(finished().map(|outcome| (outcome.job_id, outcome.epoch))),
         });
-        answer
+        Ok(view)
     }
 
     async fn signal(&self, job: Uuid, update: SignalUpdate) -> Result<(), BackendError> {

@@ -12,6 +12,7 @@ use std::path::Path;
 
 use client::Client;
 use client::wire::{ClaimRequest, JobError, OutcomeKind, OutcomeRequest, SettleRequest, WorkerRequest};
+use rustix::process::Pid;
 use serde_json::json;
 use uuid::Uuid;
 
@@ -56,25 +57,32 @@ async fn record(place: &Place, length: Length) -> (Record, Ends) {
             0 => assert_eq!(server.program.terminate().await, Some(0)),
             _ => server.program.kill().await,
         }
-        record.add(&whole(&trace).await);
+        record.add(&whole(&trace, server.program.id()).await);
     }
     (record, ends)
 }
 
-/// The recorder is no child of ours and writes its last line when the server is gone.
-async fn whole(trace: &Path) -> Vec<u8> {
+/// The recorder is no child of ours and writes its last lines when the server is gone: the end of each of its threads, and
+/// that of the process, which is its first thread, after all others.
+async fn whole(trace: &Path, server: Pid) -> Vec<u8> {
+    let server = server.as_raw_nonzero().to_string();
     until("the recording is complete", async || {
         let bytes = std::fs::read(trace).unwrap_or_default();
-        let tail = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(200)..]).into_owned();
-        let last = tail.trim_end().lines().last().unwrap_or_default();
-        (last.contains("+++ exited") || last.contains("+++ killed")).then_some(bytes)
+        let tail = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(4 << 10)..]).into_owned();
+        let is_end = |line: &str| {
+            let mut words = line.split_whitespace();
+            words.next() == Some(&*server) && words.next() == Some("+++")
+        };
+        tail.lines().any(is_end).then_some(bytes)
     })
     .await
 }
 
 /// Jobs come in alone and together, are claimed, finished, failed and called off.
 async fn work(client: &Client, ends: &mut Ends) {
-    let registration = WorkerRequest { name: "hand".into(), queues: vec!["q".into()], ..WorkerRequest::default() };
+    // Nobody sends heartbeats, and a recorded server is slow.
+    let (queues, lease_s) = (vec!["q".into()], Some(3_600));
+    let registration = WorkerRequest { name: "hand".into(), queues, lease_s, ..WorkerRequest::default() };
     let worker = client.register_worker(&registration).await.expect("the worker is registered").id;
     for round in 0..ROUNDS {
         client.enqueue(&job("q", json!({ "round": round }))).await.expect("the job is accepted");

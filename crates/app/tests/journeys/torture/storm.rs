@@ -363,8 +363,8 @@ impl Producer {
 
     async fn enqueue_many(&self, round: u64, batch: u64) {
         let numbers = || round * batch..(round + 1) * batch;
-        let requests = numbers().map(request).collect();
-        let ids = self.client.enqueue_batch(requests).await.expect("nothing fails where nothing is broken");
+        // Again until it is answered, as on a machine that is too busy for a connection to PostgreSQL.
+        let ids = persist(|| self.client.enqueue_batch(numbers().map(request).collect())).await;
         for (job, number) in ids.into_iter().zip(numbers()) {
             self.witness.tell(Event::Enqueued { job, max_attempts: Fate::of(number).max_attempts() });
         }

@@ -17,7 +17,7 @@ impl<B: Backend> Run<'_, B> {
     pub(super) fn drain(&mut self) {
         tracing::info!(worker = %self.session.id, running = self.running.len(), "draining");
         if let Some(claim) = self.claiming.take() {
-            // If the server has handed out jobs meanwhile, the goodbye gives them back.
+            // What the server has handed out meanwhile goes back: it sees that nobody waits, or hears the goodbye.
             claim.abort();
         }
         self.release_waiting();

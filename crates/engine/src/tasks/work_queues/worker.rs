@@ -108,12 +108,12 @@ impl Run {
         }
     }
 
-    /// Takes jobs as long as there is room. A claim is never dropped half way: its jobs would be nobody's.
+    /// Takes jobs as long as there is room.
     async fn serve(self: &Arc<Self>, id: WorkerId, lost: &CancellationToken) -> Result<(), StoreError> {
         loop {
             let Ok(place) = self.places.clone().acquire_owned().await else { return Ok(()) };
             let claim = waiting::Claim {
-                store: &self.store,
+                store: self.store.clone(),
                 tenant: self.worker.tenant,
                 worker: id,
                 serves: None,

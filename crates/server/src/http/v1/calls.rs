@@ -96,13 +96,13 @@ impl Call {
         if state.stopping.is_cancelled() {
             return Err(ApiError::call_failed(id, CallFailure::Unavailable, "the server is stopping", None));
         }
-        if job.worker.is_some() {
-            // It runs: what it answers is kept.
-            return Err(ApiError::call_failed(id, CallFailure::TimedOut, "the handler is not done yet", None));
-        }
         let why = state.store.why(principal.tenant, id).await?;
-        match state.store.cancel(principal.tenant, id, "its caller's time was up".into()).await? {
+        match state.store.cancel_waiting(principal.tenant, id, "its caller's time was up".into()).await? {
             Canceled::Canceled(_) => {}
+            // What it answers is kept.
+            Canceled::AtWork => {
+                return Err(ApiError::call_failed(id, CallFailure::TimedOut, "the handler is not done yet", None));
+            }
             Canceled::AlreadyEnded(_) | Canceled::NotFound => {
                 let job = state.store.job(principal.tenant, id).await?;
                 caller.has_its_answer(&state).await;

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use domain::JobId;
 use engine::waiting;
 use sha2::{Digest, Sha256};
+use store::StoreError;
 use store::jobs::cancel::Canceled;
 use store::jobs::enqueue::{Accepted, EnqueueReply, Idempotency, NewJob};
 use store::jobs::retry::Retried;
@@ -199,6 +200,7 @@ fn canceled(canceled: Canceled) -> Result<Json<CancelView>, ApiError> {
     match canceled {
         Canceled::Canceled(id) => Ok(Json(CancelView { id: id.uuid(), state: "canceled".into() })),
         Canceled::AlreadyEnded(state) => Err(ApiError::already_ended(state)),
+        Canceled::AtWork => Err(StoreError::unexpected("only one that waits was to be canceled").into()),
         Canceled::NotFound => Err(ApiError::not_found("job")),
     }
 }

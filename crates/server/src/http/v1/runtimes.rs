@@ -141,7 +141,11 @@ async fn delete(caller: Caller) -> Result<Response, ApiError> {
     match state.store.delete_runtime(principal.tenant, name, principal.name.to_string()).await? {
         RuntimeDeleted::Deleted => Ok(StatusCode::NO_CONTENT.into_response()),
         RuntimeDeleted::NotFound => Err(not_found()),
-        RuntimeDeleted::HasContainer => caller.operate(OperationKind::CleanupContainer, None).await,
+        RuntimeDeleted::HasContainer => match caller.operate(OperationKind::CleanupContainer, None).await {
+            // A cleanup that was under way already has taken the runtime with it.
+            Err(error) if error.status() == StatusCode::NOT_FOUND => Ok(StatusCode::NO_CONTENT.into_response()),
+            answer => answer,
+        },
     }
 }
 

@@ -107,8 +107,8 @@ async fn claim(
     let affinity = affinity(request.affinity.as_deref())?;
     state.check_worker(&principal, id).await?;
     let stop = state.ended(&principal);
-    let (store, tenant, serves) = (&state.store, principal.tenant, principal.serves());
-    let claim = waiting::Claim { store, tenant, worker: id, serves, max, affinity };
+    let (store, serves) = (state.store.clone(), principal.serves().cloned());
+    let claim = waiting::Claim { store, tenant: principal.tenant, worker: id, serves, max, affinity };
     match waiting::claim(claim, wait, stop).await? {
         Claimed::Jobs { jobs, .. } => {
             metrics::counter!("windlass_jobs_claimed_total").increment(jobs.len() as u64);

@@ -16,13 +16,16 @@ use crate::tx::{Column, Param, Row, Sql, Tx};
 /// Guarded jobs one claim looks at: each may need locks of its own.
 const GUARDED_JOBS: usize = 100;
 
+// From the first that was seen waiting: on PostgreSQL what ended stands before it in the index until it is vacuumed.
 const PEEK: Sql = Sql::new(
     &["select id, lane, run_at, subject, process, concurrency_key, timeout_s, epoch from jobs
-       where lane = $1 and due_at is null and parked is null and worker is null order by run_at, id limit $2"],
+       where lane = $1 and due_at is null and parked is null and worker is null and (run_at, id) >= ($2, $3)
+       order by run_at, id limit $4"],
     "select j.id, j.lane, j.run_at, j.subject, j.process, j.concurrency_key, j.timeout_s, j.epoch
-     from unnest($1::bigint[]) as n(lane) cross join lateral (
+     from unnest($1::bigint[], $2::timestamptz[], $3::uuid[]) as n(lane, run_at, id) cross join lateral (
          select * from jobs where jobs.lane = n.lane and due_at is null and parked is null and worker is null
-         order by run_at, id limit $2 for update skip locked) j",
+             and (jobs.run_at, jobs.id) >= (n.run_at, n.id)
+         order by run_at, id limit $4 for update skip locked) j",
 );
 const TAKE_CHOSEN: Sql = Sql::new(
     &["update jobs set state = 'working', worker = $5, claim = $6, epoch = epoch + 1, attempt = attempt + 1,
@@ -55,8 +58,12 @@ impl Taking {
         // Some of those in front may have to wait for what others hold: look at more than are wanted.
         let look = if guarded { GUARDED_JOBS } else { want };
         let want = want.min(look);
-        let lanes = [Column::ints(chosen.iter().map(|head| head.head.lane))];
-        let rows = tx.query_each(&PEEK, &lanes, &[Param::Int(look as i64)]).await?;
+        let from = [
+            Column::ints(chosen.iter().map(|head| head.head.lane)),
+            Column::Time(chosen.iter().map(|head| Some(head.first.run_at)).collect()),
+            Column::uuids(chosen.iter().map(|head| head.first.id)),
+        ];
+        let rows = tx.query_each(&PEEK, &from, &[Param::Int(look as i64)]).await?;
         let by_lane: HashMap<i64, &Head> = chosen.iter().map(|head| (head.head.lane, head)).collect();
         let mut candidates =
             rows.iter().map(|row| Candidate::read(row, &by_lane)).collect::<Result<Vec<_>, StoreError>>()?;
