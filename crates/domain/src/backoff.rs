@@ -42,7 +42,8 @@ impl Backoff {
             .not_shorter(on_record, now)
     }
 
-    fn not_shorter(self, on_record: Option<&Backoff>, now: Time) -> Backoff {
+    /// Itself, unless what is on record holds for longer: that stays then, and only the wait is noted.
+    pub fn not_shorter(self, on_record: Option<&Backoff>, now: Time) -> Backoff {
         match on_record.filter(|before| before.holds(now)) {
             Some(before) if before.outlasts(&self) => Self { wait_s: self.wait_s, ..before.clone() },
             _ => self,

@@ -365,9 +365,9 @@ pub const RUNTIME_LOAD_S: u64 = 1_800;
 /// A model that cannot be brought up is left alone for so long, doubling.
 pub const MODEL_BACKOFF_S: i64 = 5;
 pub const MODEL_BACKOFF_MAX_S: i64 = 600;
-/// A file of the OpenAI-compatible face, and what its batches write.
+/// A file of the OpenAI-compatible face, and what its batches write: every line's result, with what stands around it.
 pub const FILE_BYTES: u64 = 200 << 20;
-pub const BATCH_OUTPUT_BYTES: u64 = 8 << 30;
+pub const BATCH_OUTPUT_BYTES: u64 = BATCH_LINES as u64 * (RESULT_BYTES as u64 + 4_096);
 /// How long a file may be asked to be kept, in seconds.
 pub const FILE_KEPT_S: std::ops::RangeInclusive<i64> = 3_600..=2_592_000;
 /// Lines of a batch, faults of it that are told, jobs that one transaction makes, jobs that are called

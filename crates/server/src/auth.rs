@@ -15,6 +15,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use domain::limits::{BODY_IDLE_S, SESSION_ROTATE_S, TOKEN_TRUST_MS};
 use domain::{Access, JobId, Name, Right, Standing, TenantId, TokenId, WorkerId};
+use futures_util::future::BoxFuture;
 use pages::frame::root_of;
 use store::StoreError;
 use store::jobs::get::StoredJob;
@@ -351,6 +352,12 @@ impl AppState {
     pub(crate) async fn tenant_of(&self, principal: &Principal, job: JobId) -> Result<TenantId, ApiError> {
         let Some(serves) = principal.serves() else { return Ok(principal.tenant) };
         Ok(self.store.served_tenant_of(job, serves).await?.unwrap_or(principal.tenant))
+    }
+
+    /// `ended` for a stream, which waits again and again: made anew for each wait it would never come to its end.
+    pub(crate) fn until_ended(&self, principal: &Principal) -> BoxFuture<'static, ()> {
+        let (state, principal) = (self.clone(), principal.clone());
+        Box::pin(async move { state.ended(&principal).await })
     }
 
     /// Completes when a long-poll should give up: the server stops, or the caller's token ends.

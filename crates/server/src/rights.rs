@@ -333,6 +333,11 @@ pub fn documentation() -> String {
     ] {
         let _ = writeln!(text, "- {what}: `{right}`, or having made the job with `{ReadOwnJobs}`");
     }
+    let _ = writeln!(
+        text,
+        "\nFiles and batches under `/openai/v1` are everybody's to see who may `{ReadResults}`. What is in another's file takes \
+         `{ReadPayloads}`, unless a batch wrote it; deleting it, or calling another's batch off, takes `{Operate}`."
+    );
     text
 }
 

@@ -37,7 +37,7 @@ pub trait Mailroom: Send + Sync + 'static {
 #[error("{0}")]
 pub struct MailroomError(pub String);
 
-/// Listens until told to stop; sessions under way get a moment to end.
+/// Listens until told to stop. Sessions under way get a moment to end: a mail that is being taken is taken and answered.
 pub async fn serve(listener: TcpListener, mailroom: Arc<dyn Mailroom>, stop: CancellationToken) {
     let sessions = TaskTracker::new();
     let peers = Arc::new(Peers::default());
@@ -57,11 +57,8 @@ pub async fn serve(listener: TcpListener, mailroom: Arc<dyn Mailroom>, stop: Can
         };
         let (mailroom, peers, stop) = (mailroom.clone(), peers.clone(), stop.clone());
         sessions.spawn(async move {
-            let talking = session::talk(stream, from.ip(), mailroom, peers);
-            tokio::select! {
-                _ = tokio::time::timeout(Duration::from_secs(SMTP_SESSION_S), talking) => {}
-                () = stop.cancelled() => {}
-            }
+            let talking = session::talk(stream, from.ip(), mailroom, peers, stop);
+            let _ = tokio::time::timeout(Duration::from_secs(SMTP_SESSION_S), talking).await;
             drop(place);
         });
     }

@@ -1,5 +1,6 @@
 //! Small values that are stored as JSON: retry policies, errors, lists of names.
 
+use domain::limits::ERROR_MESSAGE_BYTES;
 use domain::{JobError, KindSettings, Name, QueueSettings, RetryPolicy, Webhook};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -47,8 +48,17 @@ struct StoredError {
     retryable: bool,
 }
 
+/// As both databases keep it. Workers and scripts say whatever they were given, and PostgreSQL has no NUL in text: refused
+/// there, a try would be neither counted nor its last, and nothing would be learnt from it.
+pub(crate) fn fit(error: &JobError) -> JobError {
+    let mut message = error.message.replace('\0', "\u{fffd}");
+    message.truncate(message.floor_char_boundary(ERROR_MESSAGE_BYTES));
+    JobError { message, ..error.clone() }
+}
+
 pub(crate) fn error_to_json(error: &JobError) -> String {
-    to_json(&StoredError { code: error.code.clone(), message: error.message.clone(), retryable: error.retryable })
+    let JobError { code, message, retryable } = fit(error);
+    to_json(&StoredError { code, message, retryable })
 }
 
 pub(crate) fn error_from_json(text: &str) -> Result<JobError, StoreError> {

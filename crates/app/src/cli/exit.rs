@@ -70,8 +70,9 @@ pub(crate) fn report(error: &anyhow::Error) -> Exit {
     let is_broken_pipe = |cause: &(dyn std::error::Error + 'static)| {
         cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
     };
-    if error.chain().any(is_broken_pipe) {
-        // The reader, say `head`, has seen enough.
+    let asked = error.chain().any(|cause| cause.is::<ClientError>() || cause.is::<WorkerError>());
+    if !asked && error.chain().any(is_broken_pipe) {
+        // The reader of what is printed, say `head`, has seen enough.
         return Exit::Done;
     }
     super::output::error(&format!("{error:#}"));

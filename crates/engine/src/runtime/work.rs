@@ -88,7 +88,6 @@ impl Task for OperateRuntimes {
         let mut begun = 0;
         for tenant in tenants {
             let Some(worker) = state.workers.get_mut(&tenant) else { continue };
-            worker.used_at = Instant::now();
             let room = OPERATIONS_UNDER_WAY.saturating_sub(self.busy());
             if room == 0 || shared.stop.is_cancelled() {
                 break;
@@ -96,8 +95,10 @@ impl Task for OperateRuntimes {
             let held = Some(Label::stored(&shared.place.node));
             match store.claim(tenant, worker.id, room, held).await? {
                 Claimed::Jobs { draining: true, .. } => self.replace(store, &mut state, tenant).await?,
+                Claimed::Jobs { jobs, .. } if jobs.is_empty() => {}
                 Claimed::Jobs { jobs, .. } => {
                     begun += jobs.len();
+                    worker.used_at = Instant::now();
                     jobs.iter().for_each(|job| self.begin(store, tenant, worker.id, job.id, job.epoch));
                 }
                 Claimed::Gone | Claimed::NotFound => self.lose(&mut state, tenant),
@@ -214,7 +215,7 @@ impl OperateRuntimes {
         let (store, under_way) = (store.clone(), self.under_way.clone());
         let task = self.node.shared.tracker.spawn(async move {
             if let Err(error) = operate(&shared, &store, tenant, worker, job, epoch).await {
-                // The lease runs out and the operation is taken on anew.
+                // The worker goes when it has had nothing to do for a while, and the operation is taken on anew.
                 tracing::warn!(%job, %error, "an operation could not be written down");
             }
             under_way.lock().expect("nobody panics with the map in hand").remove(&job);
@@ -262,6 +263,12 @@ async fn operate(
         Begun::Overtaken(line, later) => {
             let (code, message) = (OperationCode::Conflict, format!("the {later} that was asked for after it is done"));
             tracing::info!(runtime = %line.runtime, kind = %line.kind, message, "an operation was overtaken");
+            store.end_operation(tenant, line.id, node, untouched(code, &message)).await?;
+            end_of(Outcome::Failure, Some(code), Some(&message))
+        }
+        Begun::Unopened(line, message) => {
+            let code = OperationCode::StartConfigInvalid;
+            tracing::warn!(runtime = %line.runtime, kind = %line.kind, message, "an operation cannot be done");
             store.end_operation(tenant, line.id, node, untouched(code, &message)).await?;
             end_of(Outcome::Failure, Some(code), Some(&message))
         }

@@ -7,8 +7,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use domain::limits::DISPATCH_ROWS;
-use domain::trigger::next_depth;
-use domain::{Standing, TriggerId};
+use domain::trigger::{Source, next_depth, queue};
+use domain::{JobId, Standing, TriggerId};
+use serde_json::Value;
 use store::hints::Topic;
 use store::outbox::Taken;
 use store::outbox::operate::Operate;
@@ -58,6 +59,10 @@ impl Task for DispatchOutbox {
                 continue;
             };
             row.mode = trigger.mode;
+            if is_over(store, &row).await? {
+                outcomes.push((row, Verdict::Dropped));
+                continue;
+            }
             let standing = standings.get(&named(trigger)).cloned().unwrap_or_default();
             match self.judge(trigger, &row, &standing) {
                 Judged::Verdict(verdict) => outcomes.push((row, verdict)),
@@ -110,6 +115,19 @@ impl DispatchOutbox {
             }
         })
     }
+}
+
+/// Whether the job that the row was handed over for has ended or is at a later attempt: nobody waits for the run. A job
+/// that was given back is at an earlier attempt, and whoever takes it next waits for this run.
+async fn is_over(store: &Store, row: &Taken) -> Result<bool, StoreError> {
+    if (row.source.as_str(), row.op.as_str()) != (Source::Queue.as_str(), queue::JOB) {
+        return Ok(false);
+    }
+    let head: Value = serde_json::from_str(&row.head).unwrap_or_default();
+    let Some(id) = head["job_id"].as_str().and_then(|id| id.parse().ok()) else { return Ok(false) };
+    let handed: Option<i32> = head["attempt"].as_str().and_then(|attempt| attempt.parse().ok());
+    let job = store.job(row.tenant, JobId::new(id)).await?;
+    Ok(job.is_none_or(|job| job.state.is_terminal() || handed.is_some_and(|handed| job.attempt > handed)))
 }
 
 /// What is to become of a row.

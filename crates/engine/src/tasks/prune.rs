@@ -46,7 +46,7 @@ impl Task for Prune {
              letters, {runs} runs of triggers, {events} receipts and slots",
             pruned.jobs, pruned.history, pruned.idempotency, pruned.workers
         );
-        let rounds = [pruned.jobs, pruned.history, deliveries, letters, events, runs];
+        let rounds = [pruned.jobs, pruned.history, deliveries, letters, events, runs, signals.signals, ttfs];
         let again = rounds.into_iter().any(|rows| rows as usize >= MAINTENANCE_ROWS);
         Ok(Done { work: Some(work), again_in: again.then_some(Duration::from_millis(50)) })
     }
@@ -70,36 +70,65 @@ mod tests {
         }
     }
 
-    /// So many runs, all of them old.
-    fn old_runs(store: &Store, many: usize) -> Fill {
-        let (id, at, numbers) = if store.is_postgres() {
-            ("gen_random_uuid()", "'epoch'::timestamptz", "generate_series(1, MANY) n")
+    const RUNS: &str = "insert into trigger_runs (id, tenant, trigger_id, event_id, attempt, outcome, at, log)
+         select NEW, 2, NEW, NEW, 1, 'done', OLD, '[]' from NUMBERS";
+    const SIGNALS: &str = "insert into signals (job, tenant, updated_at) select LOW, 2, OLD from NUMBERS";
+    const TTFS: &str = "insert into ttfs_events (id, tenant, at, surface, event_type, cache_hit)
+         select NEW, 2, OLD, 'api', 'start', 1 = 0 from NUMBERS";
+
+    /// So many rows, all of them old. A low id is one of long ago.
+    fn old_rows(store: &Store, text: &str, many: usize) -> Fill {
+        let (id, low, at, numbers) = if store.is_postgres() {
+            (
+                "gen_random_uuid()",
+                "lpad(to_hex(n), 32, '0')::uuid",
+                "'epoch'::timestamptz",
+                "generate_series(1, MANY) n",
+            )
         } else {
             (
                 "randomblob(16)",
+                "unhex(printf('%032x', n))",
                 "0",
                 "(with recursive c(n) as (select 1 union all select n + 1 from c where n < MANY) select n from c)",
             )
         };
-        let text = "insert into trigger_runs (id, tenant, trigger_id, event_id, attempt, outcome, at, log)
-             select NEW, 2, NEW, NEW, 1, 'done', OLD, '[]' from NUMBERS";
-        let text = text.replace("NEW", id).replace("OLD", at).replace("NUMBERS", numbers);
+        let text = text.replace("NEW", id).replace("LOW", low).replace("OLD", at).replace("NUMBERS", numbers);
         Fill(text.replace("MANY", &many.to_string()))
+    }
+
+    fn prune() -> Prune {
+        Prune {
+            history_retention_s: HISTORY_RETENTION_S_DEFAULT,
+            dead_letter_retention_s: DEAD_LETTER_RETENTION_S_DEFAULT,
+        }
     }
 
     #[tokio::test]
     async fn x13_a_full_round_of_runs_is_followed_by_another_at_once() {
         on_both(async |db| {
-            db.store.write(old_runs(&db.store, MAINTENANCE_ROWS + 1)).await.expect("fills");
-            let prune = Prune {
-                history_retention_s: HISTORY_RETENTION_S_DEFAULT,
-                dead_letter_retention_s: DEAD_LETTER_RETENTION_S_DEFAULT,
-            };
-            let full = prune.run(&db.store).await.expect("prunes");
+            db.store.write(old_rows(&db.store, RUNS, MAINTENANCE_ROWS + 1)).await.expect("fills");
+            let full = prune().run(&db.store).await.expect("prunes");
             assert!(full.again_in.is_some());
-            let rest = prune.run(&db.store).await.expect("prunes");
+            let rest = prune().run(&db.store).await.expect("prunes");
             assert!(rest.again_in.is_none());
             assert!(rest.work.is_some_and(|work| work.contains("1 runs of triggers")));
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn x13_full_rounds_of_signals_and_of_ttfs_are_followed_by_others_at_once() {
+        on_both(async |db| {
+            for text in [SIGNALS, TTFS] {
+                db.store.write(old_rows(&db.store, text, MAINTENANCE_ROWS + 1)).await.expect("fills");
+                let full = prune().run(&db.store).await.expect("prunes");
+                assert!(full.again_in.is_some(), "{text}");
+                let rest = prune().run(&db.store).await.expect("prunes");
+                assert!(rest.again_in.is_none() && rest.work.is_some(), "{text}");
+                let none = prune().run(&db.store).await.expect("prunes");
+                assert!(none.work.is_none(), "{text}");
+            }
         })
         .await;
     }

@@ -120,15 +120,23 @@ impl RunBatches {
         let models = models(store, batch.tenant).await?;
         let lines = lines::read(&input, &batch.endpoint, None).unwrap_or_default();
         let mut from = batch.made as usize;
+        let mut at_once = BATCH_JOBS_AT_ONCE;
         while from < lines.len() {
-            let to = lines.len().min(from + BATCH_JOBS_AT_ONCE);
+            let to = lines.len().min(from + at_once);
             let jobs: Option<Vec<NewJob>> = lines[from..to].iter().map(|line| job(batch, line, &models)).collect();
             // A model whose pool went away since the batch was looked through is waited for.
             let Some(jobs) = jobs else { return Ok(Moved::Waits) };
             let wanted = Wanted { jobs: jobs.len(), payload_bytes: jobs.iter().map(|job| job.payload.len()).sum() };
-            // What is more than the tenant may bring in now is made later, and another node may be making them too.
-            let admitted = matches!(store.admit(batch.tenant, wanted).await?, Admission::Admitted);
-            if !admitted || !store.make_batch_jobs(batch, from as i64, jobs).await? {
+            if !matches!(store.admit(batch.tenant, wanted).await?, Admission::Admitted) {
+                // What is more than the tenant may bring in now is made in smaller parts, or later.
+                at_once = (to - from) / 2;
+                if at_once == 0 {
+                    return Ok(Moved::Waits);
+                }
+                continue;
+            }
+            // Another node may be making them too.
+            if !store.make_batch_jobs(batch, from as i64, jobs).await? {
                 return Ok(Moved::Waits);
             }
             from = to;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::extract::{Path, State};
-use domain::Time;
 use domain::limits::{BATCH_WINDOW_H, FILE_KEPT_S, METADATA_KEY_BYTES, METADATA_MEMBERS, METADATA_VALUE_BYTES};
+use domain::{Right, Time};
 use engine::openai::ENDPOINTS;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::files::{find as find_file, invalid_expiry};
-use super::{Refused, after, is_id, only_of, page};
+use super::{Refused, after, check_owner, is_id, only_of, page};
 use crate::auth::Principal;
 use crate::extract::{JsonBody, Params};
 use crate::state::AppState;
@@ -136,7 +136,7 @@ async fn cancel(
     principal: Principal,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Refused> {
-    find(&state, &principal, &id).await?;
+    check_owner(&principal, &find(&state, &principal, &id).await?.principal, Right::Operate)?;
     match state.store.cancel_batch(principal.tenant, &id).await? {
         BatchCanceled::Asked(batch) => Ok(Json(view(&batch))),
         BatchCanceled::Ended(status) => {

@@ -6,6 +6,7 @@ use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::response::{IntoResponse, Response};
+use domain::Right;
 use domain::limits::{FILE_KEPT_S, LABEL_BYTES};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -16,13 +17,15 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::form::{self, Fields};
-use super::{Refused, after, is_id, only_of, page};
+use super::{Refused, after, check_owner, is_id, only_of, page};
 use crate::auth::Principal;
 use crate::extract::Params;
 use crate::state::AppState;
 use crate::validate::query::limit;
 
 /// What that API knows files to be for. Only `batch` leads to anything here.
+/// What batches write.
+const BATCH_OUTPUT: &str = "batch_output";
 const PURPOSES: [&str; 6] = ["batch", "assistants", "fine-tune", "vision", "user_data", "evals"];
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
@@ -94,7 +97,7 @@ async fn list_files(
     if query.order.as_deref().is_some_and(|order| order != "desc") {
         return Err(Refused::invalid("invalid_query", "files are listed newest first", "order"));
     }
-    if query.purpose.as_deref().is_some_and(|purpose| !PURPOSES.contains(&purpose) && purpose != "batch_output") {
+    if query.purpose.as_deref().is_some_and(|purpose| !PURPOSES.contains(&purpose) && purpose != BATCH_OUTPUT) {
         return Err(Refused::invalid("invalid_query", "no file has this purpose", "purpose"));
     }
     let limit = limit(query.limit.as_deref())?;
@@ -123,7 +126,11 @@ async fn content(
     principal: Principal,
     Path(id): Path<String>,
 ) -> Result<Response, Refused> {
-    find(&state, &principal, &id).await?;
+    let file = find(&state, &principal, &id).await?;
+    // What was sent to models is jobs' payloads; what they answered is results.
+    if file.purpose != BATCH_OUTPUT {
+        check_owner(&principal, &file.principal, Right::ReadPayloads)?;
+    }
     let found = state.store.file_content(&state.blobs, principal.tenant, &id).await?;
     let (file, content) = found.ok_or_else(|| missing(&id))?;
     let headers = [
@@ -143,7 +150,7 @@ async fn delete(
     principal: Principal,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Refused> {
-    find(&state, &principal, &id).await?;
+    check_owner(&principal, &find(&state, &principal, &id).await?.principal, Right::Operate)?;
     match state.store.delete_file(principal.tenant, &id).await? {
         FileDeleted::Deleted => Ok(Json(json!({"id": id, "object": "file", "deleted": true}))),
         FileDeleted::InUse => {

@@ -47,6 +47,14 @@ fn only_of(principal: &Principal) -> Option<String> {
     (!principal.has(Right::ReadResults)).then(|| principal.name.to_string())
 }
 
+/// Another's file or batch takes the right that another's job would.
+fn check_owner(principal: &Principal, owner: &str, right: Right) -> Result<(), Refused> {
+    if *principal.name == *owner || principal.has(right) {
+        return Ok(());
+    }
+    Err(ApiError::forbidden(format_args!("it is another's: that takes the right {}", right.as_str())).into())
+}
+
 /// Whether it could be an id of that kind; others are not looked for.
 fn is_id(id: &str, prefix: &str) -> bool {
     id.starts_with(prefix) && id.len() <= LABEL_BYTES && id.bytes().all(|byte| byte.is_ascii_graphic())

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use domain::limits::SMTP_RECIPIENTS;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_util::sync::CancellationToken;
 
 use crate::smtp::session;
 use crate::smtp::{BoxFuture, Mail, Mailroom, MailroomError, Peers};
@@ -38,7 +39,8 @@ async fn talk(data: &[u8], room: Arc<Room>) -> Vec<u8> {
     let (mut sender, ours) = tokio::io::duplex(32 * data.len() + 4_096);
     sender.write_all(data).await.expect("there is room");
     sender.shutdown().await.expect("a half is closed");
-    session::talk(ours, IpAddr::V4(Ipv4Addr::LOCALHOST), room, Arc::new(Peers::default())).await;
+    session::talk(ours, IpAddr::V4(Ipv4Addr::LOCALHOST), room, Arc::new(Peers::default()), CancellationToken::new())
+        .await;
     let mut answers = Vec::new();
     sender.read_to_end(&mut answers).await.expect("the other side has hung up");
     answers

@@ -7,6 +7,7 @@ use std::time::Duration;
 use domain::limits::{SMTP_LINE_BYTES, SMTP_MESSAGE_BYTES, SMTP_MISTAKES, SMTP_RECIPIENTS, SMTP_SILENCE_S};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
 
 use super::mail::Mail;
 use super::rate::Peers;
@@ -41,11 +42,17 @@ struct Session<Stream> {
     from: Option<String>,
     to: Vec<String>,
     mistakes: usize,
+    stop: CancellationToken,
 }
 
-/// Over a connection, or whatever else speaks both ways.
-pub(crate) async fn talk<Stream>(stream: Stream, peer: IpAddr, mailroom: Arc<dyn Mailroom>, peers: Arc<Peers>)
-where
+/// Over a connection, or whatever else speaks both ways, until it is over or told to stop between two commands.
+pub(crate) async fn talk<Stream>(
+    stream: Stream,
+    peer: IpAddr,
+    mailroom: Arc<dyn Mailroom>,
+    peers: Arc<Peers>,
+    stop: CancellationToken,
+) where
     Stream: AsyncRead + AsyncWrite + Unpin,
 {
     let mut session = Session {
@@ -57,6 +64,7 @@ where
         from: None,
         to: Vec::new(),
         mistakes: 0,
+        stop,
     };
     told(peer, "begins");
     let over = session.run().await;
@@ -66,8 +74,16 @@ where
 impl<Stream: AsyncRead + AsyncWrite + Unpin> Session<Stream> {
     async fn run(&mut self) -> Result<(), Over> {
         self.say("220 windlass ESMTP").await?;
+        let stop = self.stop.clone();
         loop {
-            let Some(line) = self.line(SMTP_LINE_BYTES).await? else {
+            let line = tokio::select! {
+                line = self.line(SMTP_LINE_BYTES) => line?,
+                () = stop.cancelled() => {
+                    self.say("421 4.3.2 Stopping, come later").await?;
+                    return Err(Over::Quit);
+                }
+            };
+            let Some(line) = line else {
                 self.say("500 5.5.2 Line too long").await?;
                 return Err(Over::Quit);
             };

@@ -54,6 +54,9 @@ pub(crate) fn new_trigger(
     {
         return Err(place.refuse("filter.secret", "must be whsec_ followed by the base64 of 16 to 128 bytes"));
     }
+    if let Some(before) = before.filter(|_| source == Source::Email) {
+        keeps_its_address(before, &filter)?;
+    }
     let filter_text = filter_text.with_kept(before.map(|before| before.filter.as_str()))?;
     let target = Given { member: "target", text: request.target.get(), spots: spots::in_target };
     check_target(state, principal, source, &filter, &target.checked()?)?;
@@ -74,6 +77,17 @@ pub(crate) fn new_trigger(
     let (retry, max_attempts) = retry(&state.options.trigger_defaults, request.retry, before)?;
     let next_at = next_at(state, &filter)?.filter(|_| enabled);
     Ok(NewTrigger { name, source, filter: filter_text, target, mode, retry, max_attempts, enabled, next_at })
+}
+
+/// Whose an address is goes by the age of the triggers that name it: one that is there already may not take up another.
+fn keeps_its_address(before: &Trigger, filter: &Filter) -> Result<(), ApiError> {
+    // No other source has a `to`.
+    let named = filter::read(before.source, before.id, &before.filter);
+    if named.is_ok_and(|named| named.pattern.attributes == filter.pattern.attributes) {
+        return Ok(());
+    }
+    let detail = "cannot be changed: an address belongs to whoever named it first; make another trigger for this one";
+    Err(ApiError::invalid_field("filter.to", detail))
 }
 
 fn next_at(state: &AppState, filter: &Filter) -> Result<Option<domain::Time>, ApiError> {

@@ -65,6 +65,8 @@ async fn x5_what_a_person_did_is_in_the_history_of_their_tenant() {
         assert_eq!([told(&first), told(&rest)].concat(), told_all, "pages without gaps or repeats");
         assert_eq!(told(&other.get("/api/v1/history").await.json()).len(), 1, "the making of its own token");
         root.get("/api/v1/history?subject=a&runtime=b").await.problem(422, "invalid_field", Some("runtime"));
+        root.get("/api/v1/history?subject=%00").await.problem(400, "invalid_query", Some("subject"));
+        root.get("/api/v1/history?runtime=%00").await.problem(400, "invalid_query", Some("runtime"));
         root.get("/api/v1/history?cursor=nonsense").await.problem(400, "invalid_cursor", Some("cursor"));
     })
     .await;

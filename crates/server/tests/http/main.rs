@@ -13,6 +13,7 @@ mod frame;
 mod hardening;
 mod history;
 mod jobs;
+mod mail_triggers;
 mod matrix;
 mod mirror;
 mod openai;

@@ -335,6 +335,13 @@ async fn r8_a_producer_sees_its_own_files_and_batches_and_a_stranger_hears_why_n
             assert_eq!(two.get(path).await.json()["data"], json!([]));
         }
         assert_eq!(two.delete(&format!("/openai/v1/files/{file}")).await.status, 404);
+        // Results are not payloads, and reading is not acting.
+        let reader = json!({"name": "reader", "role": "producer", "rights": ["read_results"]});
+        let reader = api.caller(reader).await;
+        assert_eq!(reader.get(&format!("/openai/v1/batches/{batch}")).await.status, 200);
+        assert_eq!(reader.get(&format!("/openai/v1/files/{file}/content")).await.status, 403);
+        assert_eq!(reader.post(&format!("/openai/v1/batches/{batch}/cancel"), json!({})).await.status, 403);
+        assert_eq!(reader.delete(&format!("/openai/v1/files/{file}")).await.status, 403);
         let viewer = api.caller(json!({"name": "eyes", "role": "viewer"})).await;
         let refused = viewer.post("/openai/v1/chat/completions", json!({"model": "m"})).await;
         assert_eq!((refused.status.as_u16(), &refused.json()["error"]["type"]), (403, &json!("permission_error")));

@@ -3,8 +3,12 @@
 use std::time::{Duration, Instant};
 
 use domain::address::{Allowed, Private};
+use domain::trigger::Source;
+use domain::{JobId, TenantId, TriggerId};
 use engine::EngineOptions;
 use serde_json::{Value, json};
+use store::events::Event;
+use store::triggers::work::event_of;
 use testkit::on_both;
 use testkit::receiver::{Manner, Receiver};
 
@@ -164,6 +168,40 @@ async fn t1_a_trigger_is_the_worker_of_a_queue_and_its_outcome_is_the_jobs() {
         assert_eq!((&items(&letters)[0]["job_id"], &items(&letters)[0]["attempt_count"]), (&json!(bad), &json!(2)));
         let more = api.get("/api/v1/jobs?queue=more").await.json();
         assert_eq!(items(&more).len(), 1, "one run did something: {more}");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn t1_what_was_handed_over_for_a_job_that_is_over_does_not_run() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let source = r#"enqueue(#{queue: "more", kind: "k"});"#;
+        let works = json!({"name": "works", "source": "queue", "filter": {"queue": "q"}, "target": {"script": source}});
+        let works = create(&api, works).await;
+        let runs = format!("{TRIGGERS}/{works}/runs");
+        // The dispatcher finds the row as it would after a trigger was off, or its node full, for a while.
+        let hand_over = async |job: &str, attempt: i32| {
+            let now = api.db.store.clock().now();
+            let mut event = Event::new(now, TenantId::DEFAULT, Source::Queue, "job", 0, "{}".into());
+            event.id = event_of(JobId::new(job.parse().unwrap()), attempt);
+            let event = event.with("job_id", job).with("attempt", attempt.to_string());
+            let id = event.id.to_string();
+            api.db.store.hand_to_trigger(TriggerId::new(works.parse().unwrap()), event).await.unwrap();
+            id
+        };
+        let canceled = api.job("idle").await;
+        api.call("POST", &format!("/api/v1/jobs/{canceled}/cancel")).await;
+        let (given_back, (held, ..)) = (api.job("idle").await, api.claimed("held").await);
+        let cases = [(&canceled, 1, "skipped"), (&held, 0, "skipped"), (&held, 1, "done"), (&given_back, 1, "done")];
+        for (job, attempt, outcome) in cases {
+            let event = hand_over(job.as_str(), attempt).await;
+            let of_it = |page: &Value| items(page).iter().find(|run| run["event_id"] == event.as_str()).cloned();
+            let page = until(&api, &runs, |page| of_it(page).is_some()).await;
+            assert_eq!(of_it(&page).unwrap()["outcome"], outcome, "{page}");
+        }
+        let more = api.get("/api/v1/jobs?queue=more").await.json();
+        assert_eq!(items(&more).len(), 2, "{more}");
     })
     .await;
 }

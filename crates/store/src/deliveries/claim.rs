@@ -62,22 +62,13 @@ impl Store {
         under_way: HashMap<i64, usize>,
     ) -> Result<ClaimedDeliveries, StoreError> {
         // The look costs no transaction that writes: most of the time nothing is due.
-        let look = self.read(Look).await?;
+        let look = self.read(Look { under_way: under_way.keys().copied().collect() }).await?;
         let mut claimed = ClaimedDeliveries {
             oldest_due_at: look.endpoints.first().map(|endpoint| endpoint.oldest),
             open_circuits: look.open,
             ..ClaimedDeliveries::default()
         };
-        let mut left = max;
-        let mut wants = Vec::new();
-        for endpoint in look.endpoints {
-            let busy = under_way.get(&endpoint.id).copied().unwrap_or(0);
-            let room = endpoint.circuit.concurrency().saturating_sub(busy).min(left);
-            if room > 0 {
-                left -= room;
-                wants.push((endpoint.id, room));
-            }
-        }
+        let wants = share(&look, max, &under_way);
         if !wants.is_empty() || look.overdue {
             for (tenant, secrets, mut delivery) in self.write(Claim { wants }).await? {
                 delivery.secrets = self.signing(tenant, &delivery.url, secrets).await;
@@ -112,11 +103,42 @@ impl Store {
     }
 }
 
-struct Look;
+/// How many each endpoint gets of so many places.
+///
+/// One at a time goes to the tenant with the fewest requests on this node, and there to what has waited longest: nobody's
+/// slow receivers take all places.
+fn share(look: &Looked, places: usize, under_way: &HashMap<i64, usize>) -> Vec<(i64, usize)> {
+    let busy = |endpoint: i64| under_way.get(&endpoint).copied().unwrap_or(0);
+    let mut held: HashMap<TenantId, usize> = HashMap::new();
+    for (endpoint, tenant) in &look.under_way {
+        *held.entry(*tenant).or_default() += busy(*endpoint);
+    }
+    let mut wants: Vec<(i64, usize)> = look.endpoints.iter().map(|endpoint| (endpoint.id, 0)).collect();
+    for _ in 0..places {
+        let with_room =
+            look.endpoints.iter().zip(&mut wants).filter(|(endpoint, (_, given))| {
+                *given < endpoint.circuit.concurrency().saturating_sub(busy(endpoint.id))
+            });
+        // The first of equals has waited longest.
+        let next = with_room.min_by_key(|(endpoint, _)| held.get(&endpoint.tenant).copied().unwrap_or(0));
+        let Some((endpoint, (_, given))) = next else { break };
+        *given += 1;
+        *held.entry(endpoint.tenant).or_default() += 1;
+    }
+    wants.retain(|(_, given)| *given > 0);
+    wants
+}
+
+struct Look {
+    /// Endpoints to which this node has requests under way.
+    under_way: Vec<i64>,
+}
 
 struct Looked {
-    /// Oldest first.
+    /// Oldest first, without those whose circuit is open.
     endpoints: Vec<DueEndpoint>,
+    /// Whose the endpoints are that have requests under way.
+    under_way: Vec<(i64, TenantId)>,
     open: usize,
     /// Something is past the time at which it is given up.
     overdue: bool,
@@ -124,16 +146,23 @@ struct Looked {
 
 struct DueEndpoint {
     id: i64,
+    tenant: TenantId,
     circuit: Circuit,
     oldest: Time,
 }
 
-const ENDPOINTS: Sql = Sql::both(&["select id, failures, open_until, oldest from (
-         select e.id, e.failures, e.open_until,
+const ENDPOINTS: Sql = Sql::both(&["select id, failures, open_until, oldest, tenant from (
+         select e.id, e.failures, e.open_until, e.tenant,
              (select d.due_at from deliveries d where d.endpoint = e.id and d.due_at is not null
               order by d.due_at, d.seq limit 1) as oldest
-         from endpoints e) heads
+         from endpoints e where e.open_until is null or e.open_until <= $1) heads
      where oldest <= $1 order by oldest limit $2"]);
+const OPEN: Sql = Sql::both(&["select count(*) from endpoints e where e.open_until > $1 and exists (
+         select 1 from deliveries d where d.endpoint = e.id and d.due_at <= $1)"]);
+const TENANTS: Sql = Sql::new(
+    &["select id, tenant from endpoints where id = $1"],
+    "select id, tenant from endpoints where id = any($1::bigint[])",
+);
 const OVERDUE: Sql = Sql::both(&["select seq from deliveries where due_at is not null and give_up_at <= $1 limit 1"]);
 
 impl Operation for Look {
@@ -142,15 +171,17 @@ impl Operation for Look {
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Looked, StoreError> {
         let now = tx.now();
         let rows = tx.query(&ENDPOINTS, &[Param::Time(now), Param::Int(ENDPOINTS_PER_ROUND as i64)]).await?;
-        let mut looked = Looked { endpoints: Vec::new(), open: 0, overdue: false };
+        let mut looked = Looked { endpoints: Vec::new(), under_way: Vec::new(), open: 0, overdue: false };
         for row in &rows {
             let circuit = Circuit { failures: row.int(1)? as u32, open_until: row.opt_time(2)? };
-            if circuit.is_open(now) {
-                looked.open += 1;
-            } else {
-                looked.endpoints.push(DueEndpoint { id: row.int(0)?, circuit, oldest: row.time(3)? });
-            }
+            let (id, tenant, oldest) = (row.int(0)?, TenantId(row.int(4)?), row.time(3)?);
+            looked.endpoints.push(DueEndpoint { id, tenant, circuit, oldest });
         }
+        for row in tx.query_each(&TENANTS, &[Column::ints(self.under_way.iter().copied())], &[]).await? {
+            looked.under_way.push((row.int(0)?, TenantId(row.int(1)?)));
+        }
+        let open = tx.query_opt(&OPEN, &[Param::Time(now)]).await?;
+        looked.open = open.map(|row| row.int(0)).transpose()?.unwrap_or(0) as usize;
         looked.overdue = tx.query_opt(&OVERDUE, &[Param::Time(now)]).await?.is_some();
         Ok(looked)
     }

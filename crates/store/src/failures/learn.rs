@@ -15,6 +15,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use crate::clock::new_uuid;
+use crate::codec::fit;
 use crate::error::StoreError;
 use crate::jobs::get::{StoredJob, find};
 use crate::signatures::index::{SignatureIndex, read_index};
@@ -130,28 +131,30 @@ struct Failure {
     code: String,
     phase: String,
     pattern: String,
+    /// The message itself.
+    example: String,
     subject: Option<String>,
 }
 
 impl Failure {
     fn of(tenant: TenantId, job: StoredJob) -> Self {
-        let (code, message) = match &job.error {
-            Some(error) => (error.code.clone(), error.message.as_str()),
-            None => ("unknown".to_owned(), ""),
+        // Rows from before messages were made fit may hold a NUL: one of them must not stop the rest.
+        let (code, example) = match job.error.as_ref().map(fit) {
+            Some(error) => (error.code, error.message),
+            None => ("unknown".to_owned(), String::new()),
         };
-        let pattern = message_pattern(message);
+        let pattern = message_pattern(&example);
         let phase = job.phase.clone().unwrap_or_default();
         let group = group_id(tenant, job.lane.kind.as_str(), &phase, &code, &pattern);
         let subject = subject_of(&job);
         let at = job.finished_at.unwrap_or(job.updated_at);
-        Self { tenant, group, at, code, phase, pattern, subject, job }
+        Self { tenant, group, at, code, phase, pattern, example, subject, job }
     }
 
     /// Counts it; `true` when a signature was proposed.
     async fn count(&self, tx: &mut Tx<'_>, index: &SignatureIndex) -> Result<bool, StoreError> {
         let (group, tenant, at) = (Param::Uuid(self.group), Param::Int(self.tenant.0), Param::Time(self.at));
         let kind = self.job.lane.kind.as_str();
-        let example = self.job.error.as_ref().map_or("", |error| error.message.as_str());
         let params = [
             group,
             tenant,
@@ -159,7 +162,7 @@ impl Failure {
             Param::Text(&self.phase),
             Param::Text(&self.code),
             Param::Text(&self.pattern),
-            Param::Text(domain::signature::bounded(example)),
+            Param::Text(domain::signature::bounded(&self.example)),
             at,
             Param::from(self.job.id),
         ];

@@ -32,9 +32,8 @@ struct PruneSignals;
 
 // Ids carry the time of creation: what was created after the cut cannot have ended before it.
 const SIGNALS: Sql = Sql::both(&["delete from signals where job in (
-         select s.job from (select job from signals where job < $1 order by job limit $3) s
-         left join ended e on e.id = s.job left join jobs j on j.id = s.job
-         where j.id is null and (e.id is null or e.finished_at < $2))"]);
+         select s.job from signals s left join ended e on e.id = s.job left join jobs j on j.id = s.job
+         where s.job < $1 and j.id is null and (e.id is null or e.finished_at < $2) order by s.job limit $3)"]);
 const OLD_GROUPS: Sql = Sql::both(&["select id from failure_groups where last_seen_at < $1 limit 100"]);
 const HOURS: Sql = Sql::both(&["delete from failure_hours where hour_at < $1"]);
 const DROP_SUBJECTS: Sql = Sql::both(&["delete from failure_subjects where group_id = $1"]);

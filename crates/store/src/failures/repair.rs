@@ -96,9 +96,7 @@ impl Operation for Check {
             match row {
                 Some(row) => {
                     let seconds = row.time(0)?.ms_since(open.failed_at).max(0) as f64 / 1_000.0;
-                    learn(tx, open.group, seconds).await?;
-                    tx.execute(&CLOSE, &key).await?;
-                    repaired += 1;
+                    repaired += u64::from(learn(tx, open.group, &key, seconds).await?);
                 }
                 None if is_old => drop(tx.execute(&CLOSE, &key).await?),
                 None => {
@@ -111,16 +109,23 @@ impl Operation for Check {
     }
 }
 
-async fn learn(tx: &mut Tx<'_>, group: Uuid, seconds: f64) -> Result<(), StoreError> {
-    let Some(row) = tx.query_opt(&REPAIRS, &[Param::Uuid(group)]).await? else { return Ok(()) };
+/// Closes the failure and notes how long it lasted; `false` when another node has done so meanwhile.
+///
+/// The group is locked first, as by those who count failures into it.
+async fn learn(tx: &mut Tx<'_>, group: Uuid, key: &[Param<'_>], seconds: f64) -> Result<bool, StoreError> {
+    let row = tx.query_opt(&REPAIRS, &[Param::Uuid(group)]).await?;
+    if tx.execute(&CLOSE, key).await? == 0 {
+        return Ok(false);
+    }
+    let Some(row) = row else { return Ok(true) };
     let mut repairs: Vec<f64> = row.opt_text(0)?.map(|text| from_json(&text)).transpose()?.unwrap_or_default();
     repairs.push(seconds);
     let first = repairs.len().saturating_sub(REPAIR_SAMPLES);
     repairs.drain(..first);
     tx.execute(&SET_REPAIRS, &[Param::Uuid(group), Param::Json(&to_json(&repairs))]).await?;
-    let Some(signature) = row.opt_uuid(1)? else { return Ok(()) };
+    let Some(signature) = row.opt_uuid(1)? else { return Ok(true) };
     repairs.sort_by(f64::total_cmp);
     let at = |share: f64| repairs[((repairs.len() - 1) as f64 * share).round() as usize];
     let params = [Param::Uuid(signature), Param::Real(at(0.5)), Param::Real(at(0.95))];
-    tx.execute(&TEACH, &params).await.map(|_| ())
+    tx.execute(&TEACH, &params).await.map(|_| true)
 }

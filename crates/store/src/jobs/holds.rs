@@ -23,14 +23,15 @@ pub(crate) struct Want {
 }
 
 pub(crate) fn queue_scope(queue: &Name) -> String {
-    format!("queue {queue}")
+    format!("{QUEUE}{queue}")
 }
 
 pub(crate) fn key_scope(queue: &Name, key: &str) -> String {
     format!("key {queue} {key}")
 }
 
-/// What the scope of a subject begins with.
+/// What the scopes of queues and of subjects begin with.
+const QUEUE: &str = "queue ";
 pub(crate) const SUBJECT: &str = "subject ";
 
 /// A job with a subject and no process holds its kind.
@@ -136,13 +137,17 @@ pub(crate) async fn give_back(
     for row in tx.query_each(&HELD, &claims, &[]).await? {
         held.insert((row.int(0)?, row.text(1)?));
     }
-    lock(tx, held.iter().map(|(tenant, scope)| (TenantId(*tenant), scope.as_str()))).await?;
+    // Queues first, as a claim does: in another order the two would wait for each other.
+    let (of_queues, others): (Vec<_>, Vec<_>) = held.iter().partition(|(_, scope)| scope.starts_with(QUEUE));
+    for scopes in [of_queues, others] {
+        lock(tx, scopes.iter().map(|(tenant, scope)| (TenantId(*tenant), scope.as_str()))).await?;
+    }
     let mut freed: BTreeMap<(i64, String), i64> = BTreeMap::new();
     for row in tx.query_each(&DELETE, &claims, &[]).await? {
         *freed.entry((row.int(0)?, row.text(1)?)).or_default() += 1;
     }
     for ((tenant, scope), count) in freed {
-        if let Some(queue) = scope.strip_prefix("queue ") {
+        if let Some(queue) = scope.strip_prefix(QUEUE) {
             queues.push((TenantId(tenant), Name::stored(queue)));
             continue;
         }

@@ -210,11 +210,16 @@ struct PruneRest {
     history_retention_s: i64,
 }
 
+// What a job that is still kept went through is kept with it.
 const OLD_HISTORY: Sql = Sql::both(&["delete from history where (job, epoch, event) in (
-         select job, epoch, event from history where at < $1 order by at limit $2)"]);
-const OLD_KEYS: Sql = Sql::both(&["delete from idempotency where (tenant, key) in (
+         select h.job, h.epoch, h.event from history h where h.at < $1
+             and not exists (select 1 from jobs j where j.id = h.job)
+             and not exists (select 1 from ended e where e.id = h.job)
+         order by h.at limit $2)"]);
+// Asked twice: a key may be taken anew while we wait for its row.
+const OLD_KEYS: Sql = Sql::both(&["delete from idempotency where created_at <= $1 and (tenant, key) in (
          select tenant, key from idempotency where created_at <= $1 order by created_at limit $2)"]);
-const OLD_UNIQUE: Sql = Sql::both(&["delete from unique_keys where (tenant, queue, key) in (
+const OLD_UNIQUE: Sql = Sql::both(&["delete from unique_keys where until <= $1 and (tenant, queue, key) in (
          select tenant, queue, key from unique_keys where until <= $1 order by until limit $2)"]);
 // The dead are kept for a day, so that a late word of theirs is told apart from a stranger's.
 const OLD_WORKERS: Sql = Sql::both(&["delete from workers where dead_at < $1"]);

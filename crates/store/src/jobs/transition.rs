@@ -327,14 +327,16 @@ async fn write_history(tx: &mut Tx<'_>, steps: &[&Step]) -> Result<(), StoreErro
 }
 
 const CLOSE_CLAIMS: Sql = Sql::new(
-    &[
-        "update claims set remaining = remaining - $2 where claim = $1",
-        "delete from claims where claim = $1 and remaining <= 0",
-    ],
+    &["update claims set remaining = remaining - $2 where claim = $1"],
     "with n as (select * from unnest($1::uuid[], $2::bigint[]) as n(claim, jobs)),
      closed as (delete from claims c using n where c.claim = n.claim and c.remaining <= n.jobs returning c.claim)
      update claims c set remaining = c.remaining - n.jobs from n
      where c.claim = n.claim and not exists (select 1 from closed where closed.claim = n.claim)",
+);
+// What several took the last jobs from at once none of them saw empty.
+const DROP_EMPTY: Sql = Sql::new(
+    &["delete from claims where claim = $1 and remaining <= 0"],
+    "delete from claims where claim = any($1::uuid[]) and remaining <= 0",
 );
 
 /// Takes jobs out of the claims that handed them out; an empty claim goes.
@@ -344,7 +346,8 @@ pub(crate) async fn close_claims(tx: &mut Tx<'_>, claims: impl Iterator<Item = U
         *jobs.entry(claim).or_default() += 1;
     }
     let columns = [Column::uuids(jobs.keys().copied()), Column::ints(jobs.values().copied())];
-    tx.execute_later(&CLOSE_CLAIMS, &columns, &[]).await
+    tx.execute_later(&CLOSE_CLAIMS, &columns, &[]).await?;
+    tx.execute_later(&DROP_EMPTY, &columns[..1], &[]).await
 }
 
 /// Gives back what claims held, and notes who may run now.

@@ -20,12 +20,24 @@ impl Store {
 
 struct Unpark;
 
-// Nobody holds the scope at all: whoever let it go should have woken one of those that waited.
+// Nobody holds the scope at all: whoever let it go should have woken one of those that waited. From one scope to the next: a
+// million jobs that wait for one key are one step. Those that wait out a backoff have one subject, so the first tells.
 const FORGOTTEN: Sql = Sql::both(&["update jobs set parked = null where id in (
-         select j.id from jobs j where j.parked is not null
-             and not exists (select 1 from holds h where h.tenant = j.tenant and h.scope = j.parked)
-             and not exists (select 1 from backoffs b where b.tenant = j.tenant and b.subject = j.subject
-                 and j.parked = 'backoff ' || b.process || ' ' || b.subject)
+         with recursive scopes (tenant, scope) as (
+             select (select tenant from jobs where parked is not null order by tenant, parked limit 1),
+                 (select parked from jobs where parked is not null order by tenant, parked limit 1)
+             union all
+             select (select j.tenant from jobs j where j.parked is not null and (j.tenant, j.parked) > (s.tenant, s.scope)
+                     order by j.tenant, j.parked limit 1),
+                 (select j.parked from jobs j where j.parked is not null and (j.tenant, j.parked) > (s.tenant, s.scope)
+                     order by j.tenant, j.parked limit 1)
+             from scopes s where s.scope is not null)
+         select j.id from scopes s join jobs j on j.tenant = s.tenant and j.parked = s.scope
+         where not exists (select 1 from holds h where h.tenant = s.tenant and h.scope = s.scope)
+             and not exists (select 1 from backoffs b where b.tenant = s.tenant
+                 and b.subject = (select f.subject from jobs f where f.tenant = s.tenant and f.parked = s.scope
+                     order by f.run_at, f.id limit 1)
+                 and s.scope = 'backoff ' || b.process || ' ' || b.subject)
          limit 1000)"]);
 
 // Keys of which several may run at once and fewer do. Who was woken for the place may not have taken it: it was called off

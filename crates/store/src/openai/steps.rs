@@ -103,8 +103,8 @@ impl Store {
         output: Option<Written>,
         errors: Option<Written>,
     ) -> Result<bool, StoreError> {
-        let (from, written) = (batch.status, [output, errors]);
-        let end = End { tenant: batch.tenant, id: batch.id.clone(), from, status, written: written.clone() };
+        let (from, made, written) = (batch.status, batch.made, [output, errors]);
+        let end = End { tenant: batch.tenant, id: batch.id.clone(), from, made, status, written: written.clone() };
         let ended = self.write(end).await?;
         if !ended {
             for file in written.into_iter().flatten() {
@@ -279,6 +279,8 @@ struct End {
     tenant: TenantId,
     id: String,
     from: BatchStatus,
+    /// Lines with jobs: one more that was made meanwhile is in none of the files.
+    made: i64,
     status: BatchStatus,
     /// Output and errors.
     written: [Option<Written>; 2],
@@ -299,7 +301,8 @@ impl Operation for End {
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<bool, StoreError> {
         let batch = lock(tx, self.tenant, &self.id).await?;
-        let Some(batch) = batch.filter(|batch| batch.status == self.from && batch.ended_at.is_none()) else {
+        let same = |batch: &Batch| batch.status == self.from && batch.made == self.made && batch.ended_at.is_none();
+        let Some(batch) = batch.filter(same) else {
             return Ok(false);
         };
         let (completed, _) = count(tx, &batch).await?;

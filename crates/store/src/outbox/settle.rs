@@ -5,14 +5,16 @@
 //! most one job per trigger.
 
 use std::collections::{BTreeMap, HashSet};
+use std::iter;
+use std::ops::AddAssign;
 
-use domain::limits::ERROR_MESSAGE_BYTES;
 use domain::origin::Cause;
 use domain::{JobError, Origin, Resolution, RetryPolicy, TenantId, TriggerId};
 use serde::Deserialize;
 use uuid::Uuid;
 
 use crate::clock::dice;
+use crate::codec::fit;
 use crate::dead_letters::insert::{NewDeadLetter, insert};
 use crate::dead_letters::jobs::handler_ended;
 use crate::dead_letters::{Attempt, attempts_to_json};
@@ -82,8 +84,36 @@ pub struct Dispatched {
     pub dropped: usize,
 }
 
+impl AddAssign for Dispatched {
+    fn add_assign(&mut self, more: Self) {
+        let Self { jobs, deliveries, operations, done, failed, dead, loops, later, dropped } = more;
+        self.jobs += jobs;
+        self.deliveries += deliveries;
+        self.operations += operations;
+        self.done += done;
+        self.failed += failed;
+        self.dead += dead;
+        self.loops += loops;
+        self.later += later;
+        self.dropped += dropped;
+    }
+}
+
 impl Store {
     pub async fn settle_outbox(&self, lease: Uuid, outcomes: Vec<(Taken, Verdict)>) -> Result<Dispatched, StoreError> {
+        // One operation at a time, each placed when the one before is written: it may have bound the same runtime.
+        let is_operation = |(_, verdict): &(Taken, Verdict)| matches!(verdict, Verdict::Operation(_));
+        let (operations, others): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(is_operation);
+        let mut dispatched = Dispatched::default();
+        for batch in iter::once(others).chain(operations.into_iter().map(|operation| vec![operation])) {
+            if !batch.is_empty() {
+                dispatched += self.settle_together(lease, batch).await?;
+            }
+        }
+        Ok(dispatched)
+    }
+
+    async fn settle_together(&self, lease: Uuid, outcomes: Vec<(Taken, Verdict)>) -> Result<Dispatched, StoreError> {
         let mut prepared = Vec::with_capacity(outcomes.len());
         for (row, verdict) in outcomes {
             let (verdict, operation) = self.place_operation(&row, verdict).await?;
@@ -332,7 +362,7 @@ impl Settle {
         effects: &mut Effects,
     ) -> Result<Requested, StoreError> {
         let request = settling.operation.as_ref().ok_or_else(|| StoreError::unexpected("an operation for no node"))?;
-        // Nothing is closed: the rows come back, and find where it is.
+        // Nothing is closed: the row comes back, and finds where it is.
         let requested = request.run(tx).await?.ok_or_else(moved)?;
         if let Requested::Accepted { job, .. } = &requested {
             effects.ready.extend(asked_for(settling.row.tenant).ready);
@@ -392,14 +422,6 @@ impl Settle {
         };
         insert(tx, letter).await.map(|_| ())
     }
-}
-
-/// As both databases keep it. A script throws whatever it was given, and PostgreSQL has no NUL in text: refused there, the
-/// try would be neither counted nor its last.
-fn fit(error: &JobError) -> JobError {
-    let mut message = error.message.replace('\0', "\u{fffd}");
-    message.truncate(message.floor_char_boundary(ERROR_MESSAGE_BYTES));
-    JobError { message, ..error.clone() }
 }
 
 /// Every try so far, with the one that has just failed.

@@ -284,11 +284,17 @@ const CANDIDATES: Sql = Sql::new(
      where p.tenant = $1 and p.name = $2 and p.dropped_at is null
      order by s.ready_at, s.subject limit $4 for update of s skip locked",
 );
-// A producer may have pushed a job of its own for the same subject and process: that one is it, then.
+// A producer may have pushed a job of its own for the same subject and process: that one is it, then. One that is in
+// other hands may be ending, and nobody would free its subject afterwards. Waiting for those hands could close a circle:
+// they come to the standings last.
 const LIVE: Sql = Sql::new(
-    &["select subject, id from jobs where tenant = $2 and subject = $1 and process = $3 order by id limit 1"],
-    "select distinct on (subject) subject, id from jobs
-     where tenant = $2 and subject = any($1::text[]) and process = $3 order by subject, id",
+    &["select subject, id, 1 from jobs where tenant = $2 and subject = $1 and process = $3 order by id limit 1"],
+    "with live as materialized (
+         select distinct on (subject) subject, id from jobs
+         where tenant = $2 and subject = any($1::text[]) and process = $3 order by subject, id),
+     ours as materialized (
+         select j.id from jobs j where j.id in (select id from live) for update of j skip locked)
+     select live.subject, live.id, ours.id is not null from live left join ours on ours.id = live.id",
 );
 const FACTS: Sql = Sql::new(
     &["select id, facts from subjects where tenant = $2 and id = $1"],
@@ -317,15 +323,17 @@ impl Operation for MakeWork {
         let params = [id[0], id[1], Param::Time(tx.now()), Param::Int(room)];
         let rows = tx.query(&CANDIDATES, &params).await?;
         let subjects = rows.iter().map(|row| row.text(0)).collect::<Result<Vec<String>, _>>()?;
-        let mut jobs: Vec<(&str, JobId)> = Vec::new();
-        let mut live: HashMap<String, JobId> = HashMap::new();
+        // `None`: the subject is left to the next scan.
+        let mut live: HashMap<String, Option<JobId>> = HashMap::new();
         let columns = [Column::texts(subjects.iter().map(String::as_str))];
         for row in tx.query_each(&LIVE, &columns, &id).await? {
-            live.insert(row.text(0)?, row.job(1)?);
+            let (job, is_ours) = (row.job(1)?, row.bool(2)?);
+            live.insert(row.text(0)?, is_ours.then_some(job));
         }
-        let (adopted, fresh): (Vec<&str>, Vec<&str>) =
+        let (met, fresh): (Vec<&str>, Vec<&str>) =
             subjects.iter().map(String::as_str).partition(|subject| live.contains_key(*subject));
-        jobs.extend(adopted.iter().map(|subject| (*subject, live[*subject])));
+        let mut jobs: Vec<(&str, JobId)> =
+            met.into_iter().filter_map(|subject| Some((subject, live[subject]?))).collect();
         let made = self.make(tx, &fresh).await?;
         jobs.extend(fresh.iter().copied().zip(made));
         let columns =

@@ -19,6 +19,8 @@ pub enum Begun {
     Go(Box<Logged>, Box<Runtime>),
     /// There is no place for the runtime now. The operation is to be tried again.
     Nowhere(Box<Logged>, Nowhere),
+    /// What is sealed in its environment does not open here.
+    Unopened(Box<Logged>, String),
     /// It is another node's to do; the job waits for that one once it is given back.
     Elsewhere,
     /// One that was asked for after it is done: what was said last holds, and this one is not to be done any more.
@@ -33,12 +35,14 @@ impl Store {
     pub async fn begin_operation(&self, tenant: TenantId, job: JobId, node: &str) -> Result<Begun, StoreError> {
         let begun = self.write(Begin { tenant, job, node: node.to_owned() }).await?;
         Ok(match begun {
-            Looked::At(mut begun) => {
-                if let Begun::Go(_, runtime) = &mut begun {
-                    self.open_environment(runtime).await?;
+            Looked::At(Begun::Go(line, mut runtime)) if line.kind.brings_up() => {
+                match self.open_environment(&mut runtime).await {
+                    Ok(()) => Begun::Go(line, runtime),
+                    Err(StoreError::Unusable(why)) => Begun::Unopened(line, why),
+                    Err(error) => return Err(error),
                 }
-                begun
             }
+            Looked::At(begun) => begun,
             Looked::For { line, node } => {
                 let lane = self.lane_of_node(tenant, &node).await?;
                 if self.write(HandOver { tenant, line, job, node, lane }).await? {

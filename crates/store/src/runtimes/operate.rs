@@ -8,7 +8,7 @@ use domain::trigger::Source;
 use domain::{DeadLetterId, JobId, Resolution, TenantId};
 use uuid::Uuid;
 
-use crate::clock::new_uuid;
+use crate::clock::{new_uuid, uuids_from};
 use crate::codec::to_json;
 use crate::dead_letters::resolve::resolve;
 use crate::error::StoreError;
@@ -152,7 +152,7 @@ impl Operation for End {
             insert(tx, &line, line.kind, None).await?;
         }
         if let Some(runtime) = runtime {
-            self.change(tx, &runtime).await?;
+            self.change(tx, &line, &runtime).await?;
         }
         let subject = line.runtime.subject();
         let detail = serde_json::json!({
@@ -209,7 +209,7 @@ impl End {
         resolve(tx, self.tenant, DeadLetterId::new(event), resolution, &by, None).await.map(|_| ())
     }
 
-    async fn change(&self, tx: &mut Tx<'_>, runtime: &Runtime) -> Result<(), StoreError> {
+    async fn change(&self, tx: &mut Tx<'_>, line: &Logged, runtime: &Runtime) -> Result<(), StoreError> {
         let id = [Param::Int(self.tenant.0), Param::Text(runtime.name.as_str()), Param::Time(tx.now())];
         match &self.ended.change {
             Change::Nothing => tx.execute(&TOUCHED, &id).await?,
@@ -217,9 +217,11 @@ impl End {
             Change::Removed if runtime.deleting => tx.execute(&DELETE, &id[..2]).await?,
             Change::Removed => tx.execute(&REMOVED, &id).await?,
             Change::Started(started) => {
-                // What runs is what is declared from now on; whatever else was declared meanwhile stays.
+                // What runs is what is declared from now on, unless something was declared since this was asked for.
                 let mut spec = runtime.spec.clone();
-                spec.image = domain::runtime::ImageRef::stored(&started.image);
+                if uuids_from(runtime.updated_at) <= line.correlation_id {
+                    spec.image = domain::runtime::ImageRef::stored(&started.image);
+                }
                 let (spec, _) = codec::write(&spec);
                 let params = [
                     id[0],

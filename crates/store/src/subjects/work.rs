@@ -214,10 +214,12 @@ async fn back_off(tx: &mut Tx<'_>, left: &Left<'_>) -> Result<Option<Backoff>, S
         return Ok(None);
     }
     let on_record = backoffs::find(tx, tenant, subject, process).await?;
+    let before = on_record.as_ref().map(|stored| &stored.backoff);
     let by = worker.map_or_else(|| format!("job {job}"), |worker| format!("worker {worker}"));
     let backoff = match again {
         Some((run_at, wait_s)) => {
             Backoff { until: Some(*run_at), cause: error.code.clone(), by, wait_s: *wait_s, at: tx.now() }
+                .not_shorter(before, tx.now())
         }
         None => {
             let made_by_process = matches!(Origin::parse(*triggered_by), Origin::Process(_));
@@ -228,7 +230,6 @@ async fn back_off(tx: &mut Tx<'_>, left: &Left<'_>) -> Result<Option<Backoff>, S
             };
             // A producer decides for itself what to do about a job that cannot succeed.
             let error = JobError { retryable: error.retryable || !made_by_process, ..(*error).clone() };
-            let before = on_record.as_ref().map(|stored| &stored.backoff);
             Backoff::after_failure(before, &policy, &error, &by, dice(), tx.now())
         }
     };

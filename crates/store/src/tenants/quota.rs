@@ -79,18 +79,20 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// Takes what is wanted, or says how many seconds until there is enough. What is more than the bucket ever holds is taken
-    /// when it is full, and owed.
-    fn take(&mut self, per_s: f64, wanted: f64, now: Instant) -> Result<(), f64> {
+    /// In how many seconds there is enough, if not now. What is more than the bucket ever holds may be taken when it is full,
+    /// and is owed.
+    fn lacks(&mut self, per_s: f64, wanted: f64, now: Instant) -> Option<f64> {
         let most = (per_s * BURST_S).max(1.0);
         let level = self.level.map_or(most, |(level, at)| most.min(level + per_s * (now - at).as_secs_f64()));
+        self.level = Some((level, now));
         let enough = wanted.min(most);
-        if level < enough {
-            self.level = Some((level, now));
-            return Err((enough - level) / per_s);
+        (level < enough).then(|| (enough - level) / per_s)
+    }
+
+    fn take(&mut self, wanted: f64) {
+        if let Some((level, _)) = &mut self.level {
+            *level -= wanted;
         }
-        self.level = Some((level - wanted, now));
-        Ok(())
     }
 }
 
@@ -107,16 +109,18 @@ impl Store {
         let mut tenants = self.quota_use().tenants.lock().expect("nobody panics with it in hand");
         let used = tenants.entry(tenant).or_default();
         let now = Instant::now();
-        let rates = [
+        let mut rates = [
             ("jobs_per_s", quota.jobs_per_s, wanted.jobs as f64, &mut used.jobs),
             ("payload_bytes_per_s", quota.payload_bytes_per_s, wanted.payload_bytes as f64, &mut used.payload_bytes),
         ];
-        for (quota, limit, wanted, bucket) in rates {
-            let Some(limit) = limit else { continue };
-            if let Err(wait_s) = bucket.take(limit, wanted, now) {
+        // What one of them refuses is taken from none.
+        for (quota, limit, wanted, bucket) in &mut rates {
+            let Some(limit) = *limit else { continue };
+            if let Some(wait_s) = bucket.lacks(limit, *wanted, now) {
                 return Ok(Admission::Over { quota, limit, retry_s: wait_s.ceil().max(1.0) as u64 });
             }
         }
+        rates.into_iter().for_each(|(_, _, wanted, bucket)| bucket.take(wanted));
         if let Some(waiting) = &mut used.waiting {
             waiting.jobs += wanted.jobs as i64;
         }
@@ -257,16 +261,24 @@ fn read(row: &Row) -> Result<(TenantId, Quota), StoreError> {
 mod tests {
     use super::*;
 
+    fn take(bucket: &mut Bucket, per_s: f64, wanted: f64, now: Instant) -> Result<(), f64> {
+        if let Some(wait_s) = bucket.lacks(per_s, wanted, now) {
+            return Err(wait_s);
+        }
+        bucket.take(wanted);
+        Ok(())
+    }
+
     #[test]
     fn q12_a_rate_holds_over_time_and_lets_a_burst_through() {
         let mut bucket = Bucket::default();
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
-        assert_eq!(bucket.take(10.0, 10.0, at(0)), Ok(()));
-        assert_eq!(bucket.take(10.0, 1.0, at(0)), Err(0.1));
-        assert_eq!(bucket.take(10.0, 1.0, at(100)), Ok(()));
-        assert!(bucket.take(10.0, 1.0, at(150)).is_err());
-        let taken = (0..10_000).filter(|ms| bucket.take(10.0, 1.0, at(1_000 + ms)).is_ok()).count();
+        assert_eq!(take(&mut bucket, 10.0, 10.0, at(0)), Ok(()));
+        assert_eq!(take(&mut bucket, 10.0, 1.0, at(0)), Err(0.1));
+        assert_eq!(take(&mut bucket, 10.0, 1.0, at(100)), Ok(()));
+        assert!(take(&mut bucket, 10.0, 1.0, at(150)).is_err());
+        let taken = (0..10_000).filter(|ms| take(&mut bucket, 10.0, 1.0, at(1_000 + ms)).is_ok()).count();
         assert!((100..=111).contains(&taken), "{taken} in ten seconds");
     }
 
@@ -274,8 +286,8 @@ mod tests {
     fn q12_a_batch_larger_than_the_burst_gets_in_and_is_owed() {
         let mut bucket = Bucket::default();
         let start = Instant::now();
-        assert_eq!(bucket.take(10.0, 100.0, start), Ok(()));
-        assert!(bucket.take(10.0, 1.0, start + Duration::from_secs(9)).is_err());
-        assert_eq!(bucket.take(10.0, 1.0, start + Duration::from_secs(10)), Ok(()));
+        assert_eq!(take(&mut bucket, 10.0, 100.0, start), Ok(()));
+        assert!(take(&mut bucket, 10.0, 1.0, start + Duration::from_secs(9)).is_err());
+        assert_eq!(take(&mut bucket, 10.0, 1.0, start + Duration::from_secs(10)), Ok(()));
     }
 }

@@ -96,7 +96,16 @@ impl Store {
             // What those before left over is shared by those that are still to come.
             let share = (room * weight as usize).div_ceil(weights as usize);
             weights -= weight;
-            match self.claim_of(of, tenant, worker, share, held.clone()).await? {
+            let claimed = match self.claim_of(of, tenant, worker, share, held.clone()).await {
+                Ok(claimed) => claimed,
+                // What others' queues gave is handed over; this one's trouble is met again by the next call.
+                Err(error) if !jobs.is_empty() && !matches!(error, StoreError::InDoubt { .. }) => {
+                    tracing::warn!(tenant = of.0, %error, "a tenant's queues could not be looked at");
+                    break;
+                }
+                Err(error) => return Err(error),
+            };
+            match claimed {
                 Claimed::Jobs { jobs: taken, draining: false, .. } => {
                     self.turn().took(of, credit, share, taken.len());
                     held = taken.iter().rev().find_map(|job| job.affinity.clone()).or(held);

@@ -17,6 +17,7 @@ use crate::lanes::LaneCache;
 use crate::queues;
 use crate::store::Store;
 use crate::tx::{Operation, Param, Sql, Tx};
+use crate::workers::load;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
@@ -177,13 +178,15 @@ impl Operation for Bury {
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(usize, Effects), StoreError> {
         let mut effects = Effects::default();
         let mut changes = Changes::default();
+        // One that is gone altogether has said good-bye, while a claim of its own was under way.
+        let left = load(tx, &[self.worker]).await?.is_empty();
+        let fate = if left { Fate::Released } else { Fate::Expired };
         let jobs = match self.only {
             Some(job) => {
-                let live = transition::load(tx, &[job]).await?;
-                take_from(tx, &self.lanes, self.worker, live.into_values(), Fate::Expired, &mut changes, &mut effects)
-                    .await?
+                let live = transition::load(tx, &[job]).await?.into_values();
+                take_from(tx, &self.lanes, self.worker, live, fate, &mut changes, &mut effects).await?
             }
-            None => take_claims_from(tx, &self.lanes, self.worker, Fate::Expired, &mut changes, &mut effects).await?,
+            None => take_claims_from(tx, &self.lanes, self.worker, fate, &mut changes, &mut effects).await?,
         };
         drained(tx, &self.lanes.triggers, &changes, &mut effects).await?;
         changes.write(tx).await?;

@@ -163,6 +163,29 @@ async fn w5_a_producers_own_job_backs_off_until_it_runs_again() {
 }
 
 #[tokio::test]
+async fn w5_a_failure_that_is_tried_again_does_not_lift_a_lockout() {
+    on_both(async |db| {
+        let retry = RetryPolicy::new(Some(60), None, None, None).ok();
+        let extras = Extras { subject: Some(label("m-1")), process: Some(name("scrub")), retry, ..Extras::default() };
+        let pushed = push(&db.store, NewJob { extras: Some(Box::new(extras)), ..job("q") }).await;
+        let worker = patient(&db.store).await;
+        let claimed = claim_one(&db.store, worker).await;
+        lock_out(&db.store, "m-1", "scrub", Until::Forever).await;
+        assert_eq!(settle(&db.store, worker, claimed.id, claimed.epoch, End::Fail(boom())).await, Status::Applied);
+        assert_eq!(state(&db.store, pushed).await, "scheduled");
+        let kept = card(&db.store, "m-1").await.subject.backoffs.remove(0).backoff;
+        assert_eq!((kept.until, kept.cause.as_str(), kept.by.as_str()), (None, "bad disk", "eve"));
+        db.pass_ms(61_000).await;
+        db.store.promote_due().await.expect("promotes");
+        assert!(claim(&db.store, worker, 10).await.is_empty(), "hands off still");
+        assert!(let_in(&db.store, "m-1", "scrub").await);
+        assert_eq!(claim_one(&db.store, worker).await.id, pushed);
+        all_sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn w4_cancel_twice_is_once_and_leaves_the_backoff_as_it_is() {
     on_both(async |db| {
         declare(&db.store, "install", process()).await;

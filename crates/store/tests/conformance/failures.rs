@@ -18,17 +18,17 @@ use testkit::{job, label, name, on_both, on_postgres};
 
 use crate::support::*;
 
-fn on_subject(subject: &str) -> NewJob {
+pub(crate) fn on_subject(subject: &str) -> NewJob {
     let extras = Extras { subject: Some(label(subject)), ..Extras::default() };
     NewJob { kind: name("scan"), max_attempts: 1, extras: Some(Box::new(extras)), ..job("q") }
 }
 
-fn error(code: &str, message: &str) -> JobError {
+pub(crate) fn error(code: &str, message: &str) -> JobError {
     JobError { code: code.into(), message: message.into(), retryable: false }
 }
 
 /// Runs a job to its failure, in a phase, and gives its id.
-async fn fail(store: &Store, worker: WorkerId, job: NewJob, phase: &str, error: JobError) -> JobId {
+pub(crate) async fn fail(store: &Store, worker: WorkerId, job: NewJob, phase: &str, error: JobError) -> JobId {
     push(store, job).await;
     let claimed = claim_one(store, worker).await;
     let change = SignalChange { epoch: claimed.epoch, phase: Some(phase.into()), ..SignalChange::default() };
@@ -37,13 +37,13 @@ async fn fail(store: &Store, worker: WorkerId, job: NewJob, phase: &str, error: 
     claimed.id
 }
 
-async fn succeed(store: &Store, worker: WorkerId, job: NewJob) {
+pub(crate) async fn succeed(store: &Store, worker: WorkerId, job: NewJob) {
     push(store, job).await;
     let claimed = claim_one(store, worker).await;
     finish(store, worker, &claimed).await;
 }
 
-async fn learn(store: &Store) {
+pub(crate) async fn learn(store: &Store) {
     while store.learn_failures().await.expect("learns") > 0 {}
 }
 

@@ -28,7 +28,7 @@ async fn operate(db: &Database, node: &Node, kind: OperationKind, depth: i32) {
 /// Whether it is news that the container was seen so by one who looked at the runtime as it was then.
 async fn seen(db: &Database, status: HealthStatus, of: &store::runtimes::Runtime) -> bool {
     db.pass_ms(1_000).await;
-    let (source, observed_at) = (HealthSource::Inspect, db.clock.now());
+    let (source, observed_at) = (HealthSource::Probe, db.clock.now());
     let seen = Observation { status, source, details: String::new(), observed_at };
     db.store.observe_runtime(T, &of.name, "model on a", of.started_at, seen).await.expect("observes")
 }
@@ -55,7 +55,7 @@ async fn t5_until_it_is_well_for_the_first_time_the_health_of_a_container_comes_
     on_both(async |db| {
         let node = a_node(&db).await;
         let hears = db.store.new_trigger_id();
-        let trigger = new("hears", Source::Runtime, r#"{"name": "model", "ops": ["health"]}"#);
+        let trigger = new("hears", Source::Runtime, r#"{"name": "model"}"#);
         db.store.create_trigger(T, hears, trigger, "ann").await.expect("answers");
         for (depth, kind) in [(3, OperationKind::Start), (5, OperationKind::Restart)] {
             operate(&db, &node, kind, depth).await;
@@ -65,7 +65,7 @@ async fn t5_until_it_is_well_for_the_first_time_the_health_of_a_container_comes_
             }
             assert!(seen(&db, HealthStatus::Healthy, &model).await);
         }
-        let depths = "select cast(depth as text) from outbox order by id";
+        let depths = "select cast(depth as text) from outbox where op = 'health' order by id";
         assert_eq!(texts(&db.store, depths, depths).await, ["3", "3", "0", "0", "5", "5", "0", "0"]);
     })
     .await;

@@ -1,4 +1,4 @@
-use domain::WorkerId;
+use domain::{JobState, WorkerId};
 use store::Store;
 use store::jobs::enqueue::{Extras, NewJob};
 use store::jobs::settle::{End, Status};
@@ -131,6 +131,22 @@ async fn q7_a_worker_that_leaves_burns_no_attempt() {
         assert_eq!((job.state.as_str(), job.attempt), ("queued", 0));
         assert_eq!(events(&db.store, id).await, ["enqueued", "started", "released"]);
         assert!(!db.store.remove_worker(T, worker).await.expect("answers"));
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q7_a_claim_that_was_under_way_when_its_worker_left_burns_no_attempt() {
+    on_both(async |db| {
+        let id = push(&db.store, NewJob { max_attempts: 1, ..job("q") }).await;
+        let worker = register(&db.store, &["q"]).await;
+        claim_one(&db.store, worker).await;
+        // As it is when the claim is committed after the good-bye has looked for claims.
+        run_sql(&db.store, "delete from workers").await.expect("goes");
+        db.store.sweep().await.expect("sweeps");
+        let job = get(&db.store, id).await;
+        assert_eq!((job.state, job.attempt), (JobState::Queued, 0));
         sound(&db.store).await;
     })
     .await;

@@ -137,6 +137,25 @@ async fn x5_history_goes_after_its_own_retention() {
 }
 
 #[tokio::test]
+async fn x5_what_a_kept_job_went_through_is_kept_with_it() {
+    on_both(async |db| {
+        let id = push(&db.store, NewJob { max_attempts: 2, ..job("q") }).await;
+        let worker = patient(&db.store).await;
+        let first = claim_one(&db.store, worker).await;
+        settle(&db.store, worker, id, first.epoch, End::Fail(boom())).await;
+        db.pass_ms(60_000).await;
+        db.store.promote_due().await.expect("promotes");
+        finish(&db.store, worker, &claim_one(&db.store, worker).await).await;
+        let before = events(&db.store, id).await;
+        db.pass_ms(60_000).await;
+        assert_eq!(db.store.prune(1).await.expect("prunes").history, 0);
+        assert_eq!(events(&db.store, id).await, before);
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn q3_idempotency_keys_and_past_unique_keys_are_pruned() {
     on_both(async |db| {
         let key = Some(Idempotency { key: "a".into(), body_hash: [1; 32] });

@@ -183,3 +183,21 @@ async fn t2_an_operation_is_asked_for_once_with_the_row_that_asked_for_it() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn t2_two_operations_that_one_event_asks_of_an_unplaced_runtime_are_both_asked_for() {
+    on_both(async |db| {
+        let store = &db.store;
+        create(store, Source::Pubsub, r#"{"topic": "t"}"#).await;
+        create(store, Source::Pubsub, r#"{"topic": "*"}"#).await;
+        declare(store).await;
+        beat(store, "here", &[], None).await;
+        publish(store).await;
+        let both = dispatch(store, || operate("model", OperationKind::Start)).await;
+        assert_eq!((both.operations, both.failed), (2, 0), "the second goes to the node that the first bound");
+        assert_eq!(number(store, "select count(*) from outbox").await, 0);
+        let lines = store.list_operations(T, &RuntimeName::stored("model"), None, 10).await.expect("reads");
+        assert_eq!(lines.len(), 2);
+    })
+    .await;
+}

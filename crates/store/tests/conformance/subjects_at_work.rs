@@ -8,7 +8,7 @@ use store::Store;
 use store::jobs::claim::ClaimedJob;
 use store::jobs::enqueue::{Extras, NewJob};
 use store::jobs::settle::{End, Outcome};
-use testkit::{job, label, name, on_both};
+use testkit::{job, label, name, on_both, on_postgres};
 
 use crate::subjects::{declare, facts, figures, process, scan, set};
 use crate::support::*;
@@ -128,6 +128,23 @@ async fn w1_nodes_that_scan_at_once_make_each_job_once() {
         assert_eq!(nodes.join_all().await.into_iter().sum::<usize>(), 25);
         assert_eq!(figures(&db.store, "install").await, (15, 25, 0));
         assert_eq!(number(&db.store, "select count(distinct subject) from jobs").await, 25);
+        assert_eq!(db.store.verify().await.expect("verifies").findings, []);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn w1_a_job_in_other_hands_may_be_ending_and_is_not_the_subjects_work() {
+    on_postgres(async |db| {
+        push(&db.store, crate::subjects::on("m-1", "install")).await;
+        declare(&db.store, "install", process()).await;
+        set(&db.store, "m-1", &[("state", "1")]).await;
+        let settles = psql(&db.admin).await;
+        settles.client.batch_execute("begin; select id from windlass.jobs for update").await.expect("it has the job");
+        assert_eq!((scan(&db.store).await, figures(&db.store, "install").await), (0, (1, 0, 0)));
+        settles.client.batch_execute("commit").await.expect("it lets go");
+        assert_eq!((scan(&db.store).await, figures(&db.store, "install").await), (1, (0, 1, 0)));
+        assert_eq!(number_left(&db.store).await, 1, "the producer's own job is it");
         assert_eq!(db.store.verify().await.expect("verifies").findings, []);
     })
     .await;

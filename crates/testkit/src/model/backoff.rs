@@ -41,7 +41,8 @@ impl Model {
                 by: String::new(),
                 wait_s: job.wait_s,
                 at: self.now,
-            },
+            }
+            .not_shorter(self.backoffs.get(&on), self.now),
             (State::Ended { .. }, Some(cause)) if job.job_state() == JobState::Failed => {
                 let error = JobError { code: cause.into(), message: String::new(), retryable: true };
                 Backoff::after_failure(self.backoffs.get(&on), &job.retry, &error, "", 0.0, self.now)

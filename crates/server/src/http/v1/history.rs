@@ -16,7 +16,7 @@ use crate::cursor;
 use crate::error::ApiError;
 use crate::extract::Params;
 use crate::state::AppState;
-use crate::validate::query::limit;
+use crate::validate::query::{label, limit};
 use crate::view::subject as view;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
@@ -40,10 +40,10 @@ struct HistoryQuery {
 
 impl HistoryQuery {
     fn of(&self) -> Result<TimelineOf, ApiError> {
-        match (&self.subject, &self.runtime) {
+        match (label("subject", &self.subject)?, label("runtime", &self.runtime)?) {
             (Some(_), Some(_)) => Err(ApiError::invalid_field("runtime", "cannot be asked for together with subject")),
-            (Some(subject), None) => Ok(TimelineOf::Subject(subject.clone())),
-            (None, Some(runtime)) => Ok(TimelineOf::Runtime(runtime.clone())),
+            (Some(subject), None) => Ok(TimelineOf::Subject(subject)),
+            (None, Some(runtime)) => Ok(TimelineOf::Runtime(runtime)),
             (None, None) => Ok(TimelineOf::Everything),
         }
     }

@@ -305,9 +305,8 @@ async fn logs(
     if let Ok(Some(Err(error))) = first {
         return Err(no_logs(error));
     }
-    // Whoever follows is let go when the server stops.
-    let stopping = state.stopping.clone();
-    let lines = lines.take_until(stopping.cancelled_owned());
+    // Whoever follows is let go when the server stops, or may not read any more.
+    let lines = lines.take_until(state.until_ended(&principal));
     Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], Body::from_stream(lines)).into_response())
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, StatusCode};
@@ -10,6 +10,7 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use domain::limits::STREAM_WINDOW;
 use domain::{JobId, JobState, Time};
+use futures_util::future::BoxFuture;
 use futures_util::stream::{Stream, unfold};
 use serde::Deserialize;
 use store::jobs::list::JobFilter;
@@ -61,7 +62,8 @@ async fn job(
     }
     let too_many = || ApiError::too_many_streams();
     let watching = state.streams.watch(id, source.job.version).ok_or_else(too_many)?;
-    let follow = Follow { state, principal, source, watching, sent: seen.map(|version| (version, None)), ended: false };
+    let (over, sent) = (state.until_ended(&principal), seen.map(|version| (version, None)));
+    let follow = Follow { state, principal, over, source, watching, sent, ended: false };
     Ok(sse(unfold(follow, Follow::next)))
 }
 
@@ -84,6 +86,8 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
 struct Follow {
     state: AppState,
     principal: Principal,
+    /// The server stops, or the reader may not read any more.
+    over: BoxFuture<'static, ()>,
     source: SignalSource,
     watching: Watching,
     /// The version that the reader has, and its text when we sent it.
@@ -120,7 +124,7 @@ impl Follow {
             tokio::select! {
                 changed = self.watching.version.changed() => changed.ok()?,
                 () = tokio::time::sleep(every) => {}
-                () = self.state.ended(&self.principal) => return None,
+                () = &mut self.over => return None,
             }
             let version = *self.watching.version.borrow_and_update();
             if version != self.source.job.version {
@@ -171,12 +175,13 @@ async fn all(
         wanted: job_state("state", &query.state)?,
         filter,
         changes: state.store.hints().changes(),
+        over: state.until_ended(&principal),
         state,
         principal,
         seen: HashMap::new(),
         known: last_event_id(&headers)?.map(|last| Time::from_micros(last).plus_s(-OVERLAP_S)),
         waiting: Vec::new(),
-        looked: false,
+        looked_at: None,
     };
     Ok(sse(unfold(survey, Survey::next)))
 }
@@ -185,6 +190,7 @@ async fn all(
 struct Survey {
     state: AppState,
     principal: Principal,
+    over: BoxFuture<'static, ()>,
     filter: JobFilter,
     wanted: Option<JobState>,
     changes: broadcast::Receiver<JobId>,
@@ -194,7 +200,7 @@ struct Survey {
     known: Option<Time>,
     /// Jobs whose signal is to be sent, the next one last.
     waiting: Vec<JobId>,
-    looked: bool,
+    looked_at: Option<Instant>,
 }
 
 impl Survey {
@@ -205,21 +211,28 @@ impl Survey {
                     return Some((Ok(event), self));
                 }
             }
-            if self.looked {
+            if self.looked_at.is_some() {
                 self.wait().await?;
             }
-            self.looked = true;
-            self.look().await;
+            if self.looked_at.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
+                self.looked_at = Some(Instant::now());
+                self.look().await;
+            }
         }
     }
 
     /// Until something changed on this node, or the time for a look has come. Nothing when the server stops.
     async fn wait(&mut self) -> Option<()> {
+        let left = self.looked_at.map_or(Duration::ZERO, |at| LOOK_EVERY.saturating_sub(at.elapsed()));
         tokio::select! {
-            () = self.state.ended(&self.principal) => None,
-            () = tokio::time::sleep(LOOK_EVERY) => Some(()),
+            () = &mut self.over => None,
+            () = tokio::time::sleep(left) => Some(()),
             changed = self.changes.recv() => {
-                self.waiting.extend(changed.ok());
+                match changed {
+                    Ok(job) => self.waiting.push(job),
+                    // It fell behind, and the look finds what it missed.
+                    Err(_) => self.looked_at = None,
+                }
                 while self.waiting.len() < STREAM_WINDOW && let Ok(job) = self.changes.try_recv() {
                     self.waiting.push(job);
                 }

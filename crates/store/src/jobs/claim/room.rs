@@ -40,6 +40,8 @@ impl Taking {
     }
 }
 
+/// By how much a transaction may have been overtaken by one that began later.
+const OVERTAKEN_MS: i64 = 10_000;
 const RATE: Sql = Sql::both(&["select tokens, at from rates where tenant = $1 and queue = $2"]);
 const SET_RATE: Sql = Sql::both(&["insert into rates (tenant, queue, tokens, at) values ($1, $2, $3, $4)
      on conflict (tenant, queue) do update set tokens = excluded.tokens, at = excluded.at"]);
@@ -50,15 +52,19 @@ async fn tokens(tx: &mut Tx<'_>, tenant: TenantId, queue: &Name, rate: f64) -> R
     let now = tx.now();
     let key = [Param::Int(tenant.0), Param::Text(queue.as_str())];
     let full = rate.max(1.0);
-    let tokens = match tx.query_opt(&RATE, &key).await? {
-        None => full,
+    let (tokens, at) = match tx.query_opt(&RATE, &key).await? {
+        None => (full, now),
         Some(row) => {
+            let last = row.time(1)?;
             // To the microsecond: many workers look many times in a millisecond.
-            let elapsed_s = (now.micros() - row.time(1)?.micros()).max(0) as f64 / 1_000_000.0;
-            (row.opt_real(0)?.unwrap_or(full) + elapsed_s * rate).min(full)
+            let elapsed_s = (now.micros() - last.micros()).max(0) as f64 / 1_000_000.0;
+            let tokens = (row.opt_real(0)?.unwrap_or(full) + elapsed_s * rate).min(full);
+            // A transaction that began before one that was quicker fills nothing twice. A clock that was set back is
+            // another matter.
+            (tokens, if (0..OVERTAKEN_MS).contains(&last.ms_since(now)) { last } else { now })
         }
     };
-    tx.execute(&SET_RATE, &[key[0], key[1], Param::Real(tokens), Param::Time(now)]).await?;
+    tx.execute(&SET_RATE, &[key[0], key[1], Param::Real(tokens), Param::Time(at)]).await?;
     Ok(tokens.floor().max(0.0) as usize)
 }
 

@@ -1,0 +1,75 @@
+//! Q10: which deliveries a node takes when it has fewer places than there is to send.
+
+use std::collections::HashMap;
+
+use domain::TenantId;
+use domain::limits::{ENDPOINT_CONCURRENCY, ENDPOINTS_PER_ROUND};
+use store::deliveries::{NewDelivery, insert};
+use store::tenants::create::TenantCreated;
+use store::tx::{Operation, Tx};
+use store::{Store, StoreError};
+use testkit::on_both;
+
+use crate::support::*;
+
+/// Owes requests, as a transaction of the program would.
+struct Owe(Vec<NewDelivery>);
+
+impl Operation for Owe {
+    type Output = ();
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
+        insert(tx, self.0.clone()).await.map(drop)
+    }
+}
+
+async fn owe(store: &Store, tenant: TenantId, urls: impl IntoIterator<Item = String>) {
+    let deliveries = urls.into_iter().map(|url| NewDelivery::post(tenant, url, "{}".into())).collect();
+    store.write(Owe(deliveries)).await.expect("writes");
+}
+
+/// What this many places are given to: endpoints and addresses.
+async fn taken(store: &Store, places: usize, under_way: HashMap<i64, usize>) -> Vec<(i64, String)> {
+    let claimed = store.claim_deliveries(places, under_way).await.expect("claims").deliveries;
+    claimed.into_iter().map(|delivery| (delivery.endpoint, delivery.url)).collect()
+}
+
+#[tokio::test]
+async fn q10_a_tenant_with_many_slow_receivers_leaves_places_to_another() {
+    on_both(async |db| {
+        let store = &db.store;
+        let made = store.create_tenant(testkit::name("other")).await.expect("makes a tenant");
+        let TenantCreated::Created(other) = made else { panic!("{made:?}") };
+        for _ in 0..2 * ENDPOINT_CONCURRENCY {
+            owe(store, T, (0..10).map(|n| format!("https://slow{n}.example/"))).await;
+        }
+        db.pass_ms(1_000).await;
+        let theirs = "https://theirs.example/".to_owned();
+        owe(store, other, [theirs.clone()]).await;
+        let took = taken(store, 4, HashMap::new()).await;
+        assert!(took.iter().any(|(_, url)| *url == theirs), "{took:?}");
+        // What is under way counts.
+        let (slow, _) = took.into_iter().find(|(_, url)| *url != theirs).expect("both tenants have places");
+        owe(store, other, ["https://theirs-too.example/".to_owned()]).await;
+        let took = taken(store, 1, HashMap::from([(slow, 1)])).await;
+        assert!(took.len() == 1 && took[0].1 == "https://theirs-too.example/", "{took:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q10_receivers_that_are_left_alone_hide_no_other() {
+    on_both(async |db| {
+        let store = &db.store;
+        owe(store, T, (0..ENDPOINTS_PER_ROUND).map(|n| format!("https://dead{n}.example/"))).await;
+        let hour = if store.is_postgres() { "interval '1 hour'" } else { "3600000000" };
+        let dead = format!("update endpoints set failures = 9, open_until = created_at + {hour}");
+        run_sql(store, &dead).await.expect("opens the circuits");
+        db.pass_ms(1_000).await;
+        owe(store, T, ["https://well.example/".to_owned()]).await;
+        let claimed = store.claim_deliveries(10, HashMap::new()).await.expect("claims");
+        let urls: Vec<&str> = claimed.deliveries.iter().map(|delivery| delivery.url.as_str()).collect();
+        assert_eq!((urls, claimed.open_circuits), (vec!["https://well.example/"], ENDPOINTS_PER_ROUND));
+    })
+    .await;
+}
