@@ -76,6 +76,8 @@ pub const ARTIFACT_BYTES: u64 = 10 << 30;
 pub const ARTIFACTS_PER_JOB: usize = 1_000;
 /// Silence of every node after which leases are given one more full term: an outage of ours burns nobody's attempts.
 pub const OUTAGE_MS: i64 = 3_000;
+/// How long after such a silence, or a start, no attempt is timed out: what ended meanwhile must be able to tell.
+pub const TIME_OUT_GRACE_MS: i64 = 15_000;
 pub const SERVICE_BEAT_MS: i64 = 1_000;
 /// The same for a node that starts: a beat that is overdue, because a lease may be shorter than the silence above.
 pub const OUTAGE_AT_START_MS: i64 = SERVICE_BEAT_MS + 500;

@@ -48,6 +48,7 @@ impl Database {
         let store = open(&url, &clock, keys.path()).await;
         store.migrate_up().await.expect("the migrations run");
         store.beat().await.expect("the service row is there");
+        store.write(UpForLong).await.expect("the service row is there");
         Self { url, admin, store, clock, folder, keys }
     }
 
@@ -85,6 +86,19 @@ pub struct Served {
 /// How far ahead it has beaten: a statement that comes this late still meets no outage. The outages that tests make are
 /// longer.
 const SERVED_AHEAD_MS: i64 = 30_000;
+
+/// The service has not just started.
+struct UpForLong;
+
+const UP_SINCE: Sql = Sql::both(&["update service set since = $1 where id = 1"]);
+
+impl Operation for UpForLong {
+    type Output = ();
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
+        tx.execute(&UP_SINCE, &[Param::Time(tx.now().plus_s(-86_400))]).await.map(|_| ())
+    }
+}
 
 const SERVED: Sql = Sql::both(&["update service set beat_at = $1, since = coalesce($2, since) where id = 1"]);
 const SINCE: Sql = Sql::both(&["select since from service where id = 1"]);

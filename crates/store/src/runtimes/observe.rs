@@ -97,6 +97,8 @@ impl Observe {
         if !self.is_news(runtime) {
             return Ok((false, false));
         }
+        // By what was told of it before.
+        let depth = self.depth(tx, runtime).await?;
         let Observation { status, source, details, observed_at } = &self.seen;
         let (standing, stopped_at) = match status {
             status if status.is_end() => (RuntimeStatus::Stopped, Some(runtime.stopped_at.unwrap_or(tx.now()))),
@@ -138,7 +140,6 @@ impl Observe {
         };
         timeline::write(tx, &[entry]).await?;
         let listeners = self.triggers.current(tx).await?;
-        let depth = self.depth(tx, runtime).await?;
         let event = Event::new(tx.now(), self.tenant, Source::Runtime, "health", depth, detail);
         let event = event.with("name", self.name.as_str()).with("health", status.as_str());
         Ok((true, emit(tx, &listeners, &[event]).await? > 0))

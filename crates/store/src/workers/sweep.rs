@@ -1,7 +1,7 @@
 //! The dead give back what they held (X4, Q7): nobody's help is needed, and one bad row never stops the others.
 
 use domain::job::{Event, Held};
-use domain::limits::{MAINTENANCE_ROWS, OUTAGE_MS};
+use domain::limits::{MAINTENANCE_ROWS, OUTAGE_MS, TIME_OUT_GRACE_MS};
 use domain::{Epoch, JobError, JobId, WorkerId};
 use uuid::Uuid;
 
@@ -277,13 +277,22 @@ async fn take_from(
 
 struct PastDeadline;
 
-const PAST_DEADLINE: Sql = Sql::both(&["select id from jobs where deadline_at < $1 order by deadline_at, id limit $2"]);
+// Whoever could not tell us in an outage of ours has a while to do so when it is over.
+const PAST_DEADLINE: Sql = Sql::both(&["select id from jobs where deadline_at < $1
+         and (select s.since < $3 and s.beat_at >= $4 from service s where s.id = 1)
+     order by deadline_at, id limit $2"]);
 
 impl Operation for PastDeadline {
     type Output = Vec<JobId>;
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<JobId>, StoreError> {
-        let params = [Param::Time(tx.now()), Param::Int(MAINTENANCE_ROWS as i64)];
+        let now = tx.now();
+        let params = [
+            Param::Time(now),
+            Param::Int(MAINTENANCE_ROWS as i64),
+            Param::Time(now.plus_ms(-TIME_OUT_GRACE_MS)),
+            Param::Time(now.plus_ms(-OUTAGE_MS)),
+        ];
         tx.query(&PAST_DEADLINE, &params).await?.iter().map(|row| row.job(0)).collect()
     }
 }

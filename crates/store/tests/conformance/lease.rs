@@ -1,3 +1,4 @@
+use domain::limits::TIME_OUT_GRACE_MS;
 use domain::{JobState, WorkerId};
 use store::Store;
 use store::jobs::enqueue::{Extras, NewJob};
@@ -86,6 +87,28 @@ async fn q7_an_outage_of_ours_burns_nobodys_attempt() {
         let beat = db.store.heartbeat(T, worker, None).await.expect("answers");
         assert!(matches!(beat, Heartbeat::Alive { .. }), "it came back in time");
         assert_eq!(finish(&db.store, worker, &claimed).await, Status::Applied);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q7_an_outage_of_ours_times_no_attempt_out_that_could_not_tell() {
+    on_both(async |db| {
+        let extras = || Some(Box::new(Extras { timeout_s: Some(60), ..Extras::default() }));
+        for tells in [true, false] {
+            let id = push(&db.store, NewJob { extras: extras(), ..job("q") }).await;
+            let worker = with_a_long_term(&db.store).await;
+            let claimed = claim_one(&db.store, worker).await;
+            db.clock.advance_ms(120_000);
+            assert!(db.store.beat().await.expect("beats"), "a silence that long is an outage");
+            assert_eq!(db.store.sweep().await.expect("sweeps").timed_out, 0);
+            if tells {
+                assert_eq!(finish(&db.store, worker, &claimed).await, Status::Applied);
+            }
+            db.pass_ms(TIME_OUT_GRACE_MS + 1).await;
+            assert_eq!(db.store.sweep().await.expect("sweeps").timed_out, usize::from(!tells), "{id}");
+        }
+        sound(&db.store).await;
     })
     .await;
 }

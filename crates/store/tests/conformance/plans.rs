@@ -48,7 +48,7 @@ fn hot() -> Vec<Hot> {
         hot("jobs/holds.rs::UNPARK", "2, 'key q c', 1", "jobs_parked", "jobs_parked"),
         hot("maintenance/promote.rs::PROMOTE", "now(), 1000", "jobs_due", "jobs_due"),
         hot("maintenance/promote.rs::NEXT", "", "jobs_due", "jobs_due"),
-        hot("workers/sweep.rs::PAST_DEADLINE", "now(), 1000", "jobs_deadline", "jobs_deadline"),
+        hot("workers/sweep.rs::PAST_DEADLINE", "now(), 1000, now(), now()", "jobs_deadline", "jobs_deadline"),
         hot("jobs/get.rs::LIVE", "'01890a5d-ac96-774b-bcce-b302099a8057', 2", "jobs_pkey", "PRIMARY KEY"),
         hot("jobs/get.rs::ENDED", "'01890a5d-ac96-774b-bcce-b302099a8057', 2", "ended_pkey", "PRIMARY KEY"),
         hot("jobs/settle.rs::ENDED", "IDS", "ended_pkey", "PRIMARY KEY"),

@@ -1,6 +1,7 @@
 //! How attempts end: by the worker's word, by a cancel, by silence, by the clock (X3, X4, Q7, Q8, Q11).
 
 use domain::job::{Event, Held};
+use domain::limits::TIME_OUT_GRACE_MS;
 use domain::{Epoch, JobError, JobState, Outcome, Refusal, State};
 use store::jobs::cancel::Canceled;
 use store::jobs::settle::{End, Status};
@@ -156,6 +157,9 @@ impl Model {
             }
         }
         let now = self.now;
+        if now.ms_since(self.service_since) <= TIME_OUT_GRACE_MS {
+            return swept;
+        }
         let late = |job: &super::ModelJob| job.deadline.filter(|deadline| *deadline < now);
         let mut late: Vec<(domain::Time, usize)> =
             self.jobs.iter().enumerate().filter_map(|(number, job)| Some((late(job)?, number))).collect();
