@@ -22,6 +22,7 @@ use store::jobs::get::StoredJob;
 use store::jobs::list::JobFilter;
 use store::tokens::authenticate::{Caller, Known};
 use store::tokens::{Serves, Token};
+use tokio::task::JoinSet;
 use tower_http::timeout::TimeoutBody;
 
 use crate::dashboard::onward;
@@ -354,10 +355,14 @@ impl AppState {
         Ok(self.store.served_tenant_of(job, serves).await?.unwrap_or(principal.tenant))
     }
 
-    /// `ended` for a stream, which waits again and again: made anew for each wait it would never come to its end.
+    /// `ended` for a stream, which waits again and again: made anew for each wait it would never come to its end. A task of its
+    /// own, which ends with the stream: nobody asks a stream whose reader has stopped reading how far its wait is, and
+    /// everybody else's look at the tokens would stand behind it.
     pub(crate) fn until_ended(&self, principal: &Principal) -> BoxFuture<'static, ()> {
         let (state, principal) = (self.clone(), principal.clone());
-        Box::pin(async move { state.ended(&principal).await })
+        let mut waiting = JoinSet::new();
+        waiting.spawn(async move { state.ended(&principal).await });
+        Box::pin(async move { drop(waiting.join_next().await) })
     }
 
     /// Completes when a long-poll should give up: the server stops, or the caller's token ends.

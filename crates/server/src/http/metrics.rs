@@ -81,7 +81,7 @@ fn describe() {
         "Subjects that this node held against selectors because of age or a new one."
     );
     describe_counter!("windlass_events_total", "Events taken in by this node over HTTP.");
-    describe_counter!("windlass_mails_total", "Mails taken in by this node, by what became of them.");
+    describe_counter!("windlass_mails_total", "Mails taken in by this node.");
     describe_counter!("windlass_runtimes_moved_total", "Runtimes moved off lost nodes by this one.");
     describe_counter!(
         "windlass_trigger_runs_total",

@@ -23,9 +23,9 @@ use crate::extract::Params;
 use crate::state::AppState;
 use crate::validate::query::limit;
 
-/// What that API knows files to be for. Only `batch` leads to anything here.
 /// What batches write.
 const BATCH_OUTPUT: &str = "batch_output";
+/// What that API knows files to be for. Only `batch` leads to anything here.
 const PURPOSES: [&str; 6] = ["batch", "assistants", "fine-tune", "vision", "user_data", "evals"];
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {

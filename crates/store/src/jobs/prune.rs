@@ -30,7 +30,8 @@ impl Store {
                 break;
             }
         }
-        let (history, idempotency, workers) = self.write(PruneRest { history_retention_s }).await?;
+        let told = self.read(OldHistory { history_retention_s }).await?;
+        let (history, idempotency, workers) = self.write(PruneRest { history_retention_s, told }).await?;
         Ok(Pruned { history, idempotency, workers, ..pruned })
     }
 }
@@ -206,16 +207,38 @@ impl OldJob {
     }
 }
 
-struct PruneRest {
+struct OldHistory {
     history_retention_s: i64,
 }
 
-// What a job that is still kept went through is kept with it.
-const OLD_HISTORY: Sql = Sql::both(&["delete from history where (job, epoch, event) in (
-         select h.job, h.epoch, h.event from history h where h.at < $1
-             and not exists (select 1 from jobs j where j.id = h.job)
-             and not exists (select 1 from ended e where e.id = h.job)
-         order by h.at limit $2)"]);
+// What a job that is still kept went through is kept with it. There may be much of it to pass over, which nobody who writes
+// should wait for.
+const OLD_HISTORY: Sql = Sql::both(&["select h.job, h.epoch, h.event from history h where h.at < $1
+         and not exists (select 1 from jobs j where j.id = h.job)
+         and not exists (select 1 from ended e where e.id = h.job)
+     order by h.at limit $2"]);
+
+impl Operation for OldHistory {
+    type Output = Vec<(JobId, i64, String)>;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
+        let before = tx.now().plus_s(-self.history_retention_s);
+        let rows = tx.query(&OLD_HISTORY, &[Param::Time(before), Param::Int(MAINTENANCE_ROWS as i64)]).await?;
+        rows.iter().map(|row| Ok((row.job(0)?, row.int(1)?, row.text(2)?))).collect()
+    }
+}
+
+struct PruneRest {
+    history_retention_s: i64,
+    /// Of jobs that are gone.
+    told: Vec<(JobId, i64, String)>,
+}
+
+const FORGET: Sql = Sql::new(
+    &["delete from history where job = $1 and epoch = $2 and event = $3"],
+    "delete from history h using unnest($1::uuid[], $2::bigint[], $3::text[]) as n(job, epoch, event)
+     where h.job = n.job and h.epoch = n.epoch and h.event = n.event",
+);
 // Asked twice: a key may be taken anew while we wait for its row.
 const OLD_KEYS: Sql = Sql::both(&["delete from idempotency where created_at <= $1 and (tenant, key) in (
          select tenant, key from idempotency where created_at <= $1 order by created_at limit $2)"]);
@@ -233,7 +256,12 @@ impl Operation for PruneRest {
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(u64, u64, u64), StoreError> {
         let now = tx.now();
         let rows = Param::Int(MAINTENANCE_ROWS as i64);
-        let history = tx.execute(&OLD_HISTORY, &[Param::Time(now.plus_s(-self.history_retention_s)), rows]).await?;
+        let told = [
+            Column::jobs(self.told.iter().map(|(job, ..)| *job)),
+            Column::ints(self.told.iter().map(|(_, epoch, _)| *epoch)),
+            Column::texts(self.told.iter().map(|(.., event)| event.as_str())),
+        ];
+        let history = tx.execute_each(&FORGET, &told, &[]).await?;
         let keys = tx.execute(&OLD_KEYS, &[Param::Time(now.plus_s(-IDEMPOTENCY_KEEP_S)), rows]).await?;
         tx.execute(&OLD_UNIQUE, &[Param::Time(now), rows]).await?;
         let workers = tx.execute(&OLD_WORKERS, &[Param::Time(now.plus_s(-86_400))]).await?;

@@ -22,14 +22,15 @@ struct Unpark;
 
 // Nobody holds the scope at all: whoever let it go should have woken one of those that waited. From one scope to the next: a
 // million jobs that wait for one key are one step. Those that wait out a backoff have one subject, so the first tells.
+// (Without the `|| ''` SQLite seeks by the tenant alone.)
 const FORGOTTEN: Sql = Sql::both(&["update jobs set parked = null where id in (
          with recursive scopes (tenant, scope) as (
              select (select tenant from jobs where parked is not null order by tenant, parked limit 1),
                  (select parked from jobs where parked is not null order by tenant, parked limit 1)
              union all
-             select (select j.tenant from jobs j where j.parked is not null and (j.tenant, j.parked) > (s.tenant, s.scope)
+             select (select j.tenant from jobs j where j.parked is not null and (j.tenant, j.parked) > (s.tenant, s.scope || '')
                      order by j.tenant, j.parked limit 1),
-                 (select j.parked from jobs j where j.parked is not null and (j.tenant, j.parked) > (s.tenant, s.scope)
+                 (select j.parked from jobs j where j.parked is not null and (j.tenant, j.parked) > (s.tenant, s.scope || '')
                      order by j.tenant, j.parked limit 1)
              from scopes s where s.scope is not null)
          select j.id from scopes s join jobs j on j.tenant = s.tenant and j.parked = s.scope

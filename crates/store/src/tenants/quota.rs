@@ -120,7 +120,8 @@ impl Store {
                 return Ok(Admission::Over { quota, limit, retry_s: wait_s.ceil().max(1.0) as u64 });
             }
         }
-        rates.into_iter().for_each(|(_, _, wanted, bucket)| bucket.take(wanted));
+        let limited = rates.into_iter().filter(|(_, limit, ..)| limit.is_some());
+        limited.for_each(|(_, _, wanted, bucket)| bucket.take(wanted));
         if let Some(waiting) = &mut used.waiting {
             waiting.jobs += wanted.jobs as i64;
         }

@@ -27,6 +27,7 @@ mod pool_places;
 mod pooler;
 mod prune;
 mod queue_triggers;
+mod quotas;
 mod reconcile;
 mod retry;
 mod schedules;
