@@ -33,5 +33,6 @@ mod smtp;
 mod streams;
 mod subjects;
 mod tokens;
+mod trigger_declarations;
 mod triggers;
 mod workers;

@@ -14,6 +14,7 @@ mod failures;
 mod figures;
 mod figures_eta;
 mod health;
+mod hooks_and_mail;
 mod learning;
 mod lease;
 mod limits;
