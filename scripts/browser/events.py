@@ -1,10 +1,14 @@
 """Triggers, deliveries, failures and dead letters."""
 
 import http.server
+import json
 import threading
 
 from browser.server import Server
 from browser.webdriver import Browser, wait_for
+
+# Its neighbours are the nearest that a number of JavaScript can hold.
+LONG = 2**53 + 1
 
 
 def dead_letters_are_replayed_exactly_edited_ignored_and_in_bulk(driver):
@@ -12,7 +16,7 @@ def dead_letters_are_replayed_exactly_edited_ignored_and_in_bulk(driver):
         worker = server.worker("broken", name="breaker")
         jobs = []
         for number in range(5):
-            jobs.append(server.job("broken", "scan", max_attempts=1))
+            jobs.append(server.job("broken", "scan", max_attempts=1, payload={"user": LONG if number == 1 else 7}))
             error = {"code": "BOOM" if number else "ODD", "message": f"it broke in {number}", "retryable": True}
             server.settle(worker, server.claim(worker), "fail", error=error)
         unresolved = lambda: server.get("dead-letters/count?resolved=false")["count"]
@@ -24,10 +28,13 @@ def dead_letters_are_replayed_exactly_edited_ignored_and_in_bulk(driver):
         wait_for("its row to go", lambda: not browser.has(f"#letter-{letters[jobs[0]]}"))
         again = server.claim(worker)
         assert (again["kind"], again["payload"]) == ("scan", {"user": 7}), again
+        edit = f"#edit-{letters[jobs[1]]}"
         browser.click(f'[data-open="edit-{letters[jobs[1]]}"]')
-        browser.type(f"#edit-{letters[jobs[1]]} textarea", '{"user": 9}')
-        browser.click(f"#edit-{letters[jobs[1]]} button.primary")
-        assert server.claim(worker)["payload"] == {"user": 9}
+        payload = wait_for("its payload", lambda: browser.run("return document.querySelector(arguments[0]).value", f"{edit} textarea"))
+        assert json.loads(payload) == {"user": LONG}, payload
+        browser.type(f"{edit} textarea", f'{{"user": {LONG + 2}}}')
+        browser.click(f"{edit} button.primary")
+        assert server.claim(worker)["payload"] == {"user": LONG + 2}
         browser.click(f'[data-open="ignore-{letters[jobs[2]]}"]')
         browser.type(f"#ignore-{letters[jobs[2]]} input", "known and harmless")
         browser.click(f"#ignore-{letters[jobs[2]]} button.primary")
@@ -37,12 +44,13 @@ def dead_letters_are_replayed_exactly_edited_ignored_and_in_bulk(driver):
         browser.type("#sure-number", "2")
         browser.click("#sure-yes")
         wait_for("the rest to be played again", lambda: unresolved() == 0)
+        browser.said("2 played again")
         assert len([server.claim(worker) for _ in range(2)]) == 2
 
 
 def triggers_are_fired_tried_and_paused(driver):
     with Server() as server, Browser(driver) as browser:
-        target = {"job": {"queue": "reports", "kind": "nightly"}}
+        target = {"job": {"queue": "reports", "kind": "nightly", "payload": {"serial": LONG}}}
         trigger = server.post("triggers", {"name": "nightly", "source": "cron", "target": target,
                                            "filter": {"schedule": "0 3 * * *", "timezone": "Europe/Berlin"}})["id"]
         browser.open(f"{server.url}/triggers")
@@ -60,6 +68,7 @@ def triggers_are_fired_tried_and_paused(driver):
         browser.shows("paused")
         browser.click(f"#trigger-{trigger} .turn")
         wait_for("the trigger to go on", lambda: server.get(f"triggers/{trigger}")["enabled"])
+        assert server.get(f"triggers/{trigger}")["target"]["job"]["payload"] == {"serial": LONG}
 
 
 def a_failing_group_gets_its_cause_and_is_replayed(driver):
@@ -94,6 +103,27 @@ def a_failing_group_gets_its_cause_and_is_replayed(driver):
         browser.type("#sure-number", "4")
         browser.click("#sure-yes")
         wait_for("all four again", lambda: server.get("queues/broken")["counts"]["queued"] == 4)
+        browser.said("4 played again")
+
+
+def a_group_of_more_than_one_call_takes_is_replayed_whole(driver):
+    with Server() as server, Browser(driver) as browser:
+        worker = server.worker("broken", name="breaker")
+        server.post("jobs/batch", {"jobs": [{"queue": "broken", "kind": "scan", "max_attempts": 1}] * 520})
+        error = {"code": "BOOM", "message": "layer 3 is not a tar archive", "retryable": False}
+        failed = 0
+        while failed < 520:
+            claimed = server.post(f"workers/{worker}/claim", {"max": 520, "wait_s": 30})["jobs"]
+            outcomes = [{"job_id": job["id"], "epoch": job["epoch"], "outcome": "fail", "error": error} for job in claimed]
+            server.post(f"workers/{worker}/settle", {"outcomes": outcomes})
+            failed += len(claimed)
+        group = wait_for("the group", lambda: [g for g in server.get("failures")["items"] if g["count"] == 520])[0]
+        browser.open(f"{server.url}/failures")
+        browser.click(f'#group-{group["group_id"]} form button')
+        browser.type("#sure-number", "520")
+        browser.click("#sure-yes")
+        wait_for("all of them again", lambda: server.get("queues/broken")["counts"]["queued"] == 520)
+        browser.said("520 played again")
 
 
 def a_delivery_is_sent_again(driver):

@@ -46,3 +46,8 @@ def a_subject_is_locked_out_and_let_in(driver):
         browser.open(f"{server.url}/subjects/web-01")
         browser.click('[data-call$="/backoffs/patch"] button')
         wait_for("the backoff to be lifted", lambda: not backoffs())
+        # The page of one that is gone says so by itself.
+        server.put("subjects/web-02", {"facts": {"site": "cellar"}})
+        browser.open(f"{server.url}/subjects/web-02")
+        server.ask("DELETE", "/api/v1/subjects/web-02")
+        browser.shows("To the overview")

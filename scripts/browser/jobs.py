@@ -30,11 +30,12 @@ def a_failed_job_is_edited_and_retried(driver):
         browser.type("#edit textarea", "{not json")
         browser.click("#edit button.primary")
         browser.shows("This is not JSON")
-        browser.type("#edit textarea", '{"user": 8}')
+        # More digits than a number of JavaScript has.
+        browser.type("#edit textarea", '{"user": 9007199254740993}')
         browser.click("#edit button.primary")
         wait_for("the page of the retry", lambda: job not in browser.address())
         again = browser.address().rsplit("/", 1)[1]
-        assert server.get(f"jobs/{again}")["payload"] == {"user": 8}
+        assert server.get(f"jobs/{again}")["payload"] == {"user": 9007199254740993}
 
 
 def a_queue_is_paused_with_a_reason_limited_and_resumed(driver):
@@ -43,6 +44,10 @@ def a_queue_is_paused_with_a_reason_limited_and_resumed(driver):
         server.put("queues/mail", {"timeout_s": 9, "phases": ["sort", "send"]})
         browser.open(f"{server.url}/queues")
         browser.click('[data-open="pause-mail"]')
+        browser.type("#pause-mail input", "never mind")
+        browser.click("#pause-mail [data-close]")
+        browser.click('[data-open="pause-mail"]')
+        assert browser.run("return document.querySelector('#pause-mail input').value") == ""
         browser.type("#pause-mail input", "the relay is down")
         browser.click("#pause-mail button.primary")
         wait_for("the queue to be paused", lambda: server.get("queues/mail")["paused"])
@@ -170,6 +175,15 @@ def many_jobs_are_canceled_by_number_unless_undone(driver):
         wait_for("all to be canceled", lambda: waiting() == 0)
         browser.said("60 canceled")
         assert server.get("queues/other")["counts"]["queued"] == 1
+
+
+def a_row_that_comes_to_an_empty_list_can_be_chosen(driver):
+    with Server() as server, Browser(driver) as browser:
+        browser.open(f"{server.url}/jobs")
+        browser.shows("No jobs yet")
+        job = server.job()
+        browser.click(f"#job-{job} input")
+        browser.shows("1 chosen")
 
 
 def many_failed_jobs_are_retried_or_their_letters_replayed(driver):

@@ -51,6 +51,17 @@ def people_sign_in_and_out_and_see_what_they_may(driver):
         browser.click(f"#token-{revoke} form button")
         browser.click("#sure-yes")
         wait_for("the token to be revoked", lambda: [t for t in server.get("tokens")["items"] if t["id"] == revoke][0]["state"] == "revoked")
+        # Signed in, the bar has more in it.
+        browser.size(390, 900)
+        for page in PAGES:
+            browser.open(f"{url}/{page}")
+            browser.find("#find:not([hidden])")
+            fits(browser, page, 390)
+
+
+def fits(browser, page, width):
+    wide = browser.run("return document.documentElement.scrollWidth - innerWidth")
+    assert wide <= 0, f"/{page} is {wide} px too wide at {width}"
 
 
 def times_are_local_with_utc_beside_and_the_page_tells_its_own_first_signal(driver):
@@ -72,6 +83,32 @@ def times_are_local_with_utc_beside_and_the_page_tells_its_own_first_signal(driv
         wait_for("the burn", lambda: re.search(r"burn 1[01]\.0×", browser.text("#burn")))
 
 
+BEHIND = """
+    window.behind = true;
+    window.asked = [];
+    Object.defineProperty(document, "hidden", { get: () => window.behind });
+    const real = window.fetch;
+    window.fetch = (address, ...more) => { asked.push(String(address)); return real(address, ...more); };
+"""
+
+
+def a_page_behind_another_tells_no_first_signal_and_begins_its_log_when_looked_at(driver):
+    with Server() as server, Browser(driver) as browser:
+        job = server.job("slow")
+        with server.work("slow", "echo 'a line' >&2"):
+            wait_for("the end", lambda: server.get(f"jobs/{job}")["state"] == "succeeded")
+        browser.command("Page.addScriptToEvaluateOnNewDocument", {"source": BEHIND})
+        browser.open(f"{server.url}/jobs/{job}")
+        log = lambda: browser.run("return document.getElementById('kept-log').textContent.trim()")
+        frames = "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        browser.run_async(frames)
+        assert log() == "" and browser.run("return asked") == [], browser.run("return asked")
+        browser.run("behind = false; document.dispatchEvent(new Event('visibilitychange'))")
+        wait_for("the log", lambda: log() == "a line")
+        browser.run_async(frames)
+        assert not [address for address in browser.run("return asked") if "ttfs" in address]
+
+
 def nothing_that_came_from_a_user_runs(driver):
     with Docker() as docker, Server("--docker-host", docker.host) as server, Browser(driver) as browser:
         pages = things_with_polyglots(server)
@@ -82,8 +119,7 @@ def nothing_that_came_from_a_user_runs(driver):
                 browser.run("return new Promise((done) => setTimeout(done, 300))")
                 assert browser.run("return window.ran") is None, page
                 assert not browser.has("svg[onload], img[onerror], img[src=x], main script"), page
-                wide = browser.run("return document.documentElement.scrollWidth - innerWidth")
-                assert wide <= 0, f"/{page} is {wide} px too wide at {width}"
+                fits(browser, page, width)
                 for entry in browser.log():
                     assert entry["level"] != "SEVERE", (page, entry)
 

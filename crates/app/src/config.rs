@@ -21,22 +21,26 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> anyhow::Result<
     Ok(Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()))
 }
 
-/// The file named by `--config` of `serve`, or by the environment.
-#[expect(clippy::disallowed_methods, reason = "this is where the environment is read")]
+/// The file named by `--config` of `serve`, or by the environment, wherever on the command line it stands. A mistake there is
+/// told by whoever reads it next.
 fn file(args: &[OsString]) -> Option<PathBuf> {
-    if args.get(1).is_none_or(|command| command != "serve") {
-        return None;
-    }
-    let mut rest = args.iter().skip(2);
-    while let Some(arg) = rest.next() {
-        if arg == "--config" {
-            return rest.next().map(PathBuf::from);
-        }
-        if let Some(path) = arg.to_str().and_then(|arg| arg.strip_prefix("--config=")) {
-            return Some(path.into());
-        }
-    }
-    std::env::var_os("WINDLASS_CONFIG").map(PathBuf::from)
+    let matches = Cli::command().try_get_matches_from(args).ok()?;
+    matches.subcommand_matches("serve")?.get_one::<PathBuf>("config").cloned()
+}
+
+/// What webhooks are signed with where a command names one and no secret. It is no flag's variable: clap would take it for a
+/// flag that was given, also where no webhook is meant.
+#[expect(clippy::disallowed_methods, reason = "this is where the environment is read")]
+pub(crate) fn webhook_secret() -> Option<String> {
+    std::env::var("WINDLASS_WEBHOOK_SECRET").ok().filter(|secret| !secret.is_empty())
+}
+
+/// Where programs are looked for.
+#[expect(clippy::disallowed_methods, reason = "this is where the environment is read")]
+pub(crate) fn program_folders() -> Vec<PathBuf> {
+    // Without it the system looks in these.
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    std::env::split_paths(&path).collect()
 }
 
 fn with_defaults(command: clap::Command, text: &str) -> anyhow::Result<clap::Command> {
@@ -63,7 +67,9 @@ fn with_defaults(command: clap::Command, text: &str) -> anyhow::Result<clap::Com
             toml::Value::Float(number) => number.to_string().leak(),
             _ => return Err(UsageError(format!("`{key}` must be a text, a number or true or false")).into()),
         };
-        command = command.mut_subcommand("serve", |serve| serve.mut_arg(id, |arg| arg.default_value(value)));
+        // Help is shown to whoever asks, and a file may hold passwords.
+        let with_value = |arg: clap::Arg| arg.default_value(value).hide_default_value(true);
+        command = command.mut_subcommand("serve", |serve| serve.mut_arg(id, with_value));
     }
     Ok(command)
 }
@@ -87,6 +93,23 @@ mod tests {
         let file = "listen = \"127.0.0.1:1\"\ndemo = true";
         assert_eq!(serve(file, &["windlass", "serve"]), Ok("127.0.0.1:1 true".into()));
         assert_eq!(serve(file, &["windlass", "serve", "--listen", "127.0.0.1:2"]), Ok("127.0.0.1:2 true".into()));
+    }
+
+    #[test]
+    fn the_file_is_found_wherever_it_is_named() {
+        let named = |args: &[&str]| file(&args.iter().map(OsString::from).collect::<Vec<_>>());
+        let given = Some(PathBuf::from("a.toml"));
+        assert_eq!(named(&["windlass", "serve", "--config", "a.toml"]), given);
+        assert_eq!(named(&["windlass", "--output", "json", "serve", "--demo", "--config=a.toml"]), given);
+        assert_eq!(named(&["windlass", "work", "--queue", "q", "--", "serve", "--config", "a.toml"]), None);
+    }
+
+    #[test]
+    fn help_tells_nothing_of_what_the_file_holds() {
+        let file = "database = \"postgres://me:s3cret@db/jobs\"";
+        let mut command = with_defaults(Cli::command(), file).unwrap();
+        let help = command.find_subcommand_mut("serve").unwrap().render_long_help().to_string();
+        assert!(help.contains("--database") && !help.contains("s3cret"), "{help}");
     }
 
     #[test]

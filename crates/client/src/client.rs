@@ -10,11 +10,14 @@ use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Method, RequestBuilder, Response, Url};
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use wire::Problem;
 
-use crate::error::ClientError;
+use crate::error::{ClientError, UNDOCUMENTED};
 
 /// Cheap to clone; clones share their connections.
 #[derive(Clone)]
@@ -30,6 +33,7 @@ pub struct ClientBuilder {
     timeout: Duration,
     connect_timeout: Duration,
     tls: Option<rustls::ClientConfig>,
+    authorities: Vec<u8>,
 }
 
 impl Client {
@@ -45,6 +49,7 @@ impl Client {
             timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(5),
             tls: None,
+            authorities: Vec::new(),
         }
     }
 
@@ -99,7 +104,7 @@ impl Client {
         let status = response.status();
         let body = response.bytes().await.map_err(unreachable)?;
         let problem = serde_json::from_slice(&body).unwrap_or_else(|_| Problem {
-            kind: "about:blank".into(),
+            kind: UNDOCUMENTED.into(),
             title: status.canonical_reason().unwrap_or("Unknown status").into(),
             status: status.as_u16(),
             detail: format!("The answer was {status}, without a problem document: is this the address of a server?"),
@@ -129,7 +134,13 @@ impl ClientBuilder {
         self
     }
 
-    /// Replaces the TLS settings, say to trust a certificate authority of your own.
+    /// Trusts these certificates, as PEM, beside the public authorities: for a server with a certificate of your own authority.
+    pub fn trust(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.authorities = pem.into();
+        self
+    }
+
+    /// Replaces the TLS settings, those of `trust` too, say to trust nobody but a certificate authority of your own.
     pub fn tls(mut self, config: rustls::ClientConfig) -> Self {
         self.tls = Some(config);
         self
@@ -149,6 +160,10 @@ impl ClientBuilder {
             value.set_sensitive(true);
             headers.insert(AUTHORIZATION, value);
         }
+        let tls = match self.tls {
+            Some(config) => config,
+            None => trusting(roots(&self.authorities)?),
+        };
         let mut http = reqwest::Client::builder()
             .default_headers(headers)
             .user_agent(concat!("windlass/", env!("CARGO_PKG_VERSION")))
@@ -157,7 +172,7 @@ impl ClientBuilder {
             // A server closes connections that say nothing for a minute: one that is near that is not used again.
             .pool_idle_timeout(Duration::from_secs(20))
             .redirect(reqwest::redirect::Policy::none())
-            .tls_backend_preconfigured(self.tls.unwrap_or_else(public_roots));
+            .tls_backend_preconfigured(tls);
         if is_loopback(&api) {
             // A proxy for the world outside cannot reach this machine's own server.
             http = http.no_proxy();
@@ -167,9 +182,22 @@ impl ClientBuilder {
     }
 }
 
+/// The public authorities, and those in `pem`. Where something is given, there must be a certificate in it.
+fn roots(pem: &[u8]) -> Result<RootCertStore, ClientError> {
+    let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.into() };
+    let before = roots.len();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        let certificate = certificate.map_err(|error| ClientError::Authority(error.to_string()))?;
+        roots.add(certificate).map_err(|error| ClientError::Authority(error.to_string()))?;
+    }
+    if !pem.is_empty() && roots.len() == before {
+        return Err(ClientError::Authority("there is no certificate in PEM".into()));
+    }
+    Ok(roots)
+}
+
 /// The provider is named here and not installed for the process, which belongs to whoever embeds this client.
-fn public_roots() -> rustls::ClientConfig {
-    let roots = rustls::RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.into() };
+fn trusting(roots: RootCertStore) -> rustls::ClientConfig {
     rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .expect("ring supports the default protocol versions")

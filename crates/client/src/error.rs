@@ -12,6 +12,8 @@ pub enum ClientError {
     Address(String),
     #[error("the token has characters that a header cannot carry")]
     Token,
+    #[error("the certificates to trust cannot be taken: {0}")]
+    Authority(String),
     /// The server answered with a refusal or a failure of its own; `status` and `code` say which.
     #[error("{}", .0.detail)]
     Problem(Box<Problem>),
@@ -43,23 +45,58 @@ impl ClientError {
     }
 }
 
+/// The `type` of a problem that the client wrote itself, because the answer came without a problem document: it is from
+/// something before the server, which does not know what was done.
+pub(crate) const UNDOCUMENTED: &str = "about:blank#undocumented";
+
 impl From<ClientError> for BackendError {
     fn from(error: ClientError) -> Self {
         match error {
-            ClientError::Problem(problem) => match (problem.status, problem.code.as_str()) {
-                (410, _) => Self::Gone,
-                (408 | 425 | 429, _) | (503, code::UNAVAILABLE | code::SHUTTING_DOWN) => {
-                    Self::Unavailable(Box::new(ClientError::Problem(problem)))
-                }
-                // Only the server itself knows that nothing was done; a proxy that lost it does not.
-                (500.., _) => Self::Unanswered(Box::new(ClientError::Problem(problem))),
-                _ => Self::Refused(problem),
-            },
+            ClientError::Problem(problem) => of_problem(problem),
             ClientError::Unreachable { sent: true, .. } | ClientError::Decode(_) => Self::Unanswered(Box::new(error)),
             ClientError::Unreachable { sent: false, .. }
             | ClientError::Address(_)
             | ClientError::Token
+            | ClientError::Authority(_)
             | ClientError::Encode(_) => Self::Unavailable(Box::new(error)),
         }
+    }
+}
+
+fn of_problem(problem: Box<Problem>) -> BackendError {
+    match (problem.status, problem.code.as_str()) {
+        // Whatever its status: a proxy says 404 or 429 too while the server is away.
+        _ if problem.kind == UNDOCUMENTED => BackendError::Unanswered(Box::new(ClientError::Problem(problem))),
+        (_, code::BODY_BROKEN_OFF) => BackendError::Unanswered(Box::new(ClientError::Problem(problem))),
+        (410, _) => BackendError::Gone,
+        (408 | 425 | 429, _) | (503, code::UNAVAILABLE | code::SHUTTING_DOWN) => {
+            BackendError::Unavailable(Box::new(ClientError::Problem(problem)))
+        }
+        // Only the server itself knows that nothing was done.
+        (500.., _) => BackendError::Unanswered(Box::new(ClientError::Problem(problem))),
+        _ => BackendError::Refused(problem),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(status: u16, code: &str) -> BackendError {
+        let problem = Problem { kind: "about:blank".into(), status, code: code.into(), ..Problem::default() };
+        ClientError::Problem(Box::new(problem)).into()
+    }
+
+    #[test]
+    fn only_what_the_server_refuses_is_a_refusal() {
+        assert!(matches!(of(422, code::INVALID_FIELD), BackendError::Refused(_)));
+        assert!(matches!(of(404, code::NO_SUCH_ROUTE), BackendError::Refused(_)));
+        assert!(matches!(of(410, code::WORKER_GONE), BackendError::Gone));
+        assert!(matches!(of(503, code::UNAVAILABLE), BackendError::Unavailable(_)));
+        assert!(matches!(of(503, code::OUTCOME_UNKNOWN), BackendError::Unanswered(_)));
+        assert!(
+            matches!(of(400, code::BODY_BROKEN_OFF), BackendError::Unanswered(_)),
+            "it is whole when it is sent again"
+        );
     }
 }

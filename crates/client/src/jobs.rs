@@ -70,7 +70,7 @@ impl Client {
 
     /// The job once it has ended, or as it is after `wait`. The server holds at most a minute: ask again.
     pub async fn job_when_ended(&self, id: Uuid, wait: Duration) -> Result<JobView, ClientError> {
-        let request = self.get(&["jobs", &id.to_string()]).query(&[("wait", format!("{}s", wait.as_secs()))]);
+        let request = self.get(&["jobs", &id.to_string()]).query(&[("wait", format!("{}ms", wait.as_millis()))]);
         self.answer_after(wait, request).await
     }
 

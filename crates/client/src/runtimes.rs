@@ -79,7 +79,6 @@ impl Client {
         }
     }
 
-    /// Newest first.
     /// Moves it to this node, or to the one with the most room.
     pub async fn move_runtime(&self, name: &str, node: Option<&str>) -> Result<RuntimeView, ClientError> {
         let request = MoveRequest { node: node.map(str::to_owned) };
@@ -91,6 +90,7 @@ impl Client {
         self.answer(self.get(&["nodes"])).await
     }
 
+    /// Newest first.
     pub async fn runtime_operations(
         &self,
         name: &str,

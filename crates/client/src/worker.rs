@@ -15,6 +15,7 @@
 //! # Ok(()) }
 //! ```
 
+mod bounds;
 mod context;
 mod handler;
 mod outcomes;
@@ -157,7 +158,8 @@ impl<B: Backend> WorkerBuilder<B> {
     }
 
     /// Jobs claimed ahead of those that run; as many as run unless set. Set it to 0 where jobs take long: what one
-    /// worker has claimed ahead, no other can run, and a job's timeout counts from its claim.
+    /// worker has claimed ahead, no other can run, and a job's timeout counts from its claim. One that has waited here
+    /// for half of its timeout is not started any more: it goes back to its queue, which costs no attempt.
     pub fn prefetch(mut self, prefetch: usize) -> Self {
         self.prefetch = Some(prefetch);
         self
@@ -175,13 +177,14 @@ impl<B: Backend> WorkerBuilder<B> {
         self
     }
 
-    /// How long handlers may take to stop after that, once they are told by their cancellation token.
+    /// How long handlers may take to stop once they are told by their cancellation token: after the drain, and whenever
+    /// a job is called off, times out or goes to another worker. Then they are aborted at their next `await`.
     pub fn stop_grace(mut self, grace: Duration) -> Self {
         self.stop_grace = grace;
         self
     }
 
-    /// Runs `handler` on jobs of this kind.
+    /// Runs `handler` on jobs of this kind. What it returns may have up to 1 MiB as JSON; more fails the job.
     pub fn handle<F, Fut, T>(mut self, kind: impl Into<String>, handler: F) -> Self
     where
         F: Fn(JobContext) -> Fut + Send + Sync + 'static,
@@ -204,7 +207,7 @@ impl<B: Backend> WorkerBuilder<B> {
     }
 
     /// Brings up an affinity, say a model, before a job that needs another one than is held. Nothing else runs
-    /// meanwhile.
+    /// meanwhile. An error fails that job; the others that were claimed for the same affinity go back to their queues.
     pub fn loader<F, Fut>(mut self, loader: F) -> Self
     where
         F: Fn(String) -> Fut + Send + Sync + 'static,

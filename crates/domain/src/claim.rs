@@ -3,8 +3,6 @@
 //! Waiting jobs stand in lanes, one per (queue, kind, priority, affinity), oldest first. The store brings the head of
 //! each lane the worker may serve; `next_lanes` says from which lanes to take now.
 
-use std::cmp::Reverse;
-
 use crate::name::Label;
 use crate::time::Time;
 
@@ -27,6 +25,15 @@ pub struct LaneHead {
 impl LaneHead {
     fn place(&self) -> (Time, u128) {
         (self.waiting_since, self.order)
+    }
+
+    /// Until when others may be preferred to it.
+    fn bound(&self) -> Time {
+        self.waiting_since.plus_ms(self.starvation_ms)
+    }
+
+    fn is_starved(&self, now: Time) -> bool {
+        now.ms_since(self.waiting_since) > self.starvation_ms
     }
 }
 
@@ -54,16 +61,17 @@ pub fn next_lanes(heads: &[LaneHead], held: &Affinity, now: Time) -> Option<Choi
         (None, None) => return None,
         (Some(_), None) => (held.clone(), false),
         (None, Some(other)) => (other.affinity.clone(), true),
-        (Some(fitting), Some(other)) => {
-            let starved = now.ms_since(other.waiting_since) > other.starvation_ms;
+        // A worker that holds nothing has no swap to save: plain age decides.
+        (Some(fitting), Some(other)) if held.is_none() && other.place() < fitting.place() => {
+            (other.affinity.clone(), true)
+        }
+        (Some(fitting), Some(_)) => {
+            let starved = urgent().filter(|head| !fits(head, held) && head.is_starved(now));
             // A starving lane wins only over younger work: older work that fits is not the one starving it.
-            if starved && other.waiting_since < fitting.waiting_since {
-                (other.affinity.clone(), true)
-            } else if fitting.affinity.is_none() && held.is_none() && other.place() < fitting.place() {
-                // A worker that holds nothing has no swap to save: plain age decides.
-                (other.affinity.clone(), true)
-            } else {
-                (held.clone(), false)
+            let starved = starved.filter(|head| head.waiting_since < fitting.waiting_since);
+            match starved.min_by_key(|head| head.place()) {
+                Some(other) => (other.affinity.clone(), true),
+                None => (held.clone(), false),
             }
         }
     };
@@ -83,16 +91,24 @@ pub struct NextSwap {
 
 /// What whoever looks on is told of the rule above: which affinity that nobody holds has its turn next, and by when.
 pub fn next_swap(heads: &[LaneHead], held: &[Label], now: Time) -> Option<NextSwap> {
-    let others =
-        heads.iter().filter_map(|head| Some((head, head.affinity.as_ref().filter(|own| !held.contains(own))?)));
-    let (next, affinity) = others.min_by_key(|(head, _)| (Reverse(head.priority), head.place()))?;
-    let fitting = heads.iter().filter(|head| head.affinity.as_ref().is_none_or(|own| held.contains(own)));
-    let by = match fitting.map(|head| head.priority).max() {
-        Some(priority) if priority > next.priority => None,
-        Some(priority) if priority == next.priority => Some(next.waiting_since.plus_ms(next.starvation_ms).max(now)),
-        _ => Some(now),
+    let fits = |head: &LaneHead| head.affinity.as_ref().is_none_or(|own| held.contains(own));
+    let turn = heads.iter().filter(|head| !fits(head)).map(|head| head.priority).max()?;
+    let others = heads.iter().filter(|head| !fits(head) && head.priority == turn);
+    let is_contested = heads.iter().any(|head| fits(head) && head.priority == turn);
+    let next = if is_contested {
+        // The first to be starved, each by its own queue's bound; of those that are, the oldest.
+        others.min_by_key(|head| (!head.is_starved(now), head.bound().max(now), head.place()))?
+    } else {
+        others.min_by_key(|head| head.place())?
     };
-    Some(NextSwap { affinity: affinity.clone(), by })
+    let by = if heads.iter().any(|head| fits(head) && head.priority > turn) {
+        None
+    } else if is_contested {
+        Some(next.bound().max(now))
+    } else {
+        Some(now)
+    };
+    Some(NextSwap { affinity: next.affinity.clone()?, by })
 }
 
 #[cfg(test)]
@@ -118,6 +134,11 @@ mod tests {
         }
     }
 
+    /// Of a queue with a bound of its own.
+    fn within(bound_s: i64, head: LaneHead) -> LaneHead {
+        LaneHead { starvation_ms: bound_s * 1_000, ..head }
+    }
+
     fn check(heads: &[LaneHead], held: &str, now_s: i64, lanes: &[i64], swap: bool) {
         let held = if held.is_empty() { None } else { label(held) };
         let choice = next_lanes(heads, &held, Time::from_seconds(now_s)).expect("something waits");
@@ -139,6 +160,18 @@ mod tests {
         let heads = [head(1, 0, "llama", 150), head(2, 0, "mistral", 50), head(3, 0, "phi", 40)];
         check(&heads, "llama", 140, &[1], false);
         check(&heads, "llama", 141, &[3], true);
+    }
+
+    #[test]
+    fn q6_each_lane_is_held_against_its_own_bound() {
+        let heads =
+            [head(1, 0, "llama", 150), within(600, head(2, 0, "mistral", 50)), within(10, head(3, 0, "phi", 60))];
+        check(&heads, "llama", 70, &[1], false);
+        check(&heads, "llama", 71, &[3], true);
+        check(&heads, "llama", 651, &[2], true);
+        let held = [label("llama").expect("one")];
+        let told = |now_s| next_swap(&heads, &held, Time::from_seconds(now_s)).map(|next| next.affinity.to_string());
+        assert_eq!((told(65), told(651)), (Some("phi".into()), Some("mistral".into())));
     }
 
     #[test]
@@ -186,10 +219,14 @@ mod tests {
         /// What is foretold for one worker is what the rule then does.
         #[test]
         fn q6_the_foretold_swap_happens_when_it_was_foretold(
-            lanes in proptest::collection::vec((0i32..2, 0usize..4, 0i64..200), 1..20), held in 1usize..4, now in 200i64..300
+            lanes in proptest::collection::vec((0i32..2, 0usize..4, 0i64..200, 0i64..250), 1..20), held in 1usize..4,
+            now in 200i64..300
         ) {
             let names = ["", "llama", "mistral", "phi"];
-            let heads: Vec<_> = lanes.iter().enumerate().map(|(n, (p, a, s))| head(n as i64, *p, names[*a], *s)).collect();
+            let lane = |(n, (p, a, s, bound)): (usize, &(i32, usize, i64, i64))| {
+                within(*bound, head(n as i64, *p, names[*a], *s))
+            };
+            let heads: Vec<_> = lanes.iter().enumerate().map(lane).collect();
             let held = label(names[held]);
             let now = Time::from_seconds(now);
             let foretold = next_swap(&heads, std::slice::from_ref(held.as_ref().expect("one")), now);
@@ -201,21 +238,32 @@ mod tests {
                 // Work that fits and is older goes first, bound or not; it is out of the way before long.
                 let top = heads.iter().map(|head| head.priority).max().expect("one");
                 let is_next = |head: &&LaneHead| head.priority == top && head.affinity.as_ref() == Some(&affinity);
-                let waiting = heads.iter().filter(is_next).map(|head| head.waiting_since).min().expect("it waits");
+                let due = |head: &&LaneHead| head.bound().max(now) == by;
+                let next = heads.iter().filter(is_next).filter(due);
+                let next = next.min_by_key(|head| (!head.is_starved(now), head.place())).expect("it waits");
                 let fits = |head: &LaneHead| head.affinity.is_none() || head.affinity == held;
-                let left: Vec<_> = heads.iter().filter(|head| !fits(head) || head.waiting_since > waiting).cloned().collect();
-                let then = next_lanes(&left, &held, by.plus_ms(1)).expect("it waits still");
-                prop_assert_eq!(then.affinity, Some(affinity));
+                let is_left = |head: &&LaneHead| !fits(head) || head.waiting_since > next.waiting_since;
+                let left: Vec<_> = heads.iter().filter(is_left).cloned().collect();
+                let at = if next.is_starved(now) { now } else { by.plus_ms(1) };
+                let then = next_lanes(&left, &held, at).expect("it waits still");
+                // Where nothing that fits is left, plain age decides.
+                if left.iter().any(|head| head.priority == top && fits(head)) {
+                    prop_assert_eq!(then.affinity, Some(affinity));
+                }
             }
         }
 
         /// The rules of Q6, said the other way round, for any set of lanes.
         #[test]
         fn the_choice_obeys_q6(
-            lanes in proptest::collection::vec((0i32..3, 0usize..4, 0i64..200), 1..20), held in 0usize..4, now in 200i64..300
+            lanes in proptest::collection::vec((0i32..3, 0usize..4, 0i64..200, 0i64..250), 1..20), held in 0usize..4,
+            now in 200i64..300
         ) {
             let names = ["", "llama", "mistral", "phi"];
-            let heads: Vec<_> = lanes.iter().enumerate().map(|(n, (p, a, s))| head(n as i64, *p, names[*a], *s)).collect();
+            let lane = |(n, (p, a, s, bound)): (usize, &(i32, usize, i64, i64))| {
+                within(*bound, head(n as i64, *p, names[*a], *s))
+            };
+            let heads: Vec<_> = lanes.iter().enumerate().map(lane).collect();
             let held = if held == 0 { None } else { label(names[held]) };
             let now = Time::from_seconds(now);
             let choice = next_lanes(&heads, &held, now).expect("something waits");
@@ -235,8 +283,9 @@ mod tests {
                 prop_assert_eq!(choice.swap, starving);
             }
             if choice.swap {
-                let oldest = others.iter().map(|o| o.place()).min().expect("a swap has a cause");
-                let taken = others.iter().filter(|o| o.affinity == choice.affinity).map(|o| o.place()).min();
+                let is_due = |o: &&&LaneHead| held.is_none() || fitting.is_empty() || o.is_starved(now);
+                let oldest = others.iter().filter(is_due).map(|o| o.place()).min().expect("a swap has a cause");
+                let taken = others.iter().filter(is_due).filter(|o| o.affinity == choice.affinity).map(|o| o.place()).min();
                 prop_assert_eq!(taken, Some(oldest));
             }
         }

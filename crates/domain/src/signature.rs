@@ -146,7 +146,7 @@ fn write_ast(ast: &Ast, out: &mut String) -> Result<(), PatternError> {
     match ast {
         Ast::Empty(_) => out.push_str("(?:)"),
         Ast::Flags(_) => return refuse("must not set flags"),
-        Ast::Literal(literal) => write_literal(literal.c, out),
+        Ast::Literal(literal) => write_literal(literal.c, out)?,
         Ast::Dot(_) => out.push('.'),
         Ast::Assertion(assertion) => match assertion.kind {
             ast::AssertionKind::StartLine => out.push('^'),
@@ -189,11 +189,16 @@ fn write_ast(ast: &Ast, out: &mut String) -> Result<(), PatternError> {
 }
 
 /// `\<` and `\>` are the edges of words to Rust's engine, and the signs themselves to PostgreSQL's: bare, they are that to both.
-fn write_literal(c: char, out: &mut String) {
+fn write_literal(c: char, out: &mut String) -> Result<(), PatternError> {
+    if c == '\0' {
+        // PostgreSQL keeps no text with it.
+        return Err(PatternError::Regex("must not stand for the character U+0000, which no text holds".into()));
+    }
     if c.is_ascii_punctuation() && !matches!(c, '<' | '>') {
         out.push('\\');
     }
     out.push(c);
+    Ok(())
 }
 
 /// `\d`, `\s`, `\w`: ASCII, whatever a database's locale says.
@@ -219,14 +224,14 @@ fn write_class(class: &ast::ClassBracketed, out: &mut String) -> Result<(), Patt
 fn write_item(item: &ast::ClassSetItem, out: &mut String) -> Result<(), PatternError> {
     let refuse = |reason: &str| Err(PatternError::Regex(reason.to_owned()));
     match item {
-        ast::ClassSetItem::Literal(literal) => write_literal(literal.c, out),
+        ast::ClassSetItem::Literal(literal) => write_literal(literal.c, out)?,
         ast::ClassSetItem::Range(range) => {
             if !range.start.c.is_ascii() || !range.end.c.is_ascii() {
                 return refuse("may have ranges of ASCII characters only");
             }
-            write_literal(range.start.c, out);
+            write_literal(range.start.c, out)?;
             out.push('-');
-            write_literal(range.end.c, out);
+            write_literal(range.end.c, out)?;
         }
         ast::ClassSetItem::Perl(class) => match perl(class) {
             (false, inside) => out.push_str(inside),

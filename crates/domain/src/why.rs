@@ -14,6 +14,8 @@ pub struct Circumstances {
     pub queue_paused: Option<String>,
     /// Which limit holds it back, in words.
     pub limit: Option<String>,
+    /// Until when it does, where that is known.
+    pub limit_until: Option<Time>,
     pub subject_busy: Option<String>,
     /// What keeps this process, or every process, off the job's subject, or its pool off the model that it needs.
     pub backoff: Option<Backoff>,
@@ -97,7 +99,7 @@ impl Circumstances {
             return say(Reason::SubjectBusy, format!("other work on {subject} is under way"));
         }
         if let Some(limit) = &self.limit {
-            return say(Reason::LimitReached, limit.clone());
+            return Why { until: self.limit_until, ..say(Reason::LimitReached, limit.clone()) };
         }
         if self.workers == 0 {
             let known = self.lost.clone();
@@ -139,6 +141,13 @@ mod tests {
         check(Circumstances { last_error_code: Some("boom".into()), ..scheduled }, Reason::Backoff);
         check(Circumstances { state: Some(JobState::Working), ..queued() }, Reason::Running);
         check(Circumstances { state: Some(JobState::Failed), ..queued() }, Reason::Ended);
+    }
+
+    #[test]
+    fn q15_a_limit_tells_until_when_where_that_is_known() {
+        let until = Some(Time::from_seconds(7));
+        let used_up = Circumstances { limit: Some("its rate is used up".into()), limit_until: until, ..queued() };
+        assert_eq!(used_up.why().until, until);
     }
 
     #[test]

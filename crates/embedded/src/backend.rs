@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use client::BackendError;
-use domain::limits::{ARTIFACT_BYTES, CLAIM_JOBS, LEASE_S_DEFAULT, LEASE_S_MAX, LEASE_S_MIN};
+use domain::limits::{
+    ARTIFACT_BYTES, CLAIM_JOBS, ERROR_MESSAGE_BYTES, FACT_BYTES, LEASE_S_DEFAULT, LEASE_S_MAX, LEASE_S_MIN,
+    LONG_POLL_S, RESULT_BYTES,
+};
 use domain::{Epoch, JobError, JobId, JobState, Label, Name, NameError, TenantId, Time, WorkerId};
 use engine::Engine;
 use store::StoreError;
@@ -202,7 +205,7 @@ fn view(job: ClaimedJob) -> Result<wire::ClaimedJob, BackendError> {
 fn outcome(request: &OutcomeRequest) -> Result<Outcome, BackendError> {
     let end = match request.outcome {
         OutcomeKind::Finish => {
-            let result = request.result.as_ref().map(|result| result.get().into());
+            let result = request.result.as_deref().map(checked_result).transpose()?;
             match &request.facts {
                 Some(facts) => End::FinishWith { result, facts: checked_facts(facts)? },
                 None => End::Finish(result),
@@ -211,8 +214,9 @@ fn outcome(request: &OutcomeRequest) -> Result<Outcome, BackendError> {
         OutcomeKind::Fail => {
             let error = request.error.clone();
             let missing = || problem(422, code::INVALID_FIELD, "a failure has an error".into(), Some("error"));
-            let error = error.ok_or_else(missing)?;
-            End::Fail(JobError { code: error.code, message: error.message, retryable: error.retryable })
+            let wire::JobError { code, mut message, retryable } = error.ok_or_else(missing)?;
+            message.truncate(message.floor_char_boundary(ERROR_MESSAGE_BYTES));
+            End::Fail(JobError { code, message, retryable })
         }
         OutcomeKind::Cancel => End::Cancel,
         OutcomeKind::Snooze => End::Snooze { delay_ms: (request.delay_s.unwrap_or(0.0).max(0.0) * 1_000.0) as i64 },
@@ -221,10 +225,23 @@ fn outcome(request: &OutcomeRequest) -> Result<Outcome, BackendError> {
     Ok(Outcome { job: JobId::new(request.job_id), epoch: Epoch(request.epoch), end })
 }
 
+fn checked_result(result: &RawValue) -> Result<Box<str>, BackendError> {
+    let got = result.get().len();
+    if got > RESULT_BYTES {
+        let detail = format!("a result may have at most {RESULT_BYTES} bytes, not {got}");
+        return Err(problem(422, code::INVALID_FIELD, detail, Some("result")));
+    }
+    Ok(result.get().into())
+}
+
 fn checked_facts(facts: &BTreeMap<String, Box<RawValue>>) -> Result<FactChanges, BackendError> {
     let mut checked = FactChanges::new();
     for (name, value) in facts {
         let name = Name::new(name).map_err(|error| refused("facts", &error))?;
+        if value.get().len() > FACT_BYTES {
+            let detail = format!("a fact may have at most {FACT_BYTES} bytes");
+            return Err(problem(422, code::INVALID_FIELD, detail, Some("facts")));
+        }
         if canonical(value.get()).is_none() {
             return Err(problem(422, code::INVALID_FIELD, "a fact holds too large a number".into(), Some("facts")));
         }
@@ -238,7 +255,8 @@ fn label(text: Option<String>) -> Result<Option<Label>, BackendError> {
 }
 
 fn seconds(wait_s: Option<f64>) -> Duration {
-    Duration::try_from_secs_f64(wait_s.unwrap_or(0.0)).unwrap_or_default()
+    let wait = Duration::try_from_secs_f64(wait_s.unwrap_or(0.0)).unwrap_or_default();
+    wait.min(Duration::from_secs(LONG_POLL_S))
 }
 
 fn timestamp(time: Time) -> Timestamp {
@@ -266,4 +284,42 @@ fn problem(status: u16, code: &str, detail: String, field: Option<&str>) -> Back
         field: field.map(str::to_owned),
         ..Problem::default()
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(kind: OutcomeKind) -> OutcomeRequest {
+        let (job_id, epoch) = (Uuid::nil(), 1);
+        OutcomeRequest { job_id, epoch, outcome: kind, result: None, facts: None, error: None, delay_s: None }
+    }
+
+    fn text(bytes: usize) -> Box<RawValue> {
+        RawValue::from_string(format!("\"{}\"", "x".repeat(bytes - 2))).expect("it is JSON")
+    }
+
+    #[test]
+    fn a_result_has_the_bound_that_a_server_has() {
+        let of = |bytes| outcome(&OutcomeRequest { result: Some(text(bytes)), ..request(OutcomeKind::Finish) });
+        assert!(of(RESULT_BYTES).is_ok());
+        assert!(matches!(of(RESULT_BYTES + 1), Err(BackendError::Refused(_))));
+    }
+
+    #[test]
+    fn so_has_a_fact() {
+        let facts = |bytes| Some(BTreeMap::from([("log".to_owned(), text(bytes))]));
+        let of = |bytes| outcome(&OutcomeRequest { facts: facts(bytes), ..request(OutcomeKind::Finish) });
+        assert!(of(FACT_BYTES).is_ok());
+        assert!(matches!(of(FACT_BYTES + 1), Err(BackendError::Refused(_))));
+    }
+
+    #[test]
+    fn a_long_message_is_cut_at_a_character() {
+        let message = "ä".repeat(ERROR_MESSAGE_BYTES);
+        let error = wire::JobError { code: "boom".into(), message, retryable: true };
+        let made = outcome(&OutcomeRequest { error: Some(error), ..request(OutcomeKind::Fail) });
+        let end = made.ok().map(|outcome| outcome.end);
+        assert!(matches!(end, Some(End::Fail(error)) if error.message.len() == ERROR_MESSAGE_BYTES));
+    }
 }

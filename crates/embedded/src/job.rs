@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use domain::limits::DEFAULT_MAX_ATTEMPTS;
+use domain::limits::{DEFAULT_MAX_ATTEMPTS, TIMEOUT_S_MAX};
 use domain::{Label, Name, NameError, RetryPolicy, Time};
 use serde::Serialize;
 use store::jobs::enqueue::{Extras, NewJob, Unique};
@@ -61,8 +61,11 @@ impl Job {
         self
     }
 
+    /// In whole seconds, rounded up: from one to 30 days.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.extras().timeout_s = Some(timeout.as_secs().max(1) as i64);
+        let seconds = timeout.as_secs().saturating_add(u64::from(timeout.subsec_nanos() > 0));
+        let seconds = i64::try_from(seconds).unwrap_or(TIMEOUT_S_MAX);
+        self.extras().timeout_s = Some(seconds.clamp(1, TIMEOUT_S_MAX));
         self
     }
 
@@ -104,6 +107,18 @@ mod tests {
         let into = |queue: &str| Job::new(queue, "k").map(|_| ());
         assert_eq!(into("windlass.runtimes"), Err(NameError::Reserved));
         assert_eq!(into("windlass"), Ok(()));
+    }
+
+    #[test]
+    fn a_timeout_is_rounded_up_and_kept_within_its_bounds() {
+        let of = |timeout: Duration| {
+            let job = Job::new("q", "k").expect("names").timeout(timeout);
+            job.new.extras.and_then(|extras| extras.timeout_s)
+        };
+        assert_eq!(of(Duration::ZERO), Some(1));
+        assert_eq!(of(Duration::from_millis(1_900)), Some(2));
+        assert_eq!(of(Duration::from_secs(60)), Some(60));
+        assert_eq!(of(Duration::MAX), Some(TIMEOUT_S_MAX));
     }
 
     #[test]

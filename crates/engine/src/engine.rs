@@ -116,7 +116,7 @@ impl Engine {
             engine.drive(options).await?;
         }
         if let Some(blobs) = options.blobs {
-            engine.run(RunBatches { blobs: blobs.clone() });
+            engine.run(RunBatches::new(blobs.clone()));
             engine.run(CollectGarbage { blobs });
         }
         if let Some(url) = options.direct_url {

@@ -21,6 +21,8 @@ pub use claim::{Claim, claim};
 
 const POLL_POSTGRES: Duration = Duration::from_millis(100);
 const POLL_SQLITE: Duration = Duration::from_secs(1);
+/// Later than anybody waits.
+const FAR: Duration = Duration::from_secs(30 * 366 * 24 * 3_600);
 
 /// Renews the lease at once; with a `wait`, answers as soon as there is a cancel or a drain.
 pub async fn heartbeat(
@@ -33,7 +35,7 @@ pub async fn heartbeat(
 ) -> Result<Heartbeat, StoreError> {
     let listener = store.hints().listen([Topic::Worker(worker)]);
     let first = store.heartbeat(tenant, worker, affinity).await?;
-    let until = Instant::now() + wait;
+    let until = after(wait);
     let mut stop = std::pin::pin!(stop);
     let mut last = first;
     loop {
@@ -63,7 +65,7 @@ pub async fn job(
     stop: impl Future<Output = ()>,
 ) -> Result<Option<StoredJob>, StoreError> {
     let listener = store.hints().listen([Topic::Ended(job)]);
-    let until = Instant::now() + wait;
+    let until = after(wait);
     let mut stop = std::pin::pin!(stop);
     loop {
         let found = store.job(tenant, job).await?;
@@ -78,6 +80,12 @@ pub async fn job(
             () = &mut stop => return Ok(found),
         }
     }
+}
+
+/// The moment so long from now, however long that is.
+fn after(wait: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(wait).unwrap_or_else(|| now + FAR)
 }
 
 /// With jitter, so that many who wait do not ask all at once.
@@ -118,7 +126,7 @@ pub async fn runs(
     wait: Duration,
     stop: impl Future<Output = ()>,
 ) -> Result<Vec<SyncRun>, StoreError> {
-    let until = Instant::now() + wait;
+    let until = after(wait);
     let mut stop = std::pin::pin!(stop);
     let mut pause = RUNS_POLL;
     loop {
@@ -152,4 +160,16 @@ async fn look(store: &Store, tenant: TenantId, waited: Waited) -> Result<SyncRun
         _ => {}
     }
     Ok(SyncRun { waited, run, job, delivery })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_without_end_is_one() {
+        let year = Duration::from_secs(366 * 24 * 3_600);
+        assert!(after(Duration::MAX) > Instant::now() + year);
+        assert!(after(Duration::ZERO) <= Instant::now());
+    }
 }

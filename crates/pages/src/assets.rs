@@ -23,8 +23,10 @@ const ASSETS: &[Asset] = &[
     asset("call.js", "text/javascript; charset=utf-8", include_bytes!("../static/call.js")),
     asset("decorate.js", "text/javascript; charset=utf-8", include_bytes!("../static/decorate.js")),
     asset("follow.js", "text/javascript; charset=utf-8", include_bytes!("../static/follow.js")),
+    asset("json.js", "text/javascript; charset=utf-8", include_bytes!("../static/json.js")),
     asset("keys.js", "text/javascript; charset=utf-8", include_bytes!("../static/keys.js")),
     asset("live.js", "text/javascript; charset=utf-8", include_bytes!("../static/live.js")),
+    asset("replay.js", "text/javascript; charset=utf-8", include_bytes!("../static/replay.js")),
     asset("theme.js", "text/javascript; charset=utf-8", include_bytes!("../static/theme.js")),
     asset("icon.svg", "image/svg+xml", include_bytes!("../static/icon.svg")),
 ];

@@ -96,13 +96,13 @@ impl Jobs {
         self.filter.state == state
     }
 
-    /// How many there are in this state, where that is kept and nothing else is asked for.
+    /// How many there are in this state, where that is kept and nothing else is asked for. Those that load and those that
+    /// work are kept as one figure, which is none of either.
     fn total(&self, state: &str) -> Option<String> {
         let totals = self.totals.as_ref().filter(|_| self.filter.chips().is_empty())?;
         let total = match state {
             "scheduled" => totals.scheduled,
             "queued" => totals.queued,
-            "working" => totals.running,
             "succeeded" => totals.succeeded,
             "failed" => totals.failed,
             "canceled" => totals.canceled,
@@ -134,4 +134,32 @@ fn note(job: &JobView) -> Markup {
         _ => String::new(),
     };
     Markup::new(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::frame::Can;
+
+    #[test]
+    fn an_empty_page_leads_to_the_older_jobs_that_there_are() {
+        let frame = Frame {
+            title: "Jobs".into(),
+            root: "./".into(),
+            here: None,
+            places: Vec::new(),
+            who: "local".into(),
+            signed_in: false,
+            can: Can::default(),
+            dead_letters: None,
+            now: Timestamp::UNIX_EPOCH,
+            release: "0",
+        };
+        let page = Page { items: Vec::new(), next_cursor: Some("further".into()), partial: false };
+        let jobs = Jobs { frame, filter: Filter::default(), page, totals: None, completions: Vec::new() };
+        let html = jobs.render().unwrap();
+        assert!(html.contains("None among those looked at") && html.contains("?cursor=further"), "{html}");
+    }
 }

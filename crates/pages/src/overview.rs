@@ -43,6 +43,8 @@ impl Slo {
 /// Something that wants attention.
 #[derive(Clone, Debug)]
 pub struct Concern {
+    /// The same for as long as it is about the same, so that what a reader is about to press stays where it is.
+    pub id: String,
     pub grave: bool,
     pub what: String,
     pub more: Option<String>,

@@ -1,6 +1,8 @@
 // Buttons that do something: each form names the route it calls, and sends its fields as JSON.
-import { call, root, toast } from "./call.js";
-import { refresh } from "./live.js";
+import { ask, call, root, toast } from "./call.js";
+import { closed, opened, pretty } from "./json.js";
+import { leave, refresh } from "./live.js";
+import { inTurns, words } from "./replay.js";
 
 export function start() {
   document.addEventListener("submit", (event) => {
@@ -13,11 +15,33 @@ export function start() {
     const target = event.target.closest("[data-open], [data-close], [data-copy], [data-preview]");
     if (!target) return;
     const { open, copy, preview } = target.dataset;
-    if (open) document.getElementById(open)?.showModal();
+    if (open) raise(document.getElementById(open));
     else if (copy !== undefined) copyText(copy, target);
     else if (preview) show(preview, target.dataset.as);
     else target.closest("dialog").close();
   });
+}
+
+// As the server drew it: what was typed the last time is gone.
+function raise(dialog) {
+  if (!dialog) return;
+  for (const form of dialog.querySelectorAll("form")) form.reset();
+  for (const problem of dialog.querySelectorAll(".problem")) problem.textContent = "";
+  dialog.showModal();
+  for (const field of dialog.querySelectorAll("[data-fill]")) fill(field);
+}
+
+// A field whose text is fetched when somebody wants to see it. Nothing is sent before it is there.
+async function fill(field) {
+  const button = field.form.querySelector("button:not([type])");
+  field.readOnly = button.disabled = true;
+  try {
+    const text = opened(await ask("GET", field.dataset.fill)).get(field.name);
+    if (!field.value) field.value = pretty(text);
+    field.readOnly = button.disabled = false;
+  } catch (error) {
+    complain(field.form, error.message);
+  }
 }
 
 async function send(form, button) {
@@ -34,7 +58,7 @@ async function send(form, button) {
   if (form.dataset.dry) {
     // First how many it would be, then the number typed, then the act.
     try {
-      const told = await call(method, path, { ...body, dry_run: true });
+      const told = await call(method, path, closed(opened(body).set("dry_run", "true")));
       const many = told[form.dataset.dry];
       if (!many) return void toast("Nothing matches.");
       if (!(await sure(`${many} match. Go on with all of them?`, button?.textContent.replace("…", "") ?? "Yes", many))) return;
@@ -44,13 +68,14 @@ async function send(form, button) {
   }
   if (button) button.disabled = true;
   try {
-    const answer = await call(method, path, body);
+    const text = form.dataset.most ? await inTurns(path, form.dataset) : await ask(method, path, body);
+    const answer = text ? JSON.parse(text) : null;
     form.closest("dialog")?.close();
     const go = form.dataset.go?.replace(/\{(\w+)\}/g, (_, member) => encodeURIComponent(answer?.[member] ?? ""));
     const show = form.dataset.show && document.getElementById(form.dataset.show);
-    if (show) reveal(show, answer);
-    toast(form.dataset.done || "Done");
-    if (go && !go.endsWith("/")) location.assign(new URL(go, root)); else await refresh();
+    if (show) reveal(show, text);
+    toast(words(form.dataset, answer));
+    if (go && !go.endsWith("/")) leave(new URL(go, root)); else await refresh();
   } catch (error) {
     complain(form, error.message, error.field);
   } finally {
@@ -58,40 +83,49 @@ async function send(form, button) {
   }
 }
 
+// The body as text, so that no number in it changes on its way through here.
 function fields(form) {
   const named = [...form.elements].filter((field) => field.name && !field.disabled);
-  if (!named.length && !form.dataset.base) return undefined;
-  const body = form.dataset.base ? JSON.parse(form.dataset.base) : {};
+  if (!named.length) return form.dataset.base;
+  const body = opened(form.dataset.base ?? "{}");
   for (const field of named) {
     const [place, member] = within(body, field.name);
-    const value = read(field);
-    if (value === undefined) delete place[member]; else place[member] = value;
+    const text = read(field);
+    if (text === undefined) place.delete(member); else place.set(member, text);
   }
-  return body;
+  return closed(body);
 }
 
 // `outcome.likely_cause` is a member of a member.
 function within(body, name) {
   const path = name.split(".");
   const member = path.pop();
-  return [path.reduce((place, step) => (place[step] ??= {}), body), member];
+  return [path.reduce(inside, body), member];
 }
 
+function inside(place, step) {
+  const found = place.get(step) ?? "{}";
+  if (!(found instanceof Map)) place.set(step, opened(found));
+  return place.get(step);
+}
+
+// What a field says, as JSON.
 function read(field) {
   const text = field.value.trim();
-  if (field.type === "checkbox") return field.checked;
+  if (field.type === "checkbox") return String(field.checked);
   if (text === "") return undefined;
   switch (field.dataset.type) {
-    case "number": return Number(text);
-    case "list": return text.split(/[\s,]+/).filter(Boolean);
-    case "time": return new Date(text).toISOString();
+    case "number": return /^-?[1-9]\d*$/.test(text) ? text : JSON.stringify(Number(text));
+    case "list": return JSON.stringify(text.split(/[\s,]+/).filter(Boolean));
+    case "time": return JSON.stringify(new Date(text).toISOString());
     case "json":
       try {
-        return JSON.parse(text);
+        JSON.parse(text);
+        return text;
       } catch (error) {
         throw Object.assign(new Error(`This is not JSON: ${error.message}`), { field: field.name });
       }
-    default: return text;
+    default: return JSON.stringify(text);
   }
 }
 
@@ -104,10 +138,10 @@ function complain(form, text, field) {
 // An answer that is shown once, such as a new token or what a dry run would do.
 function reveal(place, answer) {
   place.hidden = false;
-  const text = place.querySelector("[data-answer]");
-  const member = text.dataset.answer;
-  text.textContent = member ? answer[member] : JSON.stringify(answer, null, 2);
-  place.querySelector("[data-copy]")?.setAttribute("data-copy", text.textContent);
+  const shown = place.querySelector("[data-answer]");
+  const member = shown.dataset.answer;
+  shown.textContent = member ? JSON.parse(answer)[member] : pretty(answer);
+  place.querySelector("[data-copy]")?.setAttribute("data-copy", shown.textContent);
   place.scrollIntoView({ block: "nearest" });
 }
 

@@ -16,11 +16,15 @@ startKeys();
 startBulk();
 tellFirstSignal();
 
-// The page tells how long its reader waited for the first signal, as every surface does.
+// The page tells how long its reader waited for the first signal, as every surface does. Nobody waits for a page behind
+// another.
 function tellFirstSignal() {
   const card = document.getElementById("signal");
-  if (!card?.dataset.source) return;
+  if (!card?.dataset.source || document.hidden) return;
+  let turned = false;
+  document.addEventListener("visibilitychange", () => { turned = true; }, { once: true });
   requestAnimationFrame(() => requestAnimationFrame(() => {
+    if (turned) return;
     const event = {
       job_id: card.dataset.job,
       surface: "ui",

@@ -8,11 +8,12 @@ const PAGE = 500;
 const AT_ONCE = 8;
 const UNDO_S = 5;
 const chosen = new Set();
-let all = false;
+let all = false, running = 0;
 
 export function start() {
   views();
-  if (!document.getElementById("bulk")) return;
+  // The bar itself comes with the first row.
+  if (!document.getElementById("views")) return;
   document.addEventListener("change", (event) => {
     if (event.target.name === "pick") pick(event.target);
     if (event.target.id === "pick-all") boxes().forEach((box) => { box.checked = event.target.checked; pick(box); });
@@ -25,6 +26,8 @@ export function start() {
     else run(button.dataset.bulk);
   });
   document.addEventListener("windlass:fresh", tell);
+  // Whoever goes away now leaves it undone, or half done: the browser asks first.
+  addEventListener("beforeunload", (event) => { if (running) event.preventDefault(); });
 }
 
 const boxes = () => [...document.querySelectorAll("input[name=pick]")];
@@ -95,18 +98,29 @@ const ACTS = {
 async function run(action) {
   const ids = [...chosen];
   const [verb, doing, done] = WORDS[action];
+  const what = `${ids.length.toLocaleString("en")} ${ids.length === 1 ? "job" : "jobs"}`;
+  if (!(await sure(`${verb} ${what}?`, verb, ids.length > 1 ? ids.length : undefined))) return;
+  running += 1;
+  try {
+    if (!(await unlessUndone(`${doing} ${what}`))) return void toast("Nothing was done.");
+    none();
+    const { good, refused } = await each(ids, ACTS[action], doing);
+    toast(`${good} ${done}${refused ? `, ${refused} could not be` : ""}.`, { bad: good === 0 });
+  } finally {
+    running -= 1;
+  }
+  refresh();
+}
+
+async function each(ids, act, doing) {
   const many = ids.length.toLocaleString("en");
-  const jobs = ids.length === 1 ? "job" : "jobs";
-  if (!(await sure(`${verb} ${many} ${jobs}?`, verb, ids.length > 1 ? ids.length : undefined))) return;
-  if (!(await unlessUndone(`${doing} ${many} ${jobs}`))) return void toast("Nothing was done.");
-  none();
   const told = toast(`${doing}…`, { lasts: 0 });
   let good = 0, refused = 0, next = 0;
   const worker = async () => {
     while (next < ids.length) {
       const id = ids[next++];
       try {
-        await ACTS[action](id);
+        await act(id);
         good += 1;
       } catch {
         refused += 1;
@@ -116,8 +130,7 @@ async function run(action) {
   };
   await Promise.all(Array.from({ length: AT_ONCE }, worker));
   told.end();
-  toast(`${good} ${done}${refused ? `, ${refused} could not be` : ""}.`, { bad: good === 0 });
-  refresh();
+  return { good, refused };
 }
 
 // Nothing is sent until the time to undo has passed.

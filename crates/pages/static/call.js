@@ -10,10 +10,16 @@ export class Refused extends Error {
 }
 
 export async function call(method, path, body) {
+  const text = await ask(method, path, body);
+  return text ? JSON.parse(text) : null;
+}
+
+// The same with the answer as text. A body that is text is JSON already and goes as it stands.
+export async function ask(method, path, body) {
   const request = { method, headers: { accept: "application/json" }, credentials: "same-origin" };
   if (body !== undefined) {
     request.headers["content-type"] = "application/json";
-    request.body = JSON.stringify(body);
+    request.body = typeof body === "string" ? body : JSON.stringify(body);
   }
   let answer;
   try {
@@ -22,9 +28,17 @@ export async function call(method, path, body) {
     throw new Refused({ detail: "The server cannot be reached; nothing is known to have changed." });
   }
   const text = await answer.text();
-  const told = text ? JSON.parse(text) : null;
-  if (!answer.ok) throw new Refused(told ?? { detail: `The server said ${answer.status}.` });
-  return told;
+  if (!answer.ok) throw new Refused(problem(text) ?? { detail: `The server said ${answer.status}.` });
+  return text;
+}
+
+// What a proxy says in between is none of ours.
+function problem(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
 }
 
 const told = () => document.getElementById("toasts");

@@ -2,6 +2,7 @@
 import { root } from "./call.js";
 
 const MOST = 400000;
+const AGAIN_MS = 5000;
 // Colours and cursor movements that programs write for terminals.
 const ESCAPES = /\x1b\[[0-9;?]*[ -/]*[@-~]/g;
 
@@ -10,6 +11,7 @@ export function start() {
   tails();
   document.addEventListener("windlass:fresh", look);
   document.addEventListener("windlass:fresh", tails);
+  document.addEventListener("visibilitychange", look);
   document.addEventListener("scroll", ({ target }) => {
     if (target instanceof Element && target.matches("[data-tail]")) (isAtEnd(target) ? readers.delete(target) : readers.add(target));
   }, true);
@@ -19,22 +21,28 @@ export function start() {
   });
 }
 
-let followed, hand, resting = false;
+let followed, hand, due = Infinity, resting = false;
 
 function look() {
   const place = document.querySelector("[data-follow]");
   if (!place) return void leave();
   if (resting || document.hidden) return;
   const wanted = `${place.dataset.follow} ${place.dataset.of}`;
-  if (followed === wanted) return;
+  if (followed === wanted && !isDue(place)) return;
   leave();
   followed = wanted;
   follow(place);
 }
 
+// A log that is still written to is followed again some time after its stream ended or broke.
+function isDue(place) {
+  return place.dataset.again !== undefined && Date.now() >= due;
+}
+
 function leave() {
   hand?.abort();
   hand = followed = undefined;
+  due = Infinity;
 }
 
 async function follow(place) {
@@ -58,6 +66,8 @@ async function follow(place) {
     tell("to its end");
   } catch {
     if (!mine.signal.aborted) tell("broken off");
+  } finally {
+    if (hand === mine) due = Date.now() + AGAIN_MS;
   }
 }
 

@@ -4,11 +4,17 @@ import { decorate } from "./decorate.js";
 import { root } from "./call.js";
 
 const LEAST_MS = 1000;
+const REOPEN_MS = 5000;
+const PATIENCE_MS = 15000;
+// The page is no longer there, or not for this reader: what the server says instead is a page of its own.
+const GONE = [403, 404, 410];
 const main = document.getElementById("main");
 const button = document.getElementById("live");
-let source, timer, waiting, asked = 0, busy = false, paused = false;
+let source, timer, reopening, waiting, asked = 0, busy = false, paused = false, left = false;
 
 export function start() {
+  // Also when the reader comes back to a page that the browser has kept.
+  addEventListener("pageshow", () => { left = false; });
   if (!main || (!main.dataset.stream && !main.dataset.every)) return;
   button.hidden = false;
   button.addEventListener("click", () => toggle());
@@ -34,6 +40,12 @@ function tellLive(is) {
   document.dispatchEvent(new CustomEvent("windlass:live", { detail: is }));
 }
 
+// Goes to another page: what still comes in for this one changes nothing, and must not bring it back.
+export function leave(address) {
+  left = true;
+  location.assign(address);
+}
+
 function go() {
   if (paused) return;
   open();
@@ -43,20 +55,31 @@ function go() {
 
 function open() {
   stop();
-  const { stream, every } = main.dataset;
-  if (stream) {
-    source = new EventSource(new URL(stream, root));
-    source.addEventListener("signal", () => later());
-    source.addEventListener("open", () => lost(false));
-    source.addEventListener("error", () => { if (source?.readyState === EventSource.CONNECTING) lost(true); });
-  }
+  listen();
+  const { every } = main.dataset;
   if (every) timer = setInterval(() => later(), Number(every) * 1000);
+}
+
+// A job that has ended has no stream any more, and its page then names none.
+function listen() {
+  const { stream } = main.dataset;
+  if (!stream) return;
+  const mine = source = new EventSource(new URL(stream, root));
+  mine.addEventListener("signal", () => later());
+  mine.addEventListener("open", () => lost(false));
+  mine.addEventListener("error", () => {
+    if (mine !== source || !main.dataset.stream) return;
+    lost(true);
+    // A browser tries again by itself, but not after it was refused.
+    if (mine.readyState === EventSource.CLOSED) reopening = setTimeout(listen, REOPEN_MS);
+  });
 }
 
 function stop() {
   source?.close();
   source = undefined;
   clearInterval(timer);
+  clearTimeout(reopening);
   clearTimeout(waiting);
   waiting = undefined;
 }
@@ -71,7 +94,8 @@ function say(word) {
 }
 
 function later(wanted = false) {
-  waiting ??= setTimeout(() => { waiting = undefined; refresh(wanted); }, Math.max(0, asked + LEAST_MS - Date.now()));
+  const after_ms = busy ? LEAST_MS : Math.max(0, asked + LEAST_MS - Date.now());
+  waiting ??= setTimeout(() => { waiting = undefined; refresh(wanted); }, after_ms);
 }
 
 // `wanted` by who looks at the page, after something they did: then it is drawn anew even while it is paused.
@@ -82,11 +106,13 @@ export async function refresh(wanted = true) {
   busy = true;
   asked = Date.now();
   try {
-    const answer = await fetch(location.href, { headers: { accept: "text/html" }, credentials: "same-origin" });
-    if (answer.redirected) return void location.reload();
+    const signal = AbortSignal.timeout(PATIENCE_MS);
+    const answer = await fetch(location.href, { headers: { accept: "text/html" }, credentials: "same-origin", signal });
+    if (left) return;
+    if (answer.redirected || GONE.includes(answer.status)) return void location.reload();
     if (!answer.ok) return void lost(true);
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    if (paused && !wanted) return;
+    if (left || paused && !wanted) return;
     decorate(page);
     lost(false);
     document.title = page.title;
@@ -114,10 +140,19 @@ function morph(old, fresh) {
   if (old.matches("tr[data-state]") && old.dataset.state !== fresh.dataset.state) shine(old);
   for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
   for (const { name } of [...old.attributes]) {
-    const own = name === "open" && old.matches("details") || name === "hidden" && old.id === "bulk" || name === "class";
-    if (!fresh.hasAttribute(name) && !own) old.removeAttribute(name);
+    if (!fresh.hasAttribute(name) && !isOwn(old, name)) old.removeAttribute(name);
   }
   children(old, fresh);
+}
+
+// What the script or the reader has set, and the server does not know of.
+function isOwn(node, name) {
+  switch (name) {
+    case "open": return node.matches("details");
+    case "hidden": return node.id === "bulk";
+    case "class": return node.getAttribute(name) === "fresh";
+    default: return false;
+  }
 }
 
 function isKept(node) {

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use domain::limits::JSON_DEPTH;
 use rhai::serde::{from_dynamic, to_dynamic};
 use rhai::{Dynamic, Engine, EvalAltResult, Map, Position};
 use serde_json::Value;
@@ -81,16 +82,35 @@ impl Run {
     }
 }
 
+/// Ends the script: what would be thrown could be caught.
 fn ceiling(detail: &str) -> Box<EvalAltResult> {
-    EvalAltResult::ErrorRuntime(Dynamic::from(Ceiling(detail.into())), Position::NONE).into()
+    EvalAltResult::ErrorTerminated(Dynamic::from(Ceiling(detail.into())), Position::NONE).into()
 }
 
 fn failed(error: HostError) -> Box<EvalAltResult> {
     error.0.into()
 }
 
-fn value(dynamic: &Dynamic) -> Called<Value> {
-    if dynamic.is_unit() { Ok(Value::Null) } else { from_dynamic(dynamic) }
+/// What leaves the script. It nests no deeper than what comes in: whoever has it next goes through it by recursion.
+pub(crate) fn value(dynamic: &Dynamic) -> Called<Value> {
+    if dynamic.is_unit() {
+        return Ok(Value::Null);
+    }
+    if nests_deeper(dynamic, JSON_DEPTH) {
+        return Err(ceiling(&format!("a value nests deeper than {JSON_DEPTH} levels")));
+    }
+    from_dynamic(dynamic)
+}
+
+/// It goes no deeper than that itself.
+fn nests_deeper(value: &Dynamic, levels: usize) -> bool {
+    if let Ok(items) = value.as_array_ref() {
+        return levels == 0 || items.iter().any(|item| nests_deeper(item, levels - 1));
+    }
+    if let Ok(members) = value.as_map_ref() {
+        return levels == 0 || members.values().any(|member| nests_deeper(member, levels - 1));
+    }
+    false
 }
 
 pub(crate) fn register(engine: &mut Engine, run: &Arc<Run>) {

@@ -4,20 +4,22 @@
 //! files, no clock, no modules, no threads, and nothing of it outlives its run but its log and what its host did.
 
 mod functions;
+mod growth;
 mod limits;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rhai::serde::{from_dynamic, to_dynamic};
+use rhai::serde::to_dynamic;
 use rhai::{Dynamic, Engine, EvalAltResult, ParseError, Scope};
 use serde_json::Value;
 
 use functions::Run;
 pub use limits::Limits;
 
-/// Deep but bounded recursion needs more than a pool's thread has.
-const STACK_BYTES: usize = 16 << 20;
+/// Deep but bounded recursion needs more than a pool's thread has: a value may nest as deep as it may have items, and is
+/// copied, printed and dropped level by level. What is not used of it costs nothing.
+const STACK_BYTES: usize = 128 << 20;
 
 /// What a script may do to the world, with the rights of its principal. Calls come one at a time and may block.
 pub trait Host: Send + Sync + 'static {
@@ -126,6 +128,7 @@ fn evaluate(source: &str, input: &Input, run: &Arc<Run>, limits: &Limits) -> Res
     within(source, limits)?;
     let mut engine = engine(limits);
     functions::register(&mut engine, run);
+    growth::register(&mut engine, limits);
     let deadline = Instant::now() + limits.time;
     let stopping = run.clone();
     engine.on_progress(move |_| (Instant::now() >= deadline || stopping.is_stopped()).then(|| Dynamic::from("time")));
@@ -139,7 +142,7 @@ fn evaluate(source: &str, input: &Input, run: &Arc<Run>, limits: &Limits) -> Res
             error => return Err(told(&error)),
         },
     };
-    let result: Value = if result.is_unit() { Value::Null } else { from_dynamic(&result).map_err(|e| told(&e))? };
+    let result = functions::value(&result).map_err(|error| told(&error))?;
     let bytes = result.to_string().len();
     if bytes > limits.output_bytes {
         return Err(ScriptError::Ceiling(format!("its result has {bytes} bytes of at most {}", limits.output_bytes)));
@@ -175,6 +178,8 @@ fn engine(limits: &Limits) -> Engine {
     engine.set_max_functions(limits.functions);
     // A text that becomes code would be counted all the same, but nobody who reads the script would see it.
     engine.disable_symbol("eval");
+    // What a function is given beforehand is in no ceiling, and one given to itself doubles with each turn.
+    engine.disable_symbol("curry");
     engine.set_strict_variables(true);
     engine
 }
@@ -194,11 +199,12 @@ fn told(error: &EvalAltResult) -> ScriptError {
         ErrorStackOverflow(_) => ScriptError::Ceiling("calls nested too deep".into()),
         ErrorTooManyVariables(_) => ScriptError::Ceiling("too many variables".into()),
         ErrorDataTooLarge(what, _) => ScriptError::Ceiling(format!("{what} too large")),
-        ErrorTerminated(_, _) => ScriptError::Ceiling("out of time".into()),
-        ErrorRuntime(value, position) => match functions::ceiling_of(value) {
-            Some(ceiling) => ScriptError::Ceiling(ceiling),
-            None => ScriptError::Failed { message: value.to_string(), line: position.line().unwrap_or(0) },
-        },
+        ErrorTerminated(token, _) => {
+            ScriptError::Ceiling(functions::ceiling_of(token).unwrap_or_else(|| "out of time".into()))
+        }
+        ErrorRuntime(value, position) => {
+            ScriptError::Failed { message: value.to_string(), line: position.line().unwrap_or(0) }
+        }
         error => ScriptError::Failed { message: plain(error), line: error.position().line().unwrap_or(0) },
     }
 }

@@ -143,9 +143,61 @@ fn t11_memory_has_a_ceiling() {
         "let b = blob(1000000000, 0); b",
         "let s = \"\"; for i in 0..1000000 { s = `${s}${s}x`; } s",
         "let a = []; for i in 0..100 { let s = \"x\"; s.pad(60000, 'y'); a.push(s); } a",
+        "let s = \"\"; s.pad(200000, 'x'); let t = s; s.replace(\"x\", t); s",
+        "let s = \"\"; s.pad(200000, 'x'); let t = s; s.replace(\"\", t); s",
+        "let s = \"\"; s.pad(200000, 'x'); let t = s; s.replace('x', t); s",
+        "let s = \"\"; s.pad(200000, 'x'); s.replace(\"x\", '\u{1f980}'); s",
+        "let s = \"\"; s.pad(200000, 'x'); s.replace('x', '\u{1f980}'); s",
+        "let s = \"x\"; s.pad(1000000000, \"yz\"); s",
+        "let s = \"\"; s.pad(200000, 'x'); let a = []; loop { a.push(s.chars()); }",
+        "let s = \"\"; s.pad(200000, 'x'); let a = []; loop { a.push(s.chars(1)); a.push(s.chars); }",
     ] {
         ceiling(source);
     }
+}
+
+#[test]
+fn t11_texts_that_are_changed_within_their_bounds_are_changed() {
+    for (source, expected) in [
+        (r#"let s = "hello"; s.replace("l", "(^)"); s"#, "he(^)(^)o"),
+        (r#"let s = "hello"; s.replace("l", '*'); s"#, "he**o"),
+        (r#"let s = "hello"; s.replace('l', "__"); s"#, "he____o"),
+        (r#"let s = "hello"; s.replace('l', 'L'); s"#, "heLLo"),
+        (r#"let s = "ab"; s.replace("", "-"); s"#, "-a-b-"),
+        (r#"let s = "abc"; s.pad(8, "12"); s"#, "abc12121"),
+        (r#"let s = "abc"; s.pad(8, ""); s"#, "abc"),
+        (r#"let s = ""; for c in "hello".chars() { s += c; } s"#, "hello"),
+        (r#"let s = ""; for c in "hello".chars(1..3) { s += c; } s"#, "el"),
+        (r#"let s = ""; for c in "hello".chars(1..=3) { s += c; } s"#, "ell"),
+        (r#"let s = ""; for c in "hello".chars(-2) { s += c; } s"#, "lo"),
+        (r#"let s = ""; for c in "hello".chars(2, 2) { s += c; } s"#, "ll"),
+        (r#"let s = ""; for c in "hello".chars { s += c; } s"#, "hello"),
+    ] {
+        let ran = go(source).unwrap_or_else(|stopped| panic!("{source}: {stopped}"));
+        assert_eq!(ran.result, json!(expected), "{source}");
+    }
+}
+
+#[test]
+fn t11_what_nests_too_deep_does_not_leave_the_script() {
+    let deep = "let a = []; for i in 0..200 { a = [a]; }";
+    for use_it in ["a", "#{a: a}", "kv_set(\"c\", \"k\", a)", "publish(\"t\", #{a: a})", "enqueue(#{payload: a})"] {
+        ceiling(&format!("{deep} {use_it}"));
+    }
+    let allowed = go("let a = []; for i in 0..99 { a = [a]; } a").expect("a hundred levels");
+    assert_eq!(allowed.result.to_string().matches('[').count(), 100);
+}
+
+#[test]
+fn t11_a_ceiling_cannot_be_caught() {
+    for source in [
+        "for i in 0..200 { try { kv_get(\"c\", \"k\"); } catch { } } 1",
+        "fn f() { kv_get(\"c\", \"k\"); } for i in 0..200 { try { f(); } catch { } } 1",
+    ] {
+        ceiling(source);
+    }
+    let stopped = go("loop { kv_get(\"c\", \"k\"); }").expect_err("a ceiling");
+    assert_eq!(stopped.error, ScriptError::Ceiling("more than 100 calls".into()));
 }
 
 #[test]
@@ -168,6 +220,7 @@ fn t11_there_is_no_way_out() {
         "import \"/etc/passwd\" as x; 1",
         "import \"std::fs\" as fs; fs::read(\"/etc/passwd\")",
         "eval(\"1 + 1\")",
+        "let f = |n| n; for i in 0..100 { f = f.curry(f); } 1",
         "sleep(1000000)",
         "sleep(0.5)",
         "open_file(\"/etc/passwd\")",

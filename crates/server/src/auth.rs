@@ -88,6 +88,11 @@ impl Principal {
         self.access().reaches(queue)
     }
 
+    /// Whether it is told of the whole program: what others have is no business of a guest's.
+    pub(crate) fn is_of_the_house(&self) -> bool {
+        matches!(self.tenant, TenantId::SYSTEM | TenantId::DEFAULT)
+    }
+
     /// Whose work it may take beside its own tenant's.
     pub(crate) fn serves(&self) -> Option<&Serves> {
         self.token().and_then(|token| token.serves.as_ref())
@@ -160,7 +165,7 @@ pub(crate) async fn gate(state: AppState, request: Request, next: Next) -> Respo
     let need = match found {
         Some(Found::Route(route)) if route.need == Need::Nothing => {
             return match check_origin(request.method(), request.headers()) {
-                Ok(()) => next.run(request).await,
+                Ok(()) => next.run(request.map(patient)).await,
                 Err(refusal) => refusal.into_response(),
             };
         }
@@ -198,6 +203,7 @@ pub(crate) async fn gate(state: AppState, request: Request, next: Next) -> Respo
     let session = state.options.cookies.read(&parts.headers).filter(|_| principal.has_session());
     let is_page = !parts.uri.path().starts_with("/api/") && !changes(&parts.method);
     let outlives_the_database = is_told_without_the_database(&parts);
+    let changing = changes(&parts.method);
     parts.extensions.insert(principal.clone());
     let began = Instant::now();
     let mut response = next.run(Request::from_parts(parts, body)).await;
@@ -208,6 +214,7 @@ pub(crate) async fn gate(state: AppState, request: Request, next: Next) -> Respo
         && let Err(refusal) = still_good(&state, &principal).await
         && !(outlives_the_database && refusal.status() == StatusCode::SERVICE_UNAVAILABLE)
     {
+        let refusal = if changing { refusal.after_a_change() } else { refusal };
         return refusal.into_response();
     }
     if is_page && response.status().is_client_error() {

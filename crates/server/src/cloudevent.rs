@@ -5,7 +5,7 @@ use axum::http::{HeaderMap, HeaderName};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use domain::Label;
-use domain::limits::BATCH_EVENTS;
+use domain::limits::{BATCH_EVENTS, BODY_BYTES};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -34,6 +34,8 @@ const CE_TIME: HeaderName = HeaderName::from_static("ce-time");
 const CE_VERSION: HeaderName = HeaderName::from_static("ce-specversion");
 /// Longest id, source or subject.
 const ATTRIBUTE_BYTES: usize = 1_024;
+/// What may stand around the data of one event: its attributes and extensions.
+const AROUND_BYTES: usize = 64 << 10;
 
 /// Extensions are allowed, so unknown members are too.
 #[derive(Deserialize)]
@@ -74,6 +76,16 @@ pub(crate) fn read(headers: &HeaderMap, body: &[u8]) -> Result<Option<Vec<CloudE
         }
         _ => Ok(None),
     }
+}
+
+/// How large a body may be when the data of one event may have `data_bytes`, which may come as base64.
+pub(crate) fn body_bytes(headers: &HeaderMap, data_bytes: usize) -> usize {
+    let most = match content_type(headers).as_deref() {
+        Some(BATCH) => BODY_BYTES,
+        Some(STRUCTURED) => 2 * data_bytes + AROUND_BYTES,
+        _ => data_bytes,
+    };
+    most.min(BODY_BYTES)
 }
 
 fn content_type(headers: &HeaderMap) -> Option<String> {

@@ -78,7 +78,7 @@ impl ApiError {
     }
 
     pub(crate) fn body_broken_off() -> Self {
-        Self::new(StatusCode::BAD_REQUEST, code::INVALID_JSON, "the body broke off before its end")
+        Self::new(StatusCode::BAD_REQUEST, code::BODY_BROKEN_OFF, "the body broke off before its end")
     }
 
     pub(crate) fn not_found(what: &str) -> Self {
@@ -190,7 +190,7 @@ impl ApiError {
     }
 
     pub(crate) fn replay_refused() -> Self {
-        let detail = "a message with this webhook-id was taken before";
+        let detail = "another message with this webhook-id was taken before";
         Self::new(StatusCode::CONFLICT, code::REPLAY_REFUSED, detail).at("webhook-id")
     }
 
@@ -231,6 +231,22 @@ impl ApiError {
         Self { call: Some(Box::new((job, error))), ..Self::new(status, code, detail) }
     }
 
+    /// The same, told when something may have been changed: a caller must not take it for nothing.
+    pub(crate) fn after_a_change(self) -> Self {
+        if self.code != code::UNAVAILABLE {
+            return self;
+        }
+        let detail = "the database went away before the answer was put together: it was done, or may have been; look \
+                      before you ask again, and ask with the same Idempotency-Key where there was one";
+        Self { code: code::OUTCOME_UNKNOWN, detail: detail.into(), ..self }
+    }
+
+    /// The same, with the job that a call made.
+    pub(crate) fn of_call(self, job: JobId) -> Self {
+        let call = self.call.unwrap_or_else(|| Box::new((job, None)));
+        Self { call: Some(call), ..self }
+    }
+
     /// Without `retry_s` time alone makes no room.
     pub(crate) fn over_quota(quota: &str, limit: f64, retry_s: Option<u64>) -> Self {
         let again = retry_s.map(|retry_s| format!("; try again in {retry_s} s")).unwrap_or_default();
@@ -265,6 +281,11 @@ impl ApiError {
 
     pub(crate) fn status(&self) -> StatusCode {
         self.status
+    }
+
+    /// When to come back: at once almost, where something is only away.
+    pub(crate) fn retry_s(&self) -> Option<u64> {
+        self.retry_s.or((self.status == StatusCode::SERVICE_UNAVAILABLE).then_some(1))
     }
 
     pub(crate) fn problem(&self) -> Problem {
@@ -321,8 +342,7 @@ impl IntoResponse for ApiError {
         if self.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"windlass\""));
         }
-        let retry_s = self.retry_s.or((self.status == StatusCode::SERVICE_UNAVAILABLE).then_some(1));
-        if let Some(retry_s) = retry_s {
+        if let Some(retry_s) = self.retry_s() {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(retry_s));
         }
         response
@@ -339,5 +359,13 @@ mod tests {
         assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(response.headers()[RETRY_AFTER], "1");
         assert_eq!(response.headers()[CONTENT_TYPE], PROBLEM);
+    }
+
+    #[test]
+    fn x12_what_fails_after_a_change_does_not_say_that_nothing_was_changed() {
+        let away = ApiError::from(StoreError::unavailable("the server is gone")).after_a_change();
+        assert_eq!((away.status, away.code), (StatusCode::SERVICE_UNAVAILABLE, code::OUTCOME_UNKNOWN));
+        assert!(!away.detail.contains("nothing was changed"), "{}", away.detail);
+        assert_eq!(ApiError::not_found("job").after_a_change().code, code::NOT_FOUND);
     }
 }

@@ -77,14 +77,19 @@ pub(crate) fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
 }
 
 async fn read(headers: &HeaderMap, body: Body) -> Result<Bytes, ApiError> {
+    read_at_most(BODY_BYTES, headers, body).await
+}
+
+/// The body, unless it has more bytes than that.
+pub(crate) async fn read_at_most(most: usize, headers: &HeaderMap, body: Body) -> Result<Bytes, ApiError> {
     let said = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-    if said.is_some_and(|length| length > BODY_BYTES) {
+    if said.is_some_and(|length| length > most) {
         drain(headers, body).await;
-        return Err(ApiError::body_too_large(BODY_BYTES as u64));
+        return Err(ApiError::body_too_large(most as u64));
     }
-    match Limited::new(body, BODY_BYTES).collect().await {
+    match Limited::new(body, most).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::body_too_large(BODY_BYTES as u64)),
+        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::body_too_large(most as u64)),
         Err(_) => Err(ApiError::body_broken_off()),
     }
 }

@@ -15,22 +15,24 @@ use crate::state::AppState;
 use crate::view;
 
 /// Without a `sync` trigger nothing is waited for.
-pub(crate) async fn runs(
-    state: &AppState,
-    tenant: TenantId,
-    waited: Vec<Waited>,
-) -> Result<Vec<SyncRunView>, ApiError> {
+///
+/// The event is written by now: where its runs cannot be looked at they are pending, and the answer stays what it was.
+pub(crate) async fn runs(state: &AppState, tenant: TenantId, waited: Vec<Waited>) -> Vec<SyncRunView> {
     if waited.is_empty() {
-        return Ok(Vec::new());
+        return Vec::new();
     }
+    let runs = looked_at(state, tenant, waited.clone()).await;
+    runs.unwrap_or_else(|_| waited.into_iter().map(pending).collect())
+}
+
+async fn looked_at(state: &AppState, tenant: TenantId, waited: Vec<Waited>) -> Result<Vec<SyncRunView>, ApiError> {
     let wait = Duration::from_secs(CALL_TIMEOUT_S_DEFAULT as u64);
     let runs = waiting::runs(&state.store, tenant, waited, wait, state.stopping.cancelled()).await?;
     runs.into_iter().map(told).collect()
 }
 
-fn told(sync: SyncRun) -> Result<SyncRunView, ApiError> {
-    let SyncRun { waited, run, job, delivery } = sync;
-    let mut told = SyncRunView {
+fn pending(waited: Waited) -> SyncRunView {
+    SyncRunView {
         trigger_id: waited.trigger.uuid(),
         event_id: waited.event.uuid(),
         state: "pending".into(),
@@ -38,7 +40,12 @@ fn told(sync: SyncRun) -> Result<SyncRunView, ApiError> {
         delivery_id: None,
         result: None,
         error: None,
-    };
+    }
+}
+
+fn told(sync: SyncRun) -> Result<SyncRunView, ApiError> {
+    let SyncRun { waited, run, job, delivery } = sync;
+    let mut told = pending(waited);
     let Some(run) = run else { return Ok(told) };
     match run.outcome {
         RunOutcome::Done => {

@@ -3,6 +3,7 @@
 //! A hint is never the truth: whoever gets one looks at the database, and looks there from time to time without one.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use domain::{JobId, Name, TenantId, WorkerId};
@@ -43,6 +44,8 @@ struct Shared {
     /// What other nodes should hear of, since the last time it was sent.
     outgoing: Mutex<BTreeSet<Topic>>,
     sender: Notify,
+    /// Whether anybody sends it: on one node there are no others.
+    is_sent: AtomicBool,
     /// Jobs that this node changed, for those who follow signals.
     changes: broadcast::Sender<JobId>,
 }
@@ -53,6 +56,7 @@ impl Default for Shared {
             listeners: Mutex::default(),
             outgoing: Mutex::default(),
             sender: Notify::new(),
+            is_sent: AtomicBool::new(false),
             changes: broadcast::Sender::new(CHANGES),
         }
     }
@@ -73,7 +77,8 @@ impl Hints {
     /// Tells this node and, soon, the others.
     pub(crate) fn tell(&self, topic: Topic) {
         self.wake(&topic);
-        if matches!(topic, Topic::Ready(..) | Topic::Worker(_)) {
+        let others_hear = self.shared.is_sent.load(Ordering::Relaxed);
+        if others_hear && matches!(topic, Topic::Ready(..) | Topic::Worker(_)) {
             let mut outgoing = self.shared.outgoing.lock().expect("no sender panics");
             if outgoing.insert(topic) && outgoing.len() == 1 {
                 self.shared.sender.notify_one();
@@ -118,6 +123,7 @@ impl Hints {
 
     /// Waits until there is something for other nodes and takes all of it.
     pub(crate) async fn outgoing(&self) -> BTreeSet<Topic> {
+        self.shared.is_sent.store(true, Ordering::Relaxed);
         loop {
             let taken = std::mem::take(&mut *self.shared.outgoing.lock().expect("no sender panics"));
             if !taken.is_empty() {

@@ -71,6 +71,7 @@ pub const MIGRATIONS: &[Migration] = migrations! {
     21 "0021_hosts"
     22 "0022_makers"
     23 "0023_own_subjects"
+    24 "0024_row_ids"
 };
 
 /// On PostgreSQL a change of a table waits for who reads it, and everyone else waits behind the change. It gives way after

@@ -89,20 +89,34 @@ const ATTEMPTS_IN_BOUNDS: Sql = Sql::new(
          union all select id, attempt, max_attempts, epoch from ended) every
      where attempt < 0 or attempt > max_attempts or epoch < attempt limit $1",
 );
-// The fold of history: an attempt counts when it failed or expired, and the current or last one when it was begun.
+// An attempt counts when it failed or expired, and the current or last one when it was begun. One that gave its job back
+// says what the job then waits for: its time after a failure or a snooze, its turn after anything else. A time comes by
+// itself, so a turn is right after all of them.
 const HISTORY_FOLDS: Sql = Sql::new(
     &["select hex(id) || ' has attempt ' || attempt || ', history says ' || told from (
            select x.id, x.attempt, case when x.started_at is null then 0 else 1 end
                + (select count(*) from history h where h.job = x.id and h.event in ('failed', 'expired')) as told
            from (select id, attempt, started_at from jobs where attempt > 0 or epoch > 0
                  union all select id, attempt, started_at from ended where epoch > 1) x)
-       where attempt <> told limit $1"],
+       where attempt <> told
+       union all
+       select hex(id) || ' is ' || state || ', history says ' || coalesce(told, 'nothing') from (
+           select j.id, j.state, (select h.event from history h where h.job = j.id order by h.epoch desc limit 1) as told
+           from jobs j where j.epoch > 0 and j.worker is null)
+       where told is null or told not in ('failed', 'expired', 'released', 'snoozed')
+           or (state = 'scheduled' and told not in ('failed', 'snoozed')) limit $1"],
     "select id::text || ' has attempt ' || attempt || ', history says ' || told from (
          select x.id, x.attempt, case when x.started_at is null then 0 else 1 end
              + (select count(*) from history h where h.job = x.id and h.event in ('failed', 'expired')) as told
          from (select id, attempt, started_at from jobs where attempt > 0 or epoch > 0
-               union all select id, attempt, started_at from ended where epoch > 1) x) folded
-     where attempt <> told limit $1",
+               union all select id, attempt, started_at from ended where epoch > 1) x) attempts
+     where attempt <> told
+     union all
+     select id::text || ' is ' || state || ', history says ' || coalesce(told, 'nothing') from (
+         select j.id, j.state, (select h.event from history h where h.job = j.id order by h.epoch desc limit 1) as told
+         from jobs j where j.epoch > 0 and j.worker is null) states
+     where told is null or told not in ('failed', 'expired', 'released', 'snoozed')
+         or (state = 'scheduled' and told not in ('failed', 'snoozed')) limit $1",
 );
 // Times are not compared: a clock that was set back breaks no promise.
 const ENDED_IS_FINAL: Sql = Sql::new(
@@ -119,11 +133,14 @@ const CLAIMS_COUNT: Sql = Sql::new(
      where c.remaining <> (select count(*) from json_array_elements_text(c.jobs) n join jobs j
          on j.id = n.value::uuid and j.claim = c.claim) limit $1",
 );
+// What a dead worker held is found through its claims: one that does not name the job would never give it back.
 const CLAIMED_HAVE_CLAIMS: Sql = Sql::new(
     &["select hex(j.id) from jobs j left join claims c on c.claim = j.claim
-       where j.worker is not null and (c.claim is null or c.worker <> j.worker) limit $1"],
+       where j.worker is not null and (c.claim is null or c.worker <> j.worker or not exists (
+           select 1 from json_each(c.jobs) n where unhex(replace(n.value, '-', '')) = j.id)) limit $1"],
     "select j.id::text from jobs j left join claims c on c.claim = j.claim
-     where j.worker is not null and (c.claim is null or c.worker <> j.worker) limit $1",
+     where j.worker is not null and (c.claim is null or c.worker <> j.worker or not exists (
+         select 1 from json_array_elements_text(c.jobs) n where n.value::uuid = j.id)) limit $1",
 );
 const HOLDS_HAVE_HOLDERS: Sql = Sql::new(
     &["select h.scope || ' by ' || hex(h.job) from holds h left join jobs j on j.id = h.job and j.epoch = h.epoch and j.held <> 0
@@ -173,11 +190,11 @@ const DELIVERIES_STAND: Sql = Sql::new(
 const LETTERS_ARE_RESOLVED_WHOLE: Sql = Sql::new(
     &["select hex(id) from dead_letters where (resolved_at is null) <> (resolution is null)
            or (resolved_at is null) <> (resolved_by is null)
-           or (replayed_as is not null and resolution <> 'replayed')
+           or (replayed_as is not null and coalesce(resolution, '') <> 'replayed')
            or (resolution = 'replayed' and replayed_as is null) limit $1"],
     "select id::text from dead_letters where (resolved_at is null) <> (resolution is null)
          or (resolved_at is null) <> (resolved_by is null)
-         or (replayed_as is not null and resolution <> 'replayed')
+         or (replayed_as is not null and coalesce(resolution, '') <> 'replayed')
          or (resolution = 'replayed' and replayed_as is null) limit $1",
 );
 const LETTERS_TELL_EVERY_ATTEMPT: Sql = Sql::new(

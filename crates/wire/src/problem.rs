@@ -29,6 +29,8 @@ pub struct Problem {
 /// The codes a program may rely on.
 pub mod code {
     pub const INVALID_JSON: &str = "invalid_json";
+    /// The request did not arrive whole; nothing was done.
+    pub const BODY_BROKEN_OFF: &str = "body_broken_off";
     pub const INVALID_FIELD: &str = "invalid_field";
     pub const UNSUPPORTED_MEDIA_TYPE: &str = "unsupported_media_type";
     pub const BODY_TOO_LARGE: &str = "body_too_large";
@@ -75,9 +77,9 @@ pub mod code {
     pub const OVER_QUOTA: &str = "over_quota";
     pub const LIMIT_REACHED: &str = "limit_reached";
     pub const SIGNATURE_EXISTS: &str = "signature_exists";
-    /// Nothing was done; the same request may succeed later.
     /// No node drives the Docker engine that is needed, or it cannot be reached from here.
     pub const SERVICE_UNAVAILABLE: &str = "service_unavailable";
+    /// Nothing was done; the same request may succeed later.
     pub const UNAVAILABLE: &str = "unavailable";
     /// It may have been done or not.
     pub const OUTCOME_UNKNOWN: &str = "outcome_unknown";

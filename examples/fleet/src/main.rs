@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
-use client::Client;
+use client::wire::SubjectView;
+use client::{Client, ClientError};
 use fleet::machines::Fleet;
 use fleet::{processes, work};
 use tokio_util::sync::CancellationToken;
@@ -43,16 +44,16 @@ async fn main() -> anyhow::Result<()> {
             _ = tokio::signal::ctrl_c() => break,
             _ = clock.tick() => {}
         }
-        let page = client.subjects(Some("machine"), None, None).await?;
+        let machines = machines(&client).await?;
         let is = |state: &str| {
             let said = format!("\"{state}\"");
-            page.items
+            let in_state = machines
                 .iter()
-                .filter(|machine| machine.facts.get("state").is_some_and(|fact| fact.value.get() == said))
-                .count()
+                .filter(|machine| machine.facts.get("state").is_some_and(|fact| fact.value.get() == said));
+            in_state.count()
         };
         let locked_out =
-            page.items.iter().filter(|machine| machine.backoffs.iter().any(|backoff| backoff.until.is_none())).count();
+            machines.iter().filter(|machine| machine.backoffs.iter().any(|backoff| backoff.until.is_none())).count();
         println!(
             "{} provided, {} started, {} installed, {locked_out} locked out",
             is("provided"),
@@ -67,4 +68,18 @@ async fn main() -> anyhow::Result<()> {
     tasks.close();
     tasks.wait().await;
     Ok(())
+}
+
+/// All of them, page by page.
+async fn machines(client: &Client) -> Result<Vec<SubjectView>, ClientError> {
+    let mut all = Vec::new();
+    let mut cursor: Option<String> = None;
+    loop {
+        let page = client.subjects(Some("machine"), None, cursor.as_deref()).await?;
+        all.extend(page.items);
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            return Ok(all);
+        }
+    }
 }

@@ -7,7 +7,7 @@ use store::backup::restore;
 use store::{DatabaseUrl, Store, StoreOptions};
 
 use super::exit::Exit;
-use super::migrate::{DatabaseArgs, check_schema, lacking};
+use super::migrate::{DatabaseArgs, check_schema, differing};
 use super::output::{self, Output};
 use super::verify;
 
@@ -57,12 +57,12 @@ pub(crate) async fn put_back(args: &RestoreArgs, output: Output) -> anyhow::Resu
 /// A copy that breaks a promise is told as such, and stays where it is to be looked at.
 async fn check(url: DatabaseUrl, output: Output) -> anyhow::Result<Exit> {
     let store = Store::open(&url, StoreOptions { exclusive: true, ..StoreOptions::default() }).await?;
-    match lacking(&store.migration_status().await?) {
-        // Before an upgrade is when a copy is wanted most; the promises of a schema to come cannot be checked in it.
-        Some(lacking) => {
+    match differing(&store.migration_status().await?) {
+        // Before an upgrade is when a copy is wanted most; the promises of another schema cannot be checked in it.
+        Some(why) => {
             match output {
-                Output::Table => output::note(&format!("The copy was not checked: {lacking}.")),
-                Output::Json => output::json(&serde_json::json!({"checks": 0, "findings": [], "note": lacking}))?,
+                Output::Table => output::note(&format!("The copy was not checked: {why}.")),
+                Output::Json => output::json(&serde_json::json!({"checks": 0, "findings": [], "note": why}))?,
             }
             Ok(Exit::Done)
         }

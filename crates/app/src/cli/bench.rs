@@ -22,8 +22,9 @@ use figure::Figure;
 
 #[derive(Args)]
 pub(crate) struct BenchArgs {
-    /// The database to measure; a SQLite file in a temporary folder unless given. It must hold no jobs.
-    #[arg(long, env = "WINDLASS_BENCH_DATABASE")]
+    /// The database to measure; a SQLite file in a temporary folder unless given. One on PostgreSQL must have no schema of
+    /// this program: it is wiped afterwards.
+    #[arg(long, env = "WINDLASS_BENCH_DATABASE", hide_env_values = true)]
     database: Option<String>,
     /// Measure only these.
     #[arg(long, value_enum, value_delimiter = ',')]
@@ -185,10 +186,8 @@ impl Scratch {
         };
         let options = StoreOptions { exclusive: true, ..StoreOptions::default() };
         let store = Store::open(&url, options).await.context("cannot open the database to measure")?;
+        refuse_what_is_in_use(&store).await?;
         store.migrate_up().await?;
-        if !store.list_queues(domain::TenantId::DEFAULT, None, 1).await?.is_empty() {
-            bail!("the database to measure must be empty: it would be wiped afterwards");
-        }
         Ok(Self { store, folder })
     }
 
@@ -198,4 +197,15 @@ impl Scratch {
         }
         Ok(())
     }
+}
+
+/// Whatever has a schema may hold somebody's tenants, tokens and triggers, with or without a job. One that was wiped has none.
+async fn refuse_what_is_in_use(store: &Store) -> anyhow::Result<()> {
+    if store.migration_status().await?.iter().any(|migration| migration.applied_at.is_some()) {
+        bail!(
+            "the database to measure must have no schema yet: it would be wiped afterwards; make a new one, or let go of \
+             all that is in it with `windlass migrate down --to 0 --yes`"
+        );
+    }
+    Ok(())
 }

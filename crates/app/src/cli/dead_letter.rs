@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 use client::{Client, DeadLetterPage};
+use domain::limits::REPLAY_LETTERS;
 use uuid::Uuid;
 use wire::{DeadLetterFilter, DeadLetterView, ReplayManyRequest, ReplayRequest, ReplayView, Timestamp};
 
@@ -219,6 +220,9 @@ async fn replay(client: &Client, args: ReplayArgs, format: Output) -> anyhow::Re
             let replayed = many(told.replayed, "letter");
             output::line(&format!("{replayed} replayed, {rest} left as they are."))?;
         }
+    }
+    if by_filter && told.matched >= REPLAY_LETTERS {
+        output::note(&format!("One replay takes {REPLAY_LETTERS} letters, and more may match: do it again for those."));
     }
     Ok(Exit::Done)
 }

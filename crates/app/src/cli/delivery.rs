@@ -5,7 +5,7 @@ use client::{Client, DeliveryFilter};
 use uuid::Uuid;
 use wire::{DeliveryAttemptView, DeliveryDetails, DeliveryView};
 
-use super::exit::Exit;
+use super::exit::{self, Exit};
 use super::list;
 use super::output::{self, Details, Output, cell, moment, relative};
 
@@ -42,14 +42,18 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
         Verb::List(args) => list(client, args, format).await,
         Verb::Show { id } => show(&client.delivery(id).await?, format),
         Verb::Redeliver { id } => {
+            // One that is not there must not keep the others back.
+            let mut worst = Exit::Done;
             for id in id {
-                let delivery = client.redeliver(id).await?;
-                match format {
-                    Output::Json => output::json(&delivery)?,
-                    Output::Table => output::line(&format!("{id} {}", output::clean(&delivery.delivery.state)))?,
+                match (client.redeliver(id).await, format) {
+                    (Ok(delivery), Output::Json) => output::json(&delivery)?,
+                    (Ok(delivery), Output::Table) => {
+                        output::line(&format!("{id} {}", output::clean(&delivery.delivery.state)))?;
+                    }
+                    (Err(error), _) => worst = exit::report_of(error, &format!("cannot redeliver {id}")),
                 }
             }
-            Ok(Exit::Done)
+            Ok(worst)
         }
     }
 }

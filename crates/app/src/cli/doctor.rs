@@ -6,7 +6,7 @@ use serde::Serialize;
 use store::Store;
 
 use super::exit::Exit;
-use super::migrate::{DatabaseArgs, lacking};
+use super::migrate::{DatabaseArgs, lacking, newer};
 use super::output::{self, Listing, Output};
 
 /// A busy server burns through so many in minutes; older than that, tables bloat.
@@ -42,9 +42,10 @@ pub(crate) async fn run(database: &DatabaseArgs, output: Output) -> anyhow::Resu
 
 async fn look(store: &Store, advice: &mut Vec<Advice>) -> anyhow::Result<()> {
     let migrations = store.migration_status().await?;
-    advice.push(match lacking(&migrations) {
-        None => ok("schema", format!("up to date at version {}", migrations.len())),
-        Some(lacking) => note("schema", lacking),
+    advice.push(match (newer(&migrations), lacking(&migrations)) {
+        (Some(newer), _) => problem("schema", newer),
+        (None, Some(lacking)) => note("schema", lacking),
+        (None, None) => ok("schema", format!("up to date at version {}", migrations.len())),
     });
     match store.sqlite_path() {
         Some(path) => sqlite(path, advice),

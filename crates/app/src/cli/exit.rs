@@ -11,6 +11,7 @@ pub(crate) const HELP: &str = "\
 Environment:
   WINDLASS_URL    The server's address, like --url.
   WINDLASS_TOKEN  The token to send.
+  WINDLASS_CA     Certificate authorities to trust beside the public ones, like --ca.
   NO_COLOR        Print without colour.
 
 Exit codes:
@@ -20,7 +21,7 @@ Exit codes:
   3    The server refused the request.
   4    There is no such job, queue, worker, subject, process, trigger or tenant.
   5    The server cannot be reached or cannot answer now.
-  6    The time to wait was up before the job ended.
+  6    The time to wait was up before the job or the operation ended.
   130  Interrupted.";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +80,11 @@ pub(crate) fn report(error: &anyhow::Error) -> Exit {
     of(error)
 }
 
+/// The same for one of several things, by what was to be done to it; whoever asks goes on with the others.
+pub(crate) fn report_of(error: ClientError, what: &str) -> Exit {
+    report(&anyhow::Error::from(error).context(what.to_owned()))
+}
+
 fn of(error: &anyhow::Error) -> Exit {
     for cause in error.chain() {
         if cause.is::<UsageError>() {
@@ -91,7 +97,7 @@ fn of(error: &anyhow::Error) -> Exit {
             return match error {
                 ClientError::Problem(problem) => of_problem(problem),
                 ClientError::Unreachable { .. } | ClientError::Decode(_) => Exit::Unavailable,
-                ClientError::Address(_) | ClientError::Token => Exit::Usage,
+                ClientError::Address(_) | ClientError::Token | ClientError::Authority(_) => Exit::Usage,
                 ClientError::Encode(_) => Exit::Failed,
             };
         }
@@ -103,11 +109,15 @@ fn of(error: &anyhow::Error) -> Exit {
 }
 
 fn of_problem(problem: &Problem) -> Exit {
-    match problem.status {
+    match (problem.code.as_str(), problem.status) {
+        // A call's job ended badly: the server did all that was asked of it.
+        (code::CALL_REFUSED | code::CALL_FAILED | code::CALL_BROKEN | code::CALL_OUT_OF_RESOURCES, _) => Exit::Failed,
+        (code::CALL_TIMED_OUT, _) => Exit::TimedOut,
+        (code::CALL_UNAVAILABLE, _) => Exit::Unavailable,
         // Nothing of ours is at that address: a path too much, or another program's.
-        404 if problem.code == code::NO_SUCH_ROUTE => Exit::Usage,
-        404 => Exit::NotFound,
-        500.. | 408 | 425 | 429 => Exit::Unavailable,
+        (code::NO_SUCH_ROUTE, 404) => Exit::Usage,
+        (_, 404) => Exit::NotFound,
+        (_, 500.. | 408 | 425 | 429) => Exit::Unavailable,
         _ => Exit::Refused,
     }
 }
@@ -132,5 +142,20 @@ mod tests {
         assert_eq!(of(&ClientError::Unreachable { sent: false, source: "refused".into() }.into()), Exit::Unavailable);
         assert_eq!(of(&anyhow::anyhow!("else")), Exit::Failed);
         assert_eq!(of(&UsageError("no".into()).into()), Exit::Usage);
+    }
+
+    #[test]
+    fn a_call_that_failed_is_told_from_a_server_that_did() {
+        for (status, code) in [
+            (422, code::CALL_REFUSED),
+            (502, code::CALL_FAILED),
+            (500, code::CALL_BROKEN),
+            (507, code::CALL_OUT_OF_RESOURCES),
+        ] {
+            assert_eq!(of(&problem(status, code)), Exit::Failed, "{code}");
+        }
+        assert_eq!(of(&problem(504, code::CALL_TIMED_OUT)), Exit::TimedOut);
+        assert_eq!(of(&problem(503, code::CALL_UNAVAILABLE)), Exit::Unavailable);
+        assert_eq!(of(&problem(502, code::OUTCOME_UNKNOWN)), Exit::Unavailable, "a proxy that lost the server");
     }
 }

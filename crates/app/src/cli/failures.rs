@@ -6,6 +6,7 @@ use uuid::Uuid;
 use wire::FailureView;
 
 use super::exit::Exit;
+use super::list;
 use super::output::{self, Details, Listing, Output, cell, relative, spark};
 
 #[derive(Subcommand)]
@@ -47,7 +48,7 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
 }
 
 async fn list(client: &Client, format: Output) -> anyhow::Result<Exit> {
-    let page = client.failures(None).await?;
+    let page = list::every_page(async |cursor| client.failures(cursor).await).await?;
     if format == Output::Json {
         output::json(&page)?;
         return Ok(Exit::Done);

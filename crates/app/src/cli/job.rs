@@ -158,7 +158,7 @@ async fn cancel(client: &Client, args: CancelArgs, format: Output) -> anyhow::Re
     for id in args.id {
         match client.cancel(id).await {
             Ok(canceled) => show::canceled(&canceled, format)?,
-            Err(error) => worst = exit::report(&anyhow::Error::from(error).context(format!("cannot cancel {id}"))),
+            Err(error) => worst = exit::report_of(error, &format!("cannot cancel {id}")),
         }
     }
     Ok(worst)

@@ -3,7 +3,7 @@
 use anyhow::bail;
 use clap::{Args, Subcommand};
 use serde_json::json;
-use store::migrate::MigrationStatus;
+use store::migrate::{MIGRATIONS, MigrationStatus};
 use store::{DatabaseUrl, Store, StoreOptions};
 
 use super::exit::Exit;
@@ -18,15 +18,29 @@ pub(crate) struct DatabaseArgs {
 }
 
 impl DatabaseArgs {
-    /// Opens it beside a running server, if there is one. A SQLite file that is not there is made.
-    async fn open(&self) -> anyhow::Result<Store> {
-        Ok(Store::open(&DatabaseUrl::parse(&self.database)?, StoreOptions::default()).await?)
+    /// Opens it beside a running server, if there is one. Where there is no database, none is made.
+    pub(crate) async fn open_existing(&self) -> anyhow::Result<Store> {
+        open_existing(&DatabaseUrl::parse(&self.database)?, beside_a_server()).await
     }
 
-    /// The same for all who come to look: where there is no database, none is made.
-    pub(crate) async fn open_existing(&self) -> anyhow::Result<Store> {
-        open_existing(&DatabaseUrl::parse(&self.database)?, StoreOptions::default()).await
+    /// Opens it for a change that no server on the same SQLite file would live through.
+    async fn open_existing_alone(&self) -> anyhow::Result<Store> {
+        open_existing(&DatabaseUrl::parse(&self.database)?, alone()).await
     }
+
+    /// The same, and a SQLite file that is not there is made.
+    async fn open_alone(&self) -> anyhow::Result<Store> {
+        Ok(Store::open(&DatabaseUrl::parse(&self.database)?, alone()).await?)
+    }
+}
+
+/// For commands that serve nobody: whether the database is durable enough for that is for `serve` and `agent` to judge.
+pub(super) fn beside_a_server() -> StoreOptions {
+    StoreOptions { unsafe_durability: true, ..StoreOptions::default() }
+}
+
+fn alone() -> StoreOptions {
+    StoreOptions { exclusive: true, ..beside_a_server() }
 }
 
 pub(super) async fn open_existing(url: &DatabaseUrl, options: StoreOptions) -> anyhow::Result<Store> {
@@ -38,12 +52,33 @@ pub(super) async fn open_existing(url: &DatabaseUrl, options: StoreOptions) -> a
     Ok(Store::open(url, options).await?)
 }
 
-/// Refuses a database without this program's schema, on which every other statement would fail in words of SQL.
+/// Refuses a database with another schema than this program's, on which every other statement could fail in words of SQL. It
+/// changes none: a server of another version may be at work on it.
 pub(super) async fn check_schema(store: &Store) -> anyhow::Result<()> {
-    match lacking(&store.migration_status().await?) {
-        Some(lacking) => bail!("{lacking}"),
+    match differing(&store.migration_status().await?) {
+        Some(differing) => bail!("{differing}"),
         None => Ok(()),
     }
+}
+
+/// Makes the schema where there is none at all, and otherwise only looks, as `check_schema` does.
+pub(super) async fn make_schema(store: &Store) -> anyhow::Result<()> {
+    if store.migration_status().await?.iter().all(|migration| migration.applied_at.is_none()) {
+        store.migrate_up().await?;
+    }
+    check_schema(store).await
+}
+
+/// How the schema differs from this program's; nothing when it does not.
+pub(super) fn differing(migrations: &[MigrationStatus]) -> Option<String> {
+    newer(migrations).or_else(|| lacking(migrations))
+}
+
+/// What tells that a newer program was here. This one could break what it does not know.
+pub(super) fn newer(migrations: &[MigrationStatus]) -> Option<String> {
+    let known = MIGRATIONS.last().map_or(0, |migration| migration.version);
+    let version = migrations.iter().map(|migration| migration.version).max().filter(|version| *version > known)?;
+    Some(format!("the database is at schema version {version}, this program knows up to {known}: run a newer windlass"))
 }
 
 /// What the schema lacks of this program's; nothing when it is up to date.
@@ -81,7 +116,7 @@ pub(crate) enum Verb {
 pub(crate) async fn run(verb: Verb, output: Output) -> anyhow::Result<Exit> {
     match verb {
         Verb::Up(database) => {
-            let done = database.open().await?.migrate_up().await?;
+            let done = database.open_alone().await?.migrate_up().await?;
             match (output, done.as_slice()) {
                 (Output::Json, versions) => output::json(&json!({"applied": versions}))?,
                 (Output::Table, []) => output::line("The schema is up to date.")?,
@@ -93,7 +128,7 @@ pub(crate) async fn run(verb: Verb, output: Output) -> anyhow::Result<Exit> {
                 let what = "going down loses the data of every undone migration: say --yes to do it";
                 return Err(super::exit::UsageError(what.into()).into());
             }
-            let undone = database.open_existing().await?.migrate_down(to).await?;
+            let undone = database.open_existing_alone().await?.migrate_down(to).await?;
             match (output, undone.as_slice()) {
                 (Output::Json, versions) => output::json(&json!({"undone": versions}))?,
                 (Output::Table, []) => output::line("There was nothing to undo.")?,
@@ -149,5 +184,16 @@ mod tests {
         assert!(lacking(&[applied(), pending()]).unwrap().starts_with("1 migration is pending"));
         assert!(lacking(&[applied(), pending(), pending()]).unwrap().starts_with("2 migrations are pending"));
         assert!(lacking(&[pending(), pending()]).unwrap().starts_with("the database has no schema yet"));
+    }
+
+    #[test]
+    fn x9_a_schema_of_a_newer_program_is_told_before_what_it_lacks() {
+        let at =
+            |version| MigrationStatus { version, name: "later".into(), applied_at: Some(domain::Time::from_micros(0)) };
+        let known = MIGRATIONS.last().unwrap().version;
+        assert_eq!(newer(&[at(1), at(known)]), None);
+        let pending = MigrationStatus { applied_at: None, ..at(1) };
+        let told = differing(&[pending, at(known + 1)]).unwrap();
+        assert!(told.contains(&format!("schema version {}", known + 1)) && told.contains("newer windlass"), "{told}");
     }
 }

@@ -35,10 +35,12 @@ mod verify;
 mod work;
 mod worker;
 
-use clap::{Args, Parser, Subcommand};
-use client::{Client, ClientError};
+use std::path::PathBuf;
 
-use exit::Exit;
+use clap::{Args, Parser, Subcommand};
+use client::Client;
+
+use exit::{Exit, UsageError};
 use output::Output;
 
 /// A durable job engine: it takes work, runs it on the right worker, and never loses it.
@@ -187,6 +189,9 @@ pub(crate) struct Connection {
     /// The token. It is meant to come from the environment, where no process list shows it.
     #[arg(long, global = true, env = "WINDLASS_TOKEN", hide = true, hide_env_values = true)]
     token: Option<String>,
+    /// Certificate authorities to trust beside the public ones, as PEM: for a server with a certificate of your own.
+    #[arg(long, global = true, env = "WINDLASS_CA", value_name = "FILE")]
+    ca: Option<PathBuf>,
 }
 
 const URL: &str = "http://127.0.0.1:7717";
@@ -201,12 +206,16 @@ impl Connection {
         self.token.as_ref().is_some_and(|token| !token.is_empty())
     }
 
-    pub(crate) fn client(&self) -> Result<Client, ClientError> {
-        let builder = Client::builder(self.url.as_deref().unwrap_or(URL));
-        match self.token.as_deref().filter(|token| !token.is_empty()) {
-            Some(token) => builder.token(token).build(),
-            None => builder.build(),
+    pub(crate) fn client(&self) -> anyhow::Result<Client> {
+        let mut builder = Client::builder(self.url.as_deref().unwrap_or(URL));
+        if let Some(token) = self.token.as_deref().filter(|token| !token.is_empty()) {
+            builder = builder.token(token);
         }
+        if let Some(file) = &self.ca {
+            let wrong = |error: std::io::Error| UsageError(format!("--ca {} cannot be read: {error}", file.display()));
+            builder = builder.trust(std::fs::read(file).map_err(wrong)?);
+        }
+        Ok(builder.build()?)
     }
 }
 

@@ -1,9 +1,9 @@
 //! `windlass pool`: runtimes that take turns in a few slots (R7).
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use client::Client;
 use serde_json::json;
-use wire::{HandlerSettings, MemberSettings, PlacementSettings, PoolRequest, PoolView};
+use wire::{HandlerSettings, MemberSettings, MemberView, PlacementSettings, PoolRequest, PoolView};
 
 use super::drive::labels;
 use super::exit::{Exit, UsageError};
@@ -16,7 +16,7 @@ pub(crate) enum Verb {
     List,
     /// Show a pool: what is up, who waits, what was saved.
     Status { name: String },
-    /// Declare a pool, or change it.
+    /// Declare a pool, or change what is named of one.
     Set(Box<SetArgs>),
     /// Take a pool away; its runtimes stay as they are.
     Delete { name: String },
@@ -25,14 +25,15 @@ pub(crate) enum Verb {
 #[derive(Args)]
 pub(crate) struct SetArgs {
     name: String,
-    /// Runtimes that may be up at once.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    slots: u32,
+    /// Runtimes that may be up at once; 1 unless set.
+    #[arg(long, value_name = "N")]
+    slots: Option<u32>,
     /// What the runtimes that are up may take together.
     #[arg(long, value_name = "MB")]
     memory_mb: Option<i64>,
-    /// AFFINITY=RUNTIME, with :preloaded or :pinned after it where it should be. May be given again.
-    #[arg(long = "member", value_name = "AFFINITY=RUNTIME", required = true)]
+    /// AFFINITY=RUNTIME, with :preloaded or :pinned after it where it should be. May be given again; all that the pool shall
+    /// have.
+    #[arg(long = "member", value_name = "AFFINITY=RUNTIME")]
     members: Vec<String>,
     /// Whose jobs it runs; the queue of the pool's own name, unless given.
     #[arg(long)]
@@ -52,9 +53,80 @@ pub(crate) struct SetArgs {
     /// Jobs that one slot has under way.
     #[arg(long, value_name = "N")]
     at_once: Option<u32>,
-    /// A label that the node which runs it must have: NAME=VALUE. May be given again.
+    /// A label that the node which runs it must have: NAME=VALUE. May be given again; all that it must have.
     #[arg(long = "placement", value_name = "NAME=VALUE")]
     placement: Vec<String>,
+    /// Put a setting back to its default.
+    #[arg(long, value_enum, value_name = "SETTING")]
+    unset: Vec<Setting>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum Setting {
+    MemoryMb,
+    StarvationS,
+    IdleStopS,
+    Placement,
+}
+
+impl SetArgs {
+    /// The settings with what was named here changed.
+    fn over(self, mut before: PoolRequest) -> Result<PoolRequest, UsageError> {
+        for setting in &self.unset {
+            match setting {
+                Setting::MemoryMb => before.memory_mb = None,
+                Setting::StarvationS => before.starvation_s = None,
+                Setting::IdleStopS => before.idle_stop_s = None,
+                Setting::Placement => before.placement = None,
+            }
+        }
+        let members = self.members.iter().map(|text| member(text)).collect::<Result<Vec<_>, _>>()?;
+        let labels = labels("--placement", &self.placement)?;
+        let handler = before.handler.unwrap_or_default();
+        Ok(PoolRequest {
+            slots: self.slots.unwrap_or(before.slots),
+            memory_mb: self.memory_mb.or(before.memory_mb),
+            members: if members.is_empty() { before.members } else { members },
+            queue: self.queue.or(before.queue),
+            starvation_s: self.starvation_s.or(before.starvation_s),
+            idle_stop_s: self.idle_stop_s.or(before.idle_stop_s),
+            handler: Some(HandlerSettings {
+                path: self.path.or(handler.path),
+                timeout_s: self.timeout_s.or(handler.timeout_s),
+                at_once: self.at_once.or(handler.at_once),
+            }),
+            placement: if labels.is_empty() { before.placement } else { Some(PlacementSettings { labels }) },
+        })
+    }
+}
+
+fn member(text: &str) -> Result<MemberSettings, UsageError> {
+    let usage = || UsageError(format!("--member takes AFFINITY=RUNTIME, not `{text}`"));
+    let (affinity, rest) = text.rsplit_once('=').ok_or_else(usage)?;
+    let (runtime, stay) = match rest.split_once(':') {
+        Some((runtime, stay)) => (runtime, Some(stay.to_owned())),
+        None => (rest, None),
+    };
+    Ok(MemberSettings { affinity: affinity.to_owned(), runtime: runtime.to_owned(), stay })
+}
+
+/// A pool as it would be declared to be what it is.
+fn declared(pool: PoolView) -> PoolRequest {
+    let member = |member: MemberView| {
+        let MemberView { affinity, runtime, stay, .. } = member;
+        MemberSettings { affinity, runtime, stay: Some(stay) }
+    };
+    PoolRequest {
+        slots: pool.slots,
+        memory_mb: pool.memory_mb,
+        members: pool.members.into_iter().map(member).collect(),
+        queue: Some(pool.queue),
+        starvation_s: pool.starvation_s,
+        idle_stop_s: pool.idle_stop_s,
+        handler: Some(pool.handler),
+        placement: Some(pool.placement),
+    }
 }
 
 pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::Result<Exit> {
@@ -75,27 +147,19 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
     Ok(Exit::Done)
 }
 
+/// The route replaces everything, and a person means what is named: so the present settings are read first.
 async fn set(client: &Client, args: SetArgs) -> anyhow::Result<PoolView> {
-    let member = |text: &String| {
-        let usage = || UsageError(format!("--member takes AFFINITY=RUNTIME, not `{text}`"));
-        let (affinity, rest) = text.rsplit_once('=').ok_or_else(usage)?;
-        let (runtime, stay) = match rest.split_once(':') {
-            Some((runtime, stay)) => (runtime, Some(stay.to_owned())),
-            None => (rest, None),
-        };
-        Ok(MemberSettings { affinity: affinity.to_owned(), runtime: runtime.to_owned(), stay })
+    let name = args.name.clone();
+    let before = match client.pool(&name).await {
+        Ok(pool) => declared(pool),
+        Err(error) if error.status() == Some(404) => PoolRequest { slots: 1, ..PoolRequest::default() },
+        Err(error) => return Err(error.into()),
     };
-    let request = PoolRequest {
-        slots: args.slots,
-        memory_mb: args.memory_mb,
-        members: args.members.iter().map(member).collect::<Result<_, UsageError>>()?,
-        queue: args.queue,
-        starvation_s: args.starvation_s,
-        idle_stop_s: args.idle_stop_s,
-        handler: Some(HandlerSettings { path: args.path, timeout_s: args.timeout_s, at_once: args.at_once }),
-        placement: Some(PlacementSettings { labels: labels("--placement", &args.placement)? }),
-    };
-    Ok(client.set_pool(&args.name, &request).await?)
+    let request = args.over(before)?;
+    if request.members.is_empty() {
+        return Err(UsageError("a new pool needs --member AFFINITY=RUNTIME".into()).into());
+    }
+    Ok(client.set_pool(&name, &request).await?)
 }
 
 async fn list(client: &Client, format: Output) -> anyhow::Result<Exit> {
@@ -156,4 +220,54 @@ fn show(pool: &PoolView) -> anyhow::Result<()> {
         ]);
     }
     listing.print()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Typed {
+        #[command(flatten)]
+        args: SetArgs,
+    }
+
+    fn before() -> PoolRequest {
+        PoolRequest {
+            slots: 2,
+            memory_mb: Some(16_000),
+            members: vec![member("llama=llama:pinned").unwrap()],
+            queue: Some("gpu".into()),
+            idle_stop_s: Some(60),
+            handler: Some(HandlerSettings { path: Some("/v1".into()), timeout_s: Some(9), at_once: Some(3) }),
+            ..PoolRequest::default()
+        }
+    }
+
+    fn check(typed: &[&str], after: &PoolRequest) {
+        let typed = [&["set", "gpu"], typed].concat();
+        let request = Typed::parse_from(&typed).args.over(before()).unwrap();
+        let json = |request: &PoolRequest| serde_json::to_value(request).unwrap();
+        assert_eq!(json(&request), json(after), "{typed:?}");
+    }
+
+    #[test]
+    fn r7_what_is_not_named_of_a_pool_stays() {
+        check(&[], &before());
+        check(&["--slots", "3"], &PoolRequest { slots: 3, ..before() });
+        let members = vec![member("a=b").unwrap(), member("c=d:preloaded").unwrap()];
+        check(&["--member", "a=b", "--member", "c=d:preloaded"], &PoolRequest { members, ..before() });
+        let handler = Some(HandlerSettings { path: Some("/v2".into()), timeout_s: Some(9), at_once: Some(3) });
+        check(&["--path", "/v2"], &PoolRequest { handler, ..before() });
+        check(&["--unset", "memory_mb"], &PoolRequest { memory_mb: None, ..before() });
+    }
+
+    #[test]
+    fn a_member_has_an_affinity_and_a_runtime() {
+        assert!(member("llama").is_err());
+        let stays = |text: &str| member(text).unwrap().stay;
+        assert_eq!((stays("a=b"), stays("a=b:pinned")), (None, Some("pinned".into())));
+    }
 }

@@ -4,10 +4,11 @@ use clap::{Args, Subcommand, ValueEnum};
 use client::Client;
 use wire::{QueueSettings, QueueView, RetrySettings, WebhookSettings};
 
-use super::exit::Exit;
+use super::exit::{Exit, UsageError};
 use super::job::RetryArgs;
 use super::list;
 use super::output::{self, Details, Output, cell, relative_maybe};
+use crate::config::webhook_secret;
 
 #[derive(Subcommand)]
 pub(crate) enum Verb {
@@ -57,8 +58,9 @@ pub(crate) struct SetArgs {
     /// Where to send each change of state.
     #[arg(long, value_name = "URL")]
     webhook: Option<String>,
-    /// What to sign with: whsec_ and base64. Give the new and the old one while receivers change over.
-    #[arg(long, env = "WINDLASS_WEBHOOK_SECRET", hide_env_values = true, value_delimiter = ' ', value_name = "SECRET")]
+    /// What to sign with: whsec_ and base64. Give the new and the old one while receivers change over. With --webhook it may
+    /// come from WINDLASS_WEBHOOK_SECRET, where no process list shows it.
+    #[arg(long, value_delimiter = ' ', value_name = "SECRET")]
     webhook_secret: Vec<String>,
     /// Put a setting back to its default.
     #[arg(long, value_enum, value_name = "SETTING")]
@@ -203,9 +205,54 @@ async fn set(client: &Client, args: SetArgs) -> anyhow::Result<QueueView> {
     settings.timeout_s = args.timeout_s.or(settings.timeout_s);
     settings.retention_s = args.retention_s.or(settings.retention_s);
     settings.phases = Some(args.phases).filter(|phases| !phases.is_empty()).or(settings.phases);
-    if let Some(url) = args.webhook.or_else(|| settings.webhook.as_ref().map(|webhook| webhook.url.clone())) {
-        let secrets = Some(args.webhook_secret).filter(|secrets| !secrets.is_empty());
-        settings.webhook = Some(WebhookSettings { url, secret: None, secrets });
-    }
+    settings.webhook = webhook(settings.webhook, args.webhook, args.webhook_secret, webhook_secret())?;
     Ok(client.set_queue(&args.name, &settings).await?)
+}
+
+/// Without secrets the server keeps those that the same webhook has. The variable counts where a webhook is named, and nowhere
+/// else: whoever has it set changes other settings too.
+fn webhook(
+    before: Option<WebhookSettings>,
+    url: Option<String>,
+    mut secrets: Vec<String>,
+    variable: Option<String>,
+) -> Result<Option<WebhookSettings>, UsageError> {
+    if let (Some(_), true, Some(variable)) = (&url, secrets.is_empty(), variable) {
+        secrets = variable.split_whitespace().map(str::to_owned).collect();
+    }
+    let secrets = Some(secrets).filter(|secrets| !secrets.is_empty());
+    match (url.or(before.map(|before| before.url)), secrets) {
+        (Some(url), secrets) => Ok(Some(WebhookSettings { url, secret: None, secrets })),
+        (None, Some(_)) => Err(UsageError("--webhook-secret signs for a webhook: give --webhook URL too".into())),
+        (None, None) => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is sent of the webhook of a queue that has one at `http://old`.
+    fn sent(url: Option<&str>, secrets: &[&str], variable: Option<&str>) -> (String, Vec<String>) {
+        let before = WebhookSettings { url: "http://old".into(), ..WebhookSettings::default() };
+        let secrets = secrets.iter().map(ToString::to_string).collect();
+        let settings = webhook(Some(before), url.map(Into::into), secrets, variable.map(Into::into));
+        let settings = settings.unwrap().unwrap();
+        (settings.url, settings.secrets.unwrap_or_default())
+    }
+
+    #[test]
+    fn q10_the_variable_does_not_replace_secrets_of_a_webhook_that_was_not_named() {
+        assert_eq!(sent(None, &[], Some("a")), ("http://old".into(), vec![]));
+        assert_eq!(sent(None, &["b"], Some("a")), ("http://old".into(), vec!["b".into()]));
+        assert_eq!(sent(Some("http://new"), &[], Some("a b")), ("http://new".into(), vec!["a".into(), "b".into()]));
+        assert_eq!(sent(Some("http://new"), &["c"], Some("a")), ("http://new".into(), vec!["c".into()]));
+    }
+
+    #[test]
+    fn q10_a_secret_without_a_webhook_is_refused() {
+        assert!(webhook(None, None, Vec::new(), Some("a".into())).unwrap().is_none());
+        let error = webhook(None, None, vec!["b".into()], None).unwrap_err();
+        assert!(error.to_string().contains("--webhook URL"), "{error}");
+    }
 }

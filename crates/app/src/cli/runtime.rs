@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use client::{Client, Operated, RuntimeVerb};
+use serde_json::json;
 use wire::{
     OperationView, PlacementSettings, PortSettings, ProbeSettings, RuntimeRequest, RuntimeView, VolumeSettings,
 };
@@ -50,7 +51,12 @@ pub(crate) enum Verb {
     /// Take it away, its container first; its state path stays.
     Delete { name: String },
     /// Show what was done to it, newest first.
-    Operations { name: String },
+    Operations {
+        name: String,
+        /// Where the page before ended.
+        #[arg(long)]
+        cursor: Option<String>,
+    },
     /// Show how it is and how it was.
     Health { name: String },
     /// Print what it wrote.
@@ -120,7 +126,7 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
         Verb::CleanUp { name } => operate(client, &name, RuntimeVerb::CleanUp, None, format).await,
         Verb::Move { name, node } => shown(&client.move_runtime(&name, node.as_deref()).await?, format),
         Verb::Delete { name } => operate(client, &name, RuntimeVerb::Delete, None, format).await,
-        Verb::Operations { name } => operations(client, &name, format).await,
+        Verb::Operations { name, cursor } => operations(client, &name, cursor.as_deref(), format).await,
         Verb::Health { name } => health(client, &name, format).await,
         Verb::Logs { name, follow: false, tail } => print(client.runtime_logs(&name, tail).await?).await,
         Verb::Logs { name, follow: true, tail } => print(client.follow_runtime_logs(&name, tail).await?).await,
@@ -262,7 +268,7 @@ async fn operate(
 ) -> anyhow::Result<Exit> {
     match client.operate_runtime(name, verb, image, WAIT, "cli").await? {
         Operated::Gone => {
-            output::note(&format!("Runtime {name} is gone."));
+            output::done(format, &format!("Runtime {name} is gone."), &json!({"name": name, "deleted": true}))?;
             Ok(Exit::Done)
         }
         Operated::Accepted(accepted) => {
@@ -270,7 +276,8 @@ async fn operate(
                 Output::Json => output::json(&accepted)?,
                 Output::Table => output::line(&format!("{} is not done yet", accepted.operation_id))?,
             }
-            Ok(Exit::Done)
+            output::note(&format!("It goes on: windlass runtime operations {name}"));
+            Ok(Exit::TimedOut)
         }
         Operated::Ended(operation) => {
             let last = last_try(client, name, &operation).await?;
@@ -309,8 +316,8 @@ fn sentence(operation: &OperationView, how: &str) -> String {
     text
 }
 
-async fn operations(client: &Client, name: &str, format: Output) -> anyhow::Result<Exit> {
-    let page = client.runtime_operations(name, None).await?;
+async fn operations(client: &Client, name: &str, cursor: Option<&str>, format: Output) -> anyhow::Result<Exit> {
+    let page = client.runtime_operations(name, cursor).await?;
     if format == Output::Json {
         output::json(&page)?;
         return Ok(Exit::Done);
@@ -329,6 +336,9 @@ async fn operations(client: &Client, name: &str, format: Output) -> anyhow::Resu
         ]);
     }
     listing.print()?;
+    if let Some(cursor) = &page.next_cursor {
+        output::note(&format!("There are more: --cursor {cursor}"));
+    }
     Ok(Exit::Done)
 }
 

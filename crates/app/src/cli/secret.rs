@@ -7,7 +7,7 @@ use serde_json::json;
 use store::{DatabaseUrl, KEY_FILE, Store, StoreOptions};
 
 use super::exit::{Exit, UsageError};
-use super::migrate::{DatabaseArgs, open_existing};
+use super::migrate::{DatabaseArgs, beside_a_server, check_schema, open_existing};
 use super::output::{self, Output, many};
 
 #[derive(Subcommand)]
@@ -41,9 +41,9 @@ impl KeyArgs {
         let url = DatabaseUrl::parse(&self.database.database)?;
         let folder = self.data_dir.clone().unwrap_or_else(|| url.data_dir());
         let key_file = self.secret_key_file.clone().unwrap_or_else(|| folder.join(KEY_FILE));
-        let options = StoreOptions { key_file: Some(key_file), ..StoreOptions::default() };
+        let options = StoreOptions { key_file: Some(key_file), ..beside_a_server() };
         let store = open_existing(&url, options).await?;
-        store.migrate_up().await?;
+        check_schema(&store).await?;
         Ok(store)
     }
 }

@@ -49,10 +49,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, env = "WINDLASS_SECRET_KEY_FILE", value_name = "FILE")]
     pub(crate) secret_key_file: Option<PathBuf>,
     /// Serve over TLS with this certificate chain, as PEM; it is read again when it changes.
-    #[arg(long, env = "WINDLASS_TLS_CERT", requires = "tls_key", value_name = "FILE")]
+    #[arg(long, env = "WINDLASS_TLS_CERT", value_name = "FILE")]
     pub(crate) tls_cert: Option<PathBuf>,
     /// The private key of --tls-cert, as PEM.
-    #[arg(long, env = "WINDLASS_TLS_KEY", requires = "tls_cert", value_name = "FILE")]
+    #[arg(long, env = "WINDLASS_TLS_KEY", value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
     /// Where people reach this server when something stands in front of it: `https://windlass.example.com`. With https, page
     /// sessions are kept to TLS.
@@ -114,10 +114,7 @@ pub(crate) struct ServeArgs {
 
 pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     raise_open_files();
-    let tls = match (&args.tls_cert, &args.tls_key) {
-        (Some(certificate), Some(key)) => Some(Tls::open(certificate, key).context("cannot serve over TLS")?),
-        _ => None,
-    };
+    let tls = tls(args.tls_cert.as_deref(), args.tls_key.as_deref())?;
     let telemetry = Telemetry::start(&args.telemetry)?;
     let folder = if args.demo { Some(tempfile::tempdir().context("cannot make a temporary folder")?) } else { None };
     let database = match &folder {
@@ -195,6 +192,16 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     engine.stop().await;
     telemetry.stop();
     Ok(Exit::Done)
+}
+
+/// Judged here and not by clap, which takes what a file says for a default: one half may come from there, the other from a flag.
+fn tls(certificate: Option<&Path>, key: Option<&Path>) -> anyhow::Result<Option<Tls>> {
+    match (certificate, key) {
+        (Some(certificate), Some(key)) => Ok(Some(Tls::open(certificate, key).context("cannot serve over TLS")?)),
+        (None, None) => Ok(None),
+        (Some(_), None) => Err(UsageError("--tls-cert needs its --tls-key".into()).into()),
+        (None, Some(_)) => Err(UsageError("--tls-key needs its --tls-cert".into()).into()),
+    }
 }
 
 /// Something in front of this server speaks TLS with the world.

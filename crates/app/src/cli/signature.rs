@@ -92,6 +92,8 @@ pub(crate) struct CreateArgs {
 pub(crate) struct SetArgs {
     id: Uuid,
     #[command(flatten)]
+    pattern: PatternArgs,
+    #[command(flatten)]
     outcome: OutcomeArgs,
     #[arg(long)]
     confidence: Option<f64>,
@@ -121,9 +123,10 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
         }
         Verb::Set(args) => {
             let before = client.signature(args.id).await?;
+            let pattern = changed(before.pattern, args.pattern);
             let (outcome, confidence) = (Some(merged(before.outcome, args.outcome)), args.confidence);
             let (enabled, expires_at) = (args.enabled, args.expires_at);
-            (args.id, SignatureUpdate { outcome, confidence, enabled, expires_at, ..Default::default() })
+            (args.id, SignatureUpdate { pattern, outcome, confidence, enabled, expires_at, ..Default::default() })
         }
         Verb::Confirm { id } => (id, SignatureUpdate { confirmed: Some(true), ..Default::default() }),
         Verb::Mute { id } => (id, SignatureUpdate { muted: Some(true), ..Default::default() }),
@@ -142,6 +145,18 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
 
 fn pattern(args: PatternArgs) -> SignaturePattern {
     SignaturePattern { phase: args.phase, error_code: args.error_code, kind: args.kind, subject_pattern: args.subject }
+}
+
+/// What is named replaces what it matched before; `None` where nothing is named.
+fn changed(before: SignaturePattern, args: PatternArgs) -> Option<SignaturePattern> {
+    let named = pattern(args);
+    let is_named = named != SignaturePattern::default();
+    is_named.then(|| SignaturePattern {
+        phase: named.phase.or(before.phase),
+        error_code: named.error_code.or(before.error_code),
+        kind: named.kind.or(before.kind),
+        subject_pattern: named.subject_pattern.or(before.subject_pattern),
+    })
 }
 
 /// What is named replaces what was known.
@@ -247,4 +262,23 @@ fn shown(signature: &SignatureView, format: Output) -> anyhow::Result<Exit> {
     describe(&mut details, &signature.outcome);
     details.print()?;
     Ok(Exit::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s7_what_is_not_named_of_a_pattern_stays() {
+        let args = |kind: Option<&str>| PatternArgs {
+            phase: None,
+            error_code: None,
+            kind: kind.map(Into::into),
+            subject: None,
+        };
+        let before = SignaturePattern { phase: Some("fetch".into()), ..SignaturePattern::default() };
+        assert_eq!(changed(before.clone(), args(None)), None);
+        let after = SignaturePattern { kind: Some("scan".into()), ..before.clone() };
+        assert_eq!(changed(before, args(Some("scan"))), Some(after));
+    }
 }

@@ -15,7 +15,7 @@ use wire::{Page, Timestamp};
 
 use super::exit::{Exit, NotFound, UsageError};
 use super::list;
-use super::migrate::DatabaseArgs;
+use super::migrate::{DatabaseArgs, check_schema};
 use super::output::{self, Output, cell, relative};
 use super::value::rate;
 
@@ -137,7 +137,7 @@ pub(super) async fn run(verb: Verb, format: Output) -> anyhow::Result<Exit> {
 
 async fn open(database: &DatabaseArgs) -> anyhow::Result<Store> {
     let store = database.open_existing().await?;
-    store.migrate_up().await?;
+    check_schema(&store).await?;
     Ok(store)
 }
 

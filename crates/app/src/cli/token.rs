@@ -9,14 +9,14 @@ use client::{Client, ClientError};
 use domain::{Name, Right, Role};
 use serde_json::json;
 use store::tenants::create::TenantCreated;
-use store::{DatabaseUrl, Store, StoreOptions};
+use store::{DatabaseUrl, Store};
 use uuid::Uuid;
 use wire::{Page, Problem, Serves, Timestamp, TokenRequest, TokenView};
 
 use super::Connection;
-use super::exit::{Exit, UsageError};
+use super::exit::{self, Exit, UsageError};
 use super::list;
-use super::migrate::{check_schema, open_existing};
+use super::migrate::{beside_a_server, check_schema, make_schema, open_existing};
 use super::output::{self, Output, cell, relative, relative_maybe};
 
 const DATABASE: &str = "sqlite:windlass.db";
@@ -120,7 +120,7 @@ impl PlaceArgs {
             return Err(UsageError(ways.into()).into());
         }
         let url = DatabaseUrl::parse(self.database.as_deref().unwrap_or(DATABASE))?;
-        Ok(Place::Machine(Box::new(open_existing(&url, StoreOptions::default()).await?)))
+        Ok(Place::Machine(Box::new(open_existing(&url, beside_a_server()).await?)))
     }
 
     /// The same for those who only look at what a database holds already.
@@ -144,15 +144,25 @@ pub(super) async fn run(connection: &Connection, verb: Verb, format: Output) -> 
         Verb::List { place, tenant } => list(&place.open_made(connection).await?, tenant, format).await,
         Verb::Revoke { place, id } => {
             let place = place.open_made(connection).await?;
+            // One that is not there must not keep the others alive.
+            let mut worst = Exit::Done;
             for id in id {
-                match &place {
-                    Place::Machine(store) => server::machine::revoke_token(store, id).await.map_err(refused)?,
-                    Place::Server(client) => client.revoke_token(id).await?,
+                match revoke(&place, id).await {
+                    Ok(()) => {
+                        output::done(format, &format!("Token {id} was revoked."), &json!({"id": id, "revoked": true}))?;
+                    }
+                    Err(error) => worst = exit::report_of(error, &format!("cannot revoke {id}")),
                 }
-                output::done(format, &format!("Token {id} was revoked."), &json!({"id": id, "revoked": true}))?;
             }
-            Ok(Exit::Done)
+            Ok(worst)
         }
+    }
+}
+
+async fn revoke(place: &Place, id: Uuid) -> Result<(), ClientError> {
+    match place {
+        Place::Machine(store) => server::machine::revoke_token(store, id).await.map_err(refused),
+        Place::Server(client) => client.revoke_token(id).await,
     }
 }
 
@@ -175,7 +185,7 @@ async fn create(connection: &Connection, args: CreateArgs, format: Output) -> an
     let created = match &place {
         Place::Machine(store) => {
             // The first token may be made before the first start.
-            store.migrate_up().await?;
+            make_schema(store).await?;
             let tenant = request.tenant.get_or_insert_with(|| TENANT.into());
             if let Ok(tenant) = Name::new(tenant)
                 && let TenantCreated::Created(_) = store.create_tenant(tenant.clone()).await?

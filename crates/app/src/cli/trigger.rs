@@ -46,7 +46,12 @@ pub(crate) enum Verb {
         attributes: Vec<String>,
     },
     /// Show how its script ran lately, with what it logged.
-    Runs { trigger: String },
+    Runs {
+        trigger: String,
+        /// Where the page before ended.
+        #[arg(long)]
+        cursor: Option<String>,
+    },
     /// Take it away, with what it had still to start.
     Delete { trigger: String },
 }
@@ -116,7 +121,9 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
             let attributes = if attributes.is_empty() { None } else { Some(pairs(&attributes)?) };
             test(client, id, FireRequest { data, op, attributes, dry_run: Some(true) }, format).await
         }
-        Verb::Runs { trigger } => runs(client, find(client, &trigger).await?.id, format).await,
+        Verb::Runs { trigger, cursor } => {
+            runs(client, find(client, &trigger).await?.id, cursor.as_deref(), format).await
+        }
         Verb::Delete { trigger } => {
             let TriggerView { id, name, .. } = find(client, &trigger).await?;
             client.delete_trigger(id).await?;
@@ -137,8 +144,8 @@ fn target(target: Option<&str>, script: Option<&str>) -> anyhow::Result<Box<RawV
     Ok(serde_json::value::to_raw_value(&json!({"script": source}))?)
 }
 
-async fn runs(client: &Client, id: Uuid, format: Output) -> anyhow::Result<Exit> {
-    let page = client.trigger_runs(id, None).await?;
+async fn runs(client: &Client, id: Uuid, cursor: Option<&str>, format: Output) -> anyhow::Result<Exit> {
+    let page = client.trigger_runs(id, cursor).await?;
     let nothing = "No run is kept: only those of scripts and of triggers that are waited for are.";
     list::print(format, &page, nothing, ["WHEN", "OUTCOME", "TRY", "TOOK", "EVENT", "SAID"], |run| {
         let error = run.error.iter().map(|error| format!("{}: {}", error.code, error.message));
@@ -152,6 +159,9 @@ async fn runs(client: &Client, id: Uuid, format: Output) -> anyhow::Result<Exit>
             cell(said.join("\n")),
         ]
     })?;
+    if let (Output::Table, Some(cursor)) = (format, &page.next_cursor) {
+        output::note(&format!("There are more: --cursor {cursor}"));
+    }
     Ok(Exit::Done)
 }
 

@@ -2,6 +2,7 @@
 
 mod child;
 mod log;
+mod program;
 mod signals;
 
 use std::ffi::OsString;
@@ -17,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::exit::Exit;
 use super::output;
 use super::value::duration;
+use crate::config::program_folders;
 use crate::telemetry::{Telemetry, TelemetryArgs};
 use child::Program;
 
@@ -34,6 +36,9 @@ It answers with:
   fd 3       How it goes, one JSON object on each line: {\"phase\": \"fetch\", \"progress\": 0.4, \"summary\": \"…\",
              \"state\": \"loading\" or \"working\", \"eta_s\": 12}. Progress goes from 0 to 1.
              What is no such line is left out, and told once for each job in the worker's own log.
+
+The program must be there when the worker starts. When it cannot be started later, the worker's log says why, and the job
+waits a while and loses no attempt.
 
 A canceled job's program and its children get SIGTERM, then SIGKILL. SIGTERM or SIGINT to windlass work drains it: what
 runs may end, nothing new is begun. A second one ends it at once.";
@@ -73,6 +78,9 @@ pub(crate) struct WorkArgs {
 }
 
 pub(super) async fn run(client: Client, args: WorkArgs) -> anyhow::Result<Exit> {
+    if let Some(name) = args.program.first() {
+        program::check(name, &program_folders())?;
+    }
     let telemetry = Telemetry::start(&args.telemetry)?;
     let program = Arc::new(Program { command: args.program, grace: args.grace });
     let mut builder = Worker::builder(client)

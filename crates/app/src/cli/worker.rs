@@ -6,7 +6,7 @@ use serde_json::json;
 use uuid::Uuid;
 use wire::WorkerView;
 
-use super::exit::Exit;
+use super::exit::{self, Exit};
 use super::list;
 use super::output::{self, Output, cell, relative, relative_maybe};
 
@@ -25,11 +25,21 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
     match verb {
         Verb::List => list(client, format).await,
         Verb::Remove { id } => {
+            // One that has left already must not keep the others.
+            let mut worst = Exit::Done;
             for id in id {
-                client.remove_worker(id).await?;
-                output::done(format, &format!("Worker {id} was removed."), &json!({"id": id, "removed": true}))?;
+                match client.remove_worker(id).await {
+                    Ok(()) => {
+                        output::done(
+                            format,
+                            &format!("Worker {id} was removed."),
+                            &json!({"id": id, "removed": true}),
+                        )?;
+                    }
+                    Err(error) => worst = exit::report_of(error, &format!("cannot remove {id}")),
+                }
             }
-            Ok(Exit::Done)
+            Ok(worst)
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::{PATIENCE, Serve, Server, Work, free_port, job, on_both, until, value};
+use crate::support::{PATIENCE, Serve, Server, Work, free_port, job, on_both, until, value, windlass};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn q5_a_call_on_one_node_is_answered_by_a_worker_on_another() {
@@ -16,6 +16,35 @@ async fn q5_a_call_on_one_node_is_answered_by_a_worker_on_another() {
             let answer = here.client().call(&request).await.expect("the call is answered");
             assert_eq!(value(answer.result.as_deref()), json!({"sum": n + 2}));
         }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn q5_the_exit_code_of_a_call_tells_a_failed_job_from_one_that_takes_its_time_and_from_nobody_there() {
+    on_both(async |place| {
+        let server = Server::start(&place).await;
+        let _fails = Work::start(&place, &server, "fails", &[], "echo 'no good' >&2; exit 65");
+        let _slow = Work::start(&place, &server, "slow", &[], "wait_for never");
+        let client = server.client();
+        until("both workers are there", async || {
+            (client.workers(None).await.expect("they are listed").items.len() == 2).then_some(())
+        })
+        .await;
+        let call = async |queue: &str, timeout_s: &str| {
+            let args = ["job", "call", "--url", &server.url, "--queue", queue, "--kind", "k", "--timeout-s", timeout_s];
+            windlass(&args).await
+        };
+        let failed = call("fails", "120").await;
+        assert_eq!(failed.code, Some(1), "{failed:?}");
+        assert!(failed.stderr.contains(" failed with exit_65: no good"), "{failed:?}");
+        let id = failed.stderr.split_once("job ").and_then(|(_, rest)| rest.split(' ').next()).expect("it is named");
+        let id = id.parse().expect("an id");
+        assert_eq!(client.job(id).await.expect("the job is there").state, "failed");
+        let late = call("slow", "1").await;
+        assert_eq!(late.code, Some(6), "{late:?}");
+        let nobody = call("nobody-works-here", "1").await;
+        assert_eq!(nobody.code, Some(5), "{nobody:?}");
     })
     .await;
 }

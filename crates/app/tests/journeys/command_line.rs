@@ -3,7 +3,10 @@
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::support::{Done, Place, Serve, Server, Work, free_port, on_both, on_postgres, on_sqlite, windlass};
+use crate::support::{
+    Done, Place, Serve, Server, Work, free_port, on_both, on_postgres, on_sqlite, refused, windlass,
+    windlass_at_a_terminal, windlass_with,
+};
 
 struct Cli<'a>(&'a Server);
 
@@ -64,6 +67,13 @@ async fn q5_exit_codes_tell_a_script_what_happened() {
                 assert_eq!(cli.run(&["trigger", verb, trigger]).await.code, Some(4), "{verb} {trigger}");
             }
         }
+        // One that is not there keeps none of the others back, and each is named.
+        let other = Uuid::from_u128(7).to_string();
+        for command in [["job", "cancel"], ["worker", "remove"], ["delivery", "redeliver"]] {
+            let lost = cli.run(&[&command[..], &[nobody.as_str(), other.as_str()]].concat()).await;
+            assert_eq!((lost.code, lost.stderr.lines().count()), (Some(4), 2), "{lost:?}");
+            assert!(lost.stderr.contains(&nobody) && lost.stderr.contains(&other), "{lost:?}");
+        }
         let elsewhere = format!("{}/elsewhere", server.url);
         let lost = windlass(&["--url", &elsewhere, "job", "get", &nobody]).await;
         assert_eq!(lost.code, Some(2), "the address is wrong, not the id: {lost:?}");
@@ -74,6 +84,38 @@ async fn q5_exit_codes_tell_a_script_what_happened() {
         let down = Cli(&server).run(&["job", "get", id]).await;
         assert_eq!(down.code, Some(5), "{down:?}");
         assert_eq!(down.stderr.lines().count(), 1, "one sentence: {}", down.stderr);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn q9_an_upload_that_is_refused_does_not_wait_for_the_end_of_stdin() {
+    on_sqlite(async |place| {
+        let server = Server::start(&place).await;
+        let nobody = Uuid::nil().to_string();
+        let put = ["job", "artifact", "put", "--url", &server.url, &nobody, "report"];
+        let refused = windlass_at_a_terminal(&put).await;
+        assert_eq!(refused.code, Some(4), "{refused:?}");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn q10_a_webhook_secret_in_the_environment_means_nothing_without_a_webhook() {
+    on_sqlite(async |place| {
+        let server = Server::start(&place).await;
+        let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+        let env = [("WINDLASS_WEBHOOK_SECRET", secret), ("WINDLASS_URL", server.url.as_str())];
+        let push = ["job", "push", "--queue", "q", "--kind", "k"];
+        let pushed = windlass_with(&env, &push).await;
+        assert_eq!(pushed.code, Some(0), "{pushed:?}");
+        let set = windlass_with(&env, &["queue", "set", "q", "--concurrency", "2"]).await;
+        assert_eq!(set.code, Some(0), "{set:?}");
+        for command in [&push[..], &["queue", "set", "q"]] {
+            let alone = Cli(&server).run(&[command, &["--webhook-secret", secret]].concat()).await;
+            assert_eq!(alone.code, Some(2), "{alone:?}");
+            assert!(alone.stderr.contains("--webhook URL"), "it says what to do: {alone:?}");
+        }
     })
     .await;
 }
@@ -179,6 +221,11 @@ async fn x14_verify_doctor_and_migrate_speak_of_a_live_and_of_a_stopped_database
                 );
             }
             if state == "live" {
+                if !place.is_postgres() {
+                    let up = windlass(&with(&["migrate", "up"])).await;
+                    assert_eq!(up.code, Some(1), "{up:?}");
+                    assert!(up.stderr.contains("in use by another server"), "{up:?}");
+                }
                 assert_eq!(server.program.terminate().await, Some(0));
             }
         }
@@ -262,13 +309,18 @@ async fn x14_whoever_looks_at_a_database_that_is_not_there_makes_none() {
 async fn x14_a_database_without_its_schema_is_told_in_one_sentence() {
     on_both(async |place| {
         let on = async |args: &[&str]| windlass(&[args, &["--database", &place.url]].concat()).await;
+        let create = ["token", "create", "--role", "admin", "--name", "root"];
         assert_eq!(on(&["migrate", "up"]).await.code, Some(0));
         for (version, sentence) in [("1", "migrations are pending"), ("0", "the database has no schema yet")] {
             let down = on(&["migrate", "down", "--yes", "--to", version]).await;
             assert_eq!(down.code, Some(0), "{down:?}");
-            let refused = on(&["verify"]).await;
-            assert_eq!((refused.code, refused.stderr.lines().count()), (Some(1), 1), "{refused:?}");
-            assert!(refused.stderr.contains(sentence), "{refused:?}");
+            // The first token may be made before the first start; any other waits for whoever changes the schema.
+            let token = if version == "1" { &create[..] } else { &["token", "list"] };
+            for command in [&["verify"][..], &["tenant", "list"], &["token", "list"], token] {
+                let refused = on(command).await;
+                assert_eq!((refused.code, refused.stderr.lines().count()), (Some(1), 1), "{command:?} {refused:?}");
+                assert!(refused.stderr.contains(sentence), "{command:?} {refused:?}");
+            }
             if place.is_postgres() {
                 continue;
             }
@@ -278,6 +330,28 @@ async fn x14_a_database_without_its_schema_is_told_in_one_sentence() {
             assert!(done.stderr.contains(sentence), "{done:?}");
             assert_eq!((done.code == Some(0), copy.exists()), (version == "1", version == "1"), "{done:?}");
         }
+        assert_eq!(on(&create).await.code, Some(0));
+        place.verify().await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn x2_only_who_serves_judges_how_durable_a_database_is() {
+    on_postgres(async |place| {
+        place.sql_beside("alter database $database set synchronous_commit to off").await;
+        let on = async |args: &[&str]| windlass(&[args, &["--database", &place.url]].concat()).await;
+        let commands: [&[&str]; 5] =
+            [&["migrate", "up"], &["migrate", "status"], &["verify"], &["tenant", "list"], &["token", "list"]];
+        for command in commands {
+            let done = on(command).await;
+            assert_eq!(done.code, Some(0), "{command:?} {done:?}");
+        }
+        let advice = on(&["doctor"]).await;
+        assert_eq!(advice.code, Some(1), "{advice:?}");
+        assert!(advice.stdout.contains("synchronous_commit is off"), "{advice:?}");
+        let serve = refused(place.folder(), &["--listen", "127.0.0.1:0", "--database", &place.url]).await;
+        assert!(serve.code == Some(1) && serve.stderr.contains("--unsafe"), "{serve:?}");
     })
     .await;
 }
@@ -336,6 +410,22 @@ async fn x8_the_benchmark_measures_everything_without_an_error_on_sqlite() {
 #[tokio::test(flavor = "multi_thread")]
 async fn x8_the_benchmark_measures_everything_without_an_error_on_postgres() {
     on_postgres(bench).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn x8_the_benchmark_leaves_a_database_alone_that_has_a_schema() {
+    on_postgres(async |place| {
+        let on = async |args: &[&str]| windlass(&[args, &["--database", &place.url]].concat()).await;
+        on(&["migrate", "up"]).await;
+        // Without a queue, and not without worth.
+        assert_eq!(on(&["tenant", "create", "small"]).await.code, Some(0));
+        let bench = on(&["bench", "--only", "bulk", "--mode", "embedded", "--scale", "1", "--rounds", "1"]).await;
+        assert_eq!(bench.code, Some(1), "{bench:?}");
+        assert!(bench.stderr.contains("must have no schema yet"), "{bench:?}");
+        let listed = on(&["tenant", "list"]).await;
+        assert!(listed.stdout.contains("small"), "{listed:?}");
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

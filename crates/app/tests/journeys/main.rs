@@ -11,6 +11,7 @@ mod clock;
 mod command_line;
 mod commits;
 mod crash;
+mod database_tls;
 mod deliveries;
 mod embedded;
 mod hosts;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use client::wire::{PortSettings, ProbeSettings, RuntimeRequest};
 use client::{Client, Operated, RuntimeVerb};
+use serde_json::{Value, json};
 use testkit::docker::{Docker, IMAGE, SERVE};
 
 use crate::support::{OwnEngine, Place, Serve, free_port, on_postgres, on_sqlite, until, windlass};
@@ -170,6 +171,32 @@ async fn r3_the_command_line_tells_what_is_tried_again_from_what_failed() {
         assert_eq!(run(&["stop", "away"]).await, (Some(0), "stop success (replay_no_op)".into()));
         assert_eq!(run(&["delete", "away"]).await.0, Some(0));
         assert_eq!(run(&["show", "away"]).await.0, Some(4));
+        assert_eq!(run(&["set", "unused", "--image", IMAGE]).await.0, Some(0));
+        let (code, told) = run(&["--output", "json", "delete", "unused"]).await;
+        assert_eq!(code, Some(0), "{told}");
+        let told: Value = serde_json::from_str(&told).expect("JSON, whatever there was to do");
+        assert!(told.is_object(), "{told}");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r7_what_is_not_named_of_a_pool_stays() {
+    on_sqlite(async |place: Place| {
+        let serve = Serve::on(&place).env("WINDLASS_DOCKER_HOST", "unix:///no/such/docker.sock");
+        let server = serve.env("WINDLASS_NODE", "here").start().await;
+        let run = async |args: &[&str]| windlass(&[&["--output", "json", "--url", &server.url], args].concat()).await;
+        assert_eq!(run(&["runtime", "set", "llama", "--image", IMAGE, "--port", "8080"]).await.code, Some(0));
+        let empty = run(&["pool", "set", "gpu", "--slots", "1"]).await;
+        assert_eq!(empty.code, Some(2), "a new pool needs members: {empty:?}");
+        let set = ["pool", "set", "gpu", "--member", "llama=llama:preloaded", "--path", "/ask", "--idle-stop-s", "60"];
+        assert_eq!(run(&set).await.code, Some(0));
+        let changed = run(&["pool", "set", "gpu", "--at-once", "2", "--unset", "idle_stop_s"]).await;
+        assert_eq!(changed.code, Some(0), "{changed:?}");
+        let pool: Value = serde_json::from_str(&changed.stdout).expect("JSON");
+        assert_eq!(pool["members"][0]["stay"], json!("preloaded"), "{pool}");
+        assert_eq!((&pool["handler"]["path"], &pool["handler"]["at_once"]), (&json!("/ask"), &json!(2)), "{pool}");
+        assert_eq!((&pool["slots"], &pool["idle_stop_s"]), (&json!(1), &json!(null)), "{pool}");
     })
     .await;
 }

@@ -10,7 +10,9 @@ use client::{ClientError, JobFilter};
 use serde_json::{Value, json};
 use tokio::net::TcpSocket;
 
-use crate::support::{Done, Place, Server, Work, ended, http, is_passing, on_both, push, refused, until, windlass};
+use crate::support::{
+    Done, Place, Server, Work, ended, http, is_passing, on_both, on_postgres, push, refused, until, windlass,
+};
 
 fn assert_one_sentence(done: &Done, words: &str) {
     assert_ne!(done.code, Some(0), "{done:?}");
@@ -45,6 +47,21 @@ async fn x9_a_postgresql_that_does_not_answer_is_told_by_its_address_and_without
             assert!(done.stderr.contains("refused"), "with the cause: {done:?}");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn x2_a_postgresql_that_may_lose_acknowledged_work_is_refused_unless_that_is_accepted() {
+    on_postgres(async |place| {
+        place.sql_beside("alter database $database set synchronous_commit = off").await;
+        let args = ["--listen", "127.0.0.1:0", "--database", &place.url];
+        let done = refused(place.folder(), &args).await;
+        assert_one_sentence(&done, "synchronous_commit=off");
+        assert!(done.stderr.contains("--unsafe"), "what to do is told: {done:?}");
+        let mut server = Server::with(place.folder(), &[&args[..], &["--unsafe"]].concat(), &[]).await;
+        push(&server.client(), "q", json!(1)).await;
+        assert_eq!(server.program.terminate().await, Some(0), "{}", server.program.stderr());
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -159,8 +176,13 @@ async fn x9_a_newer_schema_is_refused_with_a_clear_message() {
         let done = refused(place.folder(), &["--listen", "127.0.0.1:0", "--database", &place.url]).await;
         assert_one_sentence(&done, "schema version 999");
         assert!(done.stderr.contains("newer windlass"), "{}", done.stderr);
-        let up = windlass(&["migrate", "up", "--database", &place.url]).await;
-        assert_eq!(up.code, Some(1), "{up:?}");
+        let commands: [&[&str]; 5] =
+            [&["migrate", "up"], &["verify"], &["doctor"], &["tenant", "list"], &["token", "list"]];
+        for command in commands {
+            let done = windlass(&[command, &["--database", &place.url]].concat()).await;
+            assert_eq!(done.code, Some(1), "{command:?} {done:?}");
+            assert!(format!("{}{}", done.stdout, done.stderr).contains("newer windlass"), "{command:?} {done:?}");
+        }
     })
     .await;
 }

@@ -22,7 +22,9 @@ pub(crate) use engine::OwnEngine;
 pub(crate) use load::{Load, seen};
 pub(crate) use place::{Place, on_both, on_postgres, on_sqlite};
 pub(crate) use postgres::Cluster;
-pub(crate) use program::{Done, Program, Serve, Server, Work, free_port, refused, windlass};
+pub(crate) use program::{
+    Done, Program, Serve, Server, Work, free_port, refused, windlass, windlass_at_a_terminal, windlass_with,
+};
 pub(crate) use proxy::Proxy;
 pub(crate) use wire::{Between, Wire};
 pub(crate) use witness::{RETRY_MS, Witness};

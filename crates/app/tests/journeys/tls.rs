@@ -8,7 +8,7 @@ use client::Client;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use crate::support::{PATIENCE, Place, Serve, Server, on_sqlite, refused, until, windlass};
+use crate::support::{PATIENCE, Place, Serve, Server, Work, on_sqlite, refused, until, windlass, windlass_with};
 
 const ONE: [&str; 2] = [include_str!("tls/one.crt"), include_str!("tls/one.key")];
 const TWO: [&str; 2] = [include_str!("tls/two.crt"), include_str!("tls/two.key")];
@@ -72,6 +72,53 @@ async fn x7_a_new_certificate_is_taken_without_a_restart() {
             (unfit(&server.program.stderr()) > unfit(&log)).then_some(())
         })
         .await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn x7_the_command_line_and_workers_trust_an_authority_that_is_named() {
+    on_sqlite(async |place| {
+        let token = admin_token(&place).await;
+        put(place.folder(), ONE);
+        let [certificate, key] = ["tls.crt", "tls.key"].map(|name| place.path(name).display().to_string());
+        // One half from a file, the other from the environment: together they are a pair.
+        let file = place.path("windlass.toml");
+        std::fs::write(&file, format!("tls_key = \"{key}\"")).expect("the folder takes files");
+        let serve = Serve::on(&place).env("WINDLASS_TLS_CERT", &certificate).env("WINDLASS_CONFIG", &file);
+        let server = serve.start().await;
+        let list = ["--url", &server.url, "--token", &token, "queue", "list"];
+        let trusting = [("WINDLASS_CA", certificate.as_str())];
+        let stranger = windlass(&list).await;
+        assert_eq!(stranger.code, Some(5), "{stranger:?}");
+        // Agreeing on TLS may take longer than a busy machine gives a connection.
+        until("the server is trusted", async || (windlass_with(&trusting, &list).await.code == Some(0)).then_some(()))
+            .await;
+        for wrong in [key.as_str(), "/no/such/file"] {
+            let done = windlass(&[&["--ca", wrong], &list[..]].concat()).await;
+            assert_eq!(done.code, Some(2), "{done:?}");
+        }
+        let _work = Work::start(&place, &server, "q", &["--ca", &certificate, "--token", &token], "echo 7");
+        let push = ["--url", &server.url, "--token", &token, "job", "push", "--queue", "q", "--kind", "k", "--wait"];
+        let result = until("a worker has answered", async || {
+            let done = windlass_with(&trusting, &push).await;
+            (done.code == Some(0)).then_some(done.stdout)
+        })
+        .await;
+        assert_eq!(result.trim(), "7");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn x7_half_a_pair_for_tls_is_refused() {
+    on_sqlite(async |place| {
+        for (given, missing) in [("--tls-cert", "--tls-key"), ("--tls-key", "--tls-cert")] {
+            let args = ["--database", &place.url, "--listen", "127.0.0.1:0", given, "tls.pem"];
+            let done = refused(place.folder(), &args).await;
+            assert_eq!(done.code, Some(2), "{done:?}");
+            assert!(done.stderr.contains(&format!("needs its {missing}")), "{done:?}");
+        }
     })
     .await;
 }

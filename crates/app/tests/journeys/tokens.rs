@@ -57,7 +57,10 @@ async fn x7_the_first_token_comes_from_the_machine_and_shuts_every_door() {
         assert_eq!(listed.stdout.matches("\"role\"").count(), 3, "{listed:?}");
         assert!(!listed.stdout.contains("windlass_"), "a text is shown once: {listed:?}");
         let id = producer["id"].as_str().expect("a token has an id");
-        assert_eq!(machine(&place, &["token", "revoke", id]).await.code, Some(0));
+        let nobody = uuid::Uuid::nil().to_string();
+        let revoked = machine(&place, &["token", "revoke", &nobody, id]).await;
+        assert_eq!(revoked.code, Some(4), "{revoked:?}");
+        assert!(revoked.stderr.contains(&nobody), "the one that is not there is named: {revoked:?}");
         let late = client(&server, &producer).queues(None).await.expect_err("it was revoked");
         assert_eq!(late.status(), Some(401));
         place.verify().await;

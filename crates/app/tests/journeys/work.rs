@@ -1,10 +1,13 @@
 //! `windlass work`: any program is a worker. What goes in, what comes out, and how it is called off.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+
 use client::wire::{JobRequest, RetrySettings};
 use rustix::process::{Pid, test_kill_process};
 use serde_json::{Value, json};
 
-use crate::support::{Place, Server, Work, ended, in_state, job, on_both, push, until, value, windlass};
+use crate::support::{Place, Program, Server, Work, ended, in_state, job, on_both, push, until, value, windlass};
 
 async fn artifact(server: &Server, id: uuid::Uuid, name: &str) -> String {
     let done = windlass(&["job", "artifact", "get", "--url", &server.url, &id.to_string(), name]).await;
@@ -26,6 +29,30 @@ async fn q1_a_program_gets_the_payload_and_its_output_is_the_result() {
             let job = ended(&client, push(&client, queue, payload.clone()).await).await;
             assert_eq!((job.state.as_str(), value(job.result.as_deref())), ("succeeded", expected), "{queue}");
         }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn q8_a_program_that_cannot_be_started_costs_no_job_an_attempt() {
+    on_both(async |place| {
+        let server = Server::start(&place).await;
+        let client = server.client();
+        let typo = windlass(&["work", "--url", &server.url, "--queue", "q", "--", "./typo"]).await;
+        assert_eq!(typo.code, Some(2), "{typo:?}");
+        assert!(typo.stderr.contains("there is no program ./typo"), "{typo:?}");
+
+        let program = place.path("program");
+        std::fs::write(&program, "#!/bin/sh\n").expect("the folder takes files");
+        std::fs::set_permissions(&program, Permissions::from_mode(0o755)).expect("it is ours");
+        let mut work = Program::windlass(&place, ["work", "--url", &server.url, "--queue", "q", "--", "./program"]);
+        until("the worker is there", async || client.workers(None).await.expect("they are listed").items.pop()).await;
+        std::fs::remove_file(&program).expect("it is ours");
+        let id = push(&client, "q", json!(1)).await;
+        let waiting = in_state(&client, id, &["scheduled"]).await;
+        assert_eq!((waiting.attempt, waiting.error), (0, None));
+        assert!(work.stderr().contains("the program cannot be started"), "{}", work.stderr());
+        assert_eq!(work.terminate().await, Some(0));
     })
     .await;
 }

@@ -80,6 +80,20 @@ async fn an_answer_from_something_else_is_told_by_its_status() {
 }
 
 #[tokio::test]
+async fn no_status_of_something_else_is_a_refusal() {
+    for answer in [
+        "HTTP/1.1 302 Found\r\nlocation: /login\r\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.1 404 Not Found\r\ncontent-length: 18\r\n\r\n404 page not found",
+        "HTTP/1.1 410 Gone\r\ncontent-length: 2\r\n\r\n{}",
+        "HTTP/1.1 422 Unprocessable Entity\r\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.1 429 Too Many Requests\r\ncontent-length: 0\r\n\r\n",
+    ] {
+        let error = problem(answer).await;
+        assert!(matches!(BackendError::from(error), BackendError::Unanswered(_)), "{answer}");
+    }
+}
+
+#[tokio::test]
 async fn an_answer_that_is_cut_off_leaves_open_what_was_done() {
     let error = problem("HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n{").await;
     assert!(matches!(error, ClientError::Unreachable { sent: true, .. }), "{error:?}");
@@ -101,4 +115,13 @@ fn an_address_must_be_one() {
     assert!(matches!(Client::new("7717").err(), Some(ClientError::Address(_))));
     assert!(matches!(Client::new("ftp://example.com").err(), Some(ClientError::Address(_))));
     assert!(Client::new("https://example.com").is_ok());
+}
+
+#[test]
+fn x7_what_is_to_be_trusted_must_hold_a_certificate() {
+    let client = |pem: &str| Client::builder("https://example.com").trust(pem).build();
+    assert!(matches!(client("not a certificate").err(), Some(ClientError::Authority(_))));
+    let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    assert!(matches!(client(broken).err(), Some(ClientError::Authority(_))));
+    assert_eq!(roots(b"").unwrap().len(), webpki_roots::TLS_SERVER_ROOTS.len());
 }

@@ -11,9 +11,11 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
-use wire::{ArtifactView, ClaimedJob, RawValue, SignalUpdate};
+use wire::{ArtifactView, ClaimedJob, Problem, RawValue, SignalUpdate, code};
 
+use super::bounds::check_fact;
 use super::handler::HandlerError;
+use super::session::Backoff;
 use crate::backend::{Backend, BackendError};
 
 /// The shortest time between two signals of one job.
@@ -41,6 +43,10 @@ struct Refinement {
     pending: Option<SignalUpdate>,
     /// A task is about to send it.
     scheduled: bool,
+    /// The handler has ended: what cannot be sent now is not kept for later.
+    over: bool,
+    /// The log has been told that the server refuses what this job says.
+    refusal_told: bool,
 }
 
 impl JobContext {
@@ -134,9 +140,15 @@ impl JobContext {
     }
 
     /// A fact about the job's subject, set when and only when the job succeeds.
+    ///
+    /// What could never be set is an error at once, which fails the job for good if the handler passes it on: a job
+    /// without a subject, a name that is not one, a value of more than 16 KiB as JSON, more than 256 facts.
     pub fn fact(&self, name: impl Into<String>, value: &impl Serialize) -> Result<(), HandlerError> {
-        let value = serde_json::value::to_raw_value(value)?;
-        self.0.facts.lock().unwrap_or_else(PoisonError::into_inner).insert(name.into(), value);
+        let (name, value) = (name.into(), serde_json::value::to_raw_value(value)?);
+        let mut facts = self.0.facts.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = facts.len() - usize::from(facts.contains_key(&name));
+        check_fact(self.subject(), &name, &value, others)?;
+        facts.insert(name, value);
         Ok(())
     }
 
@@ -153,6 +165,11 @@ impl JobContext {
     pub(super) fn take_facts(&self) -> Option<BTreeMap<String, Box<RawValue>>> {
         let facts = std::mem::take(&mut *self.0.facts.lock().unwrap_or_else(PoisonError::into_inner));
         Some(facts).filter(|facts| !facts.is_empty())
+    }
+
+    /// From now on signals are sent once or not at all.
+    pub(super) fn has_ended(&self) {
+        self.0.refinement.lock().unwrap_or_else(PoisonError::into_inner).over = true;
     }
 
     /// Sends what is still to be told, before the outcome makes it stale.
@@ -173,16 +190,30 @@ impl JobContext {
 }
 
 async fn send_signals(job: Arc<Inner>) {
+    let mut backoff = Backoff::new();
     loop {
-        {
+        let sent = {
             let _in_order = job.sending.lock().await;
             match job.take_pending_or_rest() {
                 Some(update) => job.send(update).await,
                 None => return,
             }
-        }
-        tokio::time::sleep(SIGNAL_GAP).await;
+        };
+        let pause = match sent {
+            Sent::Answered => {
+                backoff.reset();
+                SIGNAL_GAP
+            }
+            Sent::PutBack => backoff.next().max(SIGNAL_GAP),
+        };
+        tokio::time::sleep(pause).await;
     }
+}
+
+/// What became of a signal.
+enum Sent {
+    Answered,
+    PutBack,
 }
 
 impl Inner {
@@ -197,11 +228,59 @@ impl Inner {
         pending
     }
 
-    /// A signal that cannot be sent is not worth holding up the job for; the next one says more.
-    async fn send(&self, update: SignalUpdate) {
-        if let Err(error) = self.uplink.signal(self.job.id, update).await {
-            tracing::debug!(job = %self.job.id, %error, "a signal was not taken");
+    /// A signal that cannot be sent is not worth holding up the job for: what it says is told with the next one.
+    async fn send(&self, update: SignalUpdate) -> Sent {
+        let Err(error) = self.uplink.signal(self.job.id, update.clone()).await else { return Sent::Answered };
+        tracing::debug!(job = %self.job.id, %error, "a signal was not taken");
+        match error {
+            BackendError::Unavailable(_) | BackendError::Unanswered(_) => {
+                self.put_back(update);
+                return Sent::PutBack;
+            }
+            // That the job is not ours any more its cancellation token says.
+            BackendError::Refused(problem) if !is_of_another(&problem) => self.tell_refusal(&problem),
+            BackendError::Refused(_) | BackendError::Gone => {}
         }
+        Sent::Answered
+    }
+
+    /// Below what was said since: the latest wins.
+    fn put_back(&self, older: SignalUpdate) {
+        let mut refinement = self.refinement.lock().unwrap_or_else(PoisonError::into_inner);
+        if refinement.over || self.cancellation.is_cancelled() {
+            return;
+        }
+        refinement.pending = Some(match refinement.pending.take() {
+            Some(newer) => merged(older, newer),
+            None => older,
+        });
+    }
+
+    /// Once for each job: a handler that says something wrong says it again and again.
+    fn tell_refusal(&self, problem: &Problem) {
+        let mut refinement = self.refinement.lock().unwrap_or_else(PoisonError::into_inner);
+        if !std::mem::replace(&mut refinement.refusal_told, true) {
+            tracing::warn!(job = %self.job.id, code = problem.code, detail = problem.detail, "a signal was refused");
+        }
+    }
+}
+
+fn is_of_another(problem: &Problem) -> bool {
+    matches!(problem.code.as_str(), code::CLAIM_LOST | code::ALREADY_ENDED | code::NOT_FOUND)
+}
+
+fn merged(older: SignalUpdate, newer: SignalUpdate) -> SignalUpdate {
+    SignalUpdate {
+        epoch: newer.epoch,
+        phase: newer.phase.or(older.phase),
+        summary: newer.summary.or(older.summary),
+        progress: newer.progress.or(older.progress),
+        eta_s: newer.eta_s.or(older.eta_s),
+        last_known_outcome: newer.last_known_outcome.or(older.last_known_outcome),
+        next_actions: newer.next_actions.or(older.next_actions),
+        diagnostics: newer.diagnostics.or(older.diagnostics),
+        payload: newer.payload.or(older.payload),
+        state: newer.state.or(older.state),
     }
 }
 

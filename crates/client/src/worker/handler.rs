@@ -11,6 +11,7 @@ use futures_util::future::BoxFuture;
 use serde::Serialize;
 use wire::RawValue;
 
+use super::bounds::check_result;
 use super::context::JobContext;
 
 pub(super) type Verdict = Result<Option<Box<RawValue>>, HandlerError>;
@@ -85,6 +86,7 @@ where
             let result = handler(context).await?;
             let result = serde_json::value::to_raw_value(&result)
                 .map_err(|error| HandlerError::permanent("result_not_json", error.to_string()))?;
+            check_result(&result)?;
             Ok(Some(result).filter(|result| result.get() != "null"))
         })
     })

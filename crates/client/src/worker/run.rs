@@ -2,18 +2,19 @@
 //! nothing here is shared or locked, and claiming, running and settling overlap.
 
 mod calls;
+mod overdue;
 mod stop;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
-use wire::{ClaimedJob, OutcomeKind, OutcomeRequest, Problem};
+use wire::{OutcomeKind, OutcomeRequest, Problem};
 
 use super::context::{BackendUplink, JobContext, Uplink};
 use super::handler::{HandlerError, Verdict, guarded};
@@ -22,12 +23,13 @@ use super::session::{Backoff, Session, register};
 use super::{Worker, WorkerError};
 use crate::backend::Backend;
 use calls::Answer;
+use overdue::{Abandoned, Waiting, after};
 
 /// Unsettled outcomes past which no further job is started: during an outage, memory stays bounded.
 const BACKLOG: usize = 10_000;
 
 pub(super) async fn run<B: Backend>(worker: &Worker<B>, shutdown: CancellationToken) -> Result<(), WorkerError> {
-    let Some(session) = register(worker, 1, &shutdown).await? else { return Ok(()) };
+    let Some(session) = register(worker, &shutdown).await? else { return Ok(()) };
     let mut run = Run::new(worker, session);
     loop {
         // First of all: what is answered in the same moment begins nothing any more.
@@ -40,18 +42,18 @@ pub(super) async fn run<B: Backend>(worker: &Worker<B>, shutdown: CancellationTo
         }
         if run.needs_new_session() {
             run.leave_session().await;
-            match register(worker, run.session.number + 1, &shutdown).await? {
+            match register(worker, &shutdown).await? {
                 Some(session) => run.session = session,
                 None => return Ok(()),
             }
             continue;
         }
-        let deadline = run.deadline();
+        let (deadline, alarm) = (run.deadline(), run.alarm);
         tokio::select! {
-            Some(ended) = run.handlers.join_next(), if !run.handlers.is_empty() => {
-                run.ended(ended.expect(CAUGHT));
-                while let Some(ended) = run.handlers.try_join_next() {
-                    run.ended(ended.expect(CAUGHT));
+            Some(joined) = run.handlers.join_next_with_id(), if !run.handlers.is_empty() => {
+                run.joined(joined);
+                while let Some(joined) = run.handlers.try_join_next_with_id() {
+                    run.joined(joined);
                 }
             }
             Some(answer) = run.calls.join_next(), if !run.calls.is_empty() => match answer {
@@ -64,12 +66,11 @@ pub(super) async fn run<B: Backend>(worker: &Worker<B>, shutdown: CancellationTo
             () = async { sleep_until(deadline.expect("checked before")).await }, if deadline.is_some() => {
                 run.deadline_passed();
             }
+            () = async { sleep_until(alarm.expect("checked before")).await }, if alarm.is_some() => {}
         }
     }
     run.close().await
 }
-
-const CAUGHT: &str = "handlers' panics are caught inside their tasks, which nobody aborts";
 
 struct Run<'a, B> {
     worker: &'a Worker<B>,
@@ -77,13 +78,16 @@ struct Run<'a, B> {
     session: Session,
     stage: Stage,
     /// Claimed and not yet started, in the order the server gave.
-    waiting: VecDeque<ClaimedJob>,
+    waiting: VecDeque<Waiting>,
     running: HashMap<Claim, Running>,
     /// Handlers whose claim is lost but which have not stopped yet: they still take up a slot.
-    abandoned: usize,
+    abandoned: HashMap<Id, Abandoned>,
+    /// The next moment at which something may be overdue.
+    alarm: Option<Instant>,
     /// The affinity that is loaded.
     held: Option<String>,
-    loading: bool,
+    /// The task that loads another.
+    loading: Option<Id>,
     outcomes: Outcomes,
     /// Jobs the server called off, and whether it has our answer. Kept until a heartbeat that began after the answer, so
     /// that an older one which still names the job does not hit a new attempt of it.
@@ -130,12 +134,16 @@ struct Claim {
 
 struct Running {
     cancellation: CancellationToken,
+    /// The handler's, or that of the load before it.
+    task: AbortHandle,
     called_off: bool,
+    /// When the task is aborted, once its job was called off.
+    abort_at: Option<Instant>,
 }
 
 enum Ended {
-    Handler { session: u64, claim: Claim, outcome: Verdict, context: JobContext },
-    Loader { session: u64, context: JobContext, affinity: String, result: Result<(), HandlerError> },
+    Handler { claim: Claim, outcome: Verdict, context: JobContext },
+    Loader { context: JobContext, affinity: String, result: Result<(), HandlerError> },
 }
 
 impl<'a, B: Backend> Run<'a, B> {
@@ -147,9 +155,10 @@ impl<'a, B: Backend> Run<'a, B> {
             stage: Stage::Working,
             waiting: VecDeque::new(),
             running: HashMap::new(),
-            abandoned: 0,
+            abandoned: HashMap::new(),
+            alarm: None,
             held: None,
-            loading: false,
+            loading: None,
             outcomes: Outcomes::default(),
             called_off: HashMap::new(),
             handlers: JoinSet::new(),
@@ -171,13 +180,14 @@ impl<'a, B: Backend> Run<'a, B> {
         if self.gone {
             return;
         }
+        self.look_for_overdue();
         self.start_jobs();
         self.settle();
         self.claim(Duration::ZERO);
         self.beat(Duration::ZERO);
         let handlers_done = self.running.is_empty() && self.waiting.is_empty();
         if handlers_done && matches!(self.stage, Stage::Draining { .. } | Stage::Stopping { .. }) {
-            self.stage = Stage::Settling { until: Instant::now() + self.session.lease };
+            self.stage = Stage::Settling { until: after(self.session.lease) };
         }
     }
 
@@ -195,47 +205,47 @@ impl<'a, B: Backend> Run<'a, B> {
 
     fn start_jobs(&mut self) {
         while self.stage == Stage::Working
-            && !self.loading
+            && self.loading.is_none()
             && self.outcomes.len() < BACKLOG
-            && self.running.len() + self.abandoned < self.worker.settings.concurrency
+            && self.running.len() + self.abandoned.len() < self.worker.settings.concurrency
         {
-            let Some(job) = self.waiting.front() else { return };
+            let Some(Waiting { job, .. }) = self.waiting.front() else { return };
             let swap = job.affinity.is_some() && job.affinity != self.held;
-            if swap && self.worker.handlers.loader.is_some() && !(self.running.is_empty() && self.abandoned == 0) {
+            let is_idle = self.running.is_empty() && self.abandoned.is_empty();
+            if swap && self.worker.handlers.loader.is_some() && !is_idle {
                 // What runs needs the affinity that is held.
                 return;
             }
-            let Some(job) = self.waiting.pop_front() else { return };
+            let Some(Waiting { job, .. }) = self.waiting.pop_front() else { return };
             let cancellation = CancellationToken::new();
             let claim = Claim { job: job.id, epoch: job.epoch };
             let affinity = job.affinity.clone();
             let context = JobContext::new(job, cancellation.clone(), self.uplink.clone());
-            self.running.insert(claim, Running { cancellation, called_off: false });
-            match affinity {
+            let task = match affinity {
                 Some(affinity) if swap => self.swap(context, affinity),
                 _ => self.start(context),
-            }
+            };
+            self.running.insert(claim, Running { cancellation, task, called_off: false, abort_at: None });
         }
     }
 
-    fn swap(&mut self, context: JobContext, affinity: String) {
+    fn swap(&mut self, context: JobContext, affinity: String) -> AbortHandle {
         let Some(loader) = self.worker.handlers.loader.clone() else {
             // The handler brings it up by itself.
             self.held = Some(affinity);
             return self.start(context);
         };
-        self.loading = true;
         self.held = None;
-        let session = self.session.number;
-        self.handlers.spawn(async move {
+        let task = self.handlers.spawn(async move {
             context.refine(|signal| signal.state = Some("loading".into()));
             let result = guarded(async { loader(affinity.clone()).await }).await;
-            Ended::Loader { session, context, affinity, result }
+            Ended::Loader { context, affinity, result }
         });
+        self.loading = Some(task.id());
+        task
     }
 
-    fn start(&mut self, context: JobContext) {
-        let session = self.session.number;
+    fn start(&mut self, context: JobContext) -> AbortHandle {
         let claim = Claim { job: context.id(), epoch: context.job().epoch };
         let handler = self.worker.handlers.of(context.job());
         self.handlers.spawn(async move {
@@ -249,48 +259,56 @@ impl<'a, B: Backend> Run<'a, B> {
                 verdict
             };
             let outcome = guarded(work).await;
-            Ended::Handler { session, claim, outcome, context }
-        });
+            Ended::Handler { claim, outcome, context }
+        })
+    }
+
+    fn joined(&mut self, joined: Result<(Id, Ended), JoinError>) {
+        let task = match &joined {
+            Ok((task, _)) => *task,
+            Err(error) => error.id(),
+        };
+        self.loading = self.loading.filter(|loader| *loader != task);
+        if let Ok((_, Ended::Loader { affinity, result: Ok(()), .. })) = &joined {
+            self.held = Some(affinity.clone());
+        }
+        if self.abandoned.remove(&task).is_some() {
+            return;
+        }
+        match joined {
+            Ok((_, ended)) => self.ended(ended),
+            // Panics are caught inside the tasks.
+            Err(_) => self.aborted(task),
+        }
     }
 
     fn ended(&mut self, ended: Ended) {
         match ended {
-            Ended::Handler { session, claim, outcome, context } => {
-                if session != self.session.number {
-                    self.abandoned -= 1;
-                    return;
-                }
-                self.handler_ended(claim, outcome, &context);
-            }
-            Ended::Loader { session, context, affinity, result } => {
-                self.loading = false;
-                if result.is_ok() {
-                    self.held = Some(affinity);
-                }
-                if session != self.session.number {
-                    self.abandoned -= 1;
-                    return;
-                }
+            Ended::Handler { claim, outcome, context } => self.handler_ended(claim, outcome, &context),
+            Ended::Loader { context, affinity, result } => {
                 let claim = Claim { job: context.id(), epoch: context.job().epoch };
                 match result {
                     Ok(()) if !context.cancellation().is_cancelled() => {
                         context.refine(|signal| signal.state = Some("working".into()));
-                        self.start(context);
+                        let task = self.start(context);
+                        if let Some(running) = self.running.get_mut(&claim) {
+                            running.task = task;
+                        }
                     }
                     // Called off, or told to stop, before its handler began.
                     Ok(()) => self.handler_ended(claim, Err(HandlerError::cancel()), &context),
-                    Err(error) => self.handler_ended(claim, Err(error), &context),
+                    Err(error) => {
+                        self.handler_ended(claim, Err(error), &context);
+                        self.release_needing(&affinity);
+                    }
                 }
             }
         }
     }
 
     fn handler_ended(&mut self, claim: Claim, verdict: Verdict, context: &JobContext) {
-        let Some(running) = self.running.remove(&claim) else {
-            // It was released when its time to stop had passed.
-            self.abandoned -= 1;
-            return;
-        };
+        let Some(running) = self.running.remove(&claim) else { return };
+        context.has_ended();
         let Claim { job, epoch } = claim;
         let stopped = matches!(self.stage, Stage::Stopping { .. }) && verdict.is_err();
         self.outcomes.push(if running.called_off {
@@ -301,25 +319,5 @@ impl<'a, B: Backend> Run<'a, B> {
             let facts = if verdict.is_ok() { context.take_facts() } else { None };
             OutcomeRequest { facts, ..outcomes::of_verdict(job, epoch, verdict) }
         });
-    }
-
-    /// Whether this is news.
-    fn call_off(&mut self, job: Uuid) -> bool {
-        // After a timeout a new attempt of the same job may already be here: the older one is meant, wherever it is.
-        if self.called_off.contains_key(&job) || self.settling.contains(&job) || self.outcomes.has(job) {
-            return false;
-        }
-        let attempts = self.running.iter_mut().filter(|(claim, _)| claim.job == job);
-        if let Some((_, running)) = attempts.min_by_key(|(claim, _)| claim.epoch) {
-            running.called_off = true;
-            running.cancellation.cancel();
-        } else if let Some(position) = self.waiting.iter().position(|waiting| waiting.id == job) {
-            let waiting = self.waiting.remove(position).expect("the position was just found");
-            self.outcomes.push(outcomes::plain(job, waiting.epoch, OutcomeKind::Cancel));
-        } else {
-            return false;
-        }
-        self.called_off.insert(job, false);
-        true
     }
 }

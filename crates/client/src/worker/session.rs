@@ -14,8 +14,6 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 const GOODBYES: u32 = 3;
 
 pub(super) struct Session {
-    /// Tells the jobs of this registration from those of an earlier one.
-    pub(super) number: u64,
     pub(super) id: Uuid,
     pub(super) lease: Duration,
     pub(super) heartbeat: Duration,
@@ -24,7 +22,6 @@ pub(super) struct Session {
 /// Registers, and waits out an outage. `None`: it was told to stop first.
 pub(super) async fn register<B: Backend>(
     worker: &Worker<B>,
-    number: u64,
     shutdown: &CancellationToken,
 ) -> Result<Option<Session>, WorkerError> {
     let mut backoff = Backoff::new();
@@ -38,7 +35,6 @@ pub(super) async fn register<B: Backend>(
             Ok(registered) => {
                 tracing::info!(worker = %registered.id, name = worker.settings.request.name, "registered");
                 return Ok(Some(Session {
-                    number,
                     id: registered.id,
                     lease: Duration::from_secs(u64::try_from(registered.lease_s).unwrap_or(0).max(1)),
                     heartbeat: Duration::try_from_secs_f64(registered.heartbeat_s)

@@ -1,6 +1,9 @@
 //! The worker against a server in memory. Time is paused: waits cost nothing and happen in order.
 
+mod bounds;
 mod fake;
+mod overdue;
+mod refusals;
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -58,9 +61,18 @@ where
     Fut: Future<Output = Result<T, HandlerError>> + Send + 'static,
     T: Serialize + 'static,
 {
+    outcome_on(job(7), handler).await
+}
+
+async fn outcome_on<F, Fut, T>(job: ClaimedJob, handler: F) -> OutcomeRequest
+where
+    F: Fn(JobContext) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<T, HandlerError>> + Send + 'static,
+    T: Serialize + 'static,
+{
     let fake = Fake::default();
     let running = Running::start(builder(&fake).handle("test", handler).build().unwrap());
-    fake.push([job(7)]);
+    fake.push([job]);
     let outcome = fake.until_settled(1).await.remove(0);
     running.stop().await;
     outcome
@@ -79,17 +91,6 @@ async fn a_result_goes_back_and_nothing_is_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn facts_go_with_success_alone() {
-    let outcome = outcome_of(|job| async move { job.fact("healthy", &true) }).await;
-    assert_eq!(outcome.facts.unwrap()["healthy"].get(), "true");
-    let outcome = outcome_of(|job| async move {
-        job.fact("healthy", &true)?;
-        Err::<(), _>(HandlerError::retryable("boom", ""))
-    });
-    assert!(outcome.await.facts.is_none());
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_error_is_retryable_and_tells_its_causes() {
     let outcome = outcome_of(|_| async {
         Err::<(), _>(crate::ClientError::Unreachable { sent: false, source: "refused".into() })?;
@@ -98,21 +99,6 @@ async fn an_error_is_retryable_and_tells_its_causes() {
     let error = outcome.await.error.unwrap();
     assert_eq!((error.code.as_str(), error.retryable), ("error", true));
     assert_eq!(error.message, "the server cannot be reached: refused");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_code_is_told_as_the_server_takes_it() {
-    let code_of = async |code: String| {
-        let outcome = outcome_of(move |_| {
-            let code = code.clone();
-            async move { Err::<(), _>(HandlerError::retryable(code, "")) }
-        });
-        outcome.await.error.unwrap()
-    };
-    assert_eq!(code_of("two\nlines".into()).await.code, "two lines");
-    assert_eq!(code_of("ä".repeat(100)).await.code.len(), 128);
-    let empty = code_of(String::new()).await;
-    assert_eq!((empty.code.as_str(), empty.retryable), ("error", true));
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use domain::address::Allowed;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use reqwest::{Method, Url};
+use reqwest::{Method, Response, Url};
+use tokio::time::{Instant, timeout_at};
 
 use guard::{Guard, Refused};
 pub use guard::{Resolve, SystemResolver};
@@ -55,7 +56,7 @@ pub struct Request {
 pub struct Answer {
     pub status: u16,
     pub body: Vec<u8>,
-    /// The answer had more than was read.
+    /// The answer had more than was read, or did not come to its end in time.
     pub cut: bool,
     pub retry_after_s: Option<i64>,
 }
@@ -101,14 +102,15 @@ impl Outbound {
 
     /// Sends, unless it leads where it may not, and reads the answer as far as asked.
     pub async fn send(&self, request: Request) -> Result<Answer, OutboundError> {
-        let timeout = request.timeout;
-        match tokio::time::timeout(timeout, self.exchange(request)).await {
-            Ok(answer) => answer,
+        let (timeout, most) = (request.timeout, request.answer_bytes);
+        let deadline = Instant::now() + timeout;
+        match timeout_at(deadline, self.ask(request)).await {
+            Ok(response) => Ok(read(response?, most, deadline).await),
             Err(_) => Err(OutboundError::TimedOut(timeout)),
         }
     }
 
-    async fn exchange(&self, request: Request) -> Result<Answer, OutboundError> {
+    async fn ask(&self, request: Request) -> Result<Response, OutboundError> {
         let url = parse_url(&request.url)?;
         // The resolver is asked for names only: an address in the URL is judged here.
         if let Some(address) = address_in(&url) {
@@ -124,20 +126,29 @@ impl Outbound {
             headers.insert(name, value);
         }
         let sending = self.http.request(method, url).headers(headers).body(request.body).send();
-        let mut response = sending.await.map_err(|error| told(&error))?;
-        let retry_after_s = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-        let (status, mut body, mut cut) = (response.status().as_u16(), Vec::new(), false);
-        // The status is the answer; a receiver that breaks off in the middle of its words has given it.
-        while let Ok(Some(chunk)) = response.chunk().await {
-            let room = request.answer_bytes - body.len();
-            body.extend_from_slice(&chunk[..chunk.len().min(room)]);
-            if chunk.len() > room {
+        sending.await.map_err(|error| told(&error))
+    }
+}
+
+/// The status is the answer. A receiver that breaks off in the middle of its words, or does not come to their end in time,
+/// has given it.
+async fn read(mut response: Response, most: usize, deadline: Instant) -> Answer {
+    let retry_after_s = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+    let (status, mut body, mut cut) = (response.status().as_u16(), Vec::new(), false);
+    while !cut {
+        let chunk = match timeout_at(deadline, response.chunk()).await {
+            Ok(Ok(Some(chunk))) => chunk,
+            Ok(_) => break,
+            Err(_) => {
                 cut = true;
                 break;
             }
-        }
-        Ok(Answer { status, body, cut, retry_after_s })
+        };
+        let room = most - body.len();
+        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        cut = chunk.len() > room;
     }
+    Answer { status, body, cut, retry_after_s }
 }
 
 /// An http or https URL with a host and without a password: what else could be called?

@@ -10,7 +10,7 @@ mod slot;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use domain::limits::{MODEL_BACKOFF_MAX_S, MODEL_BACKOFF_S};
 use domain::{Label, Name, TenantId, Time};
@@ -54,6 +54,8 @@ struct Shared {
     state: Mutex<PoolState>,
     /// Whoever posts to a runtime holds it for reading, whoever takes it down for writing.
     in_use: Mutex<HashMap<Label, Arc<RwLock<()>>>>,
+    /// When each model was last posted to, by whichever slot.
+    used_at: Mutex<HashMap<Label, Instant>>,
     changed: Mutex<bool>,
 }
 
@@ -133,6 +135,7 @@ impl RunPools {
             name: pool.name.clone(),
             state: Mutex::new(state),
             in_use: Mutex::default(),
+            used_at: Mutex::default(),
             changed: Mutex::new(true),
         });
         for (number, slot) in pool.spec.slots().into_iter().enumerate() {
@@ -179,6 +182,15 @@ impl Shared {
     fn in_use(&self, affinity: &Label) -> Arc<RwLock<()>> {
         let mut in_use = self.in_use.lock().expect("nobody panics with the map in hand");
         in_use.entry(affinity.clone()).or_default().clone()
+    }
+
+    fn used(&self, affinity: &Label) {
+        let mut used_at = self.used_at.lock().expect("nobody panics with the map in hand");
+        used_at.insert(affinity.clone(), Instant::now());
+    }
+
+    fn used_at(&self, affinity: &Label) -> Option<Instant> {
+        self.used_at.lock().expect("nobody panics with the map in hand").get(affinity).copied()
     }
 
     /// A slot has it no more; what another has by now is left to that one.

@@ -50,6 +50,7 @@ pub(super) struct Run {
 #[derive(Default)]
 struct Holding {
     member: Option<Member>,
+    /// When it was brought up here; who has posted to it since, the slots know together.
     used_at: Option<Instant>,
 }
 
@@ -65,6 +66,22 @@ impl Worker {
     fn call_off(&self, jobs: &[JobId]) {
         let under_way = self.under_way.lock().expect("nobody panics with the map in hand");
         jobs.iter().filter_map(|job| under_way.get(job)).for_each(CancellationToken::cancel);
+    }
+
+    /// From now on these can be called off, whether or not their model is up.
+    fn watch(&self, jobs: &[ClaimedJob]) {
+        let mut under_way = self.under_way.lock().expect("nobody panics with the map in hand");
+        under_way.extend(jobs.iter().map(|job| (job.id, CancellationToken::new())));
+    }
+
+    fn forget(&self, jobs: &[ClaimedJob]) {
+        let mut under_way = self.under_way.lock().expect("nobody panics with the map in hand");
+        under_way.retain(|id, _| jobs.iter().all(|job| job.id != *id));
+    }
+
+    fn canceled(&self, job: JobId) -> CancellationToken {
+        let under_way = self.under_way.lock().expect("nobody panics with the map in hand");
+        under_way.get(&job).cloned().unwrap_or_default()
     }
 }
 
@@ -261,6 +278,18 @@ impl Run {
 
     /// Does jobs of one affinity. Whether the slot may go on as it is.
     async fn work(&self, worker: &Worker, holding: &mut Holding, jobs: Vec<ClaimedJob>) -> Result<bool, StoreError> {
+        worker.watch(&jobs);
+        let worked = self.load_and_post(worker, holding, &jobs).await;
+        worker.forget(&jobs);
+        worked
+    }
+
+    async fn load_and_post(
+        &self,
+        worker: &Worker,
+        holding: &mut Holding,
+        jobs: &[ClaimedJob],
+    ) -> Result<bool, StoreError> {
         let wanted = jobs.iter().find_map(|job| job.affinity.clone());
         let member = match wanted {
             Some(affinity) => self.slot.members.iter().find(|member| member.affinity == affinity),
@@ -271,11 +300,11 @@ impl Run {
             }
         };
         let Some(member) = member.cloned() else {
-            self.give_back(worker, &jobs).await?;
+            self.give_back(worker, jobs).await?;
             return Ok(false);
         };
         if self.reserved(&member.affinity).await {
-            self.tell(&jobs, Some(JobState::Loading), format!("{} is being loaded", member.affinity)).await;
+            self.tell(jobs, Some(JobState::Loading), format!("{} is being loaded", member.affinity)).await;
             match self.load(holding, &member).await {
                 Ok(took) => self.count(took, 1),
                 Err(cause) => {
@@ -286,12 +315,12 @@ impl Run {
                     // How long that takes is told by `why` and by the pool; said here it would be old in a second.
                     let words =
                         format!("{} could not be loaded: {cause}; it is tried again by itself", member.affinity);
-                    self.tell(&jobs, None, words).await;
-                    self.give_back(worker, &jobs).await?;
+                    self.tell(jobs, None, words).await;
+                    self.give_back(worker, jobs).await?;
                     return Ok(false);
                 }
             }
-            self.tell(&jobs, Some(JobState::Working), format!("{} is loaded", member.affinity)).await;
+            self.tell(jobs, Some(JobState::Working), format!("{} is loaded", member.affinity)).await;
         }
         let in_use = self.shared.in_use(&member.affinity);
         let _used = in_use.read().await;
@@ -299,14 +328,13 @@ impl Run {
             self.store.runtime(self.shared.tenant, &member.runtime).await?.and_then(|runtime| runtime.endpoint);
         let Some(endpoint) = endpoint else {
             self.shared.member(&member.affinity, |state| state.state = "idle".into());
-            self.give_back(worker, &jobs).await?;
+            self.give_back(worker, jobs).await?;
             return Ok(true);
         };
         let posted = jobs.iter().map(|job| self.one(worker, &endpoint, job));
-        for settled in join_all(posted).await {
-            settled?;
-        }
-        holding.used_at = Some(Instant::now());
+        let settled = join_all(posted).await;
+        self.shared.used(&member.affinity);
+        settled.into_iter().collect::<Result<(), StoreError>>()?;
         Ok(true)
     }
 
@@ -321,15 +349,14 @@ impl Run {
         }
     }
 
-    /// Posts one job and settles it.
+    /// Posts one job, unless it was called off before, and settles it.
     async fn one(&self, worker: &Worker, endpoint: &str, job: &ClaimedJob) -> Result<(), StoreError> {
-        let canceled = CancellationToken::new();
-        worker.under_way.lock().expect("nobody panics with the map in hand").insert(job.id, canceled.clone());
+        let canceled = worker.canceled(job.id);
         let end = tokio::select! {
-            end = post(&self.http, &self.relay, endpoint, &self.spec.handler, job) => end,
+            biased;
             () = canceled.cancelled() => End::Cancel,
+            end = post(&self.http, &self.relay, endpoint, &self.spec.handler, job) => end,
         };
-        worker.under_way.lock().expect("nobody panics with the map in hand").remove(&job.id);
         self.settle(worker, vec![Settle { job: job.id, epoch: job.epoch, end }]).await
     }
 
@@ -347,7 +374,11 @@ impl Run {
     }
 
     async fn give_back(&self, worker: &Worker, jobs: &[ClaimedJob]) -> Result<(), StoreError> {
-        let outcomes = jobs.iter().map(|job| Settle { job: job.id, epoch: job.epoch, end: End::Release });
+        let end = |job: &ClaimedJob| match worker.canceled(job.id).is_cancelled() {
+            true => End::Cancel,
+            false => End::Release,
+        };
+        let outcomes = jobs.iter().map(|job| Settle { job: job.id, epoch: job.epoch, end: end(job) });
         self.settle(worker, outcomes.collect()).await
     }
 

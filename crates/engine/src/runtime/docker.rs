@@ -20,6 +20,9 @@ use super::driver::{Answer, Checked, Container, Driver, DriverError, Flow, Follo
 /// Where the engine listens unless said otherwise.
 pub const DEFAULT_HOST: &str = "unix:///var/run/docker.sock";
 
+/// How long an engine may take to say that it is there.
+const PING_S: u64 = 5;
+
 pub struct Docker {
     host: String,
     /// Made when it is first needed, with the version that the engine speaks, and again when the engine was away.
@@ -37,15 +40,24 @@ impl Docker {
             return Ok(client.clone());
         }
         let away = |error: Error| DriverError::Unavailable(error.to_string());
+        // As long as the longest call may take; most are given less.
         let client = bollard::Docker::connect_with_unix(
             &self.host,
             DOCKER_CALL_S + STOP_GRACE_S_MAX as u64,
             bollard::API_DEFAULT_VERSION,
         );
-        let negotiated = tokio::time::timeout(Duration::from_secs(5), client.map_err(away)?.negotiate_version()).await;
-        let client = negotiated.map_err(|_| DriverError::Unavailable("no answer within 5 s".into()))?.map_err(away)?;
+        let negotiating = client.map_err(away)?.negotiate_version();
+        let negotiated = tokio::time::timeout(Duration::from_secs(PING_S), negotiating).await;
+        let late = |_| DriverError::Unavailable(format!("no answer within {PING_S} s"));
+        let client = negotiated.map_err(late)?.map_err(away)?;
         *known = Some(client.clone());
         Ok(client)
+    }
+
+    /// Waits for an answer no longer than so many seconds: an engine that is stuck is noticed by each call.
+    async fn within<T>(&self, seconds: u64, call: impl Future<Output = Result<T, Error>>) -> Result<T, DriverError> {
+        let answer = tokio::time::timeout(Duration::from_secs(seconds), call).await;
+        self.judge(answer.unwrap_or(Err(Error::RequestTimeoutError))).await
     }
 
     /// Judges an answer; an engine that went away is connected to anew.
@@ -65,18 +77,14 @@ impl Driver for Docker {
     fn ping(&self) -> Answer<'_, ()> {
         Box::pin(async move {
             let client = self.client().await?;
-            let answer = match tokio::time::timeout(Duration::from_secs(5), client.ping()).await {
-                Ok(answer) => answer.map(drop),
-                Err(_) => Err(Error::RequestTimeoutError),
-            };
-            self.judge(answer).await
+            self.within(PING_S, client.ping()).await.map(drop)
         })
     }
 
     fn has_image<'a>(&'a self, image: &'a str) -> Answer<'a, bool> {
         Box::pin(async move {
-            let answer = self.client().await?.inspect_image(image).await;
-            match self.judge(answer).await {
+            let client = self.client().await?;
+            match self.within(DOCKER_CALL_S, client.inspect_image(image)).await {
                 Ok(_) => Ok(true),
                 Err(DriverError::NotFound(_)) => Ok(false),
                 Err(error) => Err(error),
@@ -99,31 +107,33 @@ impl Driver for Docker {
     fn create<'a>(&'a self, new: NewContainer<'a>) -> Answer<'a, String> {
         Box::pin(async move {
             let options = CreateContainerOptionsBuilder::new().name(&new.identity.container_name()).build();
-            let answer = self.client().await?.create_container(Some(options), container::body(new)).await;
-            self.judge(answer).await.map(|made| made.id)
+            let client = self.client().await?;
+            let creating = client.create_container(Some(options), container::body(new));
+            self.within(DOCKER_CALL_S, creating).await.map(|made| made.id)
         })
     }
 
     fn start<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
         Box::pin(async move {
-            let answer = self.client().await?.start_container(id, None).await;
-            self.judge(answer).await
+            let client = self.client().await?;
+            self.within(DOCKER_CALL_S, client.start_container(id, None)).await
         })
     }
 
     fn stop<'a>(&'a self, id: &'a str, grace_s: i64) -> Answer<'a, ()> {
         Box::pin(async move {
             let options = StopContainerOptionsBuilder::new().t(grace_s as i32).build();
-            let answer = self.client().await?.stop_container(id, Some(options)).await;
-            self.judge(answer).await
+            let client = self.client().await?;
+            let seconds = DOCKER_CALL_S + grace_s.max(0) as u64;
+            self.within(seconds, client.stop_container(id, Some(options))).await
         })
     }
 
     fn remove<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
         Box::pin(async move {
             let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
-            let answer = self.client().await?.remove_container(id, Some(options)).await;
-            match self.judge(answer).await {
+            let client = self.client().await?;
+            match self.within(DOCKER_CALL_S, client.remove_container(id, Some(options))).await {
                 Err(DriverError::NotFound(_)) => Ok(()),
                 other => other,
             }
@@ -132,8 +142,8 @@ impl Driver for Docker {
 
     fn inspect<'a>(&'a self, id: &'a str) -> Answer<'a, Option<Container>> {
         Box::pin(async move {
-            let answer = self.client().await?.inspect_container(id, None).await;
-            match self.judge(answer).await {
+            let client = self.client().await?;
+            match self.within(DOCKER_CALL_S, client.inspect_container(id, None)).await {
                 Ok(found) => Ok(Some(seen(found))),
                 Err(DriverError::NotFound(_)) => Ok(None),
                 Err(error) => Err(error),
@@ -145,8 +155,9 @@ impl Driver for Docker {
         Box::pin(async move {
             let filters = HashMap::from([("label".to_owned(), vec![label.to_owned()])]);
             let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
-            let answer = self.client().await?.list_containers(Some(options)).await;
-            Ok(self.judge(answer).await?.into_iter().filter_map(|summary| summary.id).collect())
+            let client = self.client().await?;
+            let found = self.within(DOCKER_CALL_S, client.list_containers(Some(options))).await?;
+            Ok(found.into_iter().filter_map(|summary| summary.id).collect())
         })
     }
 

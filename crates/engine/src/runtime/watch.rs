@@ -41,12 +41,24 @@ pub(crate) struct WatchRuntimes {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Watched {
     container_id: String,
+    /// A container that is started anew keeps its id, and little else that is known of it.
+    started_at: Option<Time>,
     inspected_at: Option<Instant>,
     probed_at: Option<Instant>,
     counted_at: Option<Instant>,
     failures: u32,
     address: Option<String>,
     asked: Asked,
+}
+
+impl Watched {
+    /// The same for this start of this container; of another nothing but what was asked for.
+    fn at(self, container_id: &str, started_at: Option<Time>) -> Self {
+        if self.container_id == container_id && self.started_at == started_at {
+            return self;
+        }
+        Self { container_id: container_id.to_owned(), started_at, asked: self.asked, ..Self::default() }
+    }
 }
 
 /// What was last asked for to have a runtime as someone wants it, and how often in a row.
@@ -292,14 +304,10 @@ impl Shared {
         format!("{} {}", runtime.tenant.0, runtime.name)
     }
 
-    /// What is remembered of it; of another container nothing but what was asked for.
+    /// What is remembered of it.
     fn watched(&self, runtime: &Runtime, container_id: &str) -> Watched {
         let watched = self.watched.lock().expect("nobody panics with the map in hand");
-        let known = watched.get(&Self::key(runtime)).cloned().unwrap_or_default();
-        if known.container_id == container_id {
-            return known;
-        }
-        Watched { container_id: container_id.to_owned(), asked: known.asked, ..Watched::default() }
+        watched.get(&Self::key(runtime)).cloned().unwrap_or_default().at(container_id, runtime.started_at)
     }
 
     fn remember(&self, runtime: &Runtime, watched: Watched) {
@@ -357,6 +365,19 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn r4_a_container_that_is_started_anew_is_watched_anew() {
+        let first = Some(Time::from_seconds(1));
+        let known = Watched { failures: 2, address: Some("127.0.0.1:1".into()), ..Watched::default() };
+        let known =
+            Watched { container_id: "c".into(), started_at: first, inspected_at: Some(Instant::now()), ..known };
+        assert_eq!(known.clone().at("c", first).failures, 2);
+        for (id, started_at) in [("c", Some(Time::from_seconds(2))), ("c", None), ("d", first)] {
+            let anew = known.clone().at(id, started_at);
+            assert_eq!((anew.failures, anew.address, anew.inspected_at), (0, None, None), "{id} {started_at:?}");
+        }
+    }
 
     #[test]
     fn r5_what_does_not_help_is_asked_for_ever_less_often() {

@@ -28,6 +28,9 @@ use crate::task::{Done, Task};
 
 /// A worker that has nothing to do is kept this long.
 const IDLE: Duration = Duration::from_secs(30);
+/// How soon the job of an operation that could not be written down is given back, and how seldom that is tried at last.
+const GIVE_BACK: Duration = Duration::from_millis(200);
+const GIVE_BACK_MAX: Duration = Duration::from_secs(10);
 /// Three heartbeats in a lease.
 const TERM: Duration = Duration::from_millis(OPERATION_LEASE_MS as u64 / 3);
 
@@ -212,19 +215,35 @@ impl OperateRuntimes {
 
     fn begin(&self, store: &Store, tenant: TenantId, worker: WorkerId, job: JobId, epoch: Epoch) {
         let shared = self.node.shared.clone();
-        let (store, under_way) = (store.clone(), self.under_way.clone());
+        let (store, mine) = (store.clone(), self.under_way.clone());
+        // Held until it is written down: a task that is done at once finds itself there.
+        let mut under_way = self.under_way.lock().expect("nobody panics with the map in hand");
         let task = self.node.shared.tracker.spawn(async move {
             if let Err(error) = operate(&shared, &store, tenant, worker, job, epoch).await {
-                // The worker goes when it has had nothing to do for a while, and the operation is taken on anew.
                 tracing::warn!(%job, %error, "an operation could not be written down");
+                give_back(&shared, &store, tenant, worker, job, epoch).await;
             }
-            under_way.lock().expect("nobody panics with the map in hand").remove(&job);
+            mine.lock().expect("nobody panics with the map in hand").remove(&job);
             store.hints().runtimes_changed();
         });
-        self.under_way.lock().expect("nobody panics with the map in hand").insert(job, (worker, task.abort_handle()));
-        if task.is_finished() {
-            self.under_way.lock().expect("nobody panics with the map in hand").remove(&job);
+        under_way.insert(job, (worker, task.abort_handle()));
+    }
+}
+
+/// The worker lives on, so nobody else would take the job from it: it goes back, and the operation is taken on anew. What
+/// the database does not take is tried again until the worker is lost or the node stops.
+async fn give_back(shared: &Shared, store: &Store, tenant: TenantId, worker: WorkerId, job: JobId, epoch: Epoch) {
+    let mut pause = GIVE_BACK;
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = shared.stop.cancelled() => return,
         }
+        match store.settle(tenant, worker, vec![Settle { job, epoch, end: End::Release }]).await {
+            Ok(_) => return,
+            Err(error) => tracing::warn!(%job, %error, "an operation could not be given back yet"),
+        }
+        pause = GIVE_BACK_MAX.min(2 * pause);
     }
 }
 
@@ -302,5 +321,84 @@ fn end_of(outcome: Outcome, code: Option<OperationCode>, message: Option<&str>) 
             let message = message.unwrap_or_default().to_owned();
             End::Fail(JobError { code: code.as_str().into(), message, retryable: code.passes() })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::runtime::{ImageRef, RuntimeSpec};
+    use domain::{JobState, RuntimeName};
+    use store::jobs::enqueue::EnqueueReply;
+    use store::runtimes::nodes::NodeOffer;
+    use store::tx::{Operation, Tx};
+    use testkit::{Database, on_both};
+    use tokio_util::sync::CancellationToken;
+    use tokio_util::task::TaskTracker;
+
+    use super::*;
+    use crate::runtime::RuntimeOptions;
+
+    const T: TenantId = TenantId::DEFAULT;
+
+    struct Statements(&'static str);
+
+    impl Operation for Statements {
+        type Output = ();
+
+        async fn run(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
+            tx.batch(self.0).await
+        }
+    }
+
+    #[tokio::test]
+    async fn r3_an_operation_that_the_database_did_not_take_is_taken_on_anew() {
+        let db = Database::sqlite().await;
+        let store = &db.store;
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let options = RuntimeOptions::new("here", "unix:///nowhere/docker.sock", folder.path().to_owned());
+        let tracker = TaskTracker::new();
+        let node = RuntimeNode::open(store, options, tracker.clone(), CancellationToken::new()).await.expect("opens");
+        let made = store.enqueue(T, vec![testkit::job("q")], None).await.expect("makes a job");
+        let EnqueueReply::Accepted(made) = made else { panic!("no key was given") };
+        let mut patient = worker("here");
+        (patient.queues, patient.affinities, patient.lease_ms) = (vec![Name::stored("q")], None, 3_600_000);
+        let worker = store.register_worker(T, patient).await.expect("registers");
+        let claimed = store.claim(T, worker, 1, None).await.expect("claims");
+        let Claimed::Jobs { jobs, .. } = claimed else { panic!("it lives") };
+        store.write(Statements("alter table operations rename to away")).await.expect("takes it away");
+        let operate = OperateRuntimes::new(node);
+        operate.begin(store, T, worker, jobs[0].id, jobs[0].epoch);
+        assert!(operate.works(worker));
+        tracker.close();
+        tracker.wait().await;
+        assert!(!operate.works(worker));
+        let back = store.job(T, made[0].id).await.expect("reads").expect("is there");
+        assert_eq!(back.state, JobState::Queued);
+    }
+
+    #[tokio::test]
+    async fn r5_an_outage_of_ours_is_no_silence_of_the_nodes() {
+        on_both(async |db| {
+            let store = &db.store;
+            let beat = async |node: &str| {
+                store.beat_engine_node(node, NodeOffer::default(), None).await.expect("beats");
+            };
+            beat("a").await;
+            let mut spec = RuntimeSpec::of(ImageRef::stored("model:1.2.3"));
+            spec.movable = true;
+            store.put_runtime(T, RuntimeName::stored("model"), spec, "ann".into()).await.expect("declares");
+            let runs = "update runtimes set node = 'a', status = 'running', container_id = 'c'";
+            store.write(Statements(runs)).await.expect("runs");
+            let leave = async || store.leave_lost_nodes(60).await.expect("looks").len();
+            db.clock.advance_ms(600_000);
+            beat("b").await;
+            assert_eq!(leave().await, 0, "no beat has ended the outage yet");
+            assert!(store.beat().await.expect("beats"), "the outage is noticed");
+            assert_eq!(leave().await, 0, "a has had no time to say that it is there");
+            db.pass_ms(61_000).await;
+            beat("b").await;
+            assert_eq!(leave().await, 1, "a is lost");
+        })
+        .await;
     }
 }

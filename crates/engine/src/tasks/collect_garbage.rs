@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use domain::limits::MAINTENANCE_ROWS;
 use store::artifacts::Blobs;
 use store::{Store, StoreError};
 
@@ -18,7 +19,10 @@ impl Task for CollectGarbage {
     async fn run(&self, store: &Store) -> Result<Done, StoreError> {
         Ok(match store.collect_garbage(&self.blobs).await? {
             0 => Done::nothing(),
-            blobs => Done::work(format!("{blobs} blobs deleted")),
+            blobs => {
+                let again_in = (blobs == MAINTENANCE_ROWS).then_some(Duration::ZERO);
+                Done { work: Some(format!("{blobs} blobs deleted")), again_in }
+            }
         })
     }
 }

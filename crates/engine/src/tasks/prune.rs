@@ -46,8 +46,8 @@ impl Task for Prune {
              letters, {runs} runs of triggers, {events} receipts and slots",
             pruned.jobs, pruned.history, pruned.idempotency, pruned.workers
         );
-        let rounds = [pruned.jobs, pruned.history, deliveries, letters, events, runs, signals.signals, ttfs];
-        let again = rounds.into_iter().any(|rows| rows as usize >= MAINTENANCE_ROWS);
+        let rounds = [deliveries, letters, events, runs, signals.signals, ttfs];
+        let again = pruned.is_full() || rounds.into_iter().any(|rows| rows as usize >= MAINTENANCE_ROWS);
         Ok(Done { work: Some(work), again_in: again.then_some(Duration::from_millis(50)) })
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! Every step looks in the database where the batch stands, so any node may take it, and a restart loses nothing.
 
-use std::time::Duration;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use domain::limits::{
@@ -24,8 +26,15 @@ use crate::openai::lines::{self, Line};
 use crate::openai::{ENDPOINTS, Models, models};
 use crate::task::{Done, Task};
 
+/// A batch that waits for a quota or a pool is looked at again after this at the latest.
+const HELD_BACK_MAX: Duration = Duration::from_secs(30);
+/// It is left alone for so many times as long as reading its input took.
+const HELD_BACK_PER_READING: u32 = 10;
+
 pub(crate) struct RunBatches {
-    pub(crate) blobs: Blobs,
+    blobs: Blobs,
+    /// Batches that wait, by id, and until when.
+    held_back: Mutex<HashMap<String, Instant>>,
 }
 
 /// What a look at one batch came to.
@@ -43,6 +52,7 @@ impl Task for RunBatches {
     const WAKE: Option<Topic> = Some(Topic::Batches);
 
     async fn run(&self, store: &Store) -> Result<Done, StoreError> {
+        self.held_back().retain(|_, until| *until > Instant::now());
         let (mut ended, mut again) = (0, false);
         let mut after = String::new();
         loop {
@@ -68,7 +78,25 @@ impl Task for RunBatches {
     }
 }
 
+/// How long a batch is left alone that may come back in so many seconds.
+fn pause(retry_s: u64, reading: Duration) -> Duration {
+    Duration::from_secs(retry_s).max(reading.saturating_mul(HELD_BACK_PER_READING)).min(HELD_BACK_MAX)
+}
+
 impl RunBatches {
+    pub(crate) fn new(blobs: Blobs) -> Self {
+        Self { blobs, held_back: Mutex::default() }
+    }
+
+    fn held_back(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
+        self.held_back.lock().expect("nobody panics with the map in hand")
+    }
+
+    fn hold_back(&self, batch: &Batch, retry_s: u64, reading: Duration) -> Moved {
+        self.held_back().insert(batch.id.clone(), Instant::now() + pause(retry_s, reading));
+        Moved::Waits
+    }
+
     async fn step(&self, store: &Store, batch: &Batch) -> Result<Moved, StoreError> {
         let expired = store.clock().now() >= batch.expires_at;
         match batch.status {
@@ -106,6 +134,9 @@ impl RunBatches {
     }
 
     async fn go_on(&self, store: &Store, batch: &Batch) -> Result<Moved, StoreError> {
+        if self.held_back().contains_key(&batch.id) {
+            return Ok(Moved::Waits);
+        }
         if batch.made < batch.total {
             return self.make_jobs(store, batch).await;
         }
@@ -116,22 +147,24 @@ impl RunBatches {
     }
 
     async fn make_jobs(&self, store: &Store, batch: &Batch) -> Result<Moved, StoreError> {
+        let began = Instant::now();
         let input = self.input(store, batch).await?.unwrap_or_default();
         let models = models(store, batch.tenant).await?;
         let lines = lines::read(&input, &batch.endpoint, None).unwrap_or_default();
+        let reading = began.elapsed();
         let mut from = batch.made as usize;
         let mut at_once = BATCH_JOBS_AT_ONCE;
         while from < lines.len() {
             let to = lines.len().min(from + at_once);
             let jobs: Option<Vec<NewJob>> = lines[from..to].iter().map(|line| job(batch, line, &models)).collect();
             // A model whose pool went away since the batch was looked through is waited for.
-            let Some(jobs) = jobs else { return Ok(Moved::Waits) };
+            let Some(jobs) = jobs else { return Ok(self.hold_back(batch, 1, reading)) };
             let wanted = Wanted { jobs: jobs.len(), payload_bytes: jobs.iter().map(|job| job.payload.len()).sum() };
-            if !matches!(store.admit(batch.tenant, wanted).await?, Admission::Admitted) {
+            if let Admission::Over { retry_s, .. } = store.admit(batch.tenant, wanted).await? {
                 // What is more than the tenant may bring in now is made in smaller parts, or later.
                 at_once = (to - from) / 2;
                 if at_once == 0 {
-                    return Ok(Moved::Waits);
+                    return Ok(self.hold_back(batch, retry_s, reading));
                 }
                 continue;
             }
@@ -224,4 +257,22 @@ fn results<'a>(
             page.iter().filter(|ended| wanted(ended.state)).map(|ended| lines::write(ended, end)).collect();
         Ok(Some((Bytes::from(lines), Some(last))))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r8_a_batch_that_waits_is_read_again_ever_less_often_the_longer_that_takes() {
+        let check = |retry_s, reading_ms, expected_ms| {
+            let paused = pause(retry_s, Duration::from_millis(reading_ms));
+            assert_eq!(paused, Duration::from_millis(expected_ms), "{retry_s} s, {reading_ms} ms");
+        };
+        check(1, 0, 1_000);
+        check(5, 100, 5_000);
+        check(1, 2_000, 20_000);
+        check(1, 60_000, 30_000);
+        check(86_400, 0, 30_000);
+    }
 }

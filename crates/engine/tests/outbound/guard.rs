@@ -10,6 +10,7 @@ use std::time::Duration;
 use domain::address::{Allowed, Private};
 use engine::outbound::{Outbound, OutboundError, Request, Resolve};
 use testkit::receiver::{Manner, Receiver};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Special IPv4 addresses; each is written in every way a URL can.
 const SPECIAL_V4: [&str; 24] = [
@@ -262,4 +263,21 @@ async fn q10_a_redirect_is_an_answer_and_not_a_way() {
     let outbound = Outbound::new(Allowed { private: Private::Allowed, networks: Vec::new() });
     assert_eq!(outbound.send(get(sly.url())).await.expect("an answer").status, 302);
     assert_eq!(canary.connections(), 0);
+}
+
+#[tokio::test]
+async fn q10_a_receiver_that_does_not_come_to_the_end_of_its_words_has_answered() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let url = format!("http://{}/", listener.local_addr().expect("is bound"));
+    let mut receiver = tokio::task::JoinSet::new();
+    receiver.spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("accepts");
+        let mut asked = [0; 4_096];
+        assert!(stream.read(&mut asked).await.expect("reads") > 0);
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhello").await.expect("answers");
+        std::future::pending::<()>().await;
+    });
+    let outbound = Outbound::new(Allowed { private: Private::Allowed, networks: Vec::new() });
+    let answer = outbound.send(Request { timeout: Duration::from_secs(3), ..get(url) }).await.expect("the status came");
+    assert_eq!((answer.status, answer.body.as_slice(), answer.cut), (200, b"hello".as_slice(), true));
 }

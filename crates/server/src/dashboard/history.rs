@@ -36,6 +36,9 @@ async fn page(
     let more = items.len() > limit;
     items.truncate(limit);
     let next_cursor = items.last().filter(|_| more).map(|last| cursor::after_timeline(last.id));
-    let items = items.into_iter().map(view::subject::timeline_item).collect::<Result<_, _>>()?;
+    let items = items
+        .into_iter()
+        .map(|item| view::subject::timeline_item_for(item, &viewer.principal))
+        .collect::<Result<_, _>>()?;
     Ok(shown(&History { frame, page: Page { items, next_cursor, partial: false } }))
 }

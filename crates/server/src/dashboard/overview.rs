@@ -52,7 +52,12 @@ async fn page(State(state): State<AppState>, viewer: Viewer) -> Result<Response,
         false => Vec::new(),
     };
     let slo = v1::ttfs::slo(State(state.clone()), principal.clone()).await?.0;
-    let concerns = concerns(&frame, &queues, &workers, more_workers, &failures, &slo);
+    let served_for = state.store.queues_served_for(tenant).await?;
+    let serves = |queue: &str| {
+        let own = |listed: &ListedWorker| listed.worker.queues.iter().any(|served| served.as_str() == queue);
+        more_workers || workers.iter().any(own) || served_for.iter().any(|served| served.as_str() == queue)
+    };
+    let concerns = concerns(&frame, &queues, serves, &failures, &slo);
     Ok(shown(&Overview {
         totals: view::counts(&state.store.totals(tenant).await?),
         queues,
@@ -100,8 +105,7 @@ fn share(slo: &TtfsSlo, now: Timestamp) -> Option<Slo> {
 fn concerns(
     frame: &Frame,
     queues: &[QueueView],
-    workers: &[ListedWorker],
-    more_workers: bool,
+    is_served: impl Fn(&str) -> bool,
     failures: &[FailureView],
     slo: &TtfsSlo,
 ) -> Vec<Concern> {
@@ -109,10 +113,9 @@ fn concerns(
     for queue in queues {
         let name = &queue.name;
         let waiting = queue.counts.queued;
-        let is_served = more_workers
-            || workers.iter().any(|listed| listed.worker.queues.iter().any(|served| served.as_str() == name));
         let age_s = queue.oldest_waiting_at.map_or(0, |at| frame.now.duration_since(at).as_secs());
         let seen = Concern {
+            id: String::new(),
             grave: false,
             what: String::new(),
             more: None,
@@ -129,27 +132,34 @@ fn concerns(
                 done: format!("{name} goes on"),
             };
             concerns.push(Concern {
+                id: format!("paused-{}", escaped(name)),
                 grave: waiting > 0,
                 what: format!("{name} is paused, {}", waits(waiting)),
                 more: (!said.is_empty()).then(|| said.join(" · ")),
                 action: frame.can.operate.then_some(resume),
                 ..seen
             });
-        } else if waiting > 0 && !is_served {
+        } else if waiting > 0 && !is_served(name) {
             concerns.push(Concern {
+                id: format!("unserved-{}", escaped(name)),
                 grave: true,
                 what: format!("{} in {name}, and no worker serves it", waits(waiting)),
                 command: Some(format!("windlass work --queue {name} -- ./your-program")),
                 ..seen
             });
         } else if age_s > OVERVIEW_OLD_S {
-            concerns.push(Concern { what: format!("The oldest job in {name} has waited {} min", age_s / 60), ..seen });
+            concerns.push(Concern {
+                id: format!("old-{}", escaped(name)),
+                what: format!("The oldest job in {name} has waited {} min", age_s / 60),
+                ..seen
+            });
         }
     }
     if let Some((many, more)) = frame.dead_letters.filter(|(many, _)| *many > 0) {
         let letters = if many == 1 { "dead letter waits" } else { "dead letters wait" };
         let plus = if more { "+" } else { "" };
         concerns.push(Concern {
+            id: "letters".into(),
             grave: true,
             what: format!("{many}{plus} {letters} for somebody"),
             more: None,
@@ -160,6 +170,7 @@ fn concerns(
     }
     for alert in &slo.alerts {
         concerns.push(Concern {
+            id: format!("{}-{}", alert.alert, escaped(&alert.surface)),
             grave: true,
             what: format!("First signals on {}: {}", alert.surface, alert.detail),
             more: None,
@@ -170,6 +181,7 @@ fn concerns(
     }
     for group in failures.iter().filter(|group| group.trend == "rising") {
         concerns.push(Concern {
+            id: format!("rising-{}", group.group_id),
             grave: false,
             what: format!("{} is on the rise: {} in all", group.error_code, group.count),
             more: Some(group.message_pattern.clone()),

@@ -96,7 +96,6 @@ fn describe() {
         "windlass_ttfs_events_total",
         "Events of the time to first signal, by surface, type and cache hit."
     );
-    describe_gauge!("windlass_ttfs_alert", "Alerts on the time to first signal; 1 while one holds.");
     describe_gauge!("windlass_figure_faults", "Queues whose kept figures differ from their jobs; 0 is right.");
 }
 
@@ -107,7 +106,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
 /// Figures in the text format of Prometheus. Those of this process are told while the database is away, too.
 #[utoipa::path(get, path = "/metrics", tag = "health", responses((status = 200, body = String)))]
 async fn scrape(State(state): State<AppState>, principal: Principal) -> Response {
-    let mut text = handle().map(PrometheusHandle::render).unwrap_or_default();
+    let mut text = of_this_process(&principal);
     let queues = state.store.list_queues(principal.tenant, None, PAGE_ITEMS).await;
     text.push_str("# HELP windlass_database_up Whether the database answered this scrape.\n");
     text.push_str("# TYPE windlass_database_up gauge\n");
@@ -120,7 +119,33 @@ async fn scrape(State(state): State<AppState>, principal: Principal) -> Response
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 
+const TTFS_ALERT: &str = "windlass_ttfs_alert";
+
+/// The figures of this process that are the caller's to see. What another's pools are called is not, and alerts are read
+/// with what is kept: this process knows only of those that it noticed.
+fn of_this_process(principal: &Principal) -> String {
+    let text = handle().map(PrometheusHandle::render).unwrap_or_default();
+    let shown = |line: &&str| !is_alert(line) && (principal.is_of_the_house() || !names_a_pool(line));
+    text.lines().filter(shown).flat_map(|line| [line, "\n"]).collect()
+}
+
+fn is_alert(line: &str) -> bool {
+    let line = line.strip_prefix("# HELP ").or_else(|| line.strip_prefix("# TYPE ")).unwrap_or(line);
+    line.starts_with(TTFS_ALERT)
+}
+
+fn names_a_pool(line: &str) -> bool {
+    line.contains("{pool=\"") || line.contains(",pool=\"")
+}
+
 async fn kept(text: &mut String, state: &AppState, tenant: TenantId) {
+    if let Ok(alerts) = state.store.ttfs_alerts(tenant).await {
+        let _ = writeln!(text, "# HELP {TTFS_ALERT} Alerts on the time to first signal; 1 while one holds.");
+        let _ = writeln!(text, "# TYPE {TTFS_ALERT} gauge");
+        for alert in alerts {
+            let _ = writeln!(text, "{TTFS_ALERT}{{alert=\"{}\",surface=\"{}\"}} 1", alert.alert, alert.surface);
+        }
+    }
     if let Ok(found) = state.store.list_processes(tenant, None, PAGE_ITEMS).await {
         processes(text, &found, state.store.clock().now());
     }

@@ -1,7 +1,7 @@
 //! Refusals in that API's shape: `{"error": {message, type, param, code}}`.
 
 use axum::body::Body;
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt;
@@ -15,12 +15,14 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 pub(super) struct Refused {
     status: StatusCode,
     body: String,
+    /// When to come back, where that helps.
+    retry_s: Option<u64>,
 }
 
 impl Refused {
     pub(super) fn new(status: StatusCode, code: &str, message: &str, param: Option<&str>) -> Self {
         let body = json!({"error": error(status, code, message, param)}).to_string();
-        Self { status, body }
+        Self { status, body, retry_s: None }
     }
 
     pub(super) fn invalid(code: &str, message: &str, param: &str) -> Self {
@@ -38,7 +40,7 @@ impl Refused {
 
     /// As the model said it.
     pub(super) fn said(status: StatusCode, body: &str) -> Self {
-        Self { status, body: body.to_owned() }
+        Self { status, body: body.to_owned(), retry_s: None }
     }
 
     /// The same within a stream, where it is too late for a status.
@@ -65,7 +67,8 @@ fn of_problem(status: StatusCode, problem: &wire::Problem) -> String {
 
 impl From<ApiError> for Refused {
     fn from(refusal: ApiError) -> Self {
-        Self { status: refusal.status(), body: of_problem(refusal.status(), &refusal.problem()) }
+        let (status, retry_s) = (refusal.status(), refusal.retry_s());
+        Self { status, body: of_problem(status, &refusal.problem()), retry_s }
     }
 }
 
@@ -77,7 +80,11 @@ impl From<store::StoreError> for Refused {
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
-        (self.status, [(CONTENT_TYPE, JSON)], self.body).into_response()
+        let mut response = (self.status, [(CONTENT_TYPE, JSON)], self.body).into_response();
+        if let Some(retry_s) = self.retry_s {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(retry_s));
+        }
+        response
     }
 }
 
@@ -99,4 +106,15 @@ pub(crate) async fn in_that_apis_words(response: Response) -> Response {
     parts.headers.insert(CONTENT_TYPE, JSON);
     parts.headers.remove(CONTENT_LENGTH);
     Response::from_parts(parts, Body::from(of_problem(status, &problem)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn q12_who_is_over_quota_hears_when_to_come_back() {
+        let refused = Refused::from(ApiError::over_quota("enqueue_per_s", 1.0, Some(7)));
+        assert_eq!(refused.into_response().headers()[RETRY_AFTER], "7");
+    }
 }

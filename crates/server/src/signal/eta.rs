@@ -74,6 +74,8 @@ pub(super) async fn alone(store: &Store, tenant: TenantId, job: &StoredJob, now:
             let outlook = Outlook { places: 1, busy: vec![], ahead: vec![], own: run, load: None, not_before_s };
             Some(outlook.eta(seed(job)))
         }
+        // Durations are learnt from the work alone: what a load takes is no part of them.
+        (_, JobState::Loading, _) => None,
         (Some(run), _, Some(started_at)) => remaining(run, now.ms_since(started_at).max(0) as f64 / 1_000.0),
         _ => None,
     };

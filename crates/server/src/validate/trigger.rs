@@ -58,9 +58,8 @@ pub(crate) fn new_trigger(
         keeps_its_address(before, &filter)?;
     }
     let filter_text = filter_text.with_kept(before.map(|before| before.filter.as_str()))?;
-    let target = Given { member: "target", text: request.target.get(), spots: spots::in_target };
-    check_target(state, principal, source, &filter, &target.checked()?)?;
-    let target = target.with_kept(before.map(|before| before.target.as_str()))?;
+    let given = Given { member: "target", text: request.target.get(), spots: spots::in_target };
+    let target = given.with_kept(before.map(|before| before.target.as_str()))?;
     let mode = match request.mode.as_deref() {
         // The job waits for what becomes of its run.
         None if filter.works.is_some() => Mode::Sync,
@@ -76,7 +75,28 @@ pub(crate) fn new_trigger(
     let enabled = request.enabled.unwrap_or(true);
     let (retry, max_attempts) = retry(&state.options.trigger_defaults, request.retry, before)?;
     let next_at = next_at(state, &filter)?.filter(|_| enabled);
-    Ok(NewTrigger { name, source, filter: filter_text, target, mode, retry, max_attempts, enabled, next_at })
+    let new = NewTrigger { name, source, filter: filter_text, target, mode, retry, max_attempts, enabled, next_at };
+    // Who turns another's trigger on or off does not answer for what it starts.
+    if !before.is_some_and(|before| only_turns(before, &new)) {
+        check_target(state, principal, source, &filter, &given.checked()?)?;
+    }
+    Ok(new)
+}
+
+/// Whether the new one is the old one, turned on or off.
+pub(crate) fn only_turns(before: &Trigger, new: &NewTrigger) -> bool {
+    new.enabled != before.enabled
+        && new.name == before.name
+        && new.source == before.source
+        && new.mode == before.mode
+        && (new.retry, new.max_attempts) == (before.retry, before.max_attempts)
+        && is_same(&new.filter, &before.filter)
+        && is_same(&new.target, &before.target)
+}
+
+fn is_same(one: &str, other: &str) -> bool {
+    let read = |text| serde_json::from_str::<Value>(text).ok();
+    read(one).is_some_and(|one| read(other) == Some(one))
 }
 
 /// Whose an address is goes by the age of the triggers that name it: one that is there already may not take up another.

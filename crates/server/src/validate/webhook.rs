@@ -36,6 +36,10 @@ pub(crate) fn url(place: Place, member: &str, url: &str) -> Result<(), ApiError>
     if url.len() > URL_BYTES {
         return Err(place.refuse(member, format_args!("may have at most {URL_BYTES} bytes; it has {}", url.len())));
     }
+    // The parser escapes them in its own copy; what is kept is the text as it came, and PostgreSQL takes no NUL.
+    if let Some(odd) = url.chars().find(|c| c.is_control()) {
+        return Err(place.refuse(member, format_args!("holds the control character U+{:04X}", odd as u32)));
+    }
     match parse_url(url) {
         Ok(_) => Ok(()),
         Err(error) => Err(place.refuse(member, format_args!("must be an http or https URL: {error}"))),

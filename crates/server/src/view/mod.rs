@@ -5,6 +5,7 @@ pub(crate) mod subject;
 
 use domain::trigger::Source;
 use domain::{JobError, RetryPolicy, Right, Time};
+use engine::outbound::parse_url;
 use store::StoreError;
 use store::counters::Counts;
 use store::dead_letters::DeadLetter;
@@ -111,6 +112,11 @@ pub(crate) fn job(job: StoredJob, principal: &Principal) -> Result<JobView, Stor
     })
 }
 
+/// Whether it may read what errors of any job say beyond their code.
+fn reads_messages(principal: &Principal) -> bool {
+    principal.has(Right::ReadLogs) || principal.has(Right::ReadResults)
+}
+
 fn without_message(error: wire::JobError) -> wire::JobError {
     wire::JobError { message: String::new(), ..error }
 }
@@ -206,7 +212,15 @@ pub(crate) fn token(token: &Token, now: Time) -> wire::TokenView {
     }
 }
 
-pub(crate) fn queue(queue: Queue) -> QueueView {
+/// Where something is sent, as this caller may see it: a URL may carry a secret of its own.
+pub(crate) fn url(url: String, principal: &Principal) -> String {
+    if principal.has(Right::ReadPayloads) {
+        return url;
+    }
+    parse_url(&url).map(|url| url.origin().ascii_serialization()).unwrap_or_default()
+}
+
+pub(crate) fn queue(queue: Queue, principal: &Principal) -> QueueView {
     let paused_at = queue.paused.as_ref().map(|pause| time(pause.at));
     let Pause { reason, by, .. } = queue.paused.unwrap_or_default();
     QueueView {
@@ -215,7 +229,7 @@ pub(crate) fn queue(queue: Queue) -> QueueView {
         paused_reason: reason,
         paused_by: by,
         paused_at,
-        settings: settings(queue.settings),
+        settings: settings(queue.settings, principal),
         counts: counts(&queue.counts),
         oldest_waiting_at: queue.oldest_waiting_at.map(time),
         swaps_made: queue.counts.swaps_made,
@@ -234,7 +248,7 @@ pub(crate) fn counts(counts: &Counts) -> QueueCounts {
     }
 }
 
-fn settings(settings: domain::QueueSettings) -> wire::QueueSettings {
+fn settings(settings: domain::QueueSettings, principal: &Principal) -> wire::QueueSettings {
     let phases: Vec<String> = settings.phases.iter().map(ToString::to_string).collect();
     let kind =
         |kind: domain::KindSettings| wire::KindSettings { retry: kind.retry.map(retry), timeout_s: kind.timeout_s };
@@ -249,12 +263,16 @@ fn settings(settings: domain::QueueSettings) -> wire::QueueSettings {
         timeout_s: settings.timeout_s,
         retention_s: settings.retention_s,
         phases: (!phases.is_empty()).then_some(phases),
-        webhook: settings.webhook.map(|webhook| WebhookSettings { url: webhook.url, ..WebhookSettings::default() }),
+        webhook: settings
+            .webhook
+            .map(|webhook| WebhookSettings { url: url(webhook.url, principal), ..WebhookSettings::default() }),
         kinds: (!kinds.is_empty()).then_some(kinds),
     }
 }
 
-pub(crate) fn dead_letter(letter: DeadLetter) -> Result<DeadLetterView, StoreError> {
+pub(crate) fn dead_letter(letter: DeadLetter, principal: &Principal) -> Result<DeadLetterView, StoreError> {
+    let messages = reads_messages(principal);
+    let error = |told: JobError| if messages { error(told) } else { without_message(error(told)) };
     let first = letter.attempts.first().map_or(letter.created_at, |attempt| attempt.at);
     let last = letter.attempts.last().map_or(letter.created_at, |attempt| attempt.at);
     let resolved = letter.resolved.as_ref();

@@ -8,9 +8,11 @@ use store::processes::eligible::EligibleSubject;
 use store::processes::get::Process;
 use store::subjects::facts::ToldFact;
 use store::subjects::get::{LiveWork, ProcessStanding, Subject, SubjectCard};
+use store::timeline::list::TimelineItem;
 use wire::{BackoffView, EligibleView, FactView, ProcessView, StandingView, SubjectView, WorkView};
 
-use super::{raw, retry, time};
+use super::{raw, reads_messages, retry, time};
+use crate::auth::Principal;
 
 /// Later than any lockout that ends.
 const ENDLESS: Time = Time::from_seconds(253_402_300_799);
@@ -81,7 +83,29 @@ fn standing(standing: ProcessStanding, now: Time) -> StandingView {
     }
 }
 
-pub(crate) fn timeline_item(item: store::timeline::list::TimelineItem) -> Result<wire::TimelineItem, StoreError> {
+/// As this caller may see it.
+pub(crate) fn timeline_item_for(item: TimelineItem, principal: &Principal) -> Result<wire::TimelineItem, StoreError> {
+    if reads_messages(principal) { whole_item(item) } else { timeline_item(item) }
+}
+
+/// As everyone may see it who may see it at all: without what the error of a job says beyond its code.
+fn timeline_item(mut item: TimelineItem) -> Result<wire::TimelineItem, StoreError> {
+    // What became of an operation on a runtime is no job's word, and stands in its log as well.
+    if item.runtime.is_none() && item.cause.is_some() {
+        item.detail = item.detail.and_then(without_message);
+    }
+    whole_item(item)
+}
+
+fn without_message(detail: String) -> Option<String> {
+    let Ok(mut members) = serde_json::from_str::<Map<String, Value>>(&detail) else { return Some(detail) };
+    match members.remove("message") {
+        None => Some(detail),
+        Some(_) => (!members.is_empty()).then(|| Value::Object(members).to_string()),
+    }
+}
+
+fn whole_item(item: TimelineItem) -> Result<wire::TimelineItem, StoreError> {
     Ok(wire::TimelineItem {
         event: item.event,
         at: time(item.at),

@@ -177,3 +177,26 @@ async fn q5_what_makes_no_sense_for_a_call_is_refused_by_name() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn q5_a_stop_tells_what_is_at_work_from_what_still_waits() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        api.state.engine.stop().await;
+        let call = |queue: &str| json!({"queue": queue, "kind": "k", "timeout_s": 100});
+        let worker = api.worker("taken").await;
+        let stop = async {
+            take_as(&api, worker).await;
+            // The other is there as well.
+            wait_until("both wait", async || api.job_count().await == 2).await;
+            api.state.stopping.cancel();
+        };
+        let (taken, waiting, ()) =
+            tokio::join!(api.post("/api/v1/calls", call("taken")), api.post("/api/v1/calls", call("waiting")), stop);
+        taken.problem(504, "call_timed_out", None);
+        waiting.problem(503, "call_unavailable", None);
+        let job = waiting.json()["job_id"].as_str().unwrap().to_owned();
+        assert_eq!(api.get(&format!("/api/v1/jobs/{job}")).await.json()["state"], "canceled");
+    })
+    .await;
+}

@@ -112,3 +112,27 @@ async fn x10_what_cannot_be_said_of_letters_is_refused() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn x7_what_an_error_says_beyond_its_code_is_for_those_who_read_logs() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let root = api.caller(json!({"name": "root", "role": "admin"})).await;
+        let operator = api.caller(json!({"name": "o", "role": "operator", "rights": ["read_payloads"]})).await;
+        let job = json!({"queue": "q", "kind": "k", "subject": "s-1", "max_attempts": 1});
+        assert_eq!(root.post("/api/v1/jobs", job).await.status, 202);
+        let worker = root.post("/api/v1/workers", json!({"name": "w", "queues": ["q"]})).await.json();
+        let worker = format!("/api/v1/workers/{}", worker["id"].as_str().unwrap());
+        let claimed = root.post(&format!("{worker}/claim"), json!({"max": 1})).await.json()["jobs"][0].clone();
+        let outcome = json!({"job_id": claimed["id"], "epoch": claimed["epoch"], "outcome": "fail",
+            "error": {"code": "boom", "message": "the password is hunter2", "retryable": false}});
+        root.post(&format!("{worker}/settle"), json!({"outcomes": [outcome]})).await;
+        for path in [LETTERS, "/api/v1/history?subject=s-1", "/api/v1/subjects/s-1/history"] {
+            let (whole, part) = (root.get(path).await.json(), operator.get(path).await.json());
+            assert!(whole.to_string().contains("hunter2"), "{path}: {whole}");
+            assert!(part.to_string().contains("boom"), "{path}: {part}");
+            assert!(!part.to_string().contains("hunter2"), "{path}: {part}");
+        }
+    })
+    .await;
+}

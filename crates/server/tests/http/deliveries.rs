@@ -181,25 +181,32 @@ async fn x7_what_a_triggers_headers_say_is_shown_to_nobody_and_kept_when_it_is_s
 }
 
 #[tokio::test]
-async fn x10_a_url_with_a_password_is_refused_wherever_it_is_given() {
+async fn x10_a_url_that_cannot_be_kept_or_called_is_refused_wherever_it_is_given() {
     on_both(async |db| {
         let api = Api::new(db).await;
-        let url = "https://ann:hunter2@example.com/hook";
-        let job = json!({"queue": "q", "kind": "k", "webhook": {"url": url}});
-        api.post("/api/v1/jobs", job.clone()).await.problem(422, "invalid_field", Some("webhook.url"));
-        api.put("/api/v1/queues/q", json!({"webhook": {"url": url}})).await.problem(
-            422,
-            "invalid_field",
-            Some("webhook.url"),
-        );
-        for (target, field) in
-            [(json!({"http": {"url": url}}), "target.http.url"), (json!({"job": job}), "target.job.webhook.url")]
-        {
-            let trigger = json!({"name": "t", "source": "kv", "filter": {}, "target": target});
-            api.post("/api/v1/triggers", trigger).await.problem(422, "invalid_field", Some(field));
+        refuses(&api, "https://ann:hunter2@example.com/hook").await;
+        for control in ['\0', '\n', '\t', '\u{7f}'] {
+            refuses(&api, &format!("https://example.com/{control}hook")).await;
+            refuses(&api, &format!("https://example.com/hook{control}")).await;
         }
     })
     .await;
+}
+
+async fn refuses(api: &Api, url: &str) {
+    let job = json!({"queue": "q", "kind": "k", "webhook": {"url": url}});
+    api.post("/api/v1/jobs", job.clone()).await.problem(422, "invalid_field", Some("webhook.url"));
+    api.put("/api/v1/queues/q", json!({"webhook": {"url": url}})).await.problem(
+        422,
+        "invalid_field",
+        Some("webhook.url"),
+    );
+    for (target, field) in
+        [(json!({"http": {"url": url}}), "target.http.url"), (json!({"job": job}), "target.job.webhook.url")]
+    {
+        let trigger = json!({"name": "t", "source": "kv", "filter": {}, "target": target});
+        api.post("/api/v1/triggers", trigger).await.problem(422, "invalid_field", Some(field));
+    }
 }
 
 #[tokio::test]

@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use domain::limits::BODY_IDLE_S;
+use serde_json::json;
 use server::serve;
 use testkit::Database;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -79,6 +81,47 @@ async fn x10_slow_heads_and_slow_bodies_keep_nobody_else_waiting() {
     server.still_serves().await;
     drop(held);
     server.still_serves().await;
+    server.stop().await;
+}
+
+/// Routes that ask for no token wait no longer for a body than others do.
+#[tokio::test(flavor = "multi_thread")]
+async fn x10_a_body_that_never_ends_is_broken_off_where_nobody_is_known() {
+    let server = Listening::start().await;
+    let trigger = json!({"name": "t", "source": "http", "filter": {}, "target": {"job": {"queue": "q", "kind": "k"}}});
+    let hook = server.api.post("/api/v1/triggers", trigger).await.json()["hook"].as_str().unwrap().to_owned();
+    let limit = Duration::from_secs(4 * BODY_IDLE_S);
+    let begun = |path: &str, kind: &str| {
+        format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\ncontent-length: 900\r\n\r\n{{")
+    };
+    let (to_hook, to_sign_in) =
+        (begun(&hook, "application/json"), begun("/sign-in", "application/x-www-form-urlencoded"));
+    let (to_hook, to_sign_in) = tokio::join!(
+        server.answer_within(limit, to_hook.as_bytes()),
+        server.answer_within(limit, to_sign_in.as_bytes())
+    );
+    assert!(to_hook.starts_with("HTTP/1.1 400"), "{to_hook}");
+    assert!(to_sign_in.starts_with("HTTP/1.1 400"), "{to_sign_in}");
+    server.stop().await;
+}
+
+/// Whoever guesses addresses of hooks, or sends them more than they take, has nothing kept in memory.
+#[tokio::test(flavor = "multi_thread")]
+async fn x10_a_hook_takes_no_more_than_a_payload() {
+    let server = Listening::start().await;
+    let trigger = json!({"name": "t", "source": "http", "filter": {}, "target": {"job": {"queue": "q", "kind": "k"}}});
+    let hook = server.api.post("/api/v1/triggers", trigger).await.json()["hook"].as_str().unwrap().to_owned();
+    let unknown = "/api/v1/hooks/01890a5d-ac96-774b-bcce-b302099a8057";
+    for (path, status) in [(hook.as_str(), "413"), (unknown, "404")] {
+        // All of it is promised, and little of it sent: neither waits for the rest.
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nexpect: 100-continue\r\n\
+             content-length: {}\r\n\r\n",
+            15 << 20
+        );
+        let answer = server.answer_within(Duration::from_secs(30), request.as_bytes()).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{path}: {answer}");
+    }
     server.stop().await;
 }
 

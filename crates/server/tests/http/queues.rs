@@ -96,15 +96,63 @@ async fn x6_the_figures_that_are_scraped_are_those_of_whoever_asks() {
         let scraped = async |caller: &crate::tokens::Caller<'_>| {
             String::from_utf8(caller.get("/metrics").await.body.to_vec()).unwrap()
         };
+        metrics::counter!("windlass_pool_load_failures_total", "pool" => "ours-too").increment(1);
         let ours = scraped(&root).await;
+        assert!(ours.contains("pool=\"ours-too\""), "{ours}");
         assert!(ours.contains("ours-alone") && ours.contains("windlass_dead_letters 1"), "{ours}");
         let theirs = scraped(&other).await;
         assert!(
             !theirs.contains("ours-alone")
+                && !theirs.contains("ours-too")
                 && !theirs.contains("queue=\"ours\"")
                 && theirs.contains("windlass_dead_letters 0"),
             "{theirs}"
         );
+        let tasks = other.get("/api/v1/tasks").await.json();
+        let says_nothing = |task: &Value| task["last_work"].is_null() && task["last_error"].is_null();
+        assert!(tasks["items"].as_array().unwrap().iter().all(says_nothing), "{tasks}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x7_a_narrowed_token_lists_its_own_queues_and_learns_of_no_other() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let root = api.caller(json!({"name": "root", "role": "admin"})).await;
+        for queue in ["a", "b", "c", "d", "e"] {
+            root.job(queue).await;
+        }
+        let narrow = api.caller(json!({"name": "n", "role": "viewer", "queues": ["d", "b", "unheard"]})).await;
+        let first = narrow.get("/api/v1/queues?limit=1").await.json();
+        assert_eq!((&first["items"][0]["name"], first["items"].as_array().unwrap().len()), (&json!("b"), 1));
+        let path = format!("/api/v1/queues?limit=1&cursor={}", first["next_cursor"].as_str().unwrap());
+        let second = narrow.get(&path).await.json();
+        assert_eq!((&second["items"][0]["name"], &second["next_cursor"]), (&json!("d"), &Value::Null));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x7_a_webhooks_address_is_shown_whole_to_those_alone_who_read_payloads() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let root = api.caller(json!({"name": "root", "role": "admin"})).await;
+        let operator = api.caller(json!({"name": "o", "role": "operator"})).await;
+        let webhook = json!({"webhook": {"url": "https://receiver.invalid:8443/hook?key=hidden"}});
+        assert_eq!(root.put("/api/v1/queues/q", webhook.clone()).await.status, 200);
+        let shown = operator.get("/api/v1/queues/q").await.json()["settings"].clone();
+        assert_eq!(shown["webhook"]["url"], "https://receiver.invalid:8443");
+        // What is sent back as it was shown keeps the whole.
+        assert_eq!(operator.put("/api/v1/queues/q", shown).await.status, 200);
+        assert_eq!(root.get("/api/v1/queues/q").await.json()["settings"]["webhook"], webhook["webhook"]);
+        root.job("q").await;
+        root.run("q").await;
+        let url = async |caller: &crate::tokens::Caller<'_>| {
+            caller.get("/api/v1/deliveries").await.json()["items"][0]["url"].as_str().unwrap().to_owned()
+        };
+        assert_eq!(url(&operator).await, "https://receiver.invalid:8443");
+        assert_eq!(url(&root).await, "https://receiver.invalid:8443/hook?key=hidden");
     })
     .await;
 }

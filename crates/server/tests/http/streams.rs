@@ -150,3 +150,28 @@ async fn s3_a_filtered_stream_that_broke_off_goes_on_with_what_changed_since() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn s3_a_stream_tells_what_changed_first_first_and_of_those_that_work_behind_many_that_wait() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let (early, late) = (api.claimed("q").await, api.claimed("q").await);
+        let waiting: Vec<Value> =
+            (0..domain::limits::STREAM_WINDOW + 10).map(|_| json!({"queue": "elsewhere", "kind": "k"})).collect();
+        assert!(api.post("/api/v1/jobs/batch", json!({"jobs": waiting})).await.status.is_success());
+        // The older of the two changes last.
+        for (job, _, epoch) in [&late, &early] {
+            api.db.pass_ms(1_000).await;
+            let said = json!({"epoch": epoch, "summary": "half"});
+            assert_eq!(api.put(&format!("/api/v1/jobs/{job}/signal"), said).await.status, 200);
+        }
+        let state = api.get(&format!("/api/v1/jobs/{}", early.0)).await.json()["state"].as_str().unwrap().to_owned();
+        let get = request("GET", &format!("/api/v1/stream?state={state}")).body(Body::empty()).unwrap();
+        let seen = events(&api, get, |seen| seen.len() >= 2).await;
+        let jobs: Vec<&Value> = seen.iter().map(|event| &event["job_id"]).collect();
+        let id = |event: &Value| event["event_id"].as_str().unwrap().parse::<i64>().unwrap();
+        assert_eq!(jobs, [late.0.as_str(), early.0.as_str()]);
+        assert!(id(&seen[0]) < id(&seen[1]), "who comes back after the first is told the second");
+    })
+    .await;
+}

@@ -293,8 +293,11 @@ async fn t1_a_hook_takes_json_and_where_it_is_signed_each_message_once() {
         api.post(path, json!({"a": 1})).await.problem(401, "bad_signature", None);
         api.ask(signed(path, &[8; 24], "m1", now, "{}")).await.problem(401, "bad_signature", None);
         api.ask(signed(path, &key, "m1", now - 600, "{}")).await.problem(401, "bad_signature", None);
-        assert_eq!(api.ask(signed(path, &key, "m1", now, "{\"a\":2}")).await.status, 202);
-        api.ask(signed(path, &key, "m1", now, "{\"a\":2}")).await.problem(409, "replay_refused", Some("webhook-id"));
+        let first = api.ask(signed(path, &key, "m1", now, "{\"a\":2}")).await;
+        assert_eq!(first.status, 202);
+        let again = api.ask(signed(path, &key, "m1", now, "{\"a\":2}")).await;
+        assert_eq!((again.status.as_u16(), again.json()), (200, first.json()), "its sender did not hear the answer");
+        api.ask(signed(path, &key, "m1", now, "{\"a\":3}")).await.problem(409, "replay_refused", Some("webhook-id"));
         // What is given back as it was shown keeps the secret.
         let kept = json!({"name": "renamed", "source": "http", "filter": shown["filter"], "target": shown["target"]});
         assert_eq!(api.put(&format!("{TRIGGERS}/{id}"), kept).await.status, 200);
@@ -430,6 +433,36 @@ async fn t10_a_schedule_shows_its_next_five_fires() {
         assert_eq!(shown["next_fires"].as_array().unwrap().len(), 5);
         assert_eq!(api.post(&format!("{TRIGGERS}/{id}/fire"), json!({})).await.status, 202);
         jobs(&api, "q", 1).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t2_who_turns_anothers_trigger_off_does_not_answer_for_it() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let root = api.caller(json!({"name": "root", "role": "admin"})).await;
+        // What it tells others this one may not read.
+        let operator = api.caller(json!({"name": "ops", "role": "operator", "rights": ["manage_triggers"]})).await;
+        let trigger = json!({"name": "t", "source": "kv", "filter": {"collection": "c"},
+            "target": {"http": {"url": "https://example.com/", "headers": {"authorization": "Bearer hidden"}}}});
+        let made = root.post(TRIGGERS, trigger).await.json();
+        let path = format!("{TRIGGERS}/{}", made["id"].as_str().unwrap());
+        let shown = operator.get(&path).await.json();
+        let with = |enabled: bool, name: &str| {
+            json!({"name": name, "source": "kv", "filter": shown["filter"], "target": shown["target"],
+                "mode": shown["mode"], "retry": shown["retry"], "enabled": enabled})
+        };
+        for enabled in [false, true] {
+            let turned = operator.put(&path, with(enabled, "t")).await;
+            assert_eq!(turned.status, 200, "{:?}", turned.body);
+            let turned = turned.json();
+            assert_eq!((&turned["enabled"], &turned["principal"]), (&json!(enabled), &json!("root")));
+        }
+        operator.put(&path, with(false, "mine")).await.problem(403, "forbidden", None);
+        operator.put(&path, with(true, "t")).await.problem(403, "forbidden", None);
+        let by = root.get("/api/v1/history?limit=1").await.json()["items"][0]["actor"].clone();
+        assert_eq!(by, "ops", "the history tells who did it");
     })
     .await;
 }

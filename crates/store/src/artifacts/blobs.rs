@@ -1,6 +1,7 @@
 //! Where large artifacts live: a folder, or an S3 bucket.
 
-use std::path::Path;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -21,12 +22,16 @@ use crate::error::StoreError;
 const PART_BYTES: usize = 8 << 20;
 /// Parts of one upload on their way at once: with `PART_BYTES`, the memory it may use.
 const PARTS_UNDER_WAY: usize = 3;
+/// What the library calls a file until it is whole. Every location is written once.
+const UNFINISHED: &str = "#1";
 /// Read from a file at once.
 const READ_BYTES: usize = 256 << 10;
 
 #[derive(Clone)]
 pub struct Blobs {
     store: Arc<dyn ObjectStore>,
+    /// Where the files are, if it is a folder.
+    folder: Option<PathBuf>,
 }
 
 impl Blobs {
@@ -39,7 +44,7 @@ impl Blobs {
     }
 
     pub(super) fn bucket(url: &str, builder: AmazonS3Builder) -> Result<Self, StoreError> {
-        Ok(Self { store: s3::bucket(url, builder)? })
+        Ok(Self { store: s3::bucket(url, builder)?, folder: None })
     }
 
     /// Makes the folder if it is not there. What is written to it survives a power cut before anyone hears of it.
@@ -49,7 +54,7 @@ impl Blobs {
         };
         std::fs::create_dir_all(folder).map_err(|error| unusable(&error))?;
         let store = LocalFileSystem::new_with_prefix(folder).map_err(|error| unusable(&error))?.with_fsync(true);
-        Ok(Self { store: Arc::new(store) })
+        Ok(Self { store: Arc::new(store), folder: Some(folder.to_owned()) })
     }
 
     pub(super) async fn begin(&self, location: &str) -> Result<Upload, StoreError> {
@@ -74,8 +79,15 @@ impl Blobs {
         Ok(checked(bytes, sha256))
     }
 
-    /// A blob that is not there is deleted already.
+    /// A blob that is not there is deleted already. So is what an upload left behind that was killed: a bucket drops its
+    /// parts by a rule of its own.
     pub(super) async fn delete(&self, location: &str) -> Result<(), StoreError> {
+        if let Some(folder) = &self.folder {
+            match tokio::fs::remove_file(folder.join(format!("{location}{UNFINISHED}"))).await {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(unavailable(error.to_string(), error)),
+                _ => {}
+            }
+        }
         match self.store.delete(&Location::from(location)).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(blob_error(error)),

@@ -2,6 +2,7 @@
 
 use domain::limits::MAINTENANCE_ROWS;
 use domain::{JobId, TenantId, Time};
+use uuid::Uuid;
 
 use crate::codec::error_to_json;
 use crate::error::StoreError;
@@ -20,24 +21,38 @@ pub struct SweptCalls {
 impl Store {
     pub async fn sweep_calls(&self, retention_s: i64) -> Result<SweptCalls, StoreError> {
         let mut swept = SweptCalls::default();
-        for call in self.read(Orphans).await? {
-            match self.job(call.tenant, call.job).await? {
-                Some(job) if job.state.is_terminal() => {
-                    swept.kept += usize::from(self.write(Keep { call }).await?);
-                }
-                Some(_) => match self.cancel_waiting(call.tenant, call.job, "its caller is gone".into()).await? {
-                    Canceled::Canceled(_) => {
-                        self.end_call(call.job).await?;
-                        swept.canceled += 1;
-                    }
-                    // What it answers, or has just answered, is kept by a later sweep.
-                    Canceled::AtWork | Canceled::AlreadyEnded(_) | Canceled::NotFound => {}
-                },
-                None => self.end_call(call.job).await?,
+        let mut after = JobId::new(Uuid::nil());
+        // Those at work stay, and must not hide the others.
+        loop {
+            let orphans = self.read(Orphans { after }).await?;
+            for call in &orphans {
+                self.sweep_call(*call, &mut swept).await?;
+            }
+            match orphans.last() {
+                Some(last) if orphans.len() == MAINTENANCE_ROWS => after = last.job,
+                _ => break,
             }
         }
         swept.pruned = self.write(Prune { retention_s }).await?;
         Ok(swept)
+    }
+
+    async fn sweep_call(&self, call: Call, swept: &mut SweptCalls) -> Result<(), StoreError> {
+        match self.job(call.tenant, call.job).await? {
+            Some(job) if job.state.is_terminal() => {
+                swept.kept += usize::from(self.write(Keep { call }).await?);
+            }
+            Some(_) => match self.cancel_waiting(call.tenant, call.job, "its caller is gone".into()).await? {
+                Canceled::Canceled(_) => {
+                    self.end_call(call.job).await?;
+                    swept.canceled += 1;
+                }
+                // What it answers, or has just answered, is kept by a later sweep.
+                Canceled::AtWork | Canceled::AlreadyEnded(_) | Canceled::NotFound => {}
+            },
+            None => self.end_call(call.job).await?,
+        }
+        Ok(())
     }
 }
 
@@ -49,10 +64,12 @@ struct Call {
     gone_at: Option<Time>,
 }
 
-struct Orphans;
+struct Orphans {
+    after: JobId,
+}
 
 const ORPHANS: Sql = Sql::both(&["select job, tenant, called_at, gone_at from calls
-     where gone_at is not null or until < $1 order by job limit $2"]);
+     where (gone_at is not null or until < $1) and job > $3 order by job limit $2"]);
 const KEEP: Sql = Sql::both(&["insert into abandoned_executions
          (job, tenant, queue, kind, state, result, error, principal, called_at, ended_at, abandoned_at)
      values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) on conflict do nothing"]);
@@ -66,7 +83,7 @@ impl Operation for Orphans {
     type Output = Vec<Call>;
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<Call>, StoreError> {
-        let params = [Param::Time(tx.now()), Param::Int(MAINTENANCE_ROWS as i64)];
+        let params = [Param::Time(tx.now()), Param::Int(MAINTENANCE_ROWS as i64), Param::from(self.after)];
         let rows = tx.query(&ORPHANS, &params).await?;
         let call = |row: &crate::tx::Row| {
             Ok(Call {

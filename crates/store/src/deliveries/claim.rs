@@ -151,13 +151,28 @@ struct DueEndpoint {
     oldest: Time,
 }
 
-const ENDPOINTS: Sql = Sql::both(&["select id, failures, open_until, oldest, tenant from (
+// From one endpoint that is owed something to the next, by the index: endpoints are kept, and most are owed nothing.
+const ENDPOINTS: Sql = Sql::both(&["with recursive owed (endpoint) as (
+         select endpoint from (select endpoint from deliveries where due_at is not null order by endpoint limit 1) low
+         union all
+         select (select d.endpoint from deliveries d where d.endpoint > owed.endpoint and d.due_at is not null
+                 order by d.endpoint limit 1)
+         from owed where owed.endpoint is not null)
+     select id, failures, open_until, oldest, tenant from (
          select e.id, e.failures, e.open_until, e.tenant,
              (select d.due_at from deliveries d where d.endpoint = e.id and d.due_at is not null
               order by d.due_at, d.seq limit 1) as oldest
-         from endpoints e where e.open_until is null or e.open_until <= $1) heads
+         from owed join endpoints e on e.id = owed.endpoint
+         where e.open_until is null or e.open_until <= $1) heads
      where oldest <= $1 order by oldest limit $2"]);
-const OPEN: Sql = Sql::both(&["select count(*) from endpoints e where e.open_until > $1 and exists (
+const OPEN: Sql = Sql::both(&["with recursive owed (endpoint) as (
+         select endpoint from (select endpoint from deliveries where due_at is not null order by endpoint limit 1) low
+         union all
+         select (select d.endpoint from deliveries d where d.endpoint > owed.endpoint and d.due_at is not null
+                 order by d.endpoint limit 1)
+         from owed where owed.endpoint is not null)
+     select count(*) from owed join endpoints e on e.id = owed.endpoint
+     where e.open_until > $1 and exists (
          select 1 from deliveries d where d.endpoint = e.id and d.due_at <= $1)"]);
 const TENANTS: Sql = Sql::new(
     &["select id, tenant from endpoints where id = $1"],

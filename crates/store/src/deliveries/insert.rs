@@ -99,6 +99,7 @@ pub async fn insert(tx: &mut Tx<'_>, deliveries: Vec<NewDelivery>) -> Result<Vec
     if deliveries.is_empty() {
         return Ok(Vec::new());
     }
+    let deliveries: Vec<NewDelivery> = deliveries.into_iter().map(storable).collect();
     let now = tx.now();
     let origins: Vec<String> = deliveries.iter().map(|delivery| origin(&delivery.url)).collect();
     let endpoints = endpoints(tx, &deliveries, &origins).await?;
@@ -131,6 +132,18 @@ pub async fn insert(tx: &mut Tx<'_>, deliveries: Vec<NewDelivery>) -> Result<Vec
     let params = [Param::Time(now), Param::Time(now.plus_s(DELIVERY_GIVE_UP_S))];
     tx.execute_each(&INSERT, &columns, &params).await?;
     Ok(ids.into_iter().map(DeliveryId::new).collect())
+}
+
+/// PostgreSQL takes no text with NUL. A URL from an older version may have one: it must not stop the transaction, which
+/// may be about many other jobs.
+fn storable(mut delivery: NewDelivery) -> NewDelivery {
+    let NewDelivery { source, op, principal, url, method, body, .. } = &mut delivery;
+    for text in [source, op, principal, url, method, body] {
+        if text.contains('\0') {
+            text.retain(|c| c != '\0');
+        }
+    }
+    delivery
 }
 
 /// Who is called: scheme, host and port. A circuit belongs to it, and so does a place in line.

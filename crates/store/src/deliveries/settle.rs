@@ -90,9 +90,10 @@ const CLOSE: Sql = Sql::new(
      from unnest($1::uuid[], $2::text[]) as n(id, error) where d.id = n.id",
 );
 const CIRCUIT: Sql = Sql::new(
-    &["select failures from endpoints where id = $1"],
-    "select failures from endpoints where id = $1 for update",
+    &["select failures, open_until from endpoints where id = $1"],
+    "select failures, open_until from endpoints where id = $1 for update",
 );
+const NOTED: Sql = Sql::both(&["update endpoints set last_error = $2 where id = $1"]);
 const HEALED: Sql = Sql::both(&["update endpoints set failures = 0, open_until = null, last_error = null
      where id = $1 and failures > 0"]);
 const BROKEN: Sql = Sql::both(&["update endpoints set failures = $2, open_until = $3, last_error = $4 where id = $1"]);
@@ -158,7 +159,12 @@ impl Operation for Settle {
 
 async fn blame_receiver(tx: &mut Tx<'_>, endpoint: i64, error: &str) -> Result<(), StoreError> {
     let Some(row) = tx.query_opt(&CIRCUIT, &[Param::Int(endpoint)]).await? else { return Ok(()) };
-    let circuit = Circuit { failures: row.int(0)? as u32, open_until: None }.failed(tx.now());
+    let circuit = Circuit { failures: row.int(0)? as u32, open_until: row.opt_time(1)? };
+    // It was under way when the others opened the circuit, and says nothing new.
+    if circuit.is_open(tx.now()) {
+        return tx.execute(&NOTED, &[Param::Int(endpoint), Param::Text(error)]).await.map(|_| ());
+    }
+    let circuit = circuit.failed(tx.now());
     let params = [
         Param::Int(endpoint),
         Param::Int(i64::from(circuit.failures)),

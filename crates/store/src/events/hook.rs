@@ -1,7 +1,10 @@
 //! A call of an inbound hook: events for its own trigger; a signed message is taken once (T1).
 
+use std::fmt::Write;
+
 use domain::limits::{DELIVERY_GIVE_UP_S, HOOK_TOLERANCE_S, MAINTENANCE_ROWS, SLOTS_KEEP_S};
-use domain::{EventId, TriggerId};
+use domain::{EventId, Time, TriggerId};
+use sha2::{Digest, Sha256};
 
 use crate::error::StoreError;
 use crate::events::{Event, Row, insert_rows};
@@ -12,19 +15,56 @@ use crate::tx::{Operation, Param, Sql, Tx};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
     Taken(Vec<EventId>),
-    /// The same signed message was taken before.
+    /// The same signed message was taken before, as these events.
+    Before(Vec<EventId>),
+    /// Another message was taken under this id.
     Replay,
     /// The trigger is off, or gone.
     NotFound,
 }
 
+/// A message as its sender signed it.
+#[derive(Clone, Debug)]
+pub struct Message {
+    /// Visible ASCII.
+    pub id: String,
+    pub body_hash: [u8; 32],
+}
+
+impl Message {
+    /// What the receipt of this body says. No id holds a line break.
+    fn with_body(&self) -> String {
+        let mut text = format!("{}\n", self.id);
+        for byte in self.body_hash {
+            let _ = write!(text, "{byte:02x}");
+        }
+        text
+    }
+
+    /// The ids of its events, the same whenever it is asked: nothing but the receipt need be kept to tell them again.
+    fn event_ids(&self, trigger: TriggerId, received_at: Time, count: usize) -> Vec<EventId> {
+        let id = |number: usize| {
+            let mut digest = Sha256::new();
+            digest.update(trigger.uuid().as_bytes());
+            digest.update(self.with_body());
+            digest.update((number as u64).to_be_bytes());
+            let digest: [u8; 32] = digest.finalize().into();
+            let mut random = [0; 10];
+            random.copy_from_slice(&digest[..10]);
+            let millis = received_at.millis().max(0) as u64;
+            EventId::new(uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid())
+        };
+        (0..count).map(id).collect()
+    }
+}
+
 impl Store {
-    /// `message` is the id that the caller signed; without one there is nothing to tell a replay by.
+    /// Without a signed message there is nothing to tell a replay by.
     pub async fn receive_hook(
         &self,
         trigger: TriggerId,
         events: Vec<Event>,
-        message: Option<String>,
+        message: Option<Message>,
     ) -> Result<Received, StoreError> {
         let received = self.write(Receive { trigger, events, message }).await?;
         if let Received::Taken(_) = received {
@@ -37,13 +77,40 @@ impl Store {
 struct Receive {
     trigger: TriggerId,
     events: Vec<Event>,
-    message: Option<String>,
+    message: Option<Message>,
 }
 
 const ENABLED: Sql =
     Sql::both(&["select id from triggers where id = $1 and tenant = $2 and source = 'http' and enabled = $3"]);
 const RECEIPT: Sql = Sql::both(&["insert into hook_receipts (trigger_id, message, received_at) values ($1, $2, $3)
      on conflict do nothing"]);
+const RECEIVED_AT: Sql = Sql::both(&["select received_at from hook_receipts where trigger_id = $1 and message = $2"]);
+
+impl Receive {
+    /// Writes down that the message was taken, under its id and with its body; or tells what became of it before.
+    async fn taken_before(&self, tx: &mut Tx<'_>, message: &Message) -> Result<Option<Received>, StoreError> {
+        let (id, now) = (Param::Uuid(self.trigger.uuid()), Param::Time(tx.now()));
+        let with_body = message.with_body();
+        if tx.execute(&RECEIPT, &[id, Param::Text(&message.id), now]).await? > 0 {
+            tx.execute(&RECEIPT, &[id, Param::Text(&with_body), now]).await?;
+            return Ok(None);
+        }
+        let Some(row) = tx.query_opt(&RECEIVED_AT, &[id, Param::Text(&with_body)]).await? else {
+            return Ok(Some(Received::Replay));
+        };
+        Ok(Some(Received::Before(message.event_ids(self.trigger, row.time(0)?, self.events.len()))))
+    }
+
+    /// The events as they are written: those of a signed message have ids of its own.
+    fn named(&self, now: Time) -> Vec<Event> {
+        let mut events = self.events.clone();
+        if let Some(message) = &self.message {
+            let ids = message.event_ids(self.trigger, now, events.len());
+            events.iter_mut().zip(ids).for_each(|(event, id)| event.id = id);
+        }
+        events
+    }
+}
 
 impl Operation for Receive {
     type Output = Received;
@@ -56,13 +123,14 @@ impl Operation for Receive {
             return Ok(Received::NotFound);
         }
         if let Some(message) = &self.message
-            && tx.execute(&RECEIPT, &[id, Param::Text(message), Param::Time(tx.now())]).await? == 0
+            && let Some(before) = self.taken_before(tx, message).await?
         {
-            return Ok(Received::Replay);
+            return Ok(before);
         }
-        let rows: Vec<Row<'_>> = self.events.iter().map(|event| Row { trigger: self.trigger, event }).collect();
+        let events = self.named(tx.now());
+        let rows: Vec<Row<'_>> = events.iter().map(|event| Row { trigger: self.trigger, event }).collect();
         insert_rows(tx, &rows).await?;
-        Ok(Received::Taken(self.events.iter().map(|event| event.id).collect()))
+        Ok(Received::Taken(events.iter().map(|event| event.id).collect()))
     }
 }
 

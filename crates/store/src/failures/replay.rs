@@ -4,6 +4,7 @@ use domain::{JobId, TenantId};
 use uuid::Uuid;
 
 use crate::caller::Caller;
+use crate::dead_letters::replay::{Replayed as Letter, Work};
 use crate::error::StoreError;
 use crate::jobs::retry::Retried;
 use crate::store::Store;
@@ -15,7 +16,7 @@ pub struct Replayed {
     pub made: Vec<JobId>,
     /// Those that were retried before.
     pub before: u64,
-    /// Those whose jobs are pruned.
+    /// Those whose jobs are pruned, and of which no dead letter is left that could be replayed.
     pub gone: u64,
 }
 
@@ -34,10 +35,31 @@ impl Store {
             match self.retry_job(tenant, job, None, by.clone()).await? {
                 Retried::Made(made) => replayed.made.push(made.id),
                 Retried::Before(_) | Retried::Otherwise(_) => replayed.before += 1,
-                Retried::NotFound | Retried::NotEnded(_) => replayed.gone += 1,
+                Retried::NotFound => self.replay_letter_of(tenant, job, by, &mut replayed).await?,
+                Retried::NotEnded(_) => replayed.gone += 1,
             }
         }
         Ok(Some(replayed))
+    }
+
+    /// The dead letter of a job that is pruned has kept all that a replay needs.
+    async fn replay_letter_of(
+        &self,
+        tenant: TenantId,
+        job: JobId,
+        by: &Caller,
+        replayed: &mut Replayed,
+    ) -> Result<(), StoreError> {
+        let letter = match self.dead_letter_of(tenant, job).await? {
+            Some(letter) => self.replay_dead_letter(tenant, letter, None, by.clone()).await?,
+            None => Letter::NotFound,
+        };
+        match letter {
+            Letter::Made(Work::Job(made)) => replayed.made.push(made),
+            Letter::Before(_) | Letter::Otherwise(_) => replayed.before += 1,
+            _ => replayed.gone += 1,
+        }
+        Ok(())
     }
 }
 
@@ -49,7 +71,10 @@ struct Members {
 
 const EXISTS: Sql = Sql::both(&["select 1 from failure_groups where id = $1 and tenant = $2"]);
 const MEMBERS: Sql = Sql::both(&["select m.job from failure_jobs m left join ended e on e.id = m.job
-     where m.group_id = $1 and m.tenant = $2 and e.retried_as is null order by m.job desc limit $3"]);
+     where m.group_id = $1 and m.tenant = $2 and e.retried_as is null
+         and not exists (select 1 from dead_letters d where d.job = m.job and d.tenant = m.tenant
+             and d.queue is not null and d.resolution = 'replayed')
+     order by m.job desc limit $3"]);
 
 impl Operation for Members {
     type Output = Option<Vec<JobId>>;

@@ -165,15 +165,19 @@ const HEADS: Sql = Sql::new(
      where q.paused_at is null limit 10000",
 );
 
-// The claimed columns, in the order `claimed` reads them.
+// The claimed columns, in the order `claimed` reads them. SQLite is asked for them beforehand: `returning` puts every row
+// aside until the last is written, which costs more.
 const TAKE: Sql = Sql::new(
-    &["update jobs set state = 'working', worker = $3, claim = $4, epoch = epoch + 1, attempt = attempt + 1,
-           started_at = $5, deadline_at = $5 + coalesce(timeout_s, $6) * 1000000, version = version + 1, updated_at = $5,
-           webhook = coalesce(webhook, $9)
-       where id in (select id from jobs where lane = $1 and due_at is null and parked is null and worker is null
-           order by run_at, id limit $2)
-       returning id, epoch, lane, payload, subject, process, run, attempt, max_attempts, coalesce(timeout_s, $6),
-           created_at, run_at, webhook"],
+    &[
+        "select id, epoch + 1, lane, payload, subject, process, run, attempt + 1, max_attempts, coalesce(timeout_s, $6),
+             created_at, run_at, coalesce(webhook, $9)
+         from jobs where lane = $1 and due_at is null and parked is null and worker is null order by run_at, id limit $2",
+        "update jobs set state = 'working', worker = $3, claim = $4, epoch = epoch + 1, attempt = attempt + 1,
+             started_at = $5, deadline_at = $5 + coalesce(timeout_s, $6) * 1000000, version = version + 1, updated_at = $5,
+             webhook = coalesce(webhook, $9)
+         where rowid in (select rowid from jobs where lane = $1 and due_at is null and parked is null and worker is null
+             order by run_at, id limit $2)",
+    ],
     "with due as materialized (
          select id from jobs where lane = $1 and due_at is null and parked is null and worker is null
              and (run_at, id) > ($7, $8)

@@ -181,8 +181,14 @@ pub(crate) async fn end(tx: &mut Tx<'_>, endings: &[Ending]) -> Result<Vec<Gone>
 }
 
 // The columns that are left behind come in the order in which `Gone::read` reads them.
+//
+// SQLite is asked for them beforehand: `returning` puts every row aside until the last is gone, which costs more.
 const FINISH: Sql = Sql::new(
     &[
+        "select j.id, j.tenant, j.lane, j.state, j.claim, j.held, j.attempt, j.webhook,
+             case when j.unique_until is null then j.unique_key end, j.epoch, j.triggered_by, j.subject, j.process
+         from rarray($1) n cross join jobs j
+         where j.id = n.value and j.tenant = $2 and j.epoch = $3 and j.worker = $4",
         "insert or fail into ended (id, tenant, lane, state, run_at, worker, epoch, attempt, max_attempts, started_at,
              begun_at, finished_at, wait_s, timeout_s, depth, progress, version, created_at, principal, payload, retry,
              subject, process, run, unique_key, concurrency_key, tags, phase, webhook, parent, triggered_by)
@@ -192,9 +198,7 @@ const FINISH: Sql = Sql::new(
              j.parent, j.triggered_by
          from rarray($1) n cross join jobs j
          where j.id = n.value and j.tenant = $2 and j.epoch = $3 and j.worker = $4",
-        "delete from jobs where id in (select value from rarray($1)) and tenant = $2 and epoch = $3 and worker = $4
-         returning id, tenant, lane, state, claim, held, attempt, webhook,
-             case when unique_until is null then unique_key end, epoch, triggered_by, subject, process",
+        "delete from jobs where id in (select value from rarray($1)) and tenant = $2 and epoch = $3 and worker = $4",
     ],
     "with gone as (
          delete from jobs where id = any($1::uuid[]) and tenant = $2 and epoch = $3 and worker = $4 returning *),

@@ -224,8 +224,8 @@ impl Operation for EnqueueBatch {
                 entries.push(Entry { request: number, tenant: request.tenant, job, lane: *lane, id, run_at, state });
             }
         }
-        let mut replies = keys::answer_used(tx, &self.requests, &entries).await?;
-        entries.retain(|entry| replies[entry.request].is_none());
+        let keys::Used { mut replies, repeats } = keys::answer_used(tx, &self.requests, &entries).await?;
+        entries.retain(|entry| replies[entry.request].is_none() && !repeats.contains_key(&entry.request));
         let taken = keys::take_unique(tx, &entries).await?;
         let mut changes = Changes::default();
         let made: Vec<&Entry<'_>> = entries.iter().filter(|entry| !taken.contains_key(&entry.id)).collect();
@@ -241,6 +241,9 @@ impl Operation for EnqueueBatch {
             accepted.entry(entry.request).or_default().push(answer);
         }
         keys::remember_taken(tx, &self.requests, &accepted).await?;
+        for (number, first) in repeats {
+            replies[number] = Some(keys::again(accepted.get(&first).map(Vec::as_slice).unwrap_or_default()));
+        }
         for (number, jobs) in accepted {
             replies[number] = Some(EnqueueReply::Accepted(jobs));
         }

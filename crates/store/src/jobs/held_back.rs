@@ -3,14 +3,14 @@
 //! A job is parked when a claim comes to it. Until then its row does not say what stands in its way, so that is worked out
 //! here by the rules of the claim, without its locks: who asks only wants to know.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use domain::{Backoff, JobState, Label, TenantId};
+use domain::{Backoff, JobId, JobState, Label, Name, TenantId};
 
-use crate::backoffs;
+use crate::backoffs::{self, StoredBackoff};
 use crate::error::StoreError;
 use crate::jobs::get::StoredJob;
-use crate::jobs::holds;
+use crate::jobs::holds::{self, Want};
 use crate::queues;
 use crate::subjects::guard::{Exclusions, HeldOff, OnSubject};
 use crate::tx::Tx;
@@ -21,38 +21,119 @@ pub(crate) async fn find(
     tenant: TenantId,
     job: &mut StoredJob,
 ) -> Result<Option<Backoff>, StoreError> {
-    if job.state != JobState::Queued {
-        return Ok(None);
-    }
-    if job.parked.is_none() && job.lane.guarded {
-        job.parked = would_be_parked_for(tx, tenant, job).await?;
-    }
-    match (&job.parked, &job.subject) {
-        (Some(scope), Some(subject)) if scope.starts_with(backoffs::SCOPE) => {
-            let all = backoffs::of_subject(tx, tenant, subject).await?;
-            let by = all.into_iter().find(|stored| backoffs::scope(&stored.process, subject) == *scope);
-            Ok(by.map(|stored| stored.backoff))
+    complete(tx, tenant, std::slice::from_mut(job)).await?;
+    let Some((subject, scope)) = held_off(job) else { return Ok(None) };
+    let all = backoffs::of_subject(tx, tenant, subject).await?;
+    Ok(backoff_of(&all, subject, scope))
+}
+
+/// The same of each of several jobs, with a few statements for all of them.
+pub(crate) async fn find_all(
+    tx: &mut Tx<'_>,
+    tenant: TenantId,
+    jobs: &mut [StoredJob],
+) -> Result<Vec<Option<Backoff>>, StoreError> {
+    complete(tx, tenant, jobs).await?;
+    let subjects: BTreeSet<&str> = jobs.iter().filter_map(held_off).map(|(subject, _)| subject).collect();
+    let subjects: Vec<&str> = subjects.into_iter().collect();
+    let all = backoffs::of_subjects(tx, tenant, &subjects).await?;
+    let by = |job: &StoredJob| {
+        let (subject, scope) = held_off(job)?;
+        backoff_of(all.get(subject)?, subject, scope)
+    };
+    Ok(jobs.iter().map(by).collect())
+}
+
+async fn complete(tx: &mut Tx<'_>, tenant: TenantId, jobs: &mut [StoredJob]) -> Result<(), StoreError> {
+    let mut parked = would_be_parked_for(tx, tenant, jobs).await?;
+    for job in jobs.iter_mut() {
+        if let Some(scope) = parked.remove(&job.id) {
+            job.parked = Some(scope);
         }
-        _ => Ok(None),
+    }
+    Ok(())
+}
+
+/// The subject on which a backoff holds the job off, and the backoff's scope.
+fn held_off(job: &StoredJob) -> Option<(&str, &str)> {
+    let scope = job.parked.as_deref().filter(|scope| scope.starts_with(backoffs::SCOPE))?;
+    Some((job.subject.as_deref().filter(|_| job.state == JobState::Queued)?, scope))
+}
+
+fn backoff_of(all: &[StoredBackoff], subject: &str, scope: &str) -> Option<Backoff> {
+    let by = all.iter().find(|stored| backoffs::scope(&stored.process, subject) == scope)?;
+    Some(by.backoff.clone())
+}
+
+/// What a job must hold, and what nobody else may.
+struct Needs {
+    job: JobId,
+    wants: Vec<Want>,
+    excludes: Vec<String>,
+}
+
+impl Needs {
+    fn scopes(&self) -> impl Iterator<Item = &str> {
+        self.wants.iter().map(|want| &want.scope).chain(&self.excludes).map(String::as_str)
+    }
+
+    /// The first scope that is not to be had while so many hold each.
+    fn missing(&self, holders: &BTreeMap<String, u32>) -> Option<&String> {
+        let held = |scope: &str| holders.get(scope).copied().unwrap_or(0);
+        let full = self.wants.iter().find(|want| held(&want.scope) >= want.limit).map(|want| &want.scope);
+        full.or_else(|| self.excludes.iter().find(|scope| held(scope) > 0))
     }
 }
 
-async fn would_be_parked_for(tx: &mut Tx<'_>, tenant: TenantId, job: &StoredJob) -> Result<Option<String>, StoreError> {
-    let (queue, kind) = (&job.lane.queue, &job.lane.kind);
-    let on = job.subject.as_ref().map(|subject| OnSubject {
-        subject: subject.clone(),
-        process: job.process.clone().unwrap_or_else(|| kind.to_string()),
-    });
-    if let Some(scope) = HeldOff::look(tx, tenant, on.iter()).await?.scope(on.as_ref()) {
-        return Ok(Some(scope));
+/// By job, what a claim that came to it now would park it for. Those that it would not park are left out.
+async fn would_be_parked_for(
+    tx: &mut Tx<'_>,
+    tenant: TenantId,
+    jobs: &[StoredJob],
+) -> Result<HashMap<JobId, String>, StoreError> {
+    let is_unseen = |job: &&StoredJob| job.state == JobState::Queued && job.parked.is_none() && job.lane.guarded;
+    let unseen: Vec<&StoredJob> = jobs.iter().filter(is_unseen).collect();
+    let on: Vec<OnSubject> = unseen.iter().filter_map(|job| on_subject(job)).collect();
+    let held_off = HeldOff::look(tx, tenant, on.iter()).await?;
+    let mut parked = HashMap::new();
+    let mut free = Vec::new();
+    for job in unseen {
+        match held_off.scope(on_subject(job).as_ref()) {
+            Some(scope) => drop(parked.insert(job.id, scope)),
+            None => free.push(job),
+        }
     }
-    let per_key = queues::settings(tx, tenant, queue).await?.per_key_limit();
-    let [subject, key] = [&job.subject, &job.concurrency_key].map(|word| word.as_deref().map(Label::stored));
-    let wants = holds::wants(queue, kind, subject.as_ref(), job.process.as_deref(), key.as_ref(), per_key);
-    let excludes = Exclusions::load(tx, tenant, on.iter()).await?.scopes(on.as_ref());
-    let scopes: BTreeSet<&str> = wants.iter().map(|want| &want.scope).chain(&excludes).map(String::as_str).collect();
+    let needs = needs(tx, tenant, &free).await?;
+    let scopes: BTreeSet<&str> = needs.iter().flat_map(Needs::scopes).collect();
     let holders = holds::count(tx, tenant, &scopes).await?;
-    let held = |scope: &str| holders.get(scope).copied().unwrap_or(0);
-    let full = wants.iter().find(|want| held(&want.scope) >= want.limit).map(|want| &want.scope);
-    Ok(full.or_else(|| excludes.iter().find(|scope| held(scope) > 0)).cloned())
+    for needs in &needs {
+        parked.extend(needs.missing(&holders).map(|scope| (needs.job, scope.clone())));
+    }
+    Ok(parked)
+}
+
+fn on_subject(job: &StoredJob) -> Option<OnSubject> {
+    let subject = job.subject.clone()?;
+    Some(OnSubject { subject, process: job.process.clone().unwrap_or_else(|| job.lane.kind.to_string()) })
+}
+
+async fn needs(tx: &mut Tx<'_>, tenant: TenantId, jobs: &[&StoredJob]) -> Result<Vec<Needs>, StoreError> {
+    let of: BTreeSet<&Name> = jobs.iter().map(|job| &job.lane.queue).collect();
+    let mut per_key: BTreeMap<&Name, u32> = BTreeMap::new();
+    for queue in of {
+        per_key.insert(queue, queues::settings(tx, tenant, queue).await?.per_key_limit());
+    }
+    let on: Vec<OnSubject> = jobs.iter().filter_map(|job| on_subject(job)).collect();
+    let exclusions = Exclusions::load(tx, tenant, on.iter()).await?;
+    let needs = |job: &&StoredJob| {
+        let (queue, kind) = (&job.lane.queue, &job.lane.kind);
+        let [subject, key] = [&job.subject, &job.concurrency_key].map(|word| word.as_deref().map(Label::stored));
+        let per_key = per_key[queue];
+        Needs {
+            job: job.id,
+            wants: holds::wants(queue, kind, subject.as_ref(), job.process.as_deref(), key.as_ref(), per_key),
+            excludes: exclusions.scopes(on_subject(job).as_ref()),
+        }
+    };
+    Ok(jobs.iter().map(needs).collect())
 }

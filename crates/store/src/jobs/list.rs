@@ -1,8 +1,9 @@
 //! Pages of jobs, newest first, by any filter (Q13).
 //!
 //! A page is found in two steps, each bounded whatever the tables hold. `candidates` collects ids through the index that
-//! the filter has; then the newest of them are read and held against the whole filter until the page is full. Where no
-//! index leads to a filter, the newest rows are looked at, and the page says `partial` when they were not enough.
+//! the filter has; then the newest of them are held against the whole filter until the page is full. Where no index leads
+//! to a filter, the newest rows are looked at, and the page says `partial` when they were not enough. Payloads and results
+//! are read for the page alone, and it ends early where they are too much for one.
 
 mod candidates;
 
@@ -18,6 +19,9 @@ use crate::store::Store;
 use crate::tx::{Column, Operation, Param, Sql, Tx};
 
 use candidates::Candidates;
+
+/// Payloads and results on one page, in bytes; one job is always shown.
+const PAGE_BYTES: i64 = 16 << 20;
 
 #[derive(Clone, Debug, Default)]
 pub struct JobFilter {
@@ -38,22 +42,27 @@ pub struct JobFilter {
     pub principal: Option<String>,
     /// In one of these queues.
     pub queues: Option<Vec<String>>,
+    /// Payloads and results are not asked for: the first come as `null`, the others not at all.
+    pub without_content: bool,
 }
 
 impl JobFilter {
-    /// What the asker may see of what it asks for.
-    fn may_show(&self, job: &StoredJob) -> bool {
-        let of_its_own =
-            |principal: &String| *principal == job.principal && job.parent.is_none() && job.triggered_by.is_none();
+    /// Whether the text is in what everyone may see who may see the job.
+    fn is_in_names(&self, job: &StoredJob) -> bool {
         let in_names = |text: &String| {
+            let code = job.error.as_ref().map_or("", |error| error.code.as_str());
             let key = job.unique_key.as_deref().unwrap_or_default();
             job.lane.kind.as_str().starts_with(text)
                 || key.starts_with(text)
+                || code.starts_with(text)
                 || job.tags.iter().any(|tag| tag.contains(text))
         };
-        self.principal.as_ref().is_none_or(of_its_own)
-            && self.queues.as_ref().is_none_or(|queues| queues.iter().any(|queue| queue == job.lane.queue.as_str()))
-            && (!self.names_only || self.text.as_ref().is_none_or(in_names))
+        !self.names_only || self.text.as_ref().is_none_or(in_names)
+    }
+
+    /// The queues between commas, which no name holds: of none, nothing is found. Empty when all will do.
+    fn queues_in_one(&self) -> String {
+        self.queues.as_ref().map(|queues| format!(",{},", queues.join(","))).unwrap_or_default()
     }
 }
 
@@ -95,9 +104,12 @@ impl Operation for List {
     async fn run(&self, tx: &mut Tx<'_>) -> Result<JobPage, StoreError> {
         let candidates = Candidates::find(tx, self).await?;
         let mut jobs = self.first_matching(tx, &candidates.ids).await?;
-        let more = jobs.len() > self.limit;
+        let mut more = jobs.len() > self.limit;
         jobs.truncate(self.limit);
-        let oldest = jobs.last().map(|job| job.id);
+        let mut oldest = jobs.last().map(|job| job.id);
+        if !self.filter.without_content && self.read_contents(tx, &mut jobs).await? {
+            (more, oldest) = (true, jobs.last().map(|job| job.id));
+        }
         let unseen_below = candidates.seen_down_to.map(JobId::new);
         // Rows that only a look inside payloads could find may be missing between prefix matches further down.
         let missed = unseen_below.is_some_and(|id| oldest.is_some_and(|oldest| oldest < id));
@@ -147,6 +159,9 @@ impl List {
             or_any(&filter.subject),
             or_any(&filter.run),
             or_any(&filter.text),
+            or_any(&filter.text.clone().filter(|_| !filter.names_only)),
+            or_any(&filter.principal),
+            filter.queues_in_one(),
         ];
         let mut params = vec![Param::Int(self.tenant.0)];
         params.extend(texts.iter().map(|text| Param::Text(text)));
@@ -155,39 +170,115 @@ impl List {
         for sql in [&MATCHING_LIVE, &MATCHING_ENDED] {
             for row in tx.query_each(sql, &[Column::uuids(ids.iter().copied())], &params).await? {
                 let job = read(&row)?;
-                if filter.may_show(&job) {
+                if filter.is_in_names(&job) {
                     found.insert(job.id, job);
                 }
             }
         }
         Ok(found.into_values().rev().collect())
     }
+
+    /// Reads what is in the jobs, as far as one page may carry it. Gives whether jobs were left to the next.
+    async fn read_contents(&self, tx: &mut Tx<'_>, jobs: &mut Vec<StoredJob>) -> Result<bool, StoreError> {
+        let ids: Vec<Uuid> = jobs.iter().map(|job| job.id.uuid()).collect();
+        let params = [Param::Int(self.tenant.0), Param::Int(PAGE_BYTES)];
+        let mut contents = BTreeMap::new();
+        for row in tx.query_listed(&CONTENTS, &ids, &params).await? {
+            contents.insert(row.job(0)?, (row.text(1)?, row.opt_text(2)?));
+        }
+        let oldest = contents.keys().next().copied();
+        let cut = oldest.is_some_and(|oldest| jobs.last().is_some_and(|last| last.id < oldest));
+        // One that is missing among the others was pruned meanwhile.
+        jobs.retain_mut(|job| {
+            let Some((payload, result)) = contents.remove(&job.id) else { return false };
+            job.payload = payload;
+            // One that has ended since it was matched is shown as it was then.
+            job.result = result.filter(|_| job.state.is_terminal());
+            true
+        });
+        Ok(cut)
+    }
 }
 
+// The columns come in the order in which `read` wants them.
 const MATCHING_LIVE: Sql = Sql::new(
-    &["select * from live_jobs v where v.id = $1 and v.tenant = $2 and ($3 = '' or v.state = $3)
+    &["select v.id, v.tenant, v.queue, v.kind, v.priority, v.affinity, v.guarded, v.state, 'null' as payload, v.run_at,
+        v.attempt, v.max_attempts, v.epoch, v.worker, v.started_at, v.finished_at, v.created_at, v.updated_at,
+        v.timeout_s, v.retry, v.subject, v.process, v.run, v.unique_key, v.concurrency_key, v.tags, v.phase,
+        v.progress, null as result, v.error, v.webhook, v.parent, v.retried_as, v.principal, v.actor, v.triggered_by,
+        v.depth, v.version, v.parked, v.lane
+       from live_jobs v where v.id = $1 and v.tenant = $2 and ($3 = '' or v.state = $3)
         and ($4 = '' or v.queue = $4) and ($5 = '' or v.kind = $5) and ($6 = '' or v.affinity = $6)
         and ($7 = '' or v.subject = $7) and ($8 = '' or v.run = $8)
         and ($9 = '' or instr(v.kind, $9) = 1 or instr(v.unique_key, $9) = 1 or instr(v.error, $9) > 0
-            or instr(v.tags, $9) > 0 or instr(v.payload, $9) > 0)"],
-    "select v.* from unnest($1::uuid[]) as wanted (id) join live_jobs v on v.id = wanted.id
+            or instr(v.tags, $9) > 0 or ($10 <> '' and instr(v.payload, $10) > 0))
+        and ($11 = '' or (v.principal = $11 and v.parent is null and v.triggered_by is null))
+        and ($12 = '' or instr($12, ',' || v.queue || ',') > 0)"],
+    "select v.id, v.tenant, v.queue, v.kind, v.priority, v.affinity, v.guarded, v.state, 'null'::json as payload, v.run_at,
+        v.attempt, v.max_attempts, v.epoch, v.worker, v.started_at, v.finished_at, v.created_at, v.updated_at,
+        v.timeout_s, v.retry, v.subject, v.process, v.run, v.unique_key, v.concurrency_key, v.tags, v.phase,
+        v.progress, null::json as result, v.error, v.webhook, v.parent, v.retried_as, v.principal, v.actor, v.triggered_by,
+        v.depth, v.version, v.parked, v.lane
+     from unnest($1::uuid[]) as wanted (id) join live_jobs v on v.id = wanted.id
      where v.tenant = $2 and ($3::text = '' or v.state = $3)
         and ($4::text = '' or v.queue = $4) and ($5::text = '' or v.kind = $5) and ($6::text = '' or v.affinity = $6)
         and ($7::text = '' or v.subject = $7) and ($8::text = '' or v.run = $8)
         and ($9::text = '' or strpos(v.kind, $9) = 1 or strpos(v.unique_key, $9) = 1 or strpos(v.error::text, $9) > 0
-            or strpos(v.tags::text, $9) > 0 or strpos(v.payload::text, $9) > 0)",
+            or strpos(v.tags::text, $9) > 0 or ($10::text <> '' and strpos(v.payload::text, $10) > 0))
+        and ($11::text = '' or (v.principal = $11 and v.parent is null and v.triggered_by is null))
+        and ($12::text = '' or strpos($12, ',' || v.queue || ',') > 0)",
 );
 
 const MATCHING_ENDED: Sql = Sql::new(
-    &["select * from ended_jobs v where v.id = $1 and v.tenant = $2 and ($3 = '' or v.state = $3)
+    &["select v.id, v.tenant, v.queue, v.kind, v.priority, v.affinity, v.guarded, v.state, 'null' as payload, v.run_at,
+        v.attempt, v.max_attempts, v.epoch, v.worker, v.started_at, v.finished_at, v.created_at, v.updated_at,
+        v.timeout_s, v.retry, v.subject, v.process, v.run, v.unique_key, v.concurrency_key, v.tags, v.phase,
+        v.progress, null as result, v.error, v.webhook, v.parent, v.retried_as, v.principal, v.actor, v.triggered_by,
+        v.depth, v.version, v.parked, v.lane
+       from ended_jobs v where v.id = $1 and v.tenant = $2 and ($3 = '' or v.state = $3)
         and ($4 = '' or v.queue = $4) and ($5 = '' or v.kind = $5) and ($6 = '' or v.affinity = $6)
         and ($7 = '' or v.subject = $7) and ($8 = '' or v.run = $8)
         and ($9 = '' or instr(v.kind, $9) = 1 or instr(v.unique_key, $9) = 1 or instr(v.error, $9) > 0
-            or instr(v.tags, $9) > 0 or instr(v.payload, $9) > 0)"],
-    "select v.* from unnest($1::uuid[]) as wanted (id) join ended_jobs v on v.id = wanted.id
+            or instr(v.tags, $9) > 0 or ($10 <> '' and instr(v.payload, $10) > 0))
+        and ($11 = '' or (v.principal = $11 and v.parent is null and v.triggered_by is null))
+        and ($12 = '' or instr($12, ',' || v.queue || ',') > 0)"],
+    "select v.id, v.tenant, v.queue, v.kind, v.priority, v.affinity, v.guarded, v.state, 'null'::json as payload, v.run_at,
+        v.attempt, v.max_attempts, v.epoch, v.worker, v.started_at, v.finished_at, v.created_at, v.updated_at,
+        v.timeout_s, v.retry, v.subject, v.process, v.run, v.unique_key, v.concurrency_key, v.tags, v.phase,
+        v.progress, null::json as result, v.error, v.webhook, v.parent, v.retried_as, v.principal, v.actor, v.triggered_by,
+        v.depth, v.version, v.parked, v.lane
+     from unnest($1::uuid[]) as wanted (id) join ended_jobs v on v.id = wanted.id
      where v.tenant = $2 and ($3::text = '' or v.state = $3)
         and ($4::text = '' or v.queue = $4) and ($5::text = '' or v.kind = $5) and ($6::text = '' or v.affinity = $6)
         and ($7::text = '' or v.subject = $7) and ($8::text = '' or v.run = $8)
         and ($9::text = '' or strpos(v.kind, $9) = 1 or strpos(v.unique_key, $9) = 1 or strpos(v.error::text, $9) > 0
-            or strpos(v.tags::text, $9) > 0 or strpos(v.payload::text, $9) > 0)",
+            or strpos(v.tags::text, $9) > 0 or ($10::text <> '' and strpos(v.payload::text, $10) > 0))
+        and ($11::text = '' or (v.principal = $11 and v.parent is null and v.triggered_by is null))
+        and ($12::text = '' or strpos($12, ',' || v.queue || ',') > 0)",
+);
+
+// Newest first until they are too much, and the newest in any case. What is not shown is measured and not fetched.
+const CONTENTS: Sql = Sql::new(
+    &["with sized as materialized (
+           select id, sum(bytes) over (order by id desc) as up_to, row_number() over (order by id desc) as place from (
+               select j.id, octet_length(j.payload) as bytes from rarray($1) n cross join jobs j
+               where j.id = n.value and j.tenant = $2
+               union all
+               select e.id, octet_length(e.payload) + coalesce(octet_length(e.result), 0)
+               from rarray($1) n cross join ended e where e.id = n.value and e.tenant = $2)),
+       fitting as materialized (select id from sized where up_to <= $3 or place = 1)
+       select j.id, j.payload, null from fitting f cross join jobs j where j.id = f.id
+       union all
+       select e.id, e.payload, e.result from fitting f cross join ended e where e.id = f.id"],
+    "with sized as materialized (
+         select id, sum(bytes) over (order by id desc) as up_to, row_number() over (order by id desc) as place from (
+             select j.id, octet_length(j.payload::text) as bytes from unnest($1::uuid[]) as n(id)
+             join jobs j on j.id = n.id where j.tenant = $2
+             union all
+             select e.id, octet_length(e.payload::text) + coalesce(octet_length(e.result::text), 0)
+             from unnest($1::uuid[]) as n(id) join ended e on e.id = n.id where e.tenant = $2) as measured),
+     fitting as materialized (select id from sized where up_to <= $3::bigint or place = 1)
+     select j.id, j.payload, null::json from fitting f join jobs j on j.id = f.id
+     union all
+     select e.id, e.payload, e.result from fitting f join ended e on e.id = f.id",
 );

@@ -1,5 +1,7 @@
 //! Forgets ended jobs after their queue's retention, with their artifacts, together (Q14). History keeps the last word.
 
+use std::collections::HashSet;
+
 use domain::limits::{IDEMPOTENCY_KEEP_S, MAINTENANCE_ROWS, RETENTION_S_DEFAULT, TIMELINE_RETENTION_S};
 use domain::{JobId, Name, TenantId, Time};
 use uuid::Uuid;
@@ -9,7 +11,7 @@ use crate::error::StoreError;
 use crate::jobs::history::end_event;
 use crate::queues::settings_at;
 use crate::store::Store;
-use crate::tx::{Column, Operation, Param, Sql, Tx};
+use crate::tx::{Column, Operation, Param, Row, Sql, Tx};
 use domain::JobState;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,22 +19,40 @@ pub struct Pruned {
     pub jobs: u64,
     pub history: u64,
     pub idempotency: u64,
+    pub unique_keys: u64,
+    pub timeline: u64,
     pub workers: u64,
 }
 
+impl Pruned {
+    /// Whether a round was full, so that more may be waiting.
+    pub fn is_full(&self) -> bool {
+        let Self { jobs, history, idempotency, unique_keys, timeline, workers } = *self;
+        [jobs, history, idempotency, unique_keys, timeline, workers]
+            .iter()
+            .any(|rows| *rows as usize >= MAINTENANCE_ROWS)
+    }
+}
+
 impl Store {
-    /// One bounded round; the caller comes again while there was something to do.
+    /// One bounded round; the caller comes again while there was something to do. A lane that cannot be pruned stops no
+    /// other.
     pub async fn prune(&self, history_retention_s: i64) -> Result<Pruned, StoreError> {
         let mut pruned = Pruned::default();
         for lane in self.read(Lanes).await? {
-            pruned.jobs += self.write(PruneLane { lane }).await?;
+            let id = lane.lane;
+            match self.write(PruneLane { lane }).await {
+                Ok(jobs) => pruned.jobs += jobs,
+                Err(error) if error.is_unavailable() => return Err(error),
+                Err(error) => tracing::warn!(lane = id, %error, "the ended jobs of a lane could not be pruned"),
+            }
             if pruned.jobs as usize >= MAINTENANCE_ROWS {
                 break;
             }
         }
         let told = self.read(OldHistory { history_retention_s }).await?;
-        let (history, idempotency, workers) = self.write(PruneRest { history_retention_s, told }).await?;
-        Ok(Pruned { history, idempotency, workers, ..pruned })
+        let rest = self.write(PruneRest { history_retention_s, told }).await?;
+        Ok(Pruned { jobs: pruned.jobs, ..rest })
     }
 }
 
@@ -42,29 +62,52 @@ struct LaneRetention {
     tenant: TenantId,
     queue: Name,
     retention_s: i64,
+    /// Of its ended jobs, the one that was made first.
+    first: Uuid,
 }
 
 struct Lanes;
 
 const LANES: Sql = Sql::both(&["select l.lane, l.tenant, l.queue, q.settings, q.concurrency, q.per_key, q.rate_per_s,
-         q.starvation_s
-     from lanes l left join queues q on q.tenant = l.tenant and q.name = l.queue order by l.lane"]);
+         q.starvation_s, e.id
+     from lanes l left join queues q on q.tenant = l.tenant and q.name = l.queue
+         join ended e on e.id = (select o.id from ended o where o.lane = l.lane order by o.id limit 1)
+     order by l.lane"]);
 
 impl Operation for Lanes {
     type Output = Vec<LaneRetention>;
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<LaneRetention>, StoreError> {
         let rows = tx.query(&LANES, &[]).await?;
-        rows.iter()
-            .map(|row| {
-                Ok(LaneRetention {
-                    lane: row.int(0)?,
-                    tenant: TenantId(row.int(1)?),
-                    queue: Name::stored(&row.text(2)?),
-                    retention_s: settings_at(row, 3)?.retention_s(),
-                })
-            })
-            .collect()
+        let now = tx.now();
+        let read = |row: &Row| {
+            let lane = LaneRetention::read(row);
+            lane.inspect_err(|error| tracing::warn!(%error, "a lane cannot be read and is not pruned")).ok()
+        };
+        let has_old = |lane: &LaneRetention| lane.first <= lane.newest(now);
+        Ok(rows.iter().filter_map(read).filter(has_old).collect())
+    }
+}
+
+impl LaneRetention {
+    fn read(row: &Row) -> Result<Self, StoreError> {
+        Ok(Self {
+            lane: row.int(0)?,
+            tenant: TenantId(row.int(1)?),
+            queue: Name::stored(&row.text(2)?),
+            retention_s: settings_at(row, 3)?.retention_s(),
+            first: row.uuid(8)?,
+        })
+    }
+
+    fn cut(&self, now: Time) -> Time {
+        now.plus_s(-self.retention_s)
+    }
+
+    /// Ids carry the time of creation: what was created after the cut cannot have ended before it.
+    fn newest(&self, now: Time) -> Uuid {
+        let millis = self.cut(now).millis().max(0) as u64;
+        uuid::Builder::from_unix_timestamp_millis(millis, &[0xff; 10]).into_uuid()
     }
 }
 
@@ -72,14 +115,20 @@ struct PruneLane {
     lane: LaneRetention,
 }
 
-// Ids carry the time of creation: what was created after the cut cannot have ended before it. What the files of a batch
-// are still to be written from stays until they are.
+/// Parts of a lane that one round looks through: those that were made long ago may have ended only now.
+const PARTS: usize = 20;
+
+// What the files of a batch are still to be written from stays until they are.
 const OLD: Sql =
     Sql::both(&["select id, tenant, state, epoch, attempt, worker, actor, error_code, created_at, started_at,
-         finished_at, subject, process, tags, principal, triggered_by
-     from (select * from ended where lane = $1 and id < $2 order by id limit $4) oldest
-     where finished_at < $3 and (run is null or not exists (
-         select 1 from openai_batches b where b.id = oldest.run and b.ended_at is null))"]);
+         finished_at, subject, process, tags, principal, triggered_by, finished_at < $3 and (run is null or not exists (
+             select 1 from openai_batches b where b.id = ended.run and b.ended_at is null))
+     from ended where lane = $1 and id < $2 and id > $5 order by id limit $4"]);
+// Another node may be at the same ones, and a caller may be putting an artifact to one of them.
+const HOLD: Sql = Sql::new(
+    &["select value from rarray($1)"],
+    "select id from ended where id = any($1::uuid[]) for update skip locked",
+);
 const KEEP: Sql = Sql::new(
     &["insert into history (job, epoch, event, attempt, worker, actor, cause, enqueued_at, started_at, at, subject,
            process, principal, triggered_by, tenant, lane)
@@ -136,12 +185,7 @@ impl Operation for PruneLane {
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<u64, StoreError> {
         let now = tx.now();
-        let cut = now.plus_s(-self.lane.retention_s);
-        let newest = uuid::Builder::from_unix_timestamp_millis(cut.millis().max(0) as u64, &[0xff; 10]).into_uuid();
-        let params =
-            [Param::Int(self.lane.lane), Param::Uuid(newest), Param::Time(cut), Param::Int(MAINTENANCE_ROWS as i64)];
-        let rows = tx.query(&OLD, &params).await?;
-        let old = rows.iter().map(OldJob::read).collect::<Result<Vec<_>, _>>()?;
+        let old = self.old(tx).await?;
         if old.is_empty() {
             return Ok(0);
         }
@@ -160,6 +204,38 @@ impl Operation for PruneLane {
 }
 
 impl PruneLane {
+    /// The first part of the lane that has some, for nobody else's hands.
+    async fn old(&self, tx: &mut Tx<'_>) -> Result<Vec<OldJob>, StoreError> {
+        let (now, mut after) = (tx.now(), Uuid::nil());
+        for _ in 0..PARTS {
+            let params = [
+                Param::Int(self.lane.lane),
+                Param::Uuid(self.lane.newest(now)),
+                Param::Time(self.lane.cut(now)),
+                Param::Int(MAINTENANCE_ROWS as i64),
+                Param::Uuid(after),
+            ];
+            let rows = tx.query(&OLD, &params).await?;
+            let mut old = Vec::new();
+            for row in &rows {
+                after = row.uuid(0)?;
+                if row.bool(16)? {
+                    old.push(OldJob::read(row)?);
+                }
+            }
+            if !old.is_empty() {
+                let ids: Vec<Uuid> = old.iter().map(|job| job.id.uuid()).collect();
+                let held = tx.query_listed(&HOLD, &ids, &[]).await?;
+                let held = held.iter().map(|row| row.job(0)).collect::<Result<HashSet<_>, _>>()?;
+                old.retain(|job| held.contains(&job.id));
+            }
+            if !old.is_empty() || rows.len() < MAINTENANCE_ROWS {
+                return Ok(old);
+            }
+        }
+        Ok(Vec::new())
+    }
+
     async fn keep_the_last_word(&self, tx: &mut Tx<'_>, old: &[OldJob]) -> Result<(), StoreError> {
         let of = || old.iter();
         let columns = [
@@ -184,7 +260,7 @@ impl PruneLane {
 }
 
 impl OldJob {
-    fn read(row: &crate::tx::Row) -> Result<Self, StoreError> {
+    fn read(row: &Row) -> Result<Self, StoreError> {
         let state = JobState::parse(&row.text(2)?).ok_or_else(|| StoreError::unexpected("an ended job's state"))?;
         let tags: Option<Vec<String>> = row.opt_text(13)?.map(|text| from_json(&text)).transpose()?;
         Ok(Self {
@@ -245,15 +321,16 @@ const OLD_KEYS: Sql = Sql::both(&["delete from idempotency where created_at <= $
 const OLD_UNIQUE: Sql = Sql::both(&["delete from unique_keys where until <= $1 and (tenant, queue, key) in (
          select tenant, queue, key from unique_keys where until <= $1 order by until limit $2)"]);
 // The dead are kept for a day, so that a late word of theirs is told apart from a stranger's.
-const OLD_WORKERS: Sql = Sql::both(&["delete from workers where dead_at < $1"]);
+const OLD_WORKERS: Sql = Sql::both(&["delete from workers where id in (
+         select id from workers where dead_at < $1 order by dead_at, id limit $2)"]);
 const OLD_TIMELINE: Sql = Sql::both(&["delete from timeline where id in (
          select id from timeline where at < $1 order by at, id limit $2)"]);
 const OLD_LOG: Sql = Sql::both(&["delete from prunings where at < $1"]);
 
 impl Operation for PruneRest {
-    type Output = (u64, u64, u64);
+    type Output = Pruned;
 
-    async fn run(&self, tx: &mut Tx<'_>) -> Result<(u64, u64, u64), StoreError> {
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Pruned, StoreError> {
         let now = tx.now();
         let rows = Param::Int(MAINTENANCE_ROWS as i64);
         let told = [
@@ -263,8 +340,8 @@ impl Operation for PruneRest {
         ];
         let history = tx.execute_each(&FORGET, &told, &[]).await?;
         let keys = tx.execute(&OLD_KEYS, &[Param::Time(now.plus_s(-IDEMPOTENCY_KEEP_S)), rows]).await?;
-        tx.execute(&OLD_UNIQUE, &[Param::Time(now), rows]).await?;
-        let workers = tx.execute(&OLD_WORKERS, &[Param::Time(now.plus_s(-86_400))]).await?;
+        let unique_keys = tx.execute(&OLD_UNIQUE, &[Param::Time(now), rows]).await?;
+        let workers = tx.execute(&OLD_WORKERS, &[Param::Time(now.plus_s(-86_400)), rows]).await?;
         tx.execute(&OLD_LOG, &[Param::Time(now.plus_s(-RETENTION_S_DEFAULT))]).await?;
         let timeline = tx.execute(&OLD_TIMELINE, &[Param::Time(now.plus_s(-TIMELINE_RETENTION_S)), rows]).await?;
         for (kind, count, kept_s) in [
@@ -278,6 +355,6 @@ impl Operation for PruneRest {
                 tx.execute(&LOG, &params).await?;
             }
         }
-        Ok((history, keys, workers))
+        Ok(Pruned { jobs: 0, history, idempotency: keys, unique_keys, timeline, workers })
     }
 }

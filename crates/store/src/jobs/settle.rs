@@ -93,7 +93,7 @@ impl Store {
         worker: WorkerId,
         outcomes: Vec<Outcome>,
     ) -> Result<Settled, StoreError> {
-        if let Some(stray) = self.stray_facts(worker, &outcomes).await? {
+        if let Some(stray) = self.stray_facts(tenant, worker, &outcomes).await? {
             return Ok(Settled::StrayFacts(stray));
         }
         Ok(self.shared_settle(SettleRequest { tenant, of: tenant, worker, outcomes }).await?.settled)

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use domain::{Epoch, JobId, WorkerId};
+use domain::{Epoch, JobId, TenantId, WorkerId};
 
 use crate::error::StoreError;
 use crate::jobs::settle::{End, Outcome};
@@ -11,10 +11,11 @@ use crate::store::Store;
 use crate::tx::{Column, Operation, Param, Sql, Tx};
 
 impl Store {
-    /// The first outcome whose facts have no subject to go to. The database is asked only where facts are given, which most
+    /// The first outcome of this tenant's worker whose facts have no subject to go to. The database is asked only where facts are given, which most
     /// outcomes are not.
     pub(crate) async fn stray_facts(
         &self,
+        tenant: TenantId,
         worker: WorkerId,
         outcomes: &[Outcome],
     ) -> Result<Option<usize>, StoreError> {
@@ -25,21 +26,24 @@ impl Store {
         if claims.is_empty() {
             return Ok(None);
         }
-        let without = self.read(WithoutSubject { worker, claims }).await?;
+        let without = self.read(WithoutSubject { tenant, worker, claims }).await?;
         Ok(outcomes.iter().position(|outcome| with_facts(&outcome) && without.contains(&outcome.job)))
     }
 }
 
 struct WithoutSubject {
+    tenant: TenantId,
     worker: WorkerId,
     claims: Vec<(JobId, Epoch)>,
 }
 
 // Only what the worker has: of any other job it hears what it always did.
 const WITHOUT_SUBJECT: Sql = Sql::new(
-    &["select id from jobs where id = $1 and epoch = $2 and worker = $3 and subject is null"],
+    &["select id from jobs where id = $1 and epoch = $2 and worker = $3 and subject is null
+           and exists (select 1 from workers w where w.id = $3 and w.tenant = $4)"],
     "select j.id from unnest($1::uuid[], $2::bigint[]) as c(id, epoch) join jobs j on j.id = c.id
-     where j.epoch = c.epoch and j.worker = $3 and j.subject is null",
+     where j.epoch = c.epoch and j.worker = $3 and j.subject is null
+         and exists (select 1 from workers w where w.id = $3 and w.tenant = $4)",
 );
 
 impl Operation for WithoutSubject {
@@ -50,7 +54,8 @@ impl Operation for WithoutSubject {
             Column::jobs(self.claims.iter().map(|(job, _)| *job)),
             Column::ints(self.claims.iter().map(|(_, epoch)| epoch.0)),
         ];
-        let rows = tx.query_each(&WITHOUT_SUBJECT, &columns, &[Param::from(self.worker)]).await?;
+        let params = [Param::from(self.worker), Param::Int(self.tenant.0)];
+        let rows = tx.query_each(&WITHOUT_SUBJECT, &columns, &params).await?;
         rows.iter().map(|row| row.job(0)).collect()
     }
 }

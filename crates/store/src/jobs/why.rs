@@ -70,6 +70,7 @@ impl AskWhy {
     ) -> Result<(), StoreError> {
         let around = surroundings::read(tx, self.tenant, &job.lane.queue).await?;
         let (kind, affinity) = (&job.lane.kind, &job.lane.affinity);
+        known.ahead = around.line.place(&waiting(job), &around.loaded(kind, affinity), around.now).ahead;
         match &job.parked {
             Some(scope) if scope.starts_with(SUBJECT) => known.subject_busy = job.subject.clone(),
             Some(_) if known.backoff.is_some() => {}
@@ -77,10 +78,10 @@ impl AskWhy {
             None => {
                 known.backoff = around.left_alone.get(affinity).cloned();
                 known.limit = around.limit();
+                known.limit_until = around.limit_until(known.ahead);
             }
         }
         known.workers = around.serving(kind, affinity).count() as u64;
-        known.ahead = around.line.place(&waiting(job), &around.loaded(kind, affinity), around.now).ahead;
         known.lost = around.lost.get(affinity).cloned();
         known.queue_paused = around.paused;
         known.eta_s = self.eta_s(tx, job, known.ahead).await?;

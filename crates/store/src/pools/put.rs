@@ -55,10 +55,12 @@ struct PutPool {
 }
 
 const OTHERS: Sql = Sql::both(&["select name, spec from pools where tenant = $1 and name <> $2"]);
+// A pool that is declared as it was goes on as it is: its slots begin anew when it has changed.
 const UPSERT: Sql = Sql::both(&["insert into pools (tenant, name, spec, state, principal, created_at, updated_at)
      values ($1, $2, $3, '{}', $4, $5, $5)
      on conflict (tenant, name) do update set spec = excluded.spec, principal = excluded.principal,
-         updated_at = excluded.updated_at"]);
+         updated_at = case when cast(pools.spec as text) = cast(excluded.spec as text) then pools.updated_at
+             else excluded.updated_at end"]);
 // The queue's own bound is what claims go by.
 const STARVATION: Sql =
     Sql::both(&["insert into queues (tenant, name, starvation_s, updated_at) values ($1, $2, $3, $4)

@@ -3,6 +3,7 @@
 //! The record lets go of the container there at once, so that there is one current container at any time. Should that node
 //! come back, it finds a container whose runtime is elsewhere, and disposes of it.
 
+use domain::lease::service_since;
 use domain::runtime::placement::Nowhere;
 use domain::runtime::{Desired, OperationCode, OperationKind, OperationSource, RuntimeStatus};
 use domain::{JobId, RuntimeName, TenantId, Time};
@@ -11,7 +12,7 @@ use crate::codec::to_json;
 use crate::error::StoreError;
 use crate::pools;
 use crate::runtimes::begin::TO_LANE;
-use crate::runtimes::nodes::{self, EngineNode};
+use crate::runtimes::nodes::{self, EngineNode, LOST_AFTER_S};
 use crate::runtimes::request::{NewOperation, Place, Request, asked_for};
 use crate::runtimes::{Runtime, get, place};
 use crate::store::Store;
@@ -196,10 +197,10 @@ impl Operation for Strand {
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<Stranded>, StoreError> {
         let nodes = nodes::all(tx).await?;
-        let now = tx.now();
+        let (served, now) = (served_since(tx).await?, tx.now());
         let mut stranded = Vec::new();
-        for node in nodes.iter().filter(|node| is_silent(node, self.after_s, now)) {
-            let silent_s = now.ms_since(node.seen_at) / 1_000;
+        for node in nodes.iter().filter(|node| is_silent(node, self.after_s, served, now)) {
+            let silent_s = silent_ms(node, served, now) / 1_000;
             for runtime in get::of_node(tx, &node.name).await? {
                 if !runtime.spec.movable || runtime.deleting {
                     continue;
@@ -217,8 +218,23 @@ impl Operation for Strand {
     }
 }
 
-fn is_silent(node: &EngineNode, for_s: i64, now: Time) -> bool {
-    node.is_lost(now) && now.ms_since(node.seen_at) >= for_s * 1_000
+const SERVICE: Sql = Sql::both(&["select since, beat_at from service where id = 1"]);
+
+/// Since when nodes could be heard. In an outage that no beat has ended yet, that is only now.
+async fn served_since(tx: &mut Tx<'_>) -> Result<Time, StoreError> {
+    let row = tx.query_opt(&SERVICE, &[]).await?;
+    let row = row.ok_or_else(|| StoreError::unexpected("the service row is missing"))?;
+    Ok(service_since(row.time(0)?, row.time(1)?, tx.now()))
+}
+
+/// For how long a node could have been heard and was not: an outage of ours is nobody's silence.
+fn silent_ms(node: &EngineNode, served_since: Time, now: Time) -> i64 {
+    now.ms_since(node.seen_at.max(served_since))
+}
+
+fn is_silent(node: &EngineNode, for_s: i64, served_since: Time, now: Time) -> bool {
+    let silent_ms = silent_ms(node, served_since, now);
+    silent_ms > LOST_AFTER_S * 1_000 && silent_ms >= for_s * 1_000
 }
 
 async fn open_jobs(tx: &mut Tx<'_>, runtime: &Runtime) -> Result<Vec<JobId>, StoreError> {
@@ -276,9 +292,9 @@ impl Operation for Relocate {
         let Plan { tenant, name, from, to, why, silent_s, start, actor } = &self.plan;
         place::lock(tx).await?;
         let Some(runtime) = get::lock(tx, *tenant, name.as_str()).await? else { return Ok(false) };
-        let (nodes, now) = (nodes::all(tx).await?, tx.now());
-        let still_silent =
-            silent_s.is_none_or(|for_s| nodes.iter().any(|node| node.name == *from && is_silent(node, for_s, now)));
+        let (nodes, served, now) = (nodes::all(tx).await?, served_since(tx).await?, tx.now());
+        let is_still = |for_s| nodes.iter().any(|node| node.name == *from && is_silent(node, for_s, served, now));
+        let still_silent = silent_s.is_none_or(is_still);
         if runtime.node.as_ref() != Some(from) || !still_silent {
             return Ok(false);
         }

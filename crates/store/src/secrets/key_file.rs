@@ -182,7 +182,10 @@ fn write_beside(
     file.sync_all()?;
     let placed = place(&beside);
     let _gone = std::fs::remove_file(&beside);
-    placed
+    placed?;
+    // Its name too must outlast a power cut: what is sealed from now on opens with these keys alone.
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()
 }
 
 fn line(secret: &[u8; KEY_BYTES]) -> String {

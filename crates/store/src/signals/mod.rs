@@ -5,5 +5,6 @@ pub mod figures;
 pub mod list;
 pub mod read;
 pub mod refine;
+pub mod sources;
 pub mod surroundings;
 pub mod versions;

@@ -8,7 +8,7 @@ use crate::jobs::get::{self, StoredJob};
 use crate::jobs::held_back;
 use crate::signals::refine::StoredSignal;
 use crate::store::Store;
-use crate::tx::{First, Operation, Param, Sql, Tx};
+use crate::tx::{First, Operation, Param, Row, Sql, Tx};
 
 #[derive(Clone, Debug)]
 pub struct SignalSource {
@@ -125,16 +125,21 @@ async fn previous(
         (None, None, Some(parent)) => (tx.query(&BY_ID, &[of, Param::from(parent)]).await?, "parent"),
         (None, None, None) => return Ok((Vec::new(), None)),
     };
-    let read = |row: &crate::tx::Row| {
-        let state = row.text(1)?;
-        Ok(PreviousJob {
-            id: row.job(0)?,
-            state: JobState::parse(&state).ok_or_else(|| StoreError::unexpected(format!("state {state}")))?,
-            finished_at: row.time(2)?,
-            error_code: row.opt_text(3)?,
-            phase: row.opt_text(4)?,
-            attempt: row.int(5)? as i32,
-        })
-    };
+    let read = |row: &Row| PreviousJob::at(row, 0);
     Ok((rows.iter().map(read).collect::<Result<_, StoreError>>()?, Some(by)))
+}
+
+impl PreviousJob {
+    /// From six columns: id, state, finished_at, error_code, phase, attempt.
+    pub(super) fn at(row: &Row, first: usize) -> Result<Self, StoreError> {
+        let state = row.text(first + 1)?;
+        Ok(Self {
+            id: row.job(first)?,
+            state: JobState::parse(&state).ok_or_else(|| StoreError::unexpected(format!("state {state}")))?,
+            finished_at: row.time(first + 2)?,
+            error_code: row.opt_text(first + 3)?,
+            phase: row.opt_text(first + 4)?,
+            attempt: row.int(first + 5)? as i32,
+        })
+    }
 }

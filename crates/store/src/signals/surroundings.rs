@@ -21,7 +21,7 @@ use crate::queues::settings_at;
 use crate::runtimes::lost;
 use crate::store::Store;
 use crate::tx::{Column, Operation, Param, Row, Sql, Tx};
-use crate::workers::Worker;
+use crate::workers::{Worker, list};
 
 #[derive(Clone, Debug)]
 pub struct Surroundings {
@@ -31,6 +31,8 @@ pub struct Surroundings {
     pub settings: QueueSettings,
     /// Claims that hold a place in the queue, when it has a limit.
     pub places_taken: u64,
+    /// What its rate leaves, when it has one.
+    pub bucket: Option<Bucket>,
     pub workers: Vec<ServingWorker>,
     pub line: Line,
     pub running: Vec<RunningJob>,
@@ -39,6 +41,25 @@ pub struct Surroundings {
     pub lost: HashMap<Affinity, String>,
     /// By affinity, what its pool could not load and leaves alone for a while.
     pub left_alone: HashMap<Affinity, Backoff>,
+}
+
+/// The tokens of a queue with a rate: each job that begins takes one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bucket {
+    pub tokens: f64,
+    pub rate_per_s: f64,
+}
+
+impl Bucket {
+    fn is_used_up(self) -> bool {
+        self.tokens < 1.0
+    }
+
+    /// How long a job waits for its token that so many others take one before.
+    fn wait_ms(self, ahead: u64) -> i64 {
+        let missing = ahead as f64 + 1.0 - self.tokens;
+        (missing / self.rate_per_s * 1_000.0).ceil().max(0.0) as i64
+    }
 }
 
 /// A live worker that serves the queue.
@@ -58,6 +79,11 @@ pub struct RunningJob {
 }
 
 impl ServingWorker {
+    fn new(worker: Worker, claims: i64) -> Self {
+        let Worker { kinds, affinities, affinity, .. } = worker;
+        Self { kinds, affinities, holds: affinity, claims: claims.max(0) as u64 }
+    }
+
     pub fn serves(&self, kind: &Name, affinity: &Affinity) -> bool {
         let kind = self.kinds.as_ref().is_none_or(|kinds| kinds.contains(kind));
         let affinity = match (&self.affinities, affinity) {
@@ -69,11 +95,28 @@ impl ServingWorker {
 }
 
 impl Surroundings {
-    /// The queue's limit, in words, when it is reached.
+    /// The queue's limit, in words, when it is reached: all places are taken, or its rate is used up.
     pub fn limit(&self) -> Option<String> {
+        self.full().or_else(|| {
+            let rate_per_s = self.used_up()?.rate_per_s;
+            Some(format!("the queue's rate of {rate_per_s} jobs a second is used up"))
+        })
+    }
+
+    /// Until when its rate holds back a job that so many are ahead of. When a place comes free nobody knows.
+    pub fn limit_until(&self, ahead: u64) -> Option<Time> {
+        let bucket = self.used_up().filter(|_| self.full().is_none())?;
+        Some(self.now.plus_ms(bucket.wait_ms(ahead)))
+    }
+
+    fn full(&self) -> Option<String> {
         let limit = u64::from(self.settings.concurrency?);
         let taken = self.places_taken;
         (taken >= limit).then(|| format!("{taken} of {limit} jobs of the queue are running"))
+    }
+
+    fn used_up(&self) -> Option<Bucket> {
+        self.bucket.filter(|bucket| bucket.is_used_up())
     }
 
     pub fn serving(&self, kind: &Name, affinity: &Affinity) -> impl Iterator<Item = &ServingWorker> {
@@ -123,6 +166,7 @@ const QUEUE: Sql = Sql::both(&["select settings, concurrency, per_key, rate_per_
          case when paused_at is not null then coalesce(paused_reason, 'no reason given') end
      from queues where tenant = $1 and name = $2"]);
 const PLACES_TAKEN: Sql = Sql::both(&["select count(*) from holds where tenant = $1 and scope = $2"]);
+const RATE: Sql = Sql::both(&["select tokens, at from rates where tenant = $1 and queue = $2"]);
 const WORKERS: Sql = Sql::new(
     &["select w.id, w.tenant, w.name, w.queues, w.kinds, w.affinities, w.affinity, w.lease_ms, w.lease_until,
            w.draining, w.registered_at, w.last_claim_at, w.dead_at, s.since, s.beat_at,
@@ -182,16 +226,44 @@ pub(crate) async fn read(tx: &mut Tx<'_>, tenant: TenantId, queue: &Name) -> Res
         }
         None => 0,
     };
-    let workers = workers(tx, tenant, queue).await?;
+    let bucket = bucket(tx, &key, settings.rate_per_s).await?;
     let rows = tx.query(&LANES, &key).await?;
     let lanes: HashMap<i64, Lane> =
         rows.iter().map(|row| Ok((row.int(0)?, lane_at(row, 1)?))).collect::<Result<_, StoreError>>()?;
+    let mut workers = workers(tx, tenant, queue).await?;
+    workers.extend(shared(tx, tenant, queue, &lanes).await?);
     let (line, running) = line(tx, &key, &lanes).await?;
     let lost = lost::behind(tx, tenant, queue, workers.len()).await?;
     // The slots of a pool name what they serve. A queue whose workers take whatever comes has none.
     let may_be_a_pools = workers.is_empty() || workers.iter().any(|worker| worker.affinities.is_some());
     let left_alone = if may_be_a_pools { left_alone::of_queue(tx, tenant, queue).await? } else { HashMap::new() };
-    Ok(Surroundings { now: tx.now(), paused, settings, places_taken, workers, line, running, lanes, lost, left_alone })
+    Ok(Surroundings {
+        now: tx.now(),
+        paused,
+        settings,
+        places_taken,
+        bucket,
+        workers,
+        line,
+        running,
+        lanes,
+        lost,
+        left_alone,
+    })
+}
+
+/// The bucket as a claim would find it now. One that nobody has taken from is full.
+async fn bucket(tx: &mut Tx<'_>, key: &[Param<'_>], rate: Option<f64>) -> Result<Option<Bucket>, StoreError> {
+    let Some(rate_per_s) = rate else { return Ok(None) };
+    let full = rate_per_s.max(1.0);
+    let tokens = match tx.query_opt(&RATE, key).await? {
+        Some(row) => {
+            let elapsed_s = (tx.now().micros() - row.time(1)?.micros()).max(0) as f64 / 1_000_000.0;
+            (row.opt_real(0)?.unwrap_or(full) + elapsed_s * rate_per_s).min(full)
+        }
+        None => full,
+    };
+    Ok(Some(Bucket { tokens, rate_per_s }))
 }
 
 async fn workers(tx: &mut Tx<'_>, tenant: TenantId, queue: &Name) -> Result<Vec<ServingWorker>, StoreError> {
@@ -200,12 +272,28 @@ async fn workers(tx: &mut Tx<'_>, tenant: TenantId, queue: &Name) -> Result<Vec<
     for row in tx.query(&WORKERS, &params).await? {
         let worker = Worker::read(&row)?;
         if worker.queues.contains(queue) && worker.is_alive(tx.now()) && !worker.draining {
-            let claims = row.int(15)?.max(0) as u64;
-            let Worker { kinds, affinities, affinity, .. } = worker;
-            serving.push(ServingWorker { kinds, affinities, holds: affinity, claims });
+            serving.push(ServingWorker::new(worker, row.int(15)?));
         }
     }
     Ok(serving)
+}
+
+/// The workers of the built-in tenant that serve the queue for this tenant. What they hold is told where the tenant has
+/// jobs for it: anything else was loaded for others.
+async fn shared(
+    tx: &mut Tx<'_>,
+    tenant: TenantId,
+    queue: &Name,
+    lanes: &HashMap<i64, Lane>,
+) -> Result<Vec<ServingWorker>, StoreError> {
+    let all = list::serving(tx, tenant).await?.into_iter();
+    let here = all.filter(|listed| listed.worker.queues.contains(queue));
+    let mut shared: Vec<ServingWorker> = here.map(|listed| ServingWorker::new(listed.worker, listed.claims)).collect();
+    for worker in &mut shared {
+        let is_known = lanes.values().any(|lane| lane.affinity == worker.holds);
+        worker.holds = worker.holds.take().filter(|_| is_known);
+    }
+    Ok(shared)
 }
 
 async fn line(

@@ -51,17 +51,20 @@ impl Listeners {
         self.by_source.keys().any(|(_, known)| *known == source)
     }
 
-    fn add(&mut self, row: &Row) -> Result<(), StoreError> {
-        let (tenant, source, listener) = read(row)?;
-        self.by_source.entry((tenant, source)).or_default().push(listener);
-        Ok(())
+    fn add(&mut self, row: &Row) {
+        if let Some((tenant, source, listener)) = readable(row) {
+            self.by_source.entry((tenant, source)).or_default().push(listener);
+        }
     }
 
-    fn add_off(&mut self, row: &Row) -> Result<(), StoreError> {
-        let (tenant, _, listener) = read(row)?;
-        self.off_for_mail.push((tenant, listener));
-        Ok(())
+    fn add_off(&mut self, row: &Row) {
+        self.off_for_mail.extend(readable(row).map(|(tenant, _, listener)| (tenant, listener)));
     }
+}
+
+/// A trigger that this program cannot read, of a newer one perhaps, is passed over: it must not stop everyone's work.
+fn readable(row: &Row) -> Option<(TenantId, Source, Listener)> {
+    read(row).inspect_err(|error| tracing::warn!(%error, "a trigger cannot be read and hears nothing here")).ok()
 }
 
 fn read(row: &Row) -> Result<(TenantId, Source, Listener), StoreError> {
@@ -111,8 +114,8 @@ impl TriggerCache {
                 continue;
             }
             match row.bool(6)? {
-                true => listeners.add(&row)?,
-                false => listeners.add_off(&row)?,
+                true => listeners.add(&row),
+                false => listeners.add_off(&row),
             }
         }
         let known = Known { version, listeners: Arc::new(listeners) };
@@ -132,7 +135,7 @@ pub(crate) async fn listeners_of(tx: &mut Tx<'_>, tenant: TenantId, source: Sour
     let mut listeners = Listeners::default();
     let params = [Param::Int(tenant.0), Param::Text(source.as_str()), Param::Bool(true)];
     for row in tx.query(&OF_SOURCE, &params).await? {
-        listeners.add(&row)?;
+        listeners.add(&row);
     }
     Ok(listeners)
 }

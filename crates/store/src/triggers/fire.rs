@@ -36,14 +36,20 @@ impl Store {
         Ok(fired)
     }
 
-    /// Fires what is due. Any number of nodes may do so at once: a slot fires at most once.
+    /// Fires what is due. Any number of nodes may do so at once: a slot fires at most once. A schedule that cannot be read
+    /// stops no other.
     pub async fn fire_schedules(&self) -> Result<Fired, StoreError> {
         let mut fired = Fired::default();
         let (due, next) = self.read(Due).await?;
         for trigger in due {
-            let (slots, skipped) = self.write(FireSlots { trigger }).await?;
-            fired.slots += slots;
-            fired.skipped += skipped;
+            match self.write(FireSlots { trigger }).await {
+                Ok((slots, skipped)) => {
+                    fired.slots += slots;
+                    fired.skipped += skipped;
+                }
+                Err(error) if error.is_unavailable() => return Err(error),
+                Err(error) => tracing::warn!(%trigger, %error, "a schedule could not fire"),
+            }
         }
         if fired.slots > 0 {
             self.hints().tell(Topic::Outbox);

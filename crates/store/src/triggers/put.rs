@@ -53,6 +53,17 @@ impl Store {
         self.seal_trigger(tenant, id, &mut trigger).await?;
         self.write(Replace { tenant, id, trigger, principal: principal.to_owned() }).await
     }
+
+    /// Turns the trigger on or off, as the new one says, and leaves all else: who answers for it, too.
+    pub async fn turn_trigger(
+        &self,
+        tenant: TenantId,
+        id: TriggerId,
+        trigger: NewTrigger,
+        by: &str,
+    ) -> Result<Put, StoreError> {
+        self.write(Turn { tenant, id, trigger, by: by.to_owned() }).await
+    }
 }
 
 struct Create {
@@ -164,6 +175,41 @@ impl Operation for Replace {
         }
         tick(tx).await?;
         timeline::write(tx, &[told(self.tenant, self.id, &self.trigger, &self.principal, "trigger_changed")]).await?;
+        Ok(Put::Done(self.id))
+    }
+}
+
+struct Turn {
+    tenant: TenantId,
+    id: TriggerId,
+    trigger: NewTrigger,
+    by: String,
+}
+
+// What it says is left alone: somebody may have replaced it since it was read.
+const TURN: Sql = Sql::both(&["update triggers set enabled = $3, updated_at = $4, next_at = $5
+     where id = $1 and tenant = $2"]);
+
+impl Operation for Turn {
+    type Output = Put;
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Put, StoreError> {
+        tx.lock(&[&format!("windlass triggers {}", self.tenant.0)]).await?;
+        let (id, now) = (Param::Uuid(self.id.uuid()), Param::Time(tx.now()));
+        let enabled = Param::Bool(self.trigger.enabled);
+        let params = [id, Param::Int(self.tenant.0), enabled, now, Param::time(self.trigger.next_at)];
+        if tx.execute(&TURN, &params).await? == 0 {
+            return Ok(Put::NotFound);
+        }
+        if self.trigger.enabled {
+            tx.execute(&WAKE, &[id, now]).await?;
+        }
+        tick(tx).await?;
+        timeline::write(tx, &[told(self.tenant, self.id, &self.trigger, &self.by, "trigger_changed")]).await?;
         Ok(Put::Done(self.id))
     }
 }

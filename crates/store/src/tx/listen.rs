@@ -7,9 +7,10 @@ use std::future::poll_fn;
 use std::time::Duration;
 
 use domain::{Name, TenantId, WorkerId};
-use tokio_postgres::{AsyncMessage, Client, Config};
+use tokio_postgres::{AsyncMessage, Client};
 
-use super::postgres::tls;
+use super::tls::Address;
+use crate::error::StoreError;
 use crate::hints::{Hints, Topic};
 use crate::store::Store;
 
@@ -32,10 +33,10 @@ impl Store {
     }
 }
 
-async fn relay(hints: &Hints, url: &str) -> Result<(), tokio_postgres::Error> {
-    let mut config: Config = url.parse()?;
+async fn relay(hints: &Hints, url: &str) -> Result<(), StoreError> {
+    let Address { mut config, tls } = Address::parse(url)?;
     config.application_name("windlass hints").connect_timeout(Duration::from_secs(5));
-    let (client, mut connection) = config.connect(tls()).await?;
+    let (client, mut connection) = config.connect(tls).await.map_err(broken)?;
     let receive = async {
         loop {
             match poll_fn(|context| connection.poll_message(context)).await {
@@ -49,9 +50,13 @@ async fn relay(hints: &Hints, url: &str) -> Result<(), tokio_postgres::Error> {
         }
     };
     tokio::select! {
-        result = receive => result,
-        result = send(hints, &client) => result,
+        result = receive => result.map_err(broken),
+        result = send(hints, &client) => result.map_err(broken),
     }
+}
+
+fn broken(error: tokio_postgres::Error) -> StoreError {
+    StoreError::Unavailable { reason: error.to_string(), source: Some(Box::new(error)) }
 }
 
 async fn send(hints: &Hints, client: &Client) -> Result<(), tokio_postgres::Error> {

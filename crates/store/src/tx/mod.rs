@@ -8,6 +8,7 @@ mod later;
 mod listen;
 mod postgres;
 mod sqlite;
+mod tls;
 mod value;
 
 use domain::{TenantId, Time};
@@ -23,7 +24,7 @@ pub use value::{Column, Param, Row};
 
 /// The text of one statement per dialect, with parameters `$1`, `$2`, ….
 ///
-/// On SQLite a statement may be several, run one after the other with the same parameters; the last one's rows count.
+/// On SQLite a statement may be several, run one after the other with the same parameters; one of them may give rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Sql {
     pub sqlite: &'static [&'static str],

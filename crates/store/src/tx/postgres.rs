@@ -8,14 +8,13 @@ use deadpool_postgres::{
 };
 use domain::Time;
 use futures_util::FutureExt;
-use rustls::{ClientConfig, RootCertStore};
 use tokio_postgres::config::Host;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Config, SimpleQueryMessage};
-use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::later::{self, Later};
+use super::tls::Address;
 use super::value::{Column, Param, Row};
 use super::{Driver, First, Operation, Tx};
 use crate::clock::Clock;
@@ -69,26 +68,14 @@ pub(crate) struct Postgres {
     prepared: bool,
 }
 
-pub(crate) fn tls() -> MakeRustlsConnect {
-    let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("ring offers the default protocol versions")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    MakeRustlsConnect::new(config)
-}
-
 impl Postgres {
     pub(crate) async fn connect(url: &str, clock: Clock) -> Result<Self, StoreError> {
-        let mut config: Config =
-            url.parse().map_err(|error| StoreError::Unusable(format!("the database URL is not valid: {error}")))?;
+        let Address { mut config, tls } = Address::parse(url)?;
         config.application_name("windlass").connect_timeout(CONNECT_TIMEOUT);
         config.keepalives_idle(Duration::from_secs(10)).tcp_user_timeout(Duration::from_secs(10));
         let builder = || {
             let fast = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-            Pool::builder(Manager::from_config(config.clone(), tls(), fast))
+            Pool::builder(Manager::from_config(config.clone(), tls.clone(), fast))
                 .max_size(CONNECTIONS)
                 .wait_timeout(Some(Duration::from_secs(10)))
                 .create_timeout(Some(CONNECT_TIMEOUT))

@@ -1,5 +1,6 @@
 //! SQLite in a file: one writer thread that shares commits, and a pool of readers.
 
+use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -24,6 +25,8 @@ const READERS: usize = 4;
 /// Of pages, beside what the system keeps: more of them took memory and no time.
 const WRITER_CACHE_KB: u32 = 16 * 1_024;
 const READER_CACHE_KB: u32 = 2 * 1_024;
+/// What a long read lets the log grow by is given back down to this.
+const WAL_BYTES: u64 = 64 << 20;
 const STATEMENTS: usize = 256;
 
 pub(crate) struct Sqlite {
@@ -145,7 +148,8 @@ fn connect(path: &Path, cache_kb: u32) -> Result<Connection, StoreError> {
     connection
         .execute_batch(&format!(
             "pragma journal_mode = wal; pragma synchronous = full; pragma foreign_keys = on;
-             pragma cache_size = -{cache_kb}; pragma temp_store = memory; pragma wal_autocheckpoint = 4000;"
+             pragma cache_size = -{cache_kb}; pragma temp_store = memory; pragma wal_autocheckpoint = 4000;
+             pragma journal_size_limit = {WAL_BYTES};"
         ))
         .map_err(|error| open_error(path, &error.to_string()))?;
     array::load_module(&connection).map_err(sqlite_error)?;
@@ -254,9 +258,9 @@ impl SqliteTx<'_> {
     pub(super) fn query(&mut self, texts: &[&str], params: &[Param<'_>]) -> Result<Vec<Row>, StoreError> {
         let mut rows = Vec::new();
         for text in texts {
-            rows.clear();
             let mut statement = self.statement(text)?;
-            collect(&mut statement, params.iter().copied(), &mut rows)?;
+            bind(&mut statement, params.iter().copied())?;
+            fetch(&mut statement, &mut rows)?;
         }
         Ok(rows)
     }
@@ -277,14 +281,12 @@ impl SqliteTx<'_> {
         params: &[Param<'_>],
     ) -> Result<Vec<Row>, StoreError> {
         let mut statements = texts.iter().map(|text| self.statement(text)).collect::<Result<Vec<_>, _>>()?;
-        let (last, before) = statements.split_last_mut().expect("a statement has text");
         let mut rows = Vec::new();
         for row in 0..columns[0].len() {
-            let values = || columns.iter().map(|column| column.param(row)).chain(params.iter().copied());
-            for statement in before.iter_mut() {
-                change(statement, values())?;
+            for statement in &mut statements {
+                bind(statement, columns.iter().map(|column| column.param(row)).chain(params.iter().copied()))?;
+                fetch(statement, &mut rows)?;
             }
-            collect(last, values(), &mut rows)?;
         }
         Ok(rows)
     }
@@ -299,7 +301,6 @@ impl SqliteTx<'_> {
         let list = Rc::new(ids.iter().map(blob).collect::<Vec<_>>());
         let mut rows = Vec::new();
         for text in texts {
-            rows.clear();
             let mut statement = self.statement(text)?;
             statement.raw_bind_parameter(1, &list).map_err(sqlite_error)?;
             let wanted = statement.parameter_count();
@@ -313,14 +314,26 @@ impl SqliteTx<'_> {
 
     pub(super) fn execute_each(
         &mut self,
-        texts: &[&str],
+        texts: &'static [&'static str],
         columns: &[Column<'_>],
         params: &[Param<'_>],
     ) -> Result<u64, StoreError> {
+        let rows = columns[0].len();
+        let (mut changed, mut done) = (0, 0);
+        if let ([text], true) = (texts, rows >= ABREAST)
+            && let Some(wide) = abreast(text, columns.len())
+        {
+            let mut statement = self.statement(&wide)?;
+            while rows - done >= ABREAST {
+                let of_row = |row| columns.iter().map(move |column| column.param(row));
+                changed +=
+                    change(&mut statement, (done..done + ABREAST).flat_map(of_row).chain(params.iter().copied()))?;
+                done += ABREAST;
+            }
+        }
         let mut statements = texts.iter().map(|text| self.statement(text)).collect::<Result<Vec<_>, _>>()?;
         let (last, before) = statements.split_last_mut().expect("a statement has text");
-        let mut changed = 0;
-        for row in 0..columns[0].len() {
+        for row in done..rows {
             let values = || columns.iter().map(|column| column.param(row)).chain(params.iter().copied());
             for statement in before.iter_mut() {
                 change(statement, values())?;
@@ -331,6 +344,37 @@ impl SqliteTx<'_> {
     }
 }
 
+/// Rows that one insert takes where there are as many: opening the table and its indexes for each costs as much as the row.
+const ABREAST: usize = 32;
+
+/// Texts of such inserts, by that of one row.
+static WIDE: Mutex<BTreeMap<&'static str, Arc<str>>> = Mutex::new(BTreeMap::new());
+
+/// The text of an insert of so many rows, if this is one of a single row and nothing else: `insert or fail … values (…)`. What
+/// it does is undone by the savepoint around it, never by itself. The first parameters, `columns` of them, are each row's own.
+fn abreast(text: &'static str, columns: usize) -> Option<Arc<str>> {
+    let (head, row) = text.split_once("values (")?;
+    if !head.starts_with("insert or fail into") || !row.ends_with(')') || row.contains("on conflict") {
+        return None;
+    }
+    let mut known = WIDE.lock().expect("nobody panics with it in hand");
+    let wide = known.entry(text).or_insert_with(|| {
+        let row_of = |number: usize| {
+            let mut pieces = row.split('$');
+            let mut text = format!("({}", pieces.next().unwrap_or_default());
+            for piece in pieces {
+                let digits = piece.len() - piece.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+                let parameter: usize = piece[..digits].parse().expect("parameters are numbers");
+                let place = if parameter <= columns { number * columns } else { (ABREAST - 1) * columns };
+                text.push_str(&format!("${}{}", place + parameter, &piece[digits..]));
+            }
+            text
+        };
+        format!("{head}values {}", (0..ABREAST).map(row_of).collect::<Vec<_>>().join(", ")).into()
+    });
+    Some(wide.clone())
+}
+
 /// A statement of a sequence may use fewer parameters than the last: what it does not name is not bound.
 fn bind<'p>(statement: &mut CachedStatement<'_>, params: impl Iterator<Item = Param<'p>>) -> Result<(), StoreError> {
     let wanted = statement.parameter_count();
@@ -338,15 +382,6 @@ fn bind<'p>(statement: &mut CachedStatement<'_>, params: impl Iterator<Item = Pa
         statement.raw_bind_parameter(index + 1, param).map_err(sqlite_error)?;
     }
     Ok(())
-}
-
-fn collect<'p>(
-    statement: &mut CachedStatement<'_>,
-    params: impl Iterator<Item = Param<'p>>,
-    into: &mut Vec<Row>,
-) -> Result<(), StoreError> {
-    bind(statement, params)?;
-    fetch(statement, into)
 }
 
 fn fetch(statement: &mut CachedStatement<'_>, into: &mut Vec<Row>) -> Result<(), StoreError> {
@@ -377,5 +412,30 @@ fn sqlite_error(error: rusqlite::Error) -> StoreError {
             | ErrorCode::PermissionDenied),
         ) => StoreError::Unavailable { reason: format!("{code:?}"), source: Some(Box::new(error)) },
         _ => StoreError::Unexpected { context: "SQLite".into(), source: Some(Box::new(error)) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INSERT: &[&str] = &["insert or fail into t (a, twice, b, same) values ($1, $1, $2, $3)"];
+
+    #[test]
+    fn rows_that_go_in_abreast_keep_what_is_their_own() {
+        let mut connection = Connection::open_in_memory().expect("memory is there");
+        connection
+            .execute_batch("create table t (a integer, twice integer, b text, same integer)")
+            .expect("it is made");
+        let count = 2 * ABREAST as i64 + 3;
+        let names: Vec<String> = (0..count).map(|number| format!("row {number}")).collect();
+        let columns = [Column::ints(0..count), Column::texts(names.iter().map(String::as_str))];
+        let mut tx = SqliteTx { connection: &mut connection };
+        let changed = tx.execute_each(INSERT, &columns, &[Param::Int(7)]).expect("they go in");
+        assert_eq!(changed, count as u64);
+        let kept = "select count(*), count(distinct a) from t where twice = a and b = 'row ' || a and same = 7";
+        let kept: (i64, i64) =
+            connection.query_row(kept, [], |row| Ok((row.get(0)?, row.get(1)?))).expect("they are read");
+        assert_eq!(kept, (count, count));
     }
 }

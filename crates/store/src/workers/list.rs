@@ -1,11 +1,15 @@
-//! The workers of a tenant, newest first.
+//! The workers of a tenant, newest first, and those of the built-in tenant that serve it too.
 
-use domain::{TenantId, WorkerId};
+use std::collections::BTreeSet;
+
+use domain::limits::{SURROUNDINGS_WORKERS, TOKENS_PER_TENANT};
+use domain::{Name, TenantId, WorkerId};
 use uuid::Uuid;
 
 use crate::error::StoreError;
 use crate::store::Store;
-use crate::tx::{Operation, Param, Sql, Tx};
+use crate::tokens;
+use crate::tx::{Operation, Param, Row, Sql, Tx};
 use crate::workers::Worker;
 
 #[derive(Clone, Debug)]
@@ -13,6 +17,12 @@ pub struct ListedWorker {
     pub worker: Worker,
     /// Jobs it has claimed and not settled.
     pub claims: i64,
+}
+
+impl ListedWorker {
+    fn read(row: &Row) -> Result<Self, StoreError> {
+        Ok(Self { worker: Worker::read(row)?, claims: row.int(15)? })
+    }
 }
 
 impl Store {
@@ -24,6 +34,11 @@ impl Store {
         limit: usize,
     ) -> Result<Vec<ListedWorker>, StoreError> {
         self.read(List { tenant, after, limit }).await
+    }
+
+    /// The queues in which a living worker of the built-in tenant takes this tenant's jobs.
+    pub async fn queues_served_for(&self, tenant: TenantId) -> Result<BTreeSet<Name>, StoreError> {
+        self.read(Served { tenant }).await
     }
 
     /// One of the tenant's workers, living or dead.
@@ -78,8 +93,53 @@ impl Operation for List {
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<ListedWorker>, StoreError> {
         let after = self.after.map_or(Uuid::max(), WorkerId::uuid);
         let params = [Param::Int(self.tenant.0), Param::Uuid(after), Param::Int(self.limit as i64)];
-        let rows = tx.query(&LIST, &params).await?;
-        let read = |row| Ok(ListedWorker { worker: Worker::read(row)?, claims: row.int(15)? });
-        rows.iter().map(read).collect()
+        tx.query(&LIST, &params).await?.iter().map(ListedWorker::read).collect()
     }
+}
+
+struct Served {
+    tenant: TenantId,
+}
+
+impl Operation for Served {
+    type Output = BTreeSet<Name>;
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<BTreeSet<Name>, StoreError> {
+        let serving = serving(tx, self.tenant).await?;
+        Ok(serving.into_iter().flat_map(|listed| listed.worker.queues).collect())
+    }
+}
+
+const SERVING_TOKENS: Sql = Sql::both(&["select t.id, t.tenant, n.name, t.name, t.role, t.rights, t.queues, t.serves,
+         t.parent, t.created_by, t.created_at, t.expires_at, t.revoked_at, t.revoked_by, t.used_at
+     from tokens t join tenants n on n.id = t.tenant
+     where t.tenant = $1 and t.serves is not null and t.revoked_at is null
+         and (t.expires_at is null or t.expires_at > $2) limit $3"]);
+
+/// The workers of the built-in tenant that take this tenant's jobs (Q12).
+///
+/// Which token a worker came with is not kept. It counts when a token that serves the tenant may claim from all its queues.
+pub(crate) async fn serving(tx: &mut Tx<'_>, tenant: TenantId) -> Result<Vec<ListedWorker>, StoreError> {
+    if tenant == TenantId::SYSTEM {
+        return Ok(Vec::new());
+    }
+    let (now, system) = (tx.now(), Param::Int(TenantId::SYSTEM.0));
+    let rows = tx.query(&SERVING_TOKENS, &[system, Param::Time(now), Param::Int(TOKENS_PER_TENANT as i64)]).await?;
+    let mut tokens = rows.iter().map(tokens::read).collect::<Result<Vec<_>, _>>()?;
+    tokens.retain(|token| token.serves.as_ref().is_some_and(|serves| serves.includes(tenant)));
+    if tokens.is_empty() {
+        return Ok(Vec::new());
+    }
+    let params = [system, Param::Uuid(Uuid::max()), Param::Int(SURROUNDINGS_WORKERS as i64)];
+    let rows = tx.query_everyones(&LIST, &params).await?;
+    let mut workers = rows.iter().map(ListedWorker::read).collect::<Result<Vec<_>, _>>()?;
+    workers.retain(|ListedWorker { worker, .. }| {
+        let may = |token: &tokens::Token| worker.queues.iter().all(|queue| token.access.reaches(queue));
+        worker.is_alive(now) && !worker.draining && tokens.iter().any(may)
+    });
+    Ok(workers)
 }

@@ -135,7 +135,7 @@ impl Store {
         serves: &Serves,
         outcomes: Vec<Outcome>,
     ) -> Result<Settled, StoreError> {
-        if let Some(stray) = self.stray_facts(worker, &outcomes).await? {
+        if let Some(stray) = self.stray_facts(tenant, worker, &outcomes).await? {
             return Ok(Settled::StrayFacts(stray));
         }
         let of = self.read(TenantsOf { jobs: outcomes.iter().map(|outcome| outcome.job).collect() }).await?;

@@ -3,12 +3,15 @@
 use std::collections::HashMap;
 
 use domain::TenantId;
-use domain::limits::{ENDPOINT_CONCURRENCY, ENDPOINTS_PER_ROUND};
+use domain::limits::{CIRCUIT_FAILURES, ENDPOINT_CONCURRENCY, ENDPOINTS_PER_ROUND};
+use store::deliveries::settle::{Attempted, Blame, Next, SettledDelivery, Verdict};
 use store::deliveries::{NewDelivery, insert};
+use store::jobs::cancel::Canceled;
+use store::jobs::enqueue::{Extras, NewJob};
 use store::tenants::create::TenantCreated;
 use store::tx::{Operation, Tx};
 use store::{Store, StoreError};
-use testkit::on_both;
+use testkit::{job, on_both};
 
 use crate::support::*;
 
@@ -70,6 +73,62 @@ async fn q10_receivers_that_are_left_alone_hide_no_other() {
         let claimed = store.claim_deliveries(10, HashMap::new()).await.expect("claims");
         let urls: Vec<&str> = claimed.deliveries.iter().map(|delivery| delivery.url.as_str()).collect();
         assert_eq!((urls, claimed.open_circuits), (vec!["https://well.example/"], ENDPOINTS_PER_ROUND));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q10_requests_under_way_when_a_circuit_opens_make_its_pause_no_longer() {
+    on_both(async |db| {
+        let store = &db.store;
+        owe(store, T, (0..3).map(|_| "https://down.example/".to_owned())).await;
+        let nearly = format!("update endpoints set failures = {}", CIRCUIT_FAILURES - 1);
+        run_sql(store, &nearly).await.expect("one failure is left");
+        let claimed = store.claim_deliveries(10, HashMap::new()).await.expect("claims").deliveries;
+        assert_eq!(claimed.len(), 3);
+        for delivery in claimed {
+            let next = Next::Again { not_before_s: None };
+            let attempted = Attempted {
+                delivery: delivery.id,
+                attempt: delivery.attempt,
+                at: db.clock.now(),
+                duration_ms: 1,
+                status: None,
+                response: None,
+                verdict: Verdict::Failed { error: "it is down".into(), blame: Blame::Receiver, next },
+            };
+            let settled = store.settle_delivery(attempted).await.expect("settles");
+            assert_eq!(settled, SettledDelivery::Waiting);
+        }
+        assert_eq!(number(store, "select failures from endpoints").await, i64::from(CIRCUIT_FAILURES));
+    })
+    .await;
+}
+
+/// As a version that did not look at the text of a URL kept it.
+fn with_nul(run_in_s: i64, store: &Store) -> NewJob {
+    let webhook = Some(r#"{"url":"https://old.example/\u0000hook"}"#.to_owned());
+    let extras = Some(Box::new(Extras { webhook, ..Extras::default() }));
+    NewJob { run_at: Some(store.clock().now().plus_s(run_in_s)), extras, ..job("q") }
+}
+
+#[tokio::test]
+async fn q10_a_webhook_with_a_nul_in_its_url_holds_up_nobody() {
+    on_both(async |db| {
+        let store = &db.store;
+        let odd = push(store, with_nul(60, store)).await;
+        let called_off = push(store, with_nul(60, store)).await;
+        let plain = push(store, NewJob { run_at: Some(store.clock().now().plus_s(60)), ..job("q") }).await;
+        let worker = patient(store).await;
+        db.pass_ms(61_000).await;
+        assert_eq!(store.promote_due().await.expect("promotes").jobs, 3);
+        let canceled = store.cancel(T, called_off, "test".into()).await.expect("cancels");
+        assert_eq!(canceled, Canceled::Canceled(called_off));
+        let mut claimed: Vec<_> = claim(store, worker, 3).await.into_iter().map(|job| job.id).collect();
+        claimed.sort_unstable();
+        assert_eq!(claimed, [odd, plain]);
+        let took = taken(store, 10, HashMap::new()).await;
+        assert!(!took.is_empty() && took.iter().all(|(_, url)| url == "https://old.example/hook"), "{took:?}");
     })
     .await;
 }

@@ -36,6 +36,8 @@ const LOOKED_AT_ON_POSTGRES: u64 = 4;
 /// Every time in a step is made so many times as long. Half a place of the grid is then minutes, and not the five
 /// seconds that a busy machine may take between two steps.
 const STRETCH: i64 = 30;
+/// What lies between those of two steps that fall on one moment; of all steps together, less than half a place of the grid.
+const APART_S: i64 = 3;
 /// A seed that failed, to look at.
 const ONE: u64 = 0;
 
@@ -111,9 +113,11 @@ struct Run<'a> {
     look: Look,
 }
 
-/// The same step with every time in it `STRETCH` times as long.
-fn stretched(step: Step) -> Step {
+/// The same step with every time in it `STRETCH` times as long. Two that were put off to one moment in different steps come
+/// seconds apart, the later one after the other, so that what the machine took between them decides nothing.
+fn stretched(step: Step, number: usize) -> Step {
     let longer = |time: i64| time * STRETCH;
+    let apart_s = number as i64 * APART_S;
     let slower = |retry: RetryPolicy| {
         let [initial_s, maximum_s] = [retry.initial_s(), retry.maximum_s()].map(|wait_s| Some(wait_s * STRETCH as u64));
         RetryPolicy::new(initial_s, maximum_s, Some(retry.exponent()), Some(retry.jitter())).expect("a valid policy")
@@ -121,7 +125,7 @@ fn stretched(step: Step) -> Step {
     match step {
         Step::Enqueue { mut jobs, key } => {
             for (job, delay) in &mut jobs {
-                *delay = delay.map(longer);
+                *delay = delay.map(|delay| longer(delay) + apart_s);
                 let Some(extras) = &mut job.extras else { continue };
                 extras.retry = extras.retry.map(slower);
                 extras.timeout_s = extras.timeout_s.map(longer);
@@ -137,7 +141,7 @@ fn stretched(step: Step) -> Step {
         Step::Settle { worker, mut outcomes } => {
             for (_, _, end) in &mut outcomes {
                 if let End::Snooze { delay_ms } = end {
-                    *delay_ms = longer(*delay_ms);
+                    *delay_ms = longer(*delay_ms) + apart_s * 1_000;
                 }
             }
             Step::Settle { worker, outcomes }
@@ -185,7 +189,7 @@ impl<'a> Run<'a> {
     }
 
     async fn step(&mut self, step: Step) {
-        let step = stretched(step);
+        let step = stretched(step, self.done.len());
         let expected = self.model.run(&step);
         self.done.push(step.clone());
         let answer = match self.run(step).await {

@@ -95,6 +95,41 @@ async fn q3_64_at_once_with_one_key_make_one_job() {
 }
 
 #[tokio::test]
+async fn q3_64_at_once_with_one_key_get_the_job_that_has_their_unique_key() {
+    on_both(async |db| {
+        let first = push_all(&db.store, vec![unique("u", None)]).await[0].id;
+        let mut calls = tokio::task::JoinSet::new();
+        for _ in 0..64 {
+            let store = db.store.clone();
+            calls.spawn(async move { store.enqueue(T, vec![unique("u", None)], keyed("race", 1)).await });
+        }
+        for reply in calls.join_all().await {
+            let EnqueueReply::Accepted(jobs) = reply.expect("enqueues") else { panic!("the body is the same") };
+            assert_eq!((jobs[0].id, jobs[0].existing), (first, true), "a job that is there");
+        }
+        let later = db.store.enqueue(T, vec![unique("u", None)], keyed("race", 1)).await.expect("enqueues");
+        let EnqueueReply::Accepted(later) = later else { panic!("the body is the same") };
+        assert_eq!(later[0].id, first);
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q3_of_two_bodies_with_one_key_at_once_one_is_refused() {
+    on_both(async |db| {
+        let enqueue = |body| db.store.enqueue(T, vec![job("q")], keyed("race", body));
+        let replies = tokio::join!(enqueue(1), enqueue(1), enqueue(2), enqueue(2));
+        let replies = [replies.0, replies.1, replies.2, replies.3].map(|reply| reply.expect("enqueues"));
+        assert_eq!(replies.iter().filter(|reply| **reply == EnqueueReply::KeyReused).count(), 2, "{replies:?}");
+        let worker = register(&db.store, &["q"]).await;
+        assert_eq!(claim(&db.store, worker, 100).await.len(), 1);
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn q3_a_unique_key_holds_until_its_job_ends() {
     on_both(async |db| {
         let first = push_all(&db.store, vec![unique("u", None)]).await;

@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 
+use domain::limits::{HISTORY_RETENTION_S_DEFAULT, RETENTION_S_DEFAULT};
 use domain::signature::{Case, Pattern};
 use domain::{JobError, JobId, WorkerId};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use store::Store;
+use store::failures::replay::Replayed;
 use store::jobs::enqueue::{Extras, NewJob};
 use store::jobs::settle::End;
 use store::signals::read::{SignalRead, SignalSource};
@@ -223,6 +225,35 @@ async fn s7_a_group_is_run_again_once() {
         assert_eq!(claim(&db.store, worker, 10).await.len(), 4);
         let strangers = db.store.replay_failures(domain::TenantId(77), group, 10, &by).await.expect("answers");
         assert_eq!(strangers, None, "X6");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn s7_what_is_pruned_of_a_group_is_run_again_from_its_dead_letters() {
+    on_both(async |db| {
+        let worker = patient(&db.store).await;
+        for n in 0..2 {
+            fail(&db.store, worker, on_subject(&format!("m-{n}")), "fetch", error("BOOM", "it broke")).await;
+        }
+        learn(&db.store).await;
+        let group = db.store.list_failures(T, None, 10).await.expect("lists")[0].id;
+        db.pass_ms((RETENTION_S_DEFAULT + 60) * 1_000).await;
+        assert_eq!(db.store.prune(HISTORY_RETENTION_S_DEFAULT).await.expect("prunes").jobs, 2);
+        let by = "me".into();
+        let replay =
+            async |limit| db.store.replay_failures(T, group, limit, &by).await.expect("replays").expect("is there");
+        // One that was played again is not in the way of the next.
+        for _ in 0..2 {
+            let replayed = replay(1).await;
+            assert_eq!((replayed.made.len(), replayed.gone), (1, 0));
+        }
+        assert_eq!(replay(100).await, Replayed::default(), "twice is once");
+        let worker = patient(&db.store).await;
+        let claimed = claim(&db.store, worker, 10).await;
+        let mut subjects: Vec<&str> = claimed.iter().filter_map(|job| job.subject.as_deref()).collect();
+        subjects.sort_unstable();
+        assert_eq!(subjects, ["m-0", "m-1"]);
     })
     .await;
 }

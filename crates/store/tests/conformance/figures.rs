@@ -1,3 +1,4 @@
+use domain::limits::{HISTORY_RETENTION_S_DEFAULT, RETENTION_S_DEFAULT};
 use domain::{JobState, QueueSettings};
 use store::counters::Counts;
 use store::jobs::enqueue::{Extras, NewJob};
@@ -131,6 +132,28 @@ async fn x4_one_bad_row_never_stops_the_sweep_for_the_others() {
         let worker = register(&db.store, &["q"]).await;
         let claimed: Vec<_> = claim(&db.store, worker, 10).await.iter().map(|job| job.id).collect();
         assert_eq!(claimed, [good, waiting], "what the dead had been told to let go is free too");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q14_one_bad_queue_or_row_never_stops_the_pruning_of_the_others() {
+    on_both(async |db| {
+        for queue in ["unreadable", "torn", "whole"] {
+            push(&db.store, job(queue)).await;
+            let worker = register(&db.store, &[queue]).await;
+            let claimed = claim_one(&db.store, worker).await;
+            finish(&db.store, worker, &claimed).await;
+        }
+        let settings = QueueSettings { retention_s: Some(60), ..QueueSettings::default() };
+        db.store.put_queue(T, name("unreadable"), settings, "me".into()).await.expect("puts");
+        let breaks = "update queues set settings = '7' where name = 'unreadable';
+             update ended set tags = '7' where lane = (select lane from lanes where queue = 'torn')";
+        run_sql(&db.store, breaks).await.expect("breaks");
+        db.pass_ms((RETENTION_S_DEFAULT + 60) * 1_000).await;
+        assert_eq!(db.store.prune(HISTORY_RETENTION_S_DEFAULT).await.expect("prunes").jobs, 1);
+        let whole = "select count(*) from ended e join lanes l on l.lane = e.lane where l.queue = 'whole'";
+        assert_eq!(number(&db.store, whole).await, 0);
     })
     .await;
 }

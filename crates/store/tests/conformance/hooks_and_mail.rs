@@ -3,7 +3,7 @@
 use domain::limits::{DELIVERY_GIVE_UP_S, MAINTENANCE_ROWS};
 use domain::trigger::Source;
 use store::events::Event;
-use store::events::hook::Received;
+use store::events::hook::{Message, Received};
 use store::outbox::settle::Verdict;
 use store::triggers::NewTrigger;
 use store::triggers::put::Put;
@@ -12,16 +12,22 @@ use testkit::on_both;
 use crate::support::*;
 use crate::triggers::{create, holds, new, settle_all, take, waiting};
 
+/// A message `m` whose body has this hash.
+fn signed(hash: u8) -> Message {
+    Message { id: "m".into(), body_hash: [hash; 32] }
+}
+
 #[tokio::test]
 async fn t1_a_hook_hears_what_is_sent_to_it_and_a_message_once() {
     on_both(async |db| {
         let id = create(&db.store, new("hook", Source::Http, "{}")).await;
         let event = || vec![Event::new(db.clock.now(), T, Source::Http, "receive", 0, "1".into())];
-        let receive = async |message: Option<&str>| {
-            db.store.receive_hook(id, event(), message.map(Into::into)).await.expect("answers")
-        };
-        assert!(matches!(receive(Some("m")).await, Received::Taken(_)));
-        assert_eq!(receive(Some("m")).await, Received::Replay);
+        let receive =
+            async |message: Option<Message>| db.store.receive_hook(id, event(), message).await.expect("answers");
+        let Received::Taken(first) = receive(Some(signed(1))).await else { panic!("it is new") };
+        db.pass_ms(1_000).await;
+        assert_eq!(receive(Some(signed(1))).await, Received::Before(first));
+        assert_eq!(receive(Some(signed(2))).await, Received::Replay);
         assert!(matches!(receive(None).await, Received::Taken(_)));
         assert_eq!(waiting(&db.store).await, [id, id]);
         let off = NewTrigger { enabled: false, ..new("hook", Source::Http, "{}") };
@@ -37,15 +43,16 @@ async fn t1_a_message_that_is_signed_anew_days_later_is_still_taken_once() {
         let id = create(&db.store, new("hook", Source::Http, "{}")).await;
         let receive = async || {
             let event = Event::new(db.clock.now(), T, Source::Http, "receive", 0, "1".into());
-            db.store.receive_hook(id, vec![event], Some("m".into())).await.expect("answers")
+            db.store.receive_hook(id, vec![event], Some(signed(1))).await.expect("answers")
         };
-        assert!(matches!(receive().await, Received::Taken(_)));
+        let Received::Taken(first) = receive().await else { panic!("it is new") };
         db.pass_ms(DELIVERY_GIVE_UP_S * 1_000).await;
         assert_eq!(db.store.prune_events().await.expect("prunes"), 0, "its sender may still try");
-        assert_eq!(receive().await, Received::Replay);
+        assert_eq!(receive().await, Received::Before(first));
         db.pass_ms(3_600_000).await;
-        assert_eq!(db.store.prune_events().await.expect("prunes"), 1);
-        let told = "select count(*) from prunings where kind = 'hook_receipts' and rows_pruned = 1";
+        // One says that the id was used, one with which body.
+        assert_eq!(db.store.prune_events().await.expect("prunes"), 2);
+        let told = "select count(*) from prunings where kind = 'hook_receipts' and rows_pruned = 2";
         assert_eq!(number(&db.store, told).await, 1, "X13: what was pruned is told");
         assert!(matches!(receive().await, Received::Taken(_)));
     })

@@ -1,11 +1,12 @@
-use domain::limits::TIME_OUT_GRACE_MS;
-use domain::{JobState, WorkerId};
+use domain::limits::{HISTORY_RETENTION_S_DEFAULT, MAINTENANCE_ROWS, TIME_OUT_GRACE_MS};
+use domain::queue::KindSettings;
+use domain::{JobState, QueueSettings, RetryPolicy, WorkerId};
 use store::Store;
 use store::jobs::enqueue::{Extras, NewJob};
 use store::jobs::settle::{End, Status};
 use store::workers::heartbeat::Heartbeat;
 use store::workers::register::NewWorker;
-use testkit::{job, on_both};
+use testkit::{job, name, on_both};
 
 use crate::support::*;
 
@@ -199,6 +200,65 @@ async fn a_time_out_ends_the_attempt_and_tells_the_worker() {
         assert_eq!(cancel, [], "it has answered");
         assert_eq!(settle(&db.store, worker, id, claimed.epoch, End::Cancel).await, Status::ClaimLost);
         sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q8_a_kind_has_a_retry_and_a_time_out_of_its_own() {
+    on_both(async |db| {
+        let store = &db.store;
+        let every = |wait_s| Some(RetryPolicy::new(Some(wait_s), None, None, None).expect("a policy"));
+        let slow = KindSettings { retry: every(600), timeout_s: Some(60) };
+        let kinds = [(name("slow"), slow)].into();
+        let settings = QueueSettings { retry: every(7), timeout_s: Some(1_200), kinds, ..QueueSettings::default() };
+        store.put_queue(T, name("q"), settings, "me".into()).await.expect("puts");
+        let worker = patient(store).await;
+        let of_kind = |kind| NewJob { kind: name(kind), ..job("q") };
+        for (kind, timeout_s, wait_s) in [("slow", 60, 600), ("k", 1_200, 7)] {
+            let id = push(store, of_kind(kind)).await;
+            let claimed = claim_one(store, worker).await;
+            assert_eq!(claimed.timeout_s, Some(timeout_s), "{kind}");
+            settle(store, worker, id, claimed.epoch, End::Fail(boom())).await;
+            let failed = get(store, id).await;
+            assert_eq!(failed.run_at.ms_since(failed.updated_at), wait_s * 1_000, "{kind}");
+            store.cancel(T, id, "me".into()).await.expect("cancels");
+        }
+        let (slow, plain) = (push(store, of_kind("slow")).await, push(store, of_kind("k")).await);
+        assert_eq!(claim(store, worker, 10).await.len(), 2);
+        db.pass_ms(61_000).await;
+        assert_eq!(store.sweep().await.expect("sweeps").timed_out, 1);
+        assert_eq!(
+            (state(store, slow).await, state(store, plain).await),
+            ("scheduled".to_owned(), "working".to_owned())
+        );
+        sound(store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x13_dead_workers_are_forgotten_in_small_batches() {
+    on_both(async |db| {
+        register(&db.store, &["q"]).await;
+        db.pass_ms(31_000).await;
+        assert_eq!(db.store.sweep().await.expect("sweeps").workers, 1);
+        let (id, numbers) = match db.store.is_postgres() {
+            true => ("gen_random_uuid()", format!("generate_series(1, {MAINTENANCE_ROWS})")),
+            false => {
+                let to = format!("select 1 union all select n + 1 from numbers where n < {MAINTENANCE_ROWS}");
+                ("randomblob(16)", format!("(with recursive numbers(n) as ({to}) select n from numbers)"))
+            }
+        };
+        let many = format!(
+            "insert into workers (id, tenant, name, queues, lease_ms, lease_until, draining, registered_at, dead_at)
+             select {id}, w.tenant, w.name, w.queues, w.lease_ms, w.lease_until, w.draining, w.registered_at, w.dead_at
+             from workers w, {numbers} others"
+        );
+        run_sql(&db.store, &many).await.expect("as many as one round takes");
+        db.pass_ms(86_400_000 + 1_000).await;
+        let prune = async || db.store.prune(HISTORY_RETENTION_S_DEFAULT).await.expect("prunes").workers;
+        assert_eq!([prune().await, prune().await, prune().await], [MAINTENANCE_ROWS as u64, 1, 0]);
     })
     .await;
 }

@@ -267,3 +267,67 @@ async fn q13_the_words_to_filter_by_are_each_told_once_and_to_their_tenant_alone
     })
     .await;
 }
+
+#[tokio::test]
+async fn q13_by_maker_and_within_queues() {
+    on_both(async |db| {
+        let store = &db.store;
+        let by = |who: &str, queue: &str| NewJob { principal: who.into(), ..job(queue) };
+        push(store, by("bob", "q")).await;
+        let here = push(store, by("ann", "q")).await;
+        let there = push(store, by("ann", "other")).await;
+        let retried = with(|extras| extras.parent = Some(here));
+        push(store, NewJob { principal: "ann".into(), ..retried }).await;
+        let filter = |queues: Option<&[&str]>| JobFilter {
+            principal: Some("ann".into()),
+            queues: queues.map(|queues| queues.iter().map(|queue| (*queue).to_owned()).collect()),
+            ..JobFilter::default()
+        };
+        assert_eq!(ids(store, filter(None)).await, [there, here], "what is made again is nobody's");
+        assert_eq!(ids(store, filter(Some(&["q", "no"]))).await, [here]);
+        assert_eq!(ids(store, filter(Some(&["the", "her"]))).await, []);
+        assert_eq!(ids(store, filter(Some(&[]))).await, [], "narrowed to nothing");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q13_a_page_carries_so_much_and_the_next_goes_on() {
+    on_both(async |db| {
+        let large = || NewJob { payload: format!("\"{}\"", "x".repeat((1 << 20) - 2)).into(), ..job("q") };
+        let mut all = push_all(&db.store, (0..20).map(|_| large()).collect()).await;
+        all.reverse();
+        let first = page(&db.store, JobFilter::default(), None, 100).await;
+        assert_eq!(first.jobs.len(), 16, "as many as one page may carry");
+        assert!(first.jobs.iter().all(|job| job.payload.len() == 1 << 20));
+        let second = page(&db.store, JobFilter::default(), first.next, 100).await;
+        assert!(second.next.is_none() && !second.partial);
+        let seen = first.jobs.iter().chain(&second.jobs).map(|job| job.id);
+        assert_eq!(seen.collect::<Vec<_>>(), all.iter().map(|job| job.id).collect::<Vec<_>>());
+        let heads = JobFilter { without_content: true, ..JobFilter::default() };
+        let heads = page(&db.store, heads, None, 100).await;
+        assert!(heads.jobs.len() == 20 && heads.jobs.iter().all(|job| job.payload == "null"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q13_a_result_is_on_the_page_and_an_error_code_is_a_name() {
+    on_both(async |db| {
+        let store = &db.store;
+        let worker = register(store, &["q"]).await;
+        let good = push(store, job("q")).await;
+        let claimed = claim_one(store, worker).await;
+        finish(store, worker, &claimed).await;
+        let listed = page(store, JobFilter::default(), None, 10).await.jobs.remove(0);
+        assert_eq!((listed.id, &*listed.payload, listed.result.as_deref()), (good, "{}", Some("42")));
+        let bad = push(store, NewJob { payload: r#"{"boo": 1}"#.into(), max_attempts: 1, ..job("q") }).await;
+        let claimed = claim_one(store, worker).await;
+        settle(store, worker, claimed.id, claimed.epoch, End::Fail(boom())).await;
+        let names = |text: &str| JobFilter { text: Some(text.into()), names_only: true, ..JobFilter::default() };
+        assert_eq!(ids(store, names("boom")).await, [bad]);
+        assert_eq!(ids(store, names("it broke")).await, [], "a message is no name");
+        assert_eq!(ids(store, names("\"boo\"")).await, [], "nor is a payload");
+    })
+    .await;
+}

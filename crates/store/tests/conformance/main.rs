@@ -45,5 +45,6 @@ mod triggers;
 mod ttfs;
 mod twin;
 mod url;
+mod verify;
 mod wall;
 mod why;

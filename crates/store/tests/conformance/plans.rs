@@ -16,6 +16,9 @@ struct Hot {
 
 const ID: &str = "array['01890a5d-ac96-774b-bcce-b302099a8057'::uuid]";
 
+/// What SQLite calls the index of jobs by their ids.
+const JOBS_PKEY: &str = "sqlite_autoindex_jobs_1";
+
 fn hot() -> Vec<Hot> {
     let hot = |name, arguments: &str, index, sqlite_index| Hot {
         name,
@@ -33,27 +36,27 @@ fn hot() -> Vec<Hot> {
             "jobs/claim/guarded.rs::TAKE_CHOSEN",
             "IDS, array[null::bigint], array[0::bigint], array[null::json], null, null, now()",
             "jobs_pkey",
-            "PRIMARY KEY",
+            JOBS_PKEY,
         ),
-        hot("jobs/end.rs::END", end, "jobs_pkey", "PRIMARY KEY"),
-        hot("jobs/end.rs::FINISH", "IDS, 2, 1, null, now()", "jobs_pkey", "PRIMARY KEY"),
-        hot("jobs/transition.rs::LOAD", "IDS", "jobs_pkey", "PRIMARY KEY"),
+        hot("jobs/end.rs::END", end, "jobs_pkey", JOBS_PKEY),
+        hot("jobs/end.rs::FINISH", "IDS, 2, 1, null, now()", "jobs_pkey", JOBS_PKEY),
+        hot("jobs/transition.rs::LOAD", "IDS", "jobs_pkey", JOBS_PKEY),
         hot(
             "jobs/transition.rs::SEND_BACK",
             "IDS, array['queued'], array[now()], array[null::timestamptz], array[1::bigint], array[1::bigint],
              array[null::bigint], array[null::json], now()",
             "jobs_pkey",
-            "PRIMARY KEY",
+            JOBS_PKEY,
         ),
         hot("jobs/holds.rs::UNPARK", "2, 'key q c', 1", "jobs_parked", "jobs_parked"),
         hot("maintenance/promote.rs::PROMOTE", "now(), 1000", "jobs_due", "jobs_due"),
         hot("maintenance/promote.rs::NEXT", "", "jobs_due", "jobs_due"),
         hot("workers/sweep.rs::PAST_DEADLINE", "now(), 1000, now(), now()", "jobs_deadline", "jobs_deadline"),
-        hot("jobs/get.rs::LIVE", "'01890a5d-ac96-774b-bcce-b302099a8057', 2", "jobs_pkey", "PRIMARY KEY"),
+        hot("jobs/get.rs::LIVE", "'01890a5d-ac96-774b-bcce-b302099a8057', 2", "jobs_pkey", JOBS_PKEY),
         hot("jobs/get.rs::ENDED", "'01890a5d-ac96-774b-bcce-b302099a8057', 2", "ended_pkey", "PRIMARY KEY"),
         hot("jobs/settle.rs::ENDED", "IDS", "ended_pkey", "PRIMARY KEY"),
         hot("signals/surroundings.rs::OLDEST", "array[1::bigint], 10", "jobs_ready", "jobs_ready"),
-        hot("signals/surroundings.rs::RUNNING", "IDS", "jobs_pkey", "PRIMARY KEY"),
+        hot("signals/surroundings.rs::RUNNING", "IDS", "jobs_pkey", JOBS_PKEY),
         hot("jobs/history.rs::ROWS", "'01890a5d-ac96-774b-bcce-b302099a8057', 2", "history_pkey", "PRIMARY KEY"),
         hot(
             "deliveries/claim.rs::PEEK",
@@ -62,7 +65,12 @@ fn hot() -> Vec<Hot> {
             "deliveries_due",
         ),
         hot("deliveries/claim.rs::TAKE", "IDS, now(), 20000", "deliveries_id_key", "sqlite_autoindex_deliveries_1"),
-        hot("jobs/prune.rs::OLD", "1, '01890a5d-ac96-774b-bcce-b302099a8057', now(), 1000", "ended_lane", "ended_lane"),
+        hot(
+            "jobs/prune.rs::OLD",
+            "1, '01890a5d-ac96-774b-bcce-b302099a8057', now(), 1000, null",
+            "ended_lane",
+            "ended_lane",
+        ),
     ]
 }
 

@@ -122,6 +122,35 @@ async fn q14_a_round_is_bounded_and_the_next_goes_on() {
     .await;
 }
 
+/// Jobs that were put off for long have low ids and end late.
+#[tokio::test]
+async fn q14_what_was_made_before_and_ended_later_hides_nothing() {
+    on_both(async |db| {
+        let late = MAINTENANCE_ROWS + 10;
+        push_all(&db.store, (0..=late).map(|_| job("q")).collect()).await;
+        let worker = register(&db.store, &["q"]).await;
+        while !claim(&db.store, worker, 1_000).await.is_empty() {}
+        let last = number(&db.store, "select count(*) from jobs").await;
+        assert_eq!(last, late as i64 + 1);
+        let moved =
+            "insert into ended (id, tenant, lane, state, run_at, epoch, attempt, max_attempts, finished_at, depth,
+                version, created_at, principal, payload)
+             select id, tenant, lane, 'succeeded', run_at, epoch, attempt, max_attempts, AT, depth, version, created_at,
+                principal, payload from jobs; delete from jobs;";
+        let ended_at = if db.store.is_postgres() {
+            "case when id = (select id from jobs order by id desc limit 1) then created_at
+                else created_at + interval '60 days' end"
+        } else {
+            "case when id = (select max(id) from jobs) then created_at else created_at + 60 * 86400000000 end"
+        };
+        run_sql(&db.store, &moved.replace("AT,", &format!("{ended_at},"))).await.expect("they end");
+        db.clock.advance_ms((RETENTION_S_DEFAULT + 60) * 1_000);
+        assert_eq!(prune(&db.store).await, 1, "the one behind them");
+        assert_eq!(prune(&db.store).await, 0);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn x5_history_goes_after_its_own_retention() {
     on_both(async |db| {

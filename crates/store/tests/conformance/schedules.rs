@@ -88,3 +88,20 @@ async fn t10_a_schedule_that_is_off_does_not_fire() {
     })
     .await;
 }
+
+/// One of a newer program, say.
+#[tokio::test]
+async fn t10_a_schedule_that_cannot_be_read_stops_no_other() {
+    on_both(async |db| {
+        db.begin_an_hour().await;
+        let (_, next) = scheduled(&db, "skip").await;
+        let (good, _) = scheduled(&db, "coalesce").await;
+        let newer = r#"update triggers set filter = '{"schedule": "whenever"}' where name = 'skip'"#;
+        run_sql(&db.store, newer).await.expect("writes");
+        go_to(&db, next).await;
+        assert_eq!((fire(&db.store).await, waiting(&db.store).await), (1, vec![good]));
+        db.pass_ms(3_600_000).await;
+        assert_eq!(fire(&db.store).await, 1, "nor in the next round");
+    })
+    .await;
+}

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use store::jobs::settle::Status;
 use store::migrate::{MIGRATIONS, Migration, Script};
 use store::{Store, StoreError};
 use testkit::{Database, job, on_both, on_postgres};
@@ -145,6 +146,26 @@ async fn x9_migrations_go_down_to_nothing_and_up_again() {
         assert_eq!(things(&db.store).await, before);
         // On a node of its own: one that was open before still remembers lanes that are gone.
         push(&db.another_node().await, job("q")).await;
+    })
+    .await;
+}
+
+/// The migration that makes the table of jobs anew on SQLite.
+const ROW_IDS: i64 = 24;
+
+#[tokio::test]
+async fn x9_jobs_that_wait_and_run_outlast_a_step_down_and_up() {
+    on_both(async |db| {
+        push_all(&db.store, vec![job("q"), job("q")]).await;
+        let worker = patient(&db.store).await;
+        let held = claim_one(&db.store, worker).await;
+        let last = db.store.migration_status().await.expect("reads").len() as i64;
+        assert_eq!(db.store.migrate_down(ROW_IDS - 1).await.expect("goes down").last(), Some(&ROW_IDS));
+        let up: Vec<i64> = (ROW_IDS..=last).collect();
+        assert_eq!(db.store.migrate_up().await.expect("goes up"), up);
+        assert_eq!(finish(&db.store, worker, &held).await, Status::Applied);
+        let next = claim_one(&db.store, worker).await;
+        assert_eq!(finish(&db.store, worker, &next).await, Status::Applied);
     })
     .await;
 }

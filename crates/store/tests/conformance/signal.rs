@@ -1,15 +1,21 @@
+use std::time::Duration;
+
 use domain::{Epoch, JobId, JobState, QueueSettings, Refusal, SignalKind, TenantId};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use store::Freshness;
-use store::Store;
+use store::backoffs::by_hand::Until;
 use store::jobs::enqueue::{Extras, NewJob, Unique};
 use store::jobs::list::JobFilter;
 use store::jobs::settle::{End, Status};
 use store::signals::read::{SignalRead, SignalSource};
 use store::signals::refine::{SignalChange, Signaled, StoredSignal};
+use store::{DatabaseUrl, Freshness, Store};
 use testkit::{job, label, name, on_both, on_postgres};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_postgres::AsyncMessage;
 
+use crate::subjects::{lock_out, on};
 use crate::support::*;
 
 fn say(epoch: Epoch, state: Option<JobState>) -> SignalChange {
@@ -296,6 +302,110 @@ async fn s1_listings_by_kind_and_run_are_pages_without_gaps_or_repeats() {
         assert_eq!(seen, expected, "scheduled and queued jobs, newest first");
         let failed = db.store.list_signals(T, Some(SignalKind::Failed), filter, None, 2).await.expect("lists");
         assert!(failed.jobs.is_empty());
+    })
+    .await;
+}
+
+/// What a signal is told from, beside the job and what was said of it.
+fn beside(source: &SignalSource) -> String {
+    let SignalSource { job, backoff, previous, previous_by, has_log, .. } = source;
+    format!("{:?} {backoff:?} {previous:?} {previous_by:?} {has_log}", job.parked)
+}
+
+#[tokio::test]
+async fn s1_the_signals_of_a_page_are_told_from_what_each_job_alone_is_told_from() {
+    on_both(async |db| {
+        let store = &db.store;
+        let worker = patient(store).await;
+        let keyed = || with(|extras| extras.concurrency_key = Some(label("c")));
+        let unique = || with(|extras| extras.unique = Some(Unique { key: "nginx".into(), for_s: None }));
+        let once = |new: NewJob| NewJob { max_attempts: 1, ..new };
+        let mut failed = Vec::new();
+        for new in [once(job("q")), once(unique()), once(on("m-1", "wipe"))] {
+            let id = push(store, new).await;
+            let epoch = claim_one(store, worker).await.epoch;
+            settle(store, worker, id, epoch, End::Fail(boom())).await;
+            failed.push(id);
+        }
+        let no_bytes = if store.is_postgres() { "''::bytea" } else { "x''" };
+        let logs = format!(
+            "insert into artifacts (job, name, tenant, size, content_type, sha256, created_at)
+             select id, 'log', tenant, 0, 'text/plain', {no_bytes}, finished_at from ended"
+        );
+        run_sql(store, &logs).await.expect("each has a log");
+        push(store, keyed()).await;
+        claim_one(store, worker).await;
+        store.retry_job(T, failed[0], None, "me").await.expect("retries");
+        lock_out(store, "m-2", "*", Until::Forever).await;
+        for new in [keyed(), unique(), on("m-1", "wipe"), on("m-2", "wipe"), job("q")] {
+            push(store, new).await;
+        }
+        let page = store.list_signals(T, None, JobFilter::default(), None, 50).await.expect("lists");
+        let ids: Vec<JobId> = page.jobs.iter().map(|(job, _)| job.id).collect();
+        assert_eq!(ids.len(), 10);
+        let told = store.signal_sources(T, page.jobs).await.expect("reads");
+        assert_eq!(told.iter().map(|source| source.job.id).collect::<Vec<_>>(), ids, "in its order");
+        for of_page in &told {
+            assert_eq!(beside(of_page), beside(&source(store, of_page.job.id).await));
+        }
+        let count = |is: fn(&SignalSource) -> bool| told.iter().filter(|source| is(source)).count();
+        assert!(count(|source| source.job.parked.is_some()) >= 2, "the key is taken, and m-2 is locked out");
+        assert!(count(|source| source.backoff.is_some()) >= 1);
+        assert_eq!(count(|source| source.has_log), 3);
+        for by in ["subject", "key", "parent"] {
+            let has = |source: &&SignalSource| source.previous_by == Some(by) && !source.previous.is_empty();
+            assert_eq!(told.iter().filter(has).count(), 1, "by {by}");
+        }
+    })
+    .await;
+}
+
+/// Hears what is notified on the channel of signals, until it is dropped.
+struct Listener {
+    heard: mpsc::Receiver<String>,
+    _client: tokio_postgres::Client,
+    _driver: JoinSet<()>,
+}
+
+impl Listener {
+    async fn start(url: &DatabaseUrl) -> Self {
+        let DatabaseUrl::Postgres(url) = url else { panic!("PostgreSQL only") };
+        let (client, mut connection) =
+            tokio_postgres::connect(url, tokio_postgres::NoTls).await.expect("the server answers");
+        let (tell, heard) = mpsc::channel(16);
+        let mut driver = JoinSet::new();
+        driver.spawn(async move {
+            while let Some(Ok(message)) = std::future::poll_fn(|context| connection.poll_message(context)).await {
+                if let AsyncMessage::Notification(said) = message {
+                    tell.send(said.payload().to_owned()).await.expect("somebody listens");
+                }
+            }
+        });
+        client.batch_execute("listen windlass_signal").await.expect("listens");
+        Self { heard, _client: client, _driver: driver }
+    }
+
+    async fn next(&mut self) -> String {
+        let next = tokio::time::timeout(Duration::from_secs(60), self.heard.recv()).await;
+        next.expect("it is heard in time").expect("the connection lives")
+    }
+}
+
+#[tokio::test]
+async fn s3_upsert_signal_notifies_once_its_transaction_holds_and_never_otherwise() {
+    on_postgres(async |db| {
+        let psql = psql(&db.admin).await;
+        let mut listener = Listener::start(&db.admin).await;
+        let id = push(&db.store, job("q")).await;
+        let say = |kind: &str| format!("select windlass.upsert_signal('{id}', '{kind}', phase => 'fetch')");
+        let run = async |text: String| psql.client.batch_execute(&text).await.expect("runs");
+        run(format!("begin; {}; rollback", say("blocked"))).await;
+        run(format!("begin; {}; commit", say("queued"))).await;
+        run("notify windlass_signal, 'the last'".into()).await;
+        let told: serde_json::Value = serde_json::from_str(&listener.next().await).expect("JSON");
+        let expected = serde_json::json!({"job_id": id.uuid(), "tenant_id": T.0, "kind": "queued", "phase": "fetch"});
+        assert_eq!(told, expected, "what was rolled back was never said");
+        assert_eq!(listener.next().await, "the last", "and once is enough");
     })
     .await;
 }

@@ -6,7 +6,7 @@ use domain::{RetryPolicy, TriggerId};
 use store::Store;
 use store::dead_letters::list::DeadLetterFilter;
 use store::events::Event;
-use store::jobs::settle::End;
+use store::jobs::settle::{End, Status};
 use store::outbox::deed::Deed;
 use store::outbox::settle::{Dispatched, Failure, Script, Verdict};
 use store::outbox::take::Batch;
@@ -38,6 +38,24 @@ pub(crate) async fn create(store: &Store, trigger: NewTrigger) -> TriggerId {
     let id = store.new_trigger_id();
     assert_eq!(store.create_trigger(T, id, trigger, "ann").await.expect("answers"), Put::Done(id));
     id
+}
+
+/// One of a newer program, say.
+#[tokio::test]
+async fn x9_a_trigger_that_cannot_be_read_stops_nobody() {
+    on_both(async |db| {
+        create(&db.store, new("unreadable", Source::Job, "{}")).await;
+        let heard = create(&db.store, new("heard", Source::Job, r#"{"states": ["succeeded"]}"#)).await;
+        let newer = "update triggers set filter = '{\"unheard_of\": 1}' where name = 'unreadable'";
+        run_sql(&db.store, newer).await.expect("writes");
+        run_sql(&db.store, "update trigger_clock set version = version + 1").await.expect("ticks");
+        push(&db.store, job("q")).await;
+        let worker = patient(&db.store).await;
+        let claimed = claim_one(&db.store, worker).await;
+        assert_eq!(finish(&db.store, worker, &claimed).await, Status::Applied);
+        assert_eq!(waiting(&db.store).await, [heard], "the others hear");
+    })
+    .await;
 }
 
 async fn publish(store: &Store, topic: &str) {

@@ -89,6 +89,23 @@ async fn s5_alerts_begin_and_end_with_what_they_tell_of_and_are_events() {
 }
 
 #[tokio::test]
+async fn s5_more_than_one_error_in_a_hundred_events_is_an_alert() {
+    on_both(async |db| {
+        let record = async |events: Vec<TtfsEvent>| db.store.record_ttfs(T, events).await.expect("records");
+        let error = || TtfsEvent { event_type: "signal.error".into(), ttfs_ms: None, ..rendered(0, false) };
+        record((0..99).map(|_| rendered(100, true)).chain([error()]).collect()).await;
+        assert_eq!(db.store.watch_ttfs().await.expect("watches"), Default::default(), "one is not too many");
+        record(vec![error()]).await;
+        let began = db.store.watch_ttfs().await.expect("watches").began;
+        let told: Vec<_> = began.iter().map(|alert| (alert.alert.as_str(), alert.detail.as_str())).collect();
+        assert_eq!(told, [("error_rate_high", "2.0 % of events are errors")]);
+        db.pass_ms(3 * 3_600_000).await;
+        assert_eq!(db.store.watch_ttfs().await.expect("watches").ended.len(), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn s5_the_sql_function_and_the_views_say_what_the_program_says() {
     on_postgres(async |db| {
         let psql = psql(&db.admin).await;

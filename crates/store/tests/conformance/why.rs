@@ -1,5 +1,7 @@
+use std::collections::BTreeSet;
+
 use domain::why::Reason;
-use domain::{JobId, JobState, QueueSettings};
+use domain::{Access, JobId, JobState, QueueSettings, Rights, Role, TenantId};
 use store::Store;
 use store::backoffs::by_hand::Until;
 use store::jobs::enqueue::{Extras, NewJob};
@@ -7,6 +9,7 @@ use store::jobs::settle::End;
 use store::pools::codec::{MemberState, PoolState};
 use store::signals::read::SignalRead;
 use store::signals::refine::SignalChange;
+use store::tokens::create::{Maker, NewServes, NewToken, TokenCreated};
 use store::workers::register::NewWorker;
 use testkit::{job, label, name, on_both};
 
@@ -70,6 +73,71 @@ async fn q15_no_worker_serves_it_until_one_does() {
         check(&db.store, id, Reason::Behind, "next in line").await;
         db.pass_ms(31_000).await;
         check(&db.store, id, Reason::NoWorker, "no live worker").await;
+    })
+    .await;
+}
+
+/// A token of the built-in tenant with which workers serve others.
+async fn serve(store: &Store, serves: NewServes, queues: Option<&str>) {
+    let queues = queues.map(|queue| vec![name(queue)]);
+    let token = NewToken {
+        name: label("gpu"),
+        tenant: Some(name("system")),
+        access: Access { role: Role::Worker, granted: Rights::default(), queues },
+        serves: Some(serves),
+        expires_at: None,
+    };
+    let made = store.create_token(Maker::Machine, token).await.expect("makes");
+    assert!(matches!(made, TokenCreated::Created(..)), "{made:?}");
+}
+
+#[tokio::test]
+async fn q15_a_worker_of_the_built_in_tenant_that_serves_this_one_counts() {
+    on_both(async |db| {
+        let store = &db.store;
+        store.create_tenant(name("acme")).await.expect("makes a tenant");
+        let id = push(store, job("q")).await;
+        let rare = push(store, NewJob { kind: name("rare"), ..job("q") }).await;
+        let shared = NewWorker { kinds: Some(vec![name("k")]), ..a_worker(&["q"]) };
+        store.register_worker(TenantId::SYSTEM, shared).await.expect("registers");
+        serve(store, NewServes::Tenants(vec![name("acme")]), None).await;
+        serve(store, NewServes::Everyone, Some("elsewhere")).await;
+        check(store, id, Reason::NoWorker, "no live worker").await;
+        assert!(store.queues_served_for(T).await.expect("reads").is_empty());
+        serve(store, NewServes::Tenants(vec![name("default")]), None).await;
+        check(store, id, Reason::Behind, "next in line").await;
+        check(store, rare, Reason::NoWorker, "no live worker").await;
+        assert_eq!(store.queues_served_for(T).await.expect("reads"), BTreeSet::from([name("q")]));
+        run_sql(store, "update workers set affinity = 'others-model'").await.expect("loads");
+        let (around, _) = store.surroundings(T, &name("q")).await.expect("reads");
+        assert_eq!(around.workers.len(), 1);
+        assert_eq!(around.loaded(&name("k"), &None), Vec::<&str>::new(), "X6: what others had it load is not told");
+        db.pass_ms(31_000).await;
+        check(store, id, Reason::NoWorker, "no live worker").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q15_a_rate_that_is_used_up_is_told_with_when_it_lets_the_job_begin() {
+    on_both(async |db| {
+        let store = &db.store;
+        let settings = QueueSettings { rate_per_s: Some(0.01), ..QueueSettings::default() };
+        store.put_queue(T, name("q"), settings, "me".into()).await.expect("puts");
+        let worker = patient(store).await;
+        let (first, second, third) =
+            (push(store, job("q")).await, push(store, job("q")).await, push(store, job("q")).await);
+        check(store, first, Reason::Behind, "next in line").await;
+        assert_eq!(claim_one(store, worker).await.id, first);
+        // One token comes in a hundred seconds; what the machine takes is little beside that.
+        for (id, soonest_s) in [(second, 60), (third, 160)] {
+            check(store, id, Reason::LimitReached, "0.01 jobs a second").await;
+            let until = store.why(T, id).await.expect("answers").expect("exists").until.expect("it is known");
+            let wait_s = until.ms_since(db.clock.now()) / 1_000;
+            assert!((soonest_s..=soonest_s + 40).contains(&wait_s), "told {wait_s} s");
+        }
+        db.pass_ms(101_000).await;
+        check(store, second, Reason::Behind, "next in line").await;
     })
     .await;
 }

@@ -1,7 +1,7 @@
 //! `windlass job call` and `windlass job abandoned`: a job and its answer at once, and answers nobody waited for (Q5).
 
 use clap::Args;
-use client::Client;
+use client::{Client, ClientError};
 use wire::JobRequest;
 
 use super::push;
@@ -38,7 +38,7 @@ pub(super) async fn run(client: &Client, args: CallArgs, format: Output) -> anyh
         timeout_s: args.timeout_s,
         ..JobRequest::default()
     };
-    let answer = client.call(&request).await?;
+    let answer = client.call(&request).await.map_err(with_its_job)?;
     match format {
         Output::Json => output::json(&answer)?,
         Output::Table => {
@@ -48,6 +48,23 @@ pub(super) async fn run(client: &Client, args: CallArgs, format: Output) -> anyh
         }
     }
     Ok(Exit::Done)
+}
+
+/// The same error with the job it is about, and the code that it failed with, for whoever looks it up.
+fn with_its_job(error: ClientError) -> anyhow::Error {
+    let job = match &error {
+        ClientError::Problem(problem) => problem.job_id.map(|job| match &problem.error {
+            // A failure without a message says its code there.
+            Some(error) if error.code != problem.detail => format!("job {job} failed with {}", error.code),
+            Some(_) => format!("job {job} failed"),
+            None => format!("job {job}"),
+        }),
+        _ => None,
+    };
+    match job {
+        Some(job) => anyhow::Error::from(error).context(job),
+        None => error.into(),
+    }
 }
 
 pub(super) async fn abandoned(client: &Client, cursor: Option<&str>, format: Output) -> anyhow::Result<Exit> {
@@ -81,4 +98,30 @@ pub(super) async fn abandoned(client: &Client, cursor: Option<&str>, format: Out
         output::note(&format!("There are more: --cursor {cursor}"));
     }
     Ok(Exit::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uuid::Uuid;
+    use wire::{JobError, Problem};
+
+    fn told(detail: &str, job_id: Option<Uuid>, code: Option<&str>) -> String {
+        let error = |code: &str| JobError { code: code.into(), message: String::new(), retryable: true };
+        let (detail, error) = (detail.into(), code.map(error));
+        let problem = Problem { detail, job_id, error, ..Problem::default() };
+        format!("{:#}", with_its_job(ClientError::Problem(Box::new(problem))))
+    }
+
+    #[test]
+    fn a_call_that_failed_names_its_job_and_its_code() {
+        let id = Uuid::nil();
+        assert_eq!(told("no good", Some(id), Some("exit_7")), format!("job {id} failed with exit_7: no good"));
+        assert_eq!(told("exit_7", Some(id), Some("exit_7")), format!("job {id} failed: exit_7"));
+        assert_eq!(
+            told("the handler is not done yet", Some(id), None),
+            format!("job {id}: the handler is not done yet")
+        );
+        assert_eq!(told("must be JSON", None, None), "must be JSON");
+    }
 }

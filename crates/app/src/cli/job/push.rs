@@ -13,6 +13,7 @@ use super::follow;
 use crate::cli::exit::{Exit, UsageError};
 use crate::cli::output::{self, Output};
 use crate::cli::value::duration;
+use crate::config::webhook_secret;
 
 #[derive(Args)]
 pub(crate) struct PushArgs {
@@ -68,8 +69,8 @@ pub(crate) struct PushArgs {
     /// Where to send each change of state.
     #[arg(long, value_name = "URL")]
     webhook: Option<String>,
-    /// What to sign with: whsec_ and base64. It is meant to come from the environment, where no process list shows it.
-    #[arg(long, env = "WINDLASS_WEBHOOK_SECRET", hide_env_values = true, requires = "webhook", value_name = "SECRET")]
+    /// What to sign with: whsec_ and base64. It is meant to come from WINDLASS_WEBHOOK_SECRET, where no process list shows it.
+    #[arg(long, value_name = "SECRET")]
     webhook_secret: Option<String>,
     /// The same key and job give the same job for a day, however often they are pushed.
     #[arg(long, value_name = "KEY")]
@@ -112,6 +113,19 @@ impl RetryArgs {
     }
 }
 
+/// The variable counts where a webhook is named, and nowhere else: whoever has it set pushes other jobs too.
+fn webhook(
+    url: Option<String>,
+    secret: Option<String>,
+    variable: Option<String>,
+) -> Result<Option<WebhookSettings>, UsageError> {
+    match (url, secret) {
+        (Some(url), secret) => Ok(Some(WebhookSettings { url, secret: secret.or(variable), secrets: None })),
+        (None, Some(_)) => Err(UsageError("--webhook-secret signs for a webhook: give --webhook URL too".into())),
+        (None, None) => Ok(None),
+    }
+}
+
 pub(super) async fn run(client: &Client, args: PushArgs, format: Output) -> anyhow::Result<Exit> {
     let request = JobRequest {
         queue: args.queue,
@@ -134,7 +148,7 @@ pub(super) async fn run(client: &Client, args: PushArgs, format: Output) -> anyh
         retry: args.retry.over(None),
         timeout_s: args.timeout_s,
         tags: Some(args.tags).filter(|tags| !tags.is_empty()),
-        webhook: args.webhook.map(|url| WebhookSettings { url, secret: args.webhook_secret, secrets: None }),
+        webhook: webhook(args.webhook, args.webhook_secret, webhook_secret())?,
     };
     let job = match &args.idempotency_key {
         Some(key) => client.enqueue_once(key, &request).await?,
@@ -175,6 +189,18 @@ mod tests {
             json_argument("--filter", "hello").unwrap_err().to_string(),
             "--filter is not JSON: expected value at line 1 column 1"
         );
+    }
+
+    #[test]
+    fn q10_a_secret_needs_a_webhook_and_the_variable_waits_for_one() {
+        let given = |url: Option<&str>, secret: Option<&str>| {
+            let settings = webhook(url.map(Into::into), secret.map(Into::into), Some("variable".into()));
+            settings.map(|settings| settings.map(|settings| settings.secret))
+        };
+        assert_eq!(given(None, None).unwrap(), None);
+        assert_eq!(given(Some("http://a"), None).unwrap(), Some(Some("variable".into())));
+        assert_eq!(given(Some("http://a"), Some("flag")).unwrap(), Some(Some("flag".into())));
+        assert!(given(None, Some("flag")).unwrap_err().to_string().contains("--webhook URL"));
     }
 
     #[test]

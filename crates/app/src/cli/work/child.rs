@@ -31,6 +31,10 @@ const CHUNK_BYTES: usize = 16 << 10;
 /// How often whoever looks on is told the end of a log that grows, and how much of it.
 const TELL_LOG: Duration = Duration::from_secs(1);
 const TOLD_BYTES: usize = 8 << 10;
+/// How long a job is left to others, or to a better moment, when the program could not be started.
+const START_AGAIN: Duration = Duration::from_secs(10);
+/// How long the worker then waits before the next job: it would otherwise race through its queue.
+const AFTER_NO_START: Duration = Duration::from_secs(1);
 
 pub(super) struct Program {
     pub(super) command: Vec<OsString>,
@@ -38,8 +42,10 @@ pub(super) struct Program {
 }
 
 pub(super) async fn run(program: Arc<Program>, job: JobContext) -> Result<Option<Box<RawValue>>, HandlerError> {
-    let (mut child, signals) = spawn(&program, &job)
-        .map_err(|error| HandlerError::retryable("spawn_failed", format!("Cannot start the program: {error}.")))?;
+    let (mut child, signals) = match spawn(&program, &job) {
+        Ok(spawned) => spawned,
+        Err(error) => return Err(not_started(&error, &job).await),
+    };
     let group = Group::of(&child);
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let mut output = Output::default();
@@ -105,6 +111,14 @@ fn spawn(program: &Program, job: &JobContext) -> anyhow::Result<(Child, pipe::Re
     // The command holds our end of the signal pipe; it must close, or the pipe would never end.
     drop(command);
     Ok((child, pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?))
+}
+
+/// The job is not to blame, so it loses no attempt.
+async fn not_started(error: &anyhow::Error, job: &JobContext) -> HandlerError {
+    tracing::warn!(job = %job.id(), error = format!("{error:#}"), "the program cannot be started; the job waits");
+    // Whoever calls the job off need not wait for this.
+    let _called_off = timeout(AFTER_NO_START, job.cancellation().cancelled()).await;
+    HandlerError::snooze(START_AGAIN)
 }
 
 /// Waits for the program's end, and hurries it when the job is called off.

@@ -1,7 +1,8 @@
 //! A PostgreSQL server of a test's own, for what would disturb the others: stopping it, crashing it.
 
+use std::fs::Permissions;
 use std::net::TcpStream;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -65,6 +66,16 @@ impl Cluster {
 
     pub(crate) fn data(&self) -> PathBuf {
         self.folder.path().join("data")
+    }
+
+    /// Writes a file of the server's own into its folder.
+    pub(crate) fn put(&self, name: &str, text: &str) {
+        let path = self.data().join(name);
+        std::fs::write(&path, text).expect("the folder takes files");
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("they are ours to change");
+        if let Some((user, group)) = self.owner {
+            chown(&path, Some(user), Some(group)).expect("root gives the file away");
+        }
     }
 
     fn command(&self, program: &str) -> Command {

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use client::Client;
@@ -42,10 +42,28 @@ pub(crate) struct Done {
 
 /// Runs a command to its end.
 pub(crate) async fn windlass<S: AsRef<OsStr>>(args: &[S]) -> Done {
+    windlass_with(&[], args).await
+}
+
+/// The same with these variables.
+pub(crate) async fn windlass_with<S: AsRef<OsStr>>(env: &[(&str, &str)], args: &[S]) -> Done {
     let mut command = tokio::process::Command::from(clean_command());
-    command.args(args).kill_on_drop(true);
-    let output = tokio::time::timeout(PATIENCE, command.output()).await;
-    let output = output.expect("the command ends").expect("the program starts");
+    command.args(args).envs(env.iter().copied()).kill_on_drop(true);
+    ended(command.output()).await
+}
+
+/// The same with a stdin on which nothing comes and that does not end, like a terminal at which nobody types.
+pub(crate) async fn windlass_at_a_terminal<S: AsRef<OsStr>>(args: &[S]) -> Done {
+    let mut command = tokio::process::Command::from(clean_command());
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn().expect("the program starts");
+    let _open = child.stdin.take();
+    ended(child.wait_with_output()).await
+}
+
+async fn ended(output: impl Future<Output = std::io::Result<Output>>) -> Done {
+    let output = tokio::time::timeout(PATIENCE, output).await;
+    let output = output.expect("the command ends").expect("the program runs");
     Done {
         code: output.status.code(),
         stdout: String::from_utf8(output.stdout).expect("stdout is text"),

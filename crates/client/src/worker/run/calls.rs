@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 use wire::{
-    ClaimRequest, ClaimView, HeartbeatRequest, HeartbeatView, OutcomeKind, OutcomeRequest, OutcomeStatus,
-    SettleRequest, SettleView,
+    ClaimRequest, ClaimView, HeartbeatRequest, HeartbeatView, OutcomeKind, OutcomeRequest, OutcomeStatus, Problem,
+    SettleRequest, SettleView, code,
 };
 
 use super::{BACKLOG, Run, Stage, outcomes};
@@ -29,16 +29,17 @@ pub(super) enum Answer {
 impl<B: Backend> Run<'_, B> {
     pub(super) fn claim(&mut self, delay: Duration) {
         let settings = &self.worker.settings;
-        let taken = self.running.len() + self.abandoned + self.waiting.len();
+        let taken = self.running.len() + self.abandoned.len() + self.waiting.len();
         let want = (settings.concurrency + settings.prefetch).saturating_sub(taken).min(CLAIM_JOBS);
         // While there is something to do, ask for a good part of the prefetch and not for each job singly.
         let worthwhile = if self.waiting.is_empty() { 1 } else { (settings.prefetch / 2).clamp(1, CLAIM_JOBS) };
         let may = self.stage == Stage::Working && !self.suspect && !self.gone;
-        if !may || self.claiming.is_some() || want < worthwhile || self.outcomes.len() >= BACKLOG {
+        if !may || self.claiming.is_some() || want < worthwhile || self.outcomes.len() >= BACKLOG || self.is_stuck() {
             return;
         }
         // What will be held once the jobs at hand are done.
-        let affinity = self.waiting.iter().rev().find_map(|job| job.affinity.clone()).or_else(|| self.held.clone());
+        let affinity = self.waiting.iter().rev().find_map(|waiting| waiting.job.affinity.clone());
+        let affinity = affinity.or_else(|| self.held.clone());
         let request = ClaimRequest { max: want as i64, wait_s: Some(CLAIM_WAIT_S), affinity };
         let (backend, id) = (self.worker.backend.clone(), self.session.id);
         let call = self.calls.spawn(async move {
@@ -134,7 +135,7 @@ impl<B: Backend> Run<'_, B> {
             Ok(view) => {
                 self.claim_backoff.reset();
                 self.worker.counters.claimed(view.jobs.len());
-                self.waiting.extend(view.jobs);
+                view.jobs.into_iter().for_each(|job| self.take_in(job));
                 if self.stage != Stage::Working {
                     self.release_waiting();
                 }
@@ -168,7 +169,7 @@ impl<B: Backend> Run<'_, B> {
                 self.gone = true;
                 self.worker.counters.lost(request.outcomes.len());
             }
-            Err(BackendError::Refused(problem)) if !matches!(problem.status, 401 | 403) => {
+            Err(BackendError::Refused(problem)) if is_about_content(&problem) => {
                 self.outcomes.refused(request, &problem);
             }
             Err(error) => {
@@ -199,6 +200,14 @@ impl<B: Backend> Run<'_, B> {
             self.outcomes.push(outcomes::plain(outcome.job_id, outcome.epoch, OutcomeKind::Cancel));
         }
     }
+}
+
+/// Whether other outcomes would be taken: anything else is said of the worker, or of the way there.
+fn is_about_content(problem: &Problem) -> bool {
+    matches!(
+        (problem.status, problem.code.as_str()),
+        (400, code::INVALID_JSON) | (413, code::BODY_TOO_LARGE) | (422, code::INVALID_FIELD)
+    )
 }
 
 /// A pause of nothing does not even yield.

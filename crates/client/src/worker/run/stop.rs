@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
-use wire::{OutcomeKind, Problem};
+use wire::Problem;
 
-use super::{Claim, Run, Stage, WorkerError, outcomes};
+use super::{Claim, Run, Stage, WorkerError, after, outcomes};
 use crate::backend::Backend;
 use crate::worker::session::deregister;
 
@@ -21,13 +21,12 @@ impl<B: Backend> Run<'_, B> {
             claim.abort();
         }
         self.release_waiting();
-        self.stage = Stage::Draining { until: Instant::now() + self.worker.settings.drain_grace };
+        self.stage = Stage::Draining { until: after(self.worker.settings.drain_grace) };
     }
 
     pub(super) fn release_waiting(&mut self) {
-        for job in self.waiting.drain(..) {
-            self.outcomes.push(outcomes::plain(job.id, job.epoch, OutcomeKind::Release));
-        }
+        let waiting = std::mem::take(&mut self.waiting);
+        self.release(waiting);
     }
 
     /// When the present stage of stopping ends; `None` while working.
@@ -45,14 +44,14 @@ impl<B: Backend> Run<'_, B> {
                 for running in self.running.values() {
                     running.cancellation.cancel();
                 }
-                self.stage = Stage::Stopping { until: Instant::now() + self.worker.settings.stop_grace };
+                self.stage = Stage::Stopping { until: after(self.worker.settings.stop_grace) };
             }
             Stage::Stopping { .. } => {
-                for (Claim { job, epoch }, running) in self.running.drain() {
+                for (Claim { job, epoch }, running) in std::mem::take(&mut self.running) {
                     tracing::warn!(%job, "the handler did not stop in time");
-                    let outcome = if running.called_off { OutcomeKind::Cancel } else { OutcomeKind::Release };
-                    self.outcomes.push(outcomes::plain(job, epoch, outcome));
-                    self.abandoned += 1;
+                    self.outcomes.push(outcomes::plain(job, epoch, running.stopped()));
+                    running.task.abort();
+                    self.abandon(running);
                 }
             }
         }
@@ -81,9 +80,8 @@ impl<B: Backend> Run<'_, B> {
         self.calls = JoinSet::new();
         self.waiting.clear();
         self.called_off.clear();
-        for (_, running) in self.running.drain() {
-            running.cancellation.cancel();
-            self.abandoned += 1;
+        for running in std::mem::take(&mut self.running).into_values() {
+            self.abandon(running);
         }
         if self.gone {
             tracing::warn!(worker = %self.session.id, lost, "the lease has passed; registering anew");

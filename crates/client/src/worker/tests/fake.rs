@@ -48,6 +48,9 @@ pub(super) struct State {
     pub(super) lose_claims: usize,
     /// A settle that carries this result is refused.
     pub(super) refused_result: Option<String>,
+    /// Every settle is answered with this problem.
+    pub(super) settle_problem: Option<(u16, &'static str)>,
+    pub(super) lose_signals: bool,
     pub(super) refuse_registration: bool,
 }
 
@@ -154,6 +157,9 @@ impl Backend for Fake {
         sleep(takes).await;
         self.check(worker)?;
         self.change(|state| {
+            if let Some((status, code)) = state.settle_problem {
+                return Err(BackendError::Refused(problem(status, code)));
+            }
             if state.settle_room.is_some_and(|room| request.outcomes.len() > room) {
                 return Err(BackendError::Unavailable("the disk is nearly full".into()));
             }
@@ -187,8 +193,13 @@ impl Backend for Fake {
     }
 
     async fn signal(&self, job: Uuid, update: SignalUpdate) -> Result<(), BackendError> {
-        self.change(|state| state.signals.push((job, update)));
-        Ok(())
+        self.change(|state| {
+            if state.lose_signals {
+                return Err(BackendError::Unavailable("outage".into()));
+            }
+            state.signals.push((job, update));
+            Ok(())
+        })
     }
 
     async fn put_artifact(

@@ -61,6 +61,11 @@ impl Run {
     pub(super) async fn unload(&self, member: &Member) -> Result<(), String> {
         let in_use = self.shared.in_use(&member.affinity);
         let _alone = in_use.write().await;
+        self.take_down(member).await
+    }
+
+    /// The caller holds it alone.
+    async fn take_down(&self, member: &Member) -> Result<(), String> {
         if self.is_anothers(member) {
             return Ok(());
         }
@@ -127,20 +132,34 @@ impl Run {
             holding.member = None;
             return Ok(());
         }
-        let idle = holding.used_at.is_some_and(|at| {
-            self.spec.idle_stop_s.is_some_and(|seconds| at.elapsed() >= Duration::from_secs(seconds as u64))
-        });
-        if idle && !self.slot.pinned {
-            match self.unload(&member).await {
-                Ok(()) => holding.member = None,
-                // It keeps its place, and is tried again when it has been idle for as long once more.
-                Err(cause) => {
-                    tracing::warn!(pool = %self.shared.name, model = %member.affinity, cause, "an idle model stays up");
-                    holding.used_at = Some(Instant::now());
-                }
-            }
+        if !self.slot.pinned && self.is_idle(holding, &member) {
+            self.stop_idle(holding, &member).await;
         }
         Ok(())
+    }
+
+    /// Whether nobody has used it for long: other slots post to it too.
+    fn is_idle(&self, holding: &Holding, member: &Member) -> bool {
+        let Some(seconds) = self.spec.idle_stop_s else { return false };
+        let used_at = holding.used_at.max(self.shared.used_at(&member.affinity));
+        used_at.is_some_and(|at| at.elapsed() >= Duration::from_secs(seconds as u64))
+    }
+
+    async fn stop_idle(&self, holding: &mut Holding, member: &Member) {
+        let in_use = self.shared.in_use(&member.affinity);
+        // Whoever posts to it holds it, however long that takes; and may have let go of it just now.
+        let Ok(_alone) = in_use.try_write() else { return };
+        if !self.is_idle(holding, member) {
+            return;
+        }
+        match self.take_down(member).await {
+            Ok(()) => holding.member = None,
+            // It keeps its place, and is tried again when it has been idle for as long once more.
+            Err(cause) => {
+                tracing::warn!(pool = %self.shared.name, model = %member.affinity, cause, "an idle model stays up");
+                holding.used_at = Some(Instant::now());
+            }
+        }
     }
 
     /// A model that did not come up here stays in hand; another slot may have had more luck with it since.

@@ -150,7 +150,11 @@ async fn check_readable(state: &AppState, principal: &Principal, job: JobId, nam
     if principal.has(right) {
         return state.check_reached(principal, job).await;
     }
-    let job = state.visible_job(principal, job).await.map_err(|_| ApiError::not_found("artifact"))?;
+    let job = state.visible_job(principal, job).await;
+    let job = job.map_err(|error| match error.status() {
+        StatusCode::NOT_FOUND => ApiError::not_found("artifact"),
+        _ => error,
+    })?;
     if principal.reads(right, &job) {
         return Ok(());
     }

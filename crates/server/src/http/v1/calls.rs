@@ -85,6 +85,11 @@ impl Call {
 
     /// The job once it has ended, however it did.
     pub(crate) async fn answered(self) -> Result<StoredJob, ApiError> {
+        let job = self.job;
+        self.ended().await.map_err(|failure| failure.after_a_change().of_call(job))
+    }
+
+    async fn ended(self) -> Result<StoredJob, ApiError> {
         let Self { job: id, state, principal, wait, caller } = self;
         let stop = state.stopping.cancelled();
         let job = waiting::job(&state.store, principal.tenant, id, wait, stop).await?;
@@ -93,11 +98,11 @@ impl Call {
             caller.has_its_answer(&state).await;
             return Ok(job);
         }
-        if state.stopping.is_cancelled() {
-            return Err(ApiError::call_failed(id, CallFailure::Unavailable, "the server is stopping", None));
-        }
+        let stopping = state.stopping.is_cancelled();
         let why = state.store.why(principal.tenant, id).await?;
-        match state.store.cancel_waiting(principal.tenant, id, "its caller's time was up".into()).await? {
+        // Whoever hears that nobody was there asks elsewhere: what still waits must not be done as well.
+        let reason = if stopping { "its caller's server stopped" } else { "its caller's time was up" };
+        match state.store.cancel_waiting(principal.tenant, id, reason.into()).await? {
             Canceled::Canceled(_) => {}
             // What it answers is kept.
             Canceled::AtWork => {
@@ -110,6 +115,9 @@ impl Call {
             }
         }
         caller.has_its_answer(&state).await;
+        if stopping {
+            return Err(ApiError::call_failed(id, CallFailure::Unavailable, "the server is stopping", None));
+        }
         let nobody = |reason: Reason| matches!(reason, Reason::NoWorker | Reason::QueuePaused);
         Err(match why {
             Some(why) if nobody(why.reason) => ApiError::call_failed(id, CallFailure::Unavailable, &why.detail, None),

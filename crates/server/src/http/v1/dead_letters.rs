@@ -49,7 +49,7 @@ pub(crate) async fn list(
     let more = letters.len() > limit;
     letters.truncate(limit);
     let next_cursor = letters.last().filter(|_| more).map(|last| cursor::after_dead_letter(last.id));
-    let items = letters.into_iter().map(view::dead_letter).collect::<Result<_, _>>()?;
+    let items = letters.into_iter().map(|letter| view::dead_letter(letter, &principal)).collect::<Result<_, _>>()?;
     Ok(Json(Page { items, next_cursor, partial: false }))
 }
 
@@ -78,7 +78,7 @@ async fn get(
 
 async fn answer(state: &AppState, principal: &Principal, id: DeadLetterId) -> Result<Json<DeadLetterView>, ApiError> {
     let letter = state.store.dead_letter(principal.tenant, id).await?;
-    Ok(Json(view::dead_letter(letter.ok_or_else(not_found)?)?))
+    Ok(Json(view::dead_letter(letter.ok_or_else(not_found)?, principal)?))
 }
 
 fn not_found() -> ApiError {
@@ -177,7 +177,7 @@ async fn resolve(
     let note = note(request.note)?;
     let by = principal.name.to_string();
     match state.store.resolve_dead_letter(principal.tenant, id, resolution, by, note).await? {
-        Resolve::Done => answer(&state, &principal, id).await,
+        Resolve::Done => answer(&state, &principal, id).await.map_err(ApiError::after_a_change),
         Resolve::AlreadyResolved(before) => Err(ApiError::already_resolved(before)),
         Resolve::NotFound => Err(not_found()),
     }

@@ -39,7 +39,8 @@ pub(crate) async fn list(
     let more = found.len() > limit;
     found.truncate(limit);
     let next_cursor = found.last().filter(|_| more).map(|last| cursor::after_delivery(last.seq));
-    Ok(Json(Page { items: found.into_iter().map(delivery).collect(), next_cursor, partial: false }))
+    let items = found.into_iter().map(|found| delivery(&principal, found)).collect();
+    Ok(Json(Page { items, next_cursor, partial: false }))
 }
 
 fn filter(query: &DeliveryQuery) -> Result<DeliveryFilter, ApiError> {
@@ -84,7 +85,7 @@ async fn redeliver(
     Ok((StatusCode::ACCEPTED, Json(details(&principal, found)?)))
 }
 
-fn delivery(delivery: Delivery) -> DeliveryView {
+fn delivery(principal: &Principal, delivery: Delivery) -> DeliveryView {
     DeliveryView {
         id: delivery.id.uuid(),
         message_id: sign::message_id(DeliveryId::new(delivery.id.uuid())),
@@ -94,7 +95,7 @@ fn delivery(delivery: Delivery) -> DeliveryView {
         job_id: delivery.job.map(JobId::uuid),
         trigger_id: delivery.trigger,
         event_id: delivery.event,
-        url: delivery.url,
+        url: view::url(delivery.url, principal),
         method: delivery.method,
         attempt: delivery.attempt.into(),
         max_attempts: delivery.max_attempts.into(),
@@ -119,7 +120,7 @@ fn details(principal: &Principal, whole: WholeDelivery) -> Result<DeliveryDetail
         response: attempt.response.filter(|_| reads),
     };
     Ok(DeliveryDetails {
-        delivery: delivery(whole.delivery),
+        delivery: delivery(principal, whole.delivery),
         body: view::raw(if reads { whole.body } else { "null".into() })?,
         attempts: whole.attempts.into_iter().map(attempt).collect(),
     })

@@ -1,17 +1,17 @@
 //! Events from outside: topics, CloudEvents and inbound hooks (T1).
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
-use bytes::Bytes;
 use domain::trigger::Source;
-use domain::{EventId, TenantId, Time};
+use domain::{EventId, TenantId, Time, TriggerId};
+use sha2::{Digest, Sha256};
 use store::events::Event;
-use store::events::hook::Received;
+use store::events::hook::{Message, Received};
 use store::events::waited::Waited;
 use store::secrets::Purpose;
-use store::triggers::Mode;
 use store::triggers::filter;
+use store::triggers::{Mode, Trigger};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use wire::{EventAccepted, SyncRunView};
@@ -20,7 +20,7 @@ use crate::auth::Principal;
 use crate::cloudevent::{self, CloudEvent};
 use crate::depth;
 use crate::error::ApiError;
-use crate::extract::{AnyJson, PathTopic, PathTrigger, RawBody};
+use crate::extract::{AnyJson, PathTopic, PathTrigger, RawBody, drain, read_at_most};
 use crate::json;
 use crate::signature;
 use crate::state::AppState;
@@ -31,8 +31,8 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// Publishes any JSON on a topic. What it starts is durable when the answer comes.
-#[utoipa::path(post, path = "/topics/{topic}", tag = "events", params(("topic" = String, Path)), request_body = Object,
-    responses((status = 202, body = EventAccepted)))]
+#[utoipa::path(post, path = "/topics/{topic}", tag = "events", params(("topic" = String, Path)),
+    request_body = serde_json::Value, responses((status = 202, body = EventAccepted)))]
 async fn publish(
     State(state): State<AppState>,
     principal: Principal,
@@ -47,8 +47,8 @@ async fn publish(
 
 /// Takes CloudEvents in binary, structured or batch mode; each is published on the topic of its type.
 #[utoipa::path(post, path = "/events", tag = "events",
-    request_body(content((Object = "application/cloudevents+json"), (Object = "application/cloudevents-batch+json"),
-        (Object = "application/json"))),
+    request_body(content((Object = "application/cloudevents+json"),
+        (Vec<Object> = "application/cloudevents-batch+json"), (serde_json::Value = "application/json"))),
     responses((status = 202, body = EventAccepted)))]
 async fn cloud_events(
     State(state): State<AppState>,
@@ -94,7 +94,7 @@ async fn accept(state: &AppState, events: Vec<Event>) -> Result<(StatusCode, Jso
     metrics::counter!("windlass_events_total").increment(events.len() as u64);
     let tenant = events.first().map(|event| event.tenant);
     let (ids, waited) = state.store.publish(events).await?;
-    let runs = sync::runs(state, tenant.unwrap_or(TenantId::DEFAULT), waited).await?;
+    let runs = sync::runs(state, tenant.unwrap_or(TenantId::DEFAULT), waited).await;
     Ok((StatusCode::ACCEPTED, Json(accepted(&ids, runs))))
 }
 
@@ -104,49 +104,79 @@ fn accepted(ids: &[EventId], runs: Vec<SyncRunView>) -> EventAccepted {
 }
 
 /// Calls an `http` trigger: JSON, or CloudEvents. Whoever knows the address may call it, unless it wants a signature.
-#[utoipa::path(post, path = "/hooks/{id}", tag = "events", params(("id" = Uuid, Path)), request_body = Object,
-    responses((status = 202, body = EventAccepted)))]
+///
+/// A signed message is taken once: the same again gets the same answer, and another one under its id is refused.
+#[utoipa::path(post, path = "/hooks/{id}", tag = "events", params(("id" = Uuid, Path)),
+    request_body = serde_json::Value,
+    responses((status = 202, body = EventAccepted),
+        (status = 200, body = EventAccepted, description = "this message was taken before"),
+        (status = 409, description = "another message was taken under this webhook-id")))]
 async fn hook(
     State(state): State<AppState>,
     PathTrigger(id): PathTrigger,
-    headers: HeaderMap,
-    RawBody(body): RawBody,
+    request: Request,
 ) -> Result<(StatusCode, Json<EventAccepted>), ApiError> {
-    let not_found = || ApiError::not_found("hook");
-    let trigger = state.store.trigger_of_any_tenant(id).await?;
-    let trigger = trigger.filter(|trigger| trigger.source == Source::Http && trigger.enabled).ok_or_else(not_found)?;
-    let filter = filter::read(trigger.source, trigger.id, &trigger.filter)
-        .map_err(|fault| store::StoreError::unexpected(format!("the filter of trigger {id}: {fault}")))?;
-    let now = state.store.clock().now();
-    let message = match &filter.secret {
-        Some(sealed) => {
-            let secret = state.store.open_sealed(trigger.tenant, Purpose::Hook { trigger: id }, sealed).await?;
-            Some(signature::verified(&headers, &body, &secret, now)?)
-        }
-        None => None,
+    let (parts, body) = request.into_parts();
+    let headers = parts.headers;
+    // Whoever guesses addresses has nothing kept in memory.
+    let Some(trigger) = called(&state, id).await? else {
+        drain(&headers, body).await;
+        return Err(no_hook());
     };
-    let depth = depth::of(&headers)?;
-    let events = match cloudevent::read(&headers, &body)? {
-        Some(events) => {
-            let event = |event| of_cloud_event(&state, now, trigger.tenant, Source::Http, depth, event);
-            events.into_iter().map(event).collect::<Result<Vec<_>, _>>()?
-        }
-        None => vec![Event::new(now, trigger.tenant, Source::Http, "receive", depth, plain(&state, &headers, &body)?)],
-    };
+    let most = cloudevent::body_bytes(&headers, state.options.payload_bytes);
+    let body = read_at_most(most, &headers, body).await?;
+    let message = signed(&state, &trigger, &headers, &body).await?;
+    let events = events(&state, &trigger, &headers, &body)?;
     metrics::counter!("windlass_events_total").increment(events.len() as u64);
-    match state.store.receive_hook(id, events, message).await? {
-        Received::Taken(ids) => {
-            let sync = trigger.mode == Mode::Sync;
-            let waited = ids.iter().filter(|_| sync).map(|event| Waited { trigger: id, event: *event }).collect();
-            let runs = sync::runs(&state, trigger.tenant, waited).await?;
-            Ok((StatusCode::ACCEPTED, Json(accepted(&ids, runs))))
-        }
-        Received::Replay => Err(ApiError::replay_refused()),
-        Received::NotFound => Err(not_found()),
-    }
+    let (status, ids) = match state.store.receive_hook(id, events, message).await? {
+        Received::Taken(ids) => (StatusCode::ACCEPTED, ids),
+        Received::Before(ids) => (StatusCode::OK, ids),
+        Received::Replay => return Err(ApiError::replay_refused()),
+        Received::NotFound => return Err(no_hook()),
+    };
+    let sync = trigger.mode == Mode::Sync;
+    let waited = ids.iter().filter(|_| sync).map(|event| Waited { trigger: id, event: *event }).collect();
+    let runs = sync::runs(&state, trigger.tenant, waited).await;
+    Ok((status, Json(accepted(&ids, runs))))
 }
 
-fn plain(state: &AppState, headers: &HeaderMap, body: &Bytes) -> Result<String, ApiError> {
+fn no_hook() -> ApiError {
+    ApiError::not_found("hook")
+}
+
+/// The trigger that a hook's address belongs to.
+async fn called(state: &AppState, id: TriggerId) -> Result<Option<Trigger>, ApiError> {
+    let trigger = state.store.trigger_of_any_tenant(id).await?;
+    Ok(trigger.filter(|trigger| trigger.source == Source::Http && trigger.enabled))
+}
+
+/// What the caller signed, where the hook wants that.
+async fn signed(
+    state: &AppState,
+    trigger: &Trigger,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Result<Option<Message>, ApiError> {
+    let id = trigger.id;
+    let filter = filter::read(trigger.source, id, &trigger.filter)
+        .map_err(|fault| store::StoreError::unexpected(format!("the filter of trigger {id}: {fault}")))?;
+    let Some(sealed) = &filter.secret else { return Ok(None) };
+    let secret = state.store.open_sealed(trigger.tenant, Purpose::Hook { trigger: id }, sealed).await?;
+    let message = signature::verified(headers, body, &secret, state.store.clock().now())?;
+    Ok(Some(Message { id: message, body_hash: Sha256::digest(body).into() }))
+}
+
+fn events(state: &AppState, trigger: &Trigger, headers: &HeaderMap, body: &[u8]) -> Result<Vec<Event>, ApiError> {
+    let (now, depth) = (state.store.clock().now(), depth::of(headers)?);
+    let Some(events) = cloudevent::read(headers, body)? else {
+        let data = plain(state, headers, body)?;
+        return Ok(vec![Event::new(now, trigger.tenant, Source::Http, "receive", depth, data)]);
+    };
+    let event = |event| of_cloud_event(state, now, trigger.tenant, Source::Http, depth, event);
+    events.into_iter().map(event).collect()
+}
+
+fn plain(state: &AppState, headers: &HeaderMap, body: &[u8]) -> Result<String, ApiError> {
     crate::extract::check_content_type(headers)?;
     let most = state.options.payload_bytes;
     if body.len() > most {

@@ -63,6 +63,7 @@ async fn list(
     let more = items.len() > limit;
     items.truncate(limit);
     let next_cursor = items.last().filter(|_| more).map(|last| cursor::after_timeline(last.id));
-    let items = items.into_iter().map(view::timeline_item).collect::<Result<_, _>>()?;
+    let item = |item| view::timeline_item_for(item, &principal);
+    let items = items.into_iter().map(item).collect::<Result<_, _>>()?;
     Ok(Json(Page { items, next_cursor, partial: false }))
 }

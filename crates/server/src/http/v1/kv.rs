@@ -3,7 +3,6 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
-
 use store::kv::Entry;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -56,7 +55,7 @@ async fn get(
 
 /// Sets a value: any JSON. Triggers that listen to the collection hear of it.
 #[utoipa::path(put, path = "/kv/{collection}/{key}", tag = "kv",
-    params(("collection" = String, Path), ("key" = String, Path)), request_body = Object,
+    params(("collection" = String, Path), ("key" = String, Path)), request_body = serde_json::Value,
     responses((status = 200, body = KvView)))]
 async fn put(
     State(state): State<AppState>,
@@ -67,7 +66,7 @@ async fn put(
 ) -> Result<Json<KvView>, ApiError> {
     let depth = depth::of(&headers)?;
     let (entry, waited) = state.store.set_kv(principal.tenant, collection.as_str(), key.as_str(), value, depth).await?;
-    let runs = sync::runs(&state, principal.tenant, waited).await?;
+    let runs = sync::runs(&state, principal.tenant, waited).await;
     Ok(Json(KvView { runs, ..view(entry)? }))
 }
 
@@ -83,7 +82,7 @@ async fn delete(
     let depth = depth::of(&headers)?;
     let deleted = state.store.delete_kv(principal.tenant, collection.as_str(), key.as_str(), depth).await?;
     let (entry, waited) = deleted.ok_or_else(|| ApiError::not_found("key"))?;
-    let runs = sync::runs(&state, principal.tenant, waited).await?;
+    let runs = sync::runs(&state, principal.tenant, waited).await;
     Ok(Json(KvView { runs, ..view(entry)? }))
 }
 

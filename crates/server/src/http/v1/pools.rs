@@ -72,7 +72,7 @@ async fn put(
 ) -> Result<Json<PoolView>, ApiError> {
     let spec = spec(&name, request)?;
     match state.store.put_pool(principal.tenant, name.clone(), spec, principal.name.to_string()).await? {
-        PoolPut::Done => answer(&state, &principal, &name).await,
+        PoolPut::Done => answer(&state, &principal, &name).await.map_err(ApiError::after_a_change),
         PoolPut::TooMany => Err(ApiError::limit_reached("the tenant has as many pools as it may have")),
         PoolPut::NoRuntime(number) => {
             Err(ApiError::invalid_field(format!("members[{number}].runtime"), "is not declared; declare it first"))

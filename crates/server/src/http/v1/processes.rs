@@ -63,7 +63,7 @@ async fn put(
 ) -> Result<Json<ProcessView>, ApiError> {
     let settings = settings(request)?;
     match state.store.put_process(principal.tenant, name.clone(), settings, principal.name.to_string()).await? {
-        ProcessPut::Done => answer(&state, &principal, &name).await,
+        ProcessPut::Done => answer(&state, &principal, &name).await.map_err(ApiError::after_a_change),
         ProcessPut::TooMany => Err(ApiError::limit_reached(format_args!("there may be at most {PROCESSES} processes"))),
     }
 }

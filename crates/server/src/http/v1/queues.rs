@@ -3,7 +3,8 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use domain::Name;
+use domain::{Name, Right, Webhook};
+use store::queues::get::Queue;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use wire::{Page, PauseRequest, QueueSettings, QueueView};
@@ -31,12 +32,35 @@ pub(crate) async fn list(
 ) -> Result<Json<Page<QueueView>>, ApiError> {
     let limit = limit(query.limit.as_deref())?;
     let after = cursor::queue(query.cursor.as_deref())?;
-    let mut queues = state.store.list_queues(principal.tenant, after, limit + 1).await?;
+    let mut queues = reached(&state, &principal, after, limit + 1).await?;
     let more = queues.len() > limit;
     queues.truncate(limit);
     let next_cursor = queues.last().filter(|_| more).map(|last| cursor::after_queue(&last.name));
-    queues.retain(|queue| principal.reaches(&queue.name));
-    Ok(Json(Page { items: queues.into_iter().map(view::queue).collect(), next_cursor, partial: false }))
+    let items = queues.into_iter().map(|queue| view::queue(queue, &principal)).collect();
+    Ok(Json(Page { items, next_cursor, partial: false }))
+}
+
+/// A token that is narrowed to queues is told of those alone: what follows them is none of its business.
+async fn reached(
+    state: &AppState,
+    principal: &Principal,
+    after: Option<Name>,
+    most: usize,
+) -> Result<Vec<Queue>, ApiError> {
+    let Some(own) = principal.queues() else {
+        return Ok(state.store.list_queues(principal.tenant, after, most).await?);
+    };
+    let mut names: Vec<&Name> = own.iter().filter(|name| after.as_ref().is_none_or(|after| *name > after)).collect();
+    names.sort_unstable();
+    names.dedup();
+    let mut queues = Vec::new();
+    for name in names {
+        if queues.len() == most {
+            break;
+        }
+        queues.extend(state.store.queue(principal.tenant, name).await?);
+    }
+    Ok(queues)
 }
 
 /// One queue. It exists once it was told something or has had a job.
@@ -63,8 +87,12 @@ async fn put(
 ) -> Result<Json<QueueView>, ApiError> {
     principal.check_queue(&name)?;
     let by = caller(&principal, &headers)?;
-    state.store.put_queue(principal.tenant, name.clone(), settings(request)?, by).await?;
-    answer(&state, &principal, &name).await
+    let mut settings = settings(request)?;
+    if let Some(webhook) = &mut settings.webhook {
+        keep_url(&state, &principal, &name, webhook).await?;
+    }
+    state.store.put_queue(principal.tenant, name.clone(), settings, by).await?;
+    answer(&state, &principal, &name).await.map_err(ApiError::after_a_change)
 }
 
 /// Stops a queue from handing out jobs.
@@ -81,7 +109,7 @@ async fn pause(
     principal.check_queue(&name)?;
     let by = caller(&principal, &headers)?;
     state.store.pause_queue(principal.tenant, name.clone(), by, reason).await?;
-    answer(&state, &principal, &name).await
+    answer(&state, &principal, &name).await.map_err(ApiError::after_a_change)
 }
 
 /// Lets a paused queue go on.
@@ -96,10 +124,23 @@ async fn resume(
     principal.check_queue(&name)?;
     let by = caller(&principal, &headers)?;
     state.store.resume_queue(principal.tenant, name.clone(), by).await?;
-    answer(&state, &principal, &name).await
+    answer(&state, &principal, &name).await.map_err(ApiError::after_a_change)
 }
 
 async fn answer(state: &AppState, principal: &Principal, name: &Name) -> Result<Json<QueueView>, ApiError> {
     let queue = state.store.queue(principal.tenant, name).await?;
-    Ok(Json(view::queue(queue.ok_or_else(|| ApiError::not_found("queue"))?)))
+    Ok(Json(view::queue(queue.ok_or_else(|| ApiError::not_found("queue"))?, principal)))
+}
+
+/// Whoever was shown a part of the URL and sends that back means the whole.
+async fn keep_url(state: &AppState, principal: &Principal, name: &Name, webhook: &mut Webhook) -> Result<(), ApiError> {
+    if principal.has(Right::ReadPayloads) {
+        return Ok(());
+    }
+    let queue = state.store.queue(principal.tenant, name).await?;
+    let before = queue.and_then(|queue| queue.settings.webhook);
+    if let Some(before) = before.filter(|before| view::url(before.url.clone(), principal) == webhook.url) {
+        webhook.url = before.url;
+    }
+    Ok(())
 }

@@ -128,9 +128,10 @@ async fn put(
     if let Some(kind) = kind {
         let new = way.operation(kind, None, &principal);
         // What cannot be done now, because no node drives an engine, is done when one does.
-        state.store.request_operation(principal.tenant, &name, new).await?;
+        let requested = state.store.request_operation(principal.tenant, &name, new).await;
+        requested.map_err(|error| ApiError::from(error).after_a_change())?;
     }
-    answer(&state, &principal, &name).await.map(Json)
+    answer(&state, &principal, &name).await.map(Json).map_err(ApiError::after_a_change)
 }
 
 /// Takes a runtime away, its container first. The state path, the log and the timeline stay.
@@ -201,7 +202,7 @@ async fn relocate(
 ) -> Result<Json<RuntimeView>, ApiError> {
     let actor = principal.name.to_string();
     match state.store.move_runtime(principal.tenant, &name, request.node, actor).await? {
-        Moved::To(_) => answer(&state, &principal, &name).await.map(Json),
+        Moved::To(_) => answer(&state, &principal, &name).await.map(Json).map_err(ApiError::after_a_change),
         Moved::Refused { code, message } => Err(ApiError::operation_refused(code, message)),
         Moved::NotFound => Err(not_found()),
     }
@@ -355,9 +356,10 @@ impl Caller {
                 return Err(ApiError::operation_refused(OperationCode::ServiceUnavailable, detail));
             }
         };
-        match ended(state, principal, operation_id, *wait).await? {
-            Some(line) => Ok(Json(view::runtime::operation(line)).into_response()),
-            None => {
+        match ended(state, principal, operation_id, *wait).await {
+            Ok(Some(line)) => Ok(Json(view::runtime::operation(line)).into_response()),
+            // It was asked for, whether or not one can look how far it is.
+            Ok(None) | Err(_) => {
                 let accepted = OperationAccepted { operation_id, job_id: job.uuid() };
                 Ok((StatusCode::ACCEPTED, Json(accepted)).into_response())
             }

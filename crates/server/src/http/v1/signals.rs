@@ -10,7 +10,7 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use store::Freshness;
 use store::jobs::list::JobFilter;
-use store::signals::read::{SignalRead, SignalSource};
+use store::signals::read::SignalRead;
 use store::signals::refine::Signaled;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
@@ -100,7 +100,8 @@ async fn put(
         Signaled::UnknownPhase => return Err(ApiError::invalid_field("phase", domain::queue::a_known_phase())),
         Signaled::NotFound => return Err(ApiError::not_found("job")),
     }
-    match state.store.signal_source(tenant, id).await? {
+    let source = state.store.signal_source(tenant, id).await;
+    match source.map_err(|error| ApiError::from(error).after_a_change())? {
         SignalRead::Found(source) => Ok(Json(tell(&state.store, &principal, *source).await?.view)),
         SignalRead::Forgotten | SignalRead::NotFound => Err(ApiError::not_found("job")),
     }
@@ -129,13 +130,13 @@ async fn list(
     Params(query): Params<SignalQuery>,
 ) -> Result<Json<Page<SignalView>>, ApiError> {
     let kind = query.kind.as_deref().map(signal_kind).transpose()?;
-    let filter = principal.narrow(JobFilter { run: label("run", &query.run)?, ..JobFilter::default() });
+    let run = label("run", &query.run)?;
+    let filter = principal.narrow(JobFilter { run, without_content: true, ..JobFilter::default() });
     let before = cursor::signal(query.cursor.as_deref())?;
     let limit = limit(query.limit.as_deref())?;
     let page = state.store.list_signals(principal.tenant, kind, filter, before, limit).await?;
     let mut items = Vec::with_capacity(page.jobs.len());
-    for (job, said) in page.jobs {
-        let source = SignalSource { job, said, previous: Vec::new(), previous_by: None, has_log: false, backoff: None };
+    for source in state.store.signal_sources(principal.tenant, page.jobs).await? {
         let told = tell(&state.store, &principal, source).await?;
         if kind.is_none_or(|kind| kind.as_str() == told.view.kind) {
             items.push(told.view);

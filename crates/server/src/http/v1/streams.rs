@@ -1,6 +1,6 @@
 //! Signals as server-sent events: of one job, and of all that match a filter (S3).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use domain::limits::STREAM_WINDOW;
-use domain::{JobId, JobState, Time};
+use domain::{JobId, Time};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{Stream, unfold};
 use serde::Deserialize;
@@ -165,14 +165,15 @@ async fn all(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let filter = principal.narrow(JobFilter {
+        state: job_state("state", &query.state)?,
         queue: name("queue", &query.queue)?,
         kind: name("kind", &query.kind)?,
         subject: label("subject", &query.subject)?,
         run: label("run", &query.run)?,
+        without_content: true,
         ..JobFilter::default()
     });
     let survey = Survey {
-        wanted: job_state("state", &query.state)?,
         filter,
         changes: state.store.hints().changes(),
         over: state.until_ended(&principal),
@@ -180,7 +181,7 @@ async fn all(
         principal,
         seen: HashMap::new(),
         known: last_event_id(&headers)?.map(|last| Time::from_micros(last).plus_s(-OVERLAP_S)),
-        waiting: Vec::new(),
+        waiting: VecDeque::new(),
         looked_at: None,
     };
     Ok(sse(unfold(survey, Survey::next)))
@@ -192,22 +193,22 @@ struct Survey {
     principal: Principal,
     over: BoxFuture<'static, ()>,
     filter: JobFilter,
-    wanted: Option<JobState>,
     changes: broadcast::Receiver<JobId>,
     /// The versions that were sent.
     seen: HashMap<JobId, i64>,
     /// What changed before this the reader knows from an earlier stream.
     known: Option<Time>,
-    /// Jobs whose signal is to be sent, the next one last.
-    waiting: Vec<JobId>,
+    /// Jobs whose signal is to be sent, in the order in which they changed, and when that was known to be. An event is
+    /// stamped no later than that, though its job may have gone on: what stands behind it would count as told.
+    waiting: VecDeque<(JobId, Time)>,
     looked_at: Option<Instant>,
 }
 
 impl Survey {
     async fn next(mut self) -> Option<(Result<Event, Infallible>, Self)> {
         loop {
-            while let Some(job) = self.waiting.pop() {
-                if let Some(event) = self.signal(job).await {
+            while let Some((job, changed_at)) = self.waiting.pop_front() {
+                if let Some(event) = self.signal(job, changed_at).await {
                     return Some((Ok(event), self));
                 }
             }
@@ -228,13 +229,14 @@ impl Survey {
             () = &mut self.over => None,
             () = tokio::time::sleep(left) => Some(()),
             changed = self.changes.recv() => {
+                let now = self.state.store.clock().now();
                 match changed {
-                    Ok(job) => self.waiting.push(job),
+                    Ok(job) => self.waiting.push_back((job, now)),
                     // It fell behind, and the look finds what it missed.
                     Err(_) => self.looked_at = None,
                 }
                 while self.waiting.len() < STREAM_WINDOW && let Ok(job) = self.changes.try_recv() {
-                    self.waiting.push(job);
+                    self.waiting.push_back((job, now));
                 }
                 Some(())
             }
@@ -250,14 +252,16 @@ impl Survey {
             self.seen.extend(earlier.map(|job| (job.id, job.version)));
         }
         let changed = page.jobs.iter().filter(|job| self.seen.get(&job.id) != Some(&job.version));
-        self.waiting.extend(changed.map(|job| job.id));
+        let mut changed: Vec<(JobId, Time)> = changed.map(|job| (job.id, job.updated_at)).collect();
+        changed.sort_unstable_by_key(|(job, at)| (*at, *job));
+        self.waiting.extend(changed);
         if self.seen.len() > 10 * STREAM_WINDOW {
             let newest: std::collections::HashSet<JobId> = page.jobs.iter().map(|job| job.id).collect();
             self.seen.retain(|job, _| newest.contains(job));
         }
     }
 
-    async fn signal(&mut self, job: JobId) -> Option<Event> {
+    async fn signal(&mut self, job: JobId, changed_at: Time) -> Option<Event> {
         let Ok(SignalRead::Found(source)) = self.state.store.signal_source(self.principal.tenant, job).await else {
             return None;
         };
@@ -265,9 +269,9 @@ impl Survey {
         if self.seen.insert(job, version) == Some(version) || !self.matches(&source) {
             return None;
         }
-        let changed_at = source.job.updated_at.micros();
+        let changed_at = source.job.updated_at.min(changed_at);
         let told = tell(&self.state.store, &self.principal, *source).await.ok()?;
-        Some(event(&told.view, changed_at).1)
+        Some(event(&told.view, changed_at.micros()).1)
     }
 
     fn matches(&self, source: &SignalSource) -> bool {
@@ -278,6 +282,6 @@ impl Survey {
             && same(&self.filter.kind, Some(job.lane.kind.as_str()))
             && same(&self.filter.subject, job.subject.as_deref())
             && same(&self.filter.run, job.run.as_deref())
-            && self.wanted.is_none_or(|wanted| wanted == job.state)
+            && self.filter.state.is_none_or(|wanted| wanted == job.state)
     }
 }

@@ -83,7 +83,9 @@ async fn put(
     };
     match state.store.put_subject(principal.tenant, change).await? {
         SubjectPut::TooManyFacts => Err(too_many_facts()),
-        SubjectPut::Done | SubjectPut::NotFound => answer(&state, &principal, id).await,
+        SubjectPut::Done | SubjectPut::NotFound => {
+            answer(&state, &principal, id).await.map_err(ApiError::after_a_change)
+        }
     }
 }
 
@@ -130,7 +132,8 @@ pub(crate) async fn history(
     let more = items.len() > limit;
     items.truncate(limit);
     let next_cursor = items.last().filter(|_| more).map(|last| cursor::after_timeline(last.id));
-    let items = items.into_iter().map(view::timeline_item).collect::<Result<_, _>>()?;
+    let item = |item| view::timeline_item_for(item, &principal);
+    let items = items.into_iter().map(item).collect::<Result<_, _>>()?;
     Ok(Json(Page { items, next_cursor, partial: false }))
 }
 

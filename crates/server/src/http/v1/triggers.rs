@@ -26,7 +26,7 @@ use crate::extract::{JsonBody, OptionalJson, Params, PathTrigger};
 use crate::state::AppState;
 use crate::sync;
 use crate::validate::query::{PageQuery, limit};
-use crate::validate::trigger::{ATTRIBUTES, new_trigger};
+use crate::validate::trigger::{ATTRIBUTES, new_trigger, only_turns};
 use crate::view;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
@@ -67,7 +67,8 @@ async fn create(
     let id = state.store.new_trigger_id();
     let trigger = new_trigger(&state, &principal, id, request, None)?;
     let put = state.store.create_trigger(principal.tenant, id, trigger, &principal.name).await?;
-    Ok((StatusCode::CREATED, answer(&state, &principal, done(put)?).await?))
+    let made = answer(&state, &principal, done(put)?).await.map_err(ApiError::after_a_change)?;
+    Ok((StatusCode::CREATED, made))
 }
 
 /// One trigger, with its figures and, for a schedule, the next five fires.
@@ -81,7 +82,8 @@ async fn get(
     answer(&state, &principal, id).await
 }
 
-/// Replaces a trigger, or turns it on or off. What it starts has the rights of whoever replaced it last.
+/// Replaces a trigger, or turns it on or off. What it starts has the rights of whoever replaced it last; who sends back
+/// what was shown with another `enabled` replaces nothing.
 #[utoipa::path(put, path = "/triggers/{id}", tag = "triggers", params(("id" = Uuid, Path)),
     request_body = TriggerRequest, responses((status = 200, body = TriggerView)))]
 async fn put(
@@ -92,8 +94,11 @@ async fn put(
 ) -> Result<Json<TriggerView>, ApiError> {
     let before = find(&state, &principal, id).await?;
     let trigger = new_trigger(&state, &principal, id, request, Some(&before))?;
-    let put = state.store.replace_trigger(principal.tenant, id, trigger, &principal.name).await?;
-    answer(&state, &principal, done(put)?).await
+    let put = match only_turns(&before, &trigger) {
+        true => state.store.turn_trigger(principal.tenant, id, trigger, &principal.name).await?,
+        false => state.store.replace_trigger(principal.tenant, id, trigger, &principal.name).await?,
+    };
+    answer(&state, &principal, done(put)?).await.map_err(ApiError::after_a_change)
 }
 
 /// Takes a trigger away, with what it had still to start.
@@ -153,7 +158,7 @@ async fn fire(
     let fired = state.store.fire_trigger(principal.tenant, id, event).await?.ok_or_else(not_found)?;
     let sync = trigger.mode == Mode::Sync;
     let waited = sync.then_some(Waited { trigger: id, event: fired }).into_iter().collect();
-    let runs = sync::runs(&state, principal.tenant, waited).await?;
+    let runs = sync::runs(&state, principal.tenant, waited).await;
     Ok((StatusCode::ACCEPTED, Json(FireView { event_id: Some(fired.uuid()), dry_run: None, runs })))
 }
 

@@ -9,7 +9,7 @@ use crate::tx::{Column, Param, Sql, Tx};
 
 // What is the same for all of them is said once: PostgreSQL takes nine arrays apart far more slowly than two.
 const INSERT_ALIKE: Sql = Sql::new(
-    &["insert into jobs (id, payload, tenant, lane, state, run_at, due_at, max_attempts, principal, created_at, updated_at)
+    &["insert or fail into jobs (id, payload, tenant, lane, state, run_at, due_at, max_attempts, principal, created_at, updated_at)
        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10)"],
     "insert into jobs (id, payload, tenant, lane, state, run_at, due_at, max_attempts, principal, created_at, updated_at)
      select n.id, n.payload, $3::bigint, $4::bigint, $5::text, $6::timestamptz, $7::timestamptz, $8::bigint, $9::text,
@@ -17,14 +17,14 @@ const INSERT_ALIKE: Sql = Sql::new(
      from unnest($1::uuid[], $2::json[]) as n(id, payload)",
 );
 const INSERT_PLAIN: Sql = Sql::new(
-    &["insert into jobs (id, tenant, lane, state, run_at, due_at, max_attempts, payload, principal, created_at, updated_at)
+    &["insert or fail into jobs (id, tenant, lane, state, run_at, due_at, max_attempts, payload, principal, created_at, updated_at)
        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10)"],
     "insert into jobs (id, tenant, lane, state, run_at, due_at, max_attempts, payload, principal, created_at, updated_at)
      select n.*, $10, $10 from unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::text[], $5::timestamptz[],
          $6::timestamptz[], $7::bigint[], $8::json[], $9::text[]) n",
 );
 const INSERT_FULL: Sql = Sql::new(
-    &["insert into jobs (id, tenant, lane, state, run_at, due_at, max_attempts, payload, principal,
+    &["insert or fail into jobs (id, tenant, lane, state, run_at, due_at, max_attempts, payload, principal,
            subject, process, run, unique_key, unique_until, concurrency_key, retry, timeout_s, tags, webhook, parent,
            triggered_by, depth, created_at, updated_at)
        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22,

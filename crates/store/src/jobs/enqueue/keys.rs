@@ -67,13 +67,23 @@ const USED_KEY: Sql = Sql::both(&["select body_hash, jobs from idempotency
      where tenant = $1 and key = $2 and created_at > $3"]);
 const REMEMBER: Sql = Sql::both(&["update idempotency set jobs = $3 where tenant = $1 and key = $2"]);
 
-/// Answers for requests whose idempotency key was used before, here or in this very batch.
+/// Requests whose idempotency key was used before.
+pub(super) struct Used {
+    /// Of each request, what was answered to its key in an earlier commit.
+    pub(super) replies: Vec<Option<EnqueueReply>>,
+    /// Those that repeat another of this batch, with that one: it is not known yet which job it gets.
+    pub(super) repeats: HashMap<usize, usize>,
+}
+
+/// Takes the idempotency keys, and says which of them were used before, in an earlier commit or in this very batch.
 pub(super) async fn answer_used(
     tx: &mut Tx<'_>,
     requests: &[EnqueueRequest],
     entries: &[Entry<'_>],
-) -> Result<Vec<Option<EnqueueReply>>, StoreError> {
+) -> Result<Used, StoreError> {
     let mut replies: Vec<Option<EnqueueReply>> = requests.iter().map(|_| None).collect();
+    let mut repeats = HashMap::new();
+    let mut taken_here: HashMap<(TenantId, &str), (usize, &Idempotency)> = HashMap::new();
     // In key order, so that two nodes that use the same keys never wait for each other in a circle.
     let mut keyed: Vec<(usize, TenantId, &Idempotency)> = requests
         .iter()
@@ -83,6 +93,14 @@ pub(super) async fn answer_used(
     keyed.sort_by(|a, b| (a.1, &a.2.key, a.0).cmp(&(b.1, &b.2.key, b.0)));
     let now = tx.now();
     for (number, tenant, idempotency) in keyed {
+        if let Some((first, of_first)) = taken_here.get(&(tenant, idempotency.key.as_str())) {
+            if of_first.body_hash == idempotency.body_hash {
+                repeats.insert(number, *first);
+            } else {
+                replies[number] = Some(EnqueueReply::KeyReused);
+            }
+            continue;
+        }
         let jobs: Vec<Remembered> = entries
             .iter()
             .filter(|entry| entry.request == number)
@@ -98,13 +116,19 @@ pub(super) async fn answer_used(
             Param::Time(now.plus_s(-IDEMPOTENCY_KEEP_S)),
         ];
         if tx.query_opt(&TAKE_KEY, &params).await?.is_some() {
+            taken_here.insert((tenant, idempotency.key.as_str()), (number, idempotency));
             continue;
         }
         let reply = given_before(tx, tenant, idempotency).await?;
         replies[number] =
             Some(reply.ok_or_else(|| StoreError::unavailable("an idempotency key was pruned in between"))?);
     }
-    Ok(replies)
+    Ok(Used { replies, repeats })
+}
+
+/// The answer to a request that repeats one which got these jobs.
+pub(super) fn again(jobs: &[Accepted]) -> EnqueueReply {
+    EnqueueReply::Accepted(jobs.iter().map(|job| Accepted { existing: true, ..job.clone() }).collect())
 }
 
 /// The answer that was given to this key within a day.

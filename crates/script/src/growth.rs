@@ -1,0 +1,92 @@
+//! Functions of the language that would make a text before anybody looks at its size, or one that is not counted. Here they
+//! look first.
+
+use std::ops::{Range, RangeInclusive};
+
+use rhai::{Engine, EvalAltResult, FuncRegistration, ImmutableString, Position};
+
+use crate::Limits;
+
+type Called<T> = Result<T, Box<EvalAltResult>>;
+
+pub(crate) fn register(engine: &mut Engine, limits: &Limits) {
+    replacing(engine, limits.string_bytes);
+    padding(engine, limits.string_bytes);
+    characters(engine);
+}
+
+fn too_large() -> Box<EvalAltResult> {
+    EvalAltResult::ErrorDataTooLarge("Length of string".into(), Position::NONE).into()
+}
+
+fn replacing(engine: &mut Engine, most: usize) {
+    let new = || FuncRegistration::new("replace").with_purity(false);
+    new().register_into_engine(engine, move |text: &mut ImmutableString, old: &str, by: &str| -> Called<()> {
+        replace(text, old, by, most)
+    });
+    new().register_into_engine(engine, move |text: &mut ImmutableString, old: &str, by: char| -> Called<()> {
+        replace(text, old, by.encode_utf8(&mut [0; 4]), most)
+    });
+    new().register_into_engine(engine, move |text: &mut ImmutableString, old: char, by: &str| -> Called<()> {
+        replace(text, old.encode_utf8(&mut [0; 4]), by, most)
+    });
+    new().register_into_engine(engine, move |text: &mut ImmutableString, old: char, by: char| -> Called<()> {
+        replace(text, old.encode_utf8(&mut [0; 4]), by.encode_utf8(&mut [0; 4]), most)
+    });
+}
+
+/// Each place may become as long as a text may be, and there may be as many places as it has bytes.
+fn replace(text: &mut ImmutableString, old: &str, by: &str, most: usize) -> Called<()> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    let places = text.matches(old).count();
+    let kept = text.len() - places * old.len();
+    if kept.saturating_add(places.saturating_mul(by.len())) > most {
+        return Err(too_large());
+    }
+    *text = text.replace(old, by).into();
+    Ok(())
+}
+
+fn padding(engine: &mut Engine, most: usize) {
+    let pad = move |text: &mut ImmutableString, length: i64, with: &str| -> Called<()> {
+        let missing = usize::try_from(length).unwrap_or(0).saturating_sub(text.chars().count());
+        // The language's own would add nothing to the text for ever.
+        if missing == 0 || with.is_empty() {
+            return Ok(());
+        }
+        if text.len().saturating_add(missing) > most {
+            return Err(too_large());
+        }
+        let more: String = with.chars().cycle().take(missing).collect();
+        *text = format!("{text}{more}").into();
+        Ok(())
+    };
+    FuncRegistration::new("pad").with_purity(false).register_into_engine(engine, pad);
+}
+
+/// The language's own gives a list of characters that no ceiling counts. A text gives the same ones to a loop.
+fn characters(engine: &mut Engine) {
+    engine.register_get("chars", |text: &mut ImmutableString| text.clone());
+    engine.register_fn("chars", |text: ImmutableString| text);
+    engine.register_fn("chars", |text: &str, from: i64| part(text, from, i64::MAX));
+    engine.register_fn("chars", |text: &str, from: i64, length: i64| part(text, from, length));
+    engine.register_fn("chars", |text: &str, range: Range<i64>| {
+        let from = range.start.max(0);
+        part(text, from, range.end.saturating_sub(from))
+    });
+    engine.register_fn("chars", |text: &str, range: RangeInclusive<i64>| {
+        let from = (*range.start()).max(0);
+        part(text, from, range.end().saturating_sub(from).saturating_add(1))
+    });
+}
+
+/// So many characters; from the end, when `from` is negative.
+fn part(text: &str, from: i64, length: i64) -> ImmutableString {
+    let skipped = match usize::try_from(from) {
+        Ok(from) => from,
+        Err(_) => text.chars().count().saturating_sub(from.unsigned_abs() as usize),
+    };
+    text.chars().skip(skipped).take(usize::try_from(length).unwrap_or(0)).collect()
+}
