@@ -53,7 +53,7 @@ fn with_defaults(command: clap::Command, text: &str) -> anyhow::Result<clap::Com
         let Some(arg) = known.iter().find(|arg| arg.get_long() == Some(flag.as_str()) && flag != "config") else {
             return Err(UsageError(format!("`{key}` is not a setting; every flag of `serve` is one")).into());
         };
-        let id = arg.get_id().clone();
+        let (id, takes_value) = (arg.get_id().clone(), arg.get_action().takes_values());
         let value: &'static str = match value {
             toml::Value::String(text) => text.leak(),
             toml::Value::Boolean(flag) => {
@@ -68,7 +68,7 @@ fn with_defaults(command: clap::Command, text: &str) -> anyhow::Result<clap::Com
             _ => return Err(UsageError(format!("`{key}` must be a text, a number or true or false")).into()),
         };
         // Help is shown to whoever asks, and a file may hold passwords.
-        let with_value = |arg: clap::Arg| arg.default_value(value).hide_default_value(true);
+        let with_value = |arg: clap::Arg| arg.default_value(value).hide_default_value(takes_value);
         command = command.mut_subcommand("serve", |serve| serve.mut_arg(id, with_value));
     }
     Ok(command)

@@ -49,6 +49,11 @@ const WITHOUT_SUBJECT: Sql = Sql::new(
 impl Operation for WithoutSubject {
     type Output = HashSet<JobId>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        // A worker of the built-in tenant may hold other tenants' jobs.
+        Some(self.tenant).filter(|tenant| *tenant != TenantId::SYSTEM)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<HashSet<JobId>, StoreError> {
         let columns = [
             Column::jobs(self.claims.iter().map(|(job, _)| *job)),
