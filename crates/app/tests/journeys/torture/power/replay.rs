@@ -19,7 +19,7 @@ use super::record::{Event, Promise, Record};
 /// SQLite's own check, which take longer; of a great number fewer are.
 const WHOLE_CHECK_EVERY: usize = 10;
 const OF_MANY_EVERY: usize = 100;
-const MANY: usize = 20_000;
+const MANY: usize = 5_000;
 /// After so many findings the rest adds nothing.
 const ENOUGH: usize = 20;
 
