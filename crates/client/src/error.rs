@@ -65,8 +65,10 @@ impl From<ClientError> for BackendError {
 
 fn of_problem(problem: Box<Problem>) -> BackendError {
     match (problem.status, problem.code.as_str()) {
-        // Whatever its status: a proxy says 404 or 429 too while the server is away.
-        _ if problem.kind == UNDOCUMENTED => BackendError::Unanswered(Box::new(ClientError::Problem(problem))),
+        // A proxy says 404 too while the server is away. What is too large for it is too large the next time.
+        (status, _) if problem.kind == UNDOCUMENTED && !matches!(status, 408 | 413 | 425 | 429) => {
+            BackendError::Unanswered(Box::new(ClientError::Problem(problem)))
+        }
         (_, code::BODY_BROKEN_OFF) => BackendError::Unanswered(Box::new(ClientError::Problem(problem))),
         (410, _) => BackendError::Gone,
         (408 | 425 | 429, _) | (503, code::UNAVAILABLE | code::SHUTTING_DOWN) => {
@@ -92,6 +94,12 @@ mod tests {
         assert!(matches!(of(422, code::INVALID_FIELD), BackendError::Refused(_)));
         assert!(matches!(of(404, code::NO_SUCH_ROUTE), BackendError::Refused(_)));
         assert!(matches!(of(410, code::WORKER_GONE), BackendError::Gone));
+        let undocumented = |status| Problem { kind: UNDOCUMENTED.into(), status, ..Problem::default() };
+        assert!(matches!(of_problem(Box::new(undocumented(404))), BackendError::Unanswered(_)), "a proxy may say so");
+        assert!(
+            matches!(of_problem(Box::new(undocumented(413))), BackendError::Refused(_)),
+            "it would say so for ever"
+        );
         assert!(matches!(of(503, code::UNAVAILABLE), BackendError::Unavailable(_)));
         assert!(matches!(of(503, code::OUTCOME_UNKNOWN), BackendError::Unanswered(_)));
         assert!(

@@ -109,9 +109,13 @@ export async function refresh(wanted = true) {
     const signal = AbortSignal.timeout(PATIENCE_MS);
     const answer = await fetch(location.href, { headers: { accept: "text/html" }, credentials: "same-origin", signal });
     if (left) return;
-    if (answer.redirected || GONE.includes(answer.status)) return void location.reload();
-    if (!answer.ok) return void lost(true);
+    if (answer.redirected) return void location.reload();
+    const gone = GONE.includes(answer.status);
+    if (!answer.ok && !gone) return void lost(true);
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    // A proxy says 404 too while the server is away: its page would never come back.
+    const ours = page.documentElement.dataset.root !== undefined;
+    if (gone) return void (ours ? location.reload() : lost(true));
     if (left || paused && !wanted) return;
     decorate(page);
     lost(false);

@@ -214,8 +214,13 @@ pub(crate) async fn gate(state: AppState, request: Request, next: Next) -> Respo
         && let Err(refusal) = still_good(&state, &principal).await
         && !(outlives_the_database && refusal.status() == StatusCode::SERVICE_UNAVAILABLE)
     {
-        let refusal = if changing { refusal.after_a_change() } else { refusal };
-        return refusal.into_response();
+        // Who was told no, or that nothing was done, is told so still; what was done is not told as undone.
+        let away = refusal.status() == StatusCode::SERVICE_UNAVAILABLE;
+        return match (changing && away, response.status().is_success()) {
+            (true, true) => refusal.after_a_change().into_response(),
+            (true, false) => response,
+            (false, _) => refusal.into_response(),
+        };
     }
     if is_page && response.status().is_client_error() {
         response.extensions_mut().insert(onward(&principal));

@@ -221,7 +221,9 @@ impl OperateRuntimes {
         let task = self.node.shared.tracker.spawn(async move {
             if let Err(error) = operate(&shared, &store, tenant, worker, job, epoch).await {
                 tracing::warn!(%job, %error, "an operation could not be written down");
-                give_back(&shared, &store, tenant, worker, job, epoch).await;
+                // What will not pass by itself is not tried again at once.
+                let pause = if error.is_unavailable() { GIVE_BACK } else { GIVE_BACK_MAX };
+                give_back(&shared, &store, (tenant, worker), (job, epoch), pause).await;
             }
             mine.lock().expect("nobody panics with the map in hand").remove(&job);
             store.hints().runtimes_changed();
@@ -232,8 +234,13 @@ impl OperateRuntimes {
 
 /// The worker lives on, so nobody else would take the job from it: it goes back, and the operation is taken on anew. What
 /// the database does not take is tried again until the worker is lost or the node stops.
-async fn give_back(shared: &Shared, store: &Store, tenant: TenantId, worker: WorkerId, job: JobId, epoch: Epoch) {
-    let mut pause = GIVE_BACK;
+async fn give_back(
+    shared: &Shared,
+    store: &Store,
+    (tenant, worker): (TenantId, WorkerId),
+    (job, epoch): (JobId, Epoch),
+    mut pause: Duration,
+) {
     loop {
         tokio::select! {
             () = tokio::time::sleep(pause) => {}

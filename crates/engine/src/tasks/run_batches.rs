@@ -164,7 +164,9 @@ impl RunBatches {
                 // What is more than the tenant may bring in now is made in smaller parts, or later.
                 at_once = (to - from) / 2;
                 if at_once == 0 {
-                    return Ok(self.hold_back(batch, retry_s, reading));
+                    // Reading it all for nothing is what must not happen often.
+                    let for_nothing = from == batch.made as usize;
+                    return Ok(self.hold_back(batch, retry_s, if for_nothing { reading } else { Duration::ZERO }));
                 }
                 continue;
             }

@@ -1,7 +1,7 @@
 //! Makes a trigger, replaces one, and turns one on or off.
 
 use domain::limits::TRIGGERS_PER_TENANT;
-use domain::{TenantId, TriggerId};
+use domain::{TenantId, Time, TriggerId};
 use serde_json::json;
 
 use crate::clock::new_uuid;
@@ -23,6 +23,8 @@ pub enum Put {
     /// The tenant's quota allows this many.
     OverQuota(i64),
     NotFound,
+    /// It is gone, or not as it was read.
+    Changed,
 }
 
 impl Store {
@@ -54,15 +56,17 @@ impl Store {
         self.write(Replace { tenant, id, trigger, principal: principal.to_owned() }).await
     }
 
-    /// Turns the trigger on or off, as the new one says, and leaves all else: who answers for it, too.
+    /// Turns the trigger on or off, as the new one says, and leaves all else: who answers for it, too. One that was changed
+    /// since `as_of` is left alone: it may say something else by now.
     pub async fn turn_trigger(
         &self,
         tenant: TenantId,
         id: TriggerId,
+        as_of: Time,
         trigger: NewTrigger,
         by: &str,
     ) -> Result<Put, StoreError> {
-        self.write(Turn { tenant, id, trigger, by: by.to_owned() }).await
+        self.write(Turn { tenant, id, as_of, trigger, by: by.to_owned() }).await
     }
 }
 
@@ -182,13 +186,13 @@ impl Operation for Replace {
 struct Turn {
     tenant: TenantId,
     id: TriggerId,
+    as_of: Time,
     trigger: NewTrigger,
     by: String,
 }
 
-// What it says is left alone: somebody may have replaced it since it was read.
 const TURN: Sql = Sql::both(&["update triggers set enabled = $3, updated_at = $4, next_at = $5
-     where id = $1 and tenant = $2"]);
+     where id = $1 and tenant = $2 and updated_at = $6"]);
 
 impl Operation for Turn {
     type Output = Put;
@@ -201,9 +205,10 @@ impl Operation for Turn {
         tx.lock(&[&format!("windlass triggers {}", self.tenant.0)]).await?;
         let (id, now) = (Param::Uuid(self.id.uuid()), Param::Time(tx.now()));
         let enabled = Param::Bool(self.trigger.enabled);
-        let params = [id, Param::Int(self.tenant.0), enabled, now, Param::time(self.trigger.next_at)];
+        let next_at = Param::time(self.trigger.next_at);
+        let params = [id, Param::Int(self.tenant.0), enabled, now, next_at, Param::Time(self.as_of)];
         if tx.execute(&TURN, &params).await? == 0 {
-            return Ok(Put::NotFound);
+            return Ok(Put::Changed);
         }
         if self.trigger.enabled {
             tx.execute(&WAKE, &[id, now]).await?;

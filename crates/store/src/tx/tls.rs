@@ -62,6 +62,9 @@ fn understood(url: &str) -> (String, Asked, Option<String>) {
             _ => kept.push(pair),
         }
     }
+    if kept.contains(&"sslmode=disable") {
+        return (format!("{place}?{}", kept.join("&")), Asked::Nothing, None);
+    }
     // Who names the signers wants them looked at.
     let asked = asked.or(roots.is_some().then_some(Asked::SignatureAndName)).unwrap_or(Asked::Nothing);
     if asked != Asked::Nothing {
@@ -157,6 +160,7 @@ mod tests {
             ("postgres://h/d", "postgres://h/d", Asked::Nothing, None),
             ("postgres://h/d?sslmode=require", "postgres://h/d?sslmode=require", Asked::Nothing, None),
             ("postgres://h/d?sslmode=allow", "postgres://h/d?sslmode=prefer", Asked::Nothing, None),
+            ("postgres://h/d?sslmode=disable&sslrootcert=x", "postgres://h/d?sslmode=disable", Asked::Nothing, None),
             ("postgres://h/d?sslmode=verify-full", "postgres://h/d?sslmode=require", Asked::SignatureAndName, None),
             (
                 "postgres://h/d?sslmode=verify-ca&sslrootcert=/etc/my%20ca.crt&connect_timeout=3",

@@ -129,7 +129,13 @@ pub(crate) async fn serving(tx: &mut Tx<'_>, tenant: TenantId) -> Result<Vec<Lis
     }
     let (now, system) = (tx.now(), Param::Int(TenantId::SYSTEM.0));
     let rows = tx.query(&SERVING_TOKENS, &[system, Param::Time(now), Param::Int(TOKENS_PER_TENANT as i64)]).await?;
-    let mut tokens = rows.iter().map(tokens::read).collect::<Result<Vec<_>, _>>()?;
+    let readable = |row| {
+        let token = tokens::read(row);
+        token
+            .inspect_err(|error| tracing::warn!(%error, "a token that serves cannot be read and counts for nothing"))
+            .ok()
+    };
+    let mut tokens: Vec<_> = rows.iter().filter_map(readable).collect();
     tokens.retain(|token| token.serves.as_ref().is_some_and(|serves| serves.includes(tenant)));
     if tokens.is_empty() {
         return Ok(Vec::new());

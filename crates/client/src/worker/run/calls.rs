@@ -204,10 +204,7 @@ impl<B: Backend> Run<'_, B> {
 
 /// Whether other outcomes would be taken: anything else is said of the worker, or of the way there.
 fn is_about_content(problem: &Problem) -> bool {
-    matches!(
-        (problem.status, problem.code.as_str()),
-        (400, code::INVALID_JSON) | (413, code::BODY_TOO_LARGE) | (422, code::INVALID_FIELD)
-    )
+    matches!((problem.status, problem.code.as_str()), (400, code::INVALID_JSON) | (413, _) | (422, code::INVALID_FIELD))
 }
 
 /// A pause of nothing does not even yield.

@@ -153,7 +153,12 @@ async fn replay_many(
         return Ok((StatusCode::OK, Json(ReplayManyView { dry_run: true, ..told })));
     }
     for letter in letters {
-        match state.store.replay_dead_letter(principal.tenant, letter, None, by.clone()).await? {
+        let replayed = state.store.replay_dead_letter(principal.tenant, letter, None, by.clone()).await;
+        let failed = |error| match told.replayed {
+            0 => ApiError::from(error),
+            _ => ApiError::from(error).after_a_change(),
+        };
+        match replayed.map_err(failed)? {
             Replayed::Made(_) => told.replayed += 1,
             Replayed::Before(_) | Replayed::Otherwise(_) | Replayed::AlreadyResolved(_) => told.already_resolved += 1,
             Replayed::NotReplayable => told.not_replayable += 1,

@@ -64,7 +64,9 @@ async fn replay(
     if !(1..=REPLAY_JOBS).contains(&limit) {
         return Err(ApiError::invalid_field("limit", format_args!("must be from 1 to {REPLAY_JOBS}")));
     }
-    let replayed = state.store.replay_failures(principal.tenant, id, limit, &caller(&principal, &headers)?).await?;
+    let replayed = state.store.replay_failures(principal.tenant, id, limit, &caller(&principal, &headers)?).await;
+    // Each job is made by itself: some may be there when a later one fails.
+    let replayed = replayed.map_err(|error| ApiError::from(error).after_a_change())?;
     let replayed = replayed.ok_or_else(|| ApiError::not_found("failure group"))?;
     let jobs = replayed.made.iter().map(|job| job.uuid()).collect();
     Ok((StatusCode::ACCEPTED, Json(ReplayedView { jobs, retried_before: replayed.before, gone: replayed.gone })))

@@ -102,7 +102,10 @@ async fn put(
     }
     let source = state.store.signal_source(tenant, id).await;
     match source.map_err(|error| ApiError::from(error).after_a_change())? {
-        SignalRead::Found(source) => Ok(Json(tell(&state.store, &principal, *source).await?.view)),
+        SignalRead::Found(source) => {
+            let told = tell(&state.store, &principal, *source).await;
+            Ok(Json(told.map_err(|error| ApiError::from(error).after_a_change())?.view))
+        }
         SignalRead::Forgotten | SignalRead::NotFound => Err(ApiError::not_found("job")),
     }
 }

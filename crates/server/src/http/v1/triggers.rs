@@ -92,11 +92,18 @@ async fn put(
     PathTrigger(id): PathTrigger,
     JsonBody(request): JsonBody<TriggerRequest>,
 ) -> Result<Json<TriggerView>, ApiError> {
-    let before = find(&state, &principal, id).await?;
-    let trigger = new_trigger(&state, &principal, id, request, Some(&before))?;
-    let put = match only_turns(&before, &trigger) {
-        true => state.store.turn_trigger(principal.tenant, id, trigger, &principal.name).await?,
-        false => state.store.replace_trigger(principal.tenant, id, trigger, &principal.name).await?,
+    let (store, tenant) = (&state.store, principal.tenant);
+    let put = loop {
+        let before = find(&state, &principal, id).await?;
+        let trigger = new_trigger(&state, &principal, id, request.clone(), Some(&before))?;
+        let put = match only_turns(&before, &trigger) {
+            true => store.turn_trigger(tenant, id, before.updated_at, trigger, &principal.name).await?,
+            false => store.replace_trigger(tenant, id, trigger, &principal.name).await?,
+        };
+        // Somebody was faster: what is left to do is judged by what is there now.
+        if put != Put::Changed {
+            break put;
+        }
     };
     answer(&state, &principal, done(put)?).await.map_err(ApiError::after_a_change)
 }
@@ -286,7 +293,7 @@ fn done(put: Put) -> Result<TriggerId, ApiError> {
         Put::NameTaken => Err(ApiError::name_taken()),
         Put::TooMany => Err(ApiError::limit_reached("the tenant has as many triggers as it may have")),
         Put::OverQuota(limit) => Err(ApiError::over_quota("triggers", limit as f64, None)),
-        Put::NotFound => Err(not_found()),
+        Put::NotFound | Put::Changed => Err(not_found()),
     }
 }
 
