@@ -7,7 +7,7 @@ use croner::Cron;
 use croner::parser::{CronParser, Seconds, Year};
 use domain::Time;
 use jiff::Timestamp;
-use jiff::tz::TimeZone;
+use jiff::tz::{TimeZone, TimeZoneDatabase};
 
 use crate::triggers::fault::Fault;
 use crate::triggers::filter::Schedule;
@@ -29,7 +29,9 @@ impl Slots {
         let cron = parser
             .parse(&schedule.schedule)
             .map_err(|error| Fault::new("schedule", format!("is not a cron expression: {error}")))?;
-        let zone = TimeZone::get(&schedule.timezone)
+        // The program's own copy: on every node, and after every change of the system, a zone is the same one.
+        let zone = TimeZoneDatabase::bundled()
+            .get(&schedule.timezone)
             .map_err(|_| Fault::new("timezone", "must be an IANA name like Europe/Berlin, or UTC"))?;
         let slots = Self { cron, zone };
         match slots.after(Time::from_seconds(0)) {

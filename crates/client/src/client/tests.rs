@@ -80,17 +80,24 @@ async fn an_answer_from_something_else_is_told_by_its_status() {
 }
 
 #[tokio::test]
-async fn no_status_of_something_else_is_a_refusal() {
+async fn what_something_else_says_of_the_request_is_no_refusal() {
     for answer in [
         "HTTP/1.1 302 Found\r\nlocation: /login\r\ncontent-length: 0\r\n\r\n",
         "HTTP/1.1 404 Not Found\r\ncontent-length: 18\r\n\r\n404 page not found",
         "HTTP/1.1 410 Gone\r\ncontent-length: 2\r\n\r\n{}",
         "HTTP/1.1 422 Unprocessable Entity\r\ncontent-length: 0\r\n\r\n",
-        "HTTP/1.1 429 Too Many Requests\r\ncontent-length: 0\r\n\r\n",
     ] {
         let error = problem(answer).await;
         assert!(matches!(BackendError::from(error), BackendError::Unanswered(_)), "{answer}");
     }
+}
+
+#[tokio::test]
+async fn what_a_proxy_does_not_let_through_was_not_done() {
+    let later = problem("HTTP/1.1 429 Too Many Requests\r\ncontent-length: 0\r\n\r\n").await;
+    assert!(matches!(BackendError::from(later), BackendError::Unavailable(_)));
+    let never = problem("HTTP/1.1 413 Content Too Large\r\ncontent-length: 0\r\n\r\n").await;
+    assert!(matches!(BackendError::from(never), BackendError::Refused(_)), "it would not be let through the next time");
 }
 
 #[tokio::test]
