@@ -320,15 +320,14 @@ impl SqliteTx<'_> {
     ) -> Result<u64, StoreError> {
         let rows = columns[0].len();
         let (mut changed, mut done) = (0, 0);
-        if let ([text], true) = (texts, rows >= ABREAST)
-            && let Some(wide) = abreast(text, columns.len())
-        {
+        for width in ABREAST {
+            let ([text], true) = (texts, rows - done >= width) else { continue };
+            let Some(wide) = abreast(text, columns.len(), width) else { break };
             let mut statement = self.statement(&wide)?;
-            while rows - done >= ABREAST {
+            while rows - done >= width {
                 let of_row = |row| columns.iter().map(move |column| column.param(row));
-                changed +=
-                    change(&mut statement, (done..done + ABREAST).flat_map(of_row).chain(params.iter().copied()))?;
-                done += ABREAST;
+                changed += change(&mut statement, (done..done + width).flat_map(of_row).chain(params.iter().copied()))?;
+                done += width;
             }
         }
         let mut statements = texts.iter().map(|text| self.statement(text)).collect::<Result<Vec<_>, _>>()?;
@@ -345,32 +344,32 @@ impl SqliteTx<'_> {
 }
 
 /// Rows that one insert takes where there are as many: opening the table and its indexes for each costs as much as the row.
-const ABREAST: usize = 32;
+const ABREAST: [usize; 2] = [32, 8];
 
 /// Texts of such inserts, by that of one row.
-static WIDE: Mutex<BTreeMap<&'static str, Arc<str>>> = Mutex::new(BTreeMap::new());
+static WIDE: Mutex<BTreeMap<(&'static str, usize), Arc<str>>> = Mutex::new(BTreeMap::new());
 
 /// The text of an insert of so many rows, if this is one of a single row and nothing else: `insert or fail … values (…)`. What
 /// it does is undone by the savepoint around it, never by itself. The first parameters, `columns` of them, are each row's own.
-fn abreast(text: &'static str, columns: usize) -> Option<Arc<str>> {
+fn abreast(text: &'static str, columns: usize, width: usize) -> Option<Arc<str>> {
     let (head, row) = text.split_once("values (")?;
     if !head.starts_with("insert or fail into") || !row.ends_with(')') || row.contains("on conflict") {
         return None;
     }
     let mut known = WIDE.lock().expect("nobody panics with it in hand");
-    let wide = known.entry(text).or_insert_with(|| {
+    let wide = known.entry((text, width)).or_insert_with(|| {
         let row_of = |number: usize| {
             let mut pieces = row.split('$');
             let mut text = format!("({}", pieces.next().unwrap_or_default());
             for piece in pieces {
                 let digits = piece.len() - piece.trim_start_matches(|c: char| c.is_ascii_digit()).len();
                 let parameter: usize = piece[..digits].parse().expect("parameters are numbers");
-                let place = if parameter <= columns { number * columns } else { (ABREAST - 1) * columns };
+                let place = if parameter <= columns { number * columns } else { (width - 1) * columns };
                 text.push_str(&format!("${}{}", place + parameter, &piece[digits..]));
             }
             text
         };
-        format!("{head}values {}", (0..ABREAST).map(row_of).collect::<Vec<_>>().join(", ")).into()
+        format!("{head}values {}", (0..width).map(row_of).collect::<Vec<_>>().join(", ")).into()
     });
     Some(wide.clone())
 }
@@ -427,7 +426,7 @@ mod tests {
         connection
             .execute_batch("create table t (a integer, twice integer, b text, same integer)")
             .expect("it is made");
-        let count = 2 * ABREAST as i64 + 3;
+        let count = (2 * ABREAST[0] + 2 * ABREAST[1] + 3) as i64;
         let names: Vec<String> = (0..count).map(|number| format!("row {number}")).collect();
         let columns = [Column::ints(0..count), Column::texts(names.iter().map(String::as_str))];
         let mut tx = SqliteTx { connection: &mut connection };

@@ -59,7 +59,7 @@ async fn t10_missed_slots_are_skipped_coalesced_or_caught_up() {
         let (skip, next) = scheduled(&db, "skip").await;
         let (coalesce, _) = scheduled(&db, "coalesce").await;
         let (catch_up, _) = scheduled(&db, "catch_up").await;
-        go_to(&db, next.plus_s(5 * 3_600).plus_ms(MISSED_AFTER_MS)).await;
+        go_to(&db, next.plus_s(5 * 3_600).plus_ms(MISSED_AFTER_MS + 1_000)).await;
         assert_eq!(fire(&db.store).await, 7);
         let fired = waiting(&db.store).await;
         let count = |id: TriggerId| fired.iter().filter(|fired| **fired == id).count();
