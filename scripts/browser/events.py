@@ -25,7 +25,12 @@ def dead_letters_are_replayed_exactly_edited_ignored_and_in_bulk(driver):
         browser.shows("5")
         browser.click(f"#letter-{letters[jobs[0]]} .replay")
         wait_for("the first to be played again", lambda: server.get(f"dead-letters/{letters[jobs[0]]}")["resolution"] == "replayed")
-        wait_for("its row to go", lambda: not browser.has(f"#letter-{letters[jobs[0]]}"))
+        # The words in passing lead to the job that it became.
+        browser.click(".toast button")
+        again = server.get(f"dead-letters/{letters[jobs[0]]}")["replayed_as"]
+        wait_for("its job", lambda: browser.address().endswith(f"/jobs/{again}"))
+        browser.open(f"{server.url}/dead-letters")
+        wait_for("its row to be gone", lambda: not browser.has(f"#letter-{letters[jobs[0]]}"))
         again = server.claim(worker)
         assert (again["kind"], again["payload"]) == ("scan", {"user": 7}), again
         edit = f"#edit-{letters[jobs[1]]}"
@@ -60,8 +65,14 @@ def triggers_are_fired_tried_and_paused(driver):
         browser.click("#sure-yes")
         wait_for("a job of the trigger", lambda: server.get("jobs?queue=reports")["items"])
         browser.click(f'[data-open="try-{trigger}"]')
+        browser.type(f"#try-{trigger} [name=attributes]", '{"nonsense": "x"}')
         browser.click(f"#try-{trigger} button.primary")
-        browser.shows('"matches"')
+        browser.shows("attributes.nonsense")
+        # The answer stands beside what was asked, to be asked again.
+        browser.type(f"#try-{trigger} [name=attributes]", "")
+        browser.click(f"#try-{trigger} button.primary")
+        wait_for("the answer", lambda: '"matches": true' in browser.text(f"#try-{trigger} .told"))
+        browser.click(f"#try-{trigger} [data-close]")
         assert len(server.get("jobs?queue=reports")["items"]) == 1
         browser.click(f"#trigger-{trigger} .turn")
         wait_for("the trigger to be paused", lambda: not server.get(f"triggers/{trigger}")["enabled"])
@@ -69,6 +80,32 @@ def triggers_are_fired_tried_and_paused(driver):
         browser.click(f"#trigger-{trigger} .turn")
         wait_for("the trigger to go on", lambda: server.get(f"triggers/{trigger}")["enabled"])
         assert server.get(f"triggers/{trigger}")["target"]["job"]["payload"] == {"serial": LONG}
+
+
+def a_trigger_is_made_edited_followed_to_what_it_started_and_deleted(driver):
+    with Server() as server, Browser(driver) as browser:
+        browser.open(f"{server.url}/triggers")
+        browser.click('[data-open="new-trigger"]')
+        browser.type("#new-trigger [name=name]", "nightly")
+        browser.click("#new-trigger button.primary")
+        browser.shows("Runs of scripts")
+        trigger = server.get("triggers")["items"][0]["id"]
+        assert browser.address().endswith(f"/triggers/{trigger}"), browser.address()
+        browser.click("#edit-open")
+        target = {"script": 'log("ran " + (1 + 1));'}
+        browser.type("#edit [name=target]", json.dumps(target))
+        browser.click("#edit button.primary")
+        wait_for("the script", lambda: server.get(f"triggers/{trigger}")["target"] == target)
+        browser.click(".fire")
+        browser.click("#sure-yes")
+        browser.said("nightly was fired")
+        run = wait_for("the run", lambda: server.get(f"triggers/{trigger}/runs")["items"])[0]["id"]
+        browser.click(f"#run-{run} summary")
+        browser.shows("ran 2")
+        browser.click("#delete")
+        browser.click("#sure-yes")
+        browser.shows("No triggers yet")
+        assert not server.get("triggers")["items"]
 
 
 def a_failing_group_gets_its_cause_and_is_replayed(driver):

@@ -61,6 +61,16 @@ def a_queue_is_paused_with_a_reason_limited_and_resumed(driver):
         browser.type("#limits-mail [name=concurrency]", "3")
         browser.click("#limits-mail button.primary")
         wait_for("the limit", lambda: server.get("queues/mail")["settings"].get("concurrency") == 3)
+        # A queue with a webhook has limits like any other, and keeps its webhook.
+        webhook = {"url": "https://example.com/hook", "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}
+        server.put("queues/hooked", {"webhook": webhook})
+        browser.open(f"{server.url}/queues")
+        browser.click('[data-open="limits-hooked"]')
+        browser.type("#limits-hooked [name=concurrency]", "2")
+        browser.click("#limits-hooked button.primary")
+        hooked = lambda: server.get("queues/hooked")["settings"]
+        wait_for("its limit", lambda: hooked().get("concurrency") == 2)
+        assert hooked()["webhook"]["url"] == webhook["url"], hooked()
         settings = server.get("queues/mail")["settings"]
         assert (settings["timeout_s"], settings["phases"]) == (9, ["sort", "send"]), settings
         browser.shows("3 at once")
@@ -149,6 +159,46 @@ UNDO = """
         button.click();
     }).observe(document.body, { childList: true, subtree: true });
 """
+
+
+def a_page_whose_server_is_gone_says_since_when(driver):
+    with Server() as server, Browser(driver) as browser:
+        server.job()
+        browser.open(f"{server.url}/jobs")
+        browser.find("#live:not(.lost)")
+        server.process.kill()
+        browser.shows("No connection since")
+        browser.find("#live.lost")
+
+
+# From the next start on, every stream is refused.
+REFUSE = """
+    window.lost = false;
+    window.fresh = 0;
+    const live = document.getElementById("live");
+    new MutationObserver(() => { lost ||= live.classList.contains("lost"); }).observe(live, { attributes: true });
+    window.EventSource = class extends EventTarget {
+        constructor() {
+            super();
+            setTimeout(() => {
+                this.dispatchEvent(new Event("error"));
+                document.addEventListener("windlass:fresh", () => { fresh += 1; });
+            });
+        }
+        close() {}
+    };
+"""
+
+
+def a_page_that_is_fetched_is_connected_whatever_its_stream_does(driver):
+    with Server() as server, Browser(driver) as browser:
+        browser.open(f"{server.url}/jobs")
+        browser.find("#live:not(.lost)")
+        browser.click("#live")
+        browser.run(REFUSE)
+        browser.click("#live")
+        wait_for("the page to be fetched after that", lambda: browser.run("return fresh"))
+        assert not browser.run("return lost")
 
 
 def many_jobs_are_canceled_by_number_unless_undone(driver):
@@ -253,6 +303,13 @@ def filters_views_palette_and_keys(driver):
         wait_for("the view", lambda: "queue=scans" in browser.address())
         browser.click(".chips a.chip")
         wait_for("no filter", lambda: "queue=scans" not in browser.address())
+        trigger = {"name": "nightly", "source": "pubsub", "filter": {"topic": "t"}, "target": {"job": {"queue": "q", "kind": "k"}}}
+        trigger = server.post("triggers", trigger)["id"]
+        browser.press("control", "k")
+        browser.type(".palette input", "nightl")
+        wait_for("the trigger", lambda: "trigger" in browser.text("#found-0"))
+        browser.press("enter")
+        wait_for("its page", lambda: browser.address().endswith(f"/triggers/{trigger}"))
         browser.press("control", "k")
         browser.type(".palette input", job)
         browser.press("enter")

@@ -36,7 +36,7 @@ def things_with_polyglots(server):
     selector = {"all": [{"fact": "os", "exists": True}]}
     server.put("processes/patch", {"selector": selector, "queue": "fleet", "kind": "patch", "payload": {"x": POLYGLOT}})
     target = {"http": {"url": "http://127.0.0.1:9/" + urllib.parse.quote(POLYGLOT)}}
-    server.post("triggers", {"name": name, "source": "pubsub", "filter": {"topic": "*"}, "target": target})
+    trigger = server.post("triggers", {"name": name, "source": "pubsub", "filter": {"topic": "*"}, "target": target})["id"]
     server.post(f"topics/{subject}", {"x": POLYGLOT})
     server.job(webhook={"url": "http://127.0.0.1:9/" + urllib.parse.quote(POLYGLOT)})
     # One that does not start, so that the engine's words come back, and one that says it aloud.
@@ -47,7 +47,7 @@ def things_with_polyglots(server):
     start(server, "loud")
     server.put("pools/gpu", {"slots": 1, "members": [{"affinity": name, "runtime": "mute"}]})
     wait_for("the group of failures", lambda: server.get("failures")["items"])
-    return [*PAGES, f"jobs/{job}", f"jobs/{broken}", f"subjects/{subject}", "runtimes/mute", "runtimes/loud", delivery(server)]
+    return [*PAGES, f"jobs/{job}", f"jobs/{broken}", f"subjects/{subject}", f"triggers/{trigger}", "runtimes/mute", "runtimes/loud", delivery(server)]
 
 
 def full(server):
@@ -64,7 +64,7 @@ def full(server):
     server.put("processes/patch", {"selector": {"all": [{"fact": "os", "exists": True}]}, "queue": "fleet", "kind": "patch"})
     server.put("subjects/web-01/backoffs/*", {"for_s": 600, "cause": "the disk smokes"})
     target = {"job": {"queue": "reports", "kind": "nightly"}}
-    server.post("triggers", {"name": "nightly", "source": "cron", "filter": {"schedule": "0 3 * * *"}, "target": target})
+    trigger = server.post("triggers", {"name": "nightly", "source": "cron", "filter": {"schedule": "0 3 * * *"}, "target": target})["id"]
     hooked = server.job("hooked", webhook={"url": "http://127.0.0.1:9/hook"})
     server.post(f"jobs/{hooked}/cancel")
     server.job("hooked")
@@ -79,7 +79,7 @@ def full(server):
     for queue, affinity in (("gpu", "mistral"), ("ask", "phi"), ("ask", "qwen")):
         server.job(queue, "ask", affinity=affinity)
     wait_for("the model that fails", lambda: server.get("pools/gpu")["members"][1]["cause"])
-    return [*PAGES, f"jobs/{failed}", f"jobs/{waiting}", f"jobs/{claimed['id']}", "subjects/web-01", "runtimes/web", "runtimes/broken", delivery(server)]
+    return [*PAGES, f"jobs/{failed}", f"jobs/{waiting}", f"jobs/{claimed['id']}", "subjects/web-01", f"triggers/{trigger}", "runtimes/web", "runtimes/broken", delivery(server)]
 
 
 def start(server, runtime):

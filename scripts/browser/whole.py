@@ -59,6 +59,32 @@ def people_sign_in_and_out_and_see_what_they_may(driver):
             fits(browser, page, 390)
 
 
+REDIRECTED = """
+    window.redirected = 0;
+    const real = window.fetch;
+    window.fetch = async (...asked) => { const answer = await real(...asked); redirected += answer.redirected; return answer; };
+"""
+
+
+def the_first_token_is_shown_to_whoever_makes_it(driver):
+    with Server() as server, Browser(driver) as browser:
+        browser.open(f"{server.url}/tokens")
+        browser.run(REDIRECTED)
+        browser.click('[data-open="new-token"]')
+        browser.type("#new-token [name=name]", "me")
+        browser.click("#new-token button.primary")
+        browser.shows("shown this once")
+        server.token = browser.text("#made code")
+        assert server.get("tokens")["items"][0]["role"] == "admin"
+        # The door is shut, and what is shown once stays.
+        wait_for("the page to be sent to the door", lambda: browser.run("return redirected"))
+        assert browser.text("#made code") == server.token
+        browser.click("#made a")
+        browser.type("#token", server.token)
+        browser.click("button.primary")
+        browser.find("#places")
+
+
 def fits(browser, page, width):
     wide = browser.run("return document.documentElement.scrollWidth - innerWidth")
     assert wide <= 0, f"/{page} is {wide} px too wide at {width}"

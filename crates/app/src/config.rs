@@ -1,10 +1,10 @@
 //! Flags, then `WINDLASS_*`, then a TOML file: what the file says becomes the default of the flag of the same name.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use anyhow::Context;
-use clap::{CommandFactory, FromArgMatches};
+use clap::{ArgAction, CommandFactory, FromArgMatches};
 
 use crate::cli::Cli;
 use crate::cli::exit::UsageError;
@@ -12,7 +12,7 @@ use crate::cli::exit::UsageError;
 /// Reads the command line. A mistake in it prints what clap says and ends the process, as every command line does.
 pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> anyhow::Result<Cli> {
     let args: Vec<OsString> = args.into_iter().collect();
-    let mut command = Cli::command();
+    let mut command = command();
     if let Some(path) = file(&args) {
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         command = with_defaults(command, &text).with_context(|| format!("in {}", path.display()))?;
@@ -21,10 +21,28 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> anyhow::Result<
     Ok(Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()))
 }
 
+fn command() -> clap::Command {
+    heeding_what_is_set(Cli::command())
+}
+
+/// Without the variables that are empty: that is how a file for a container or a service leaves one out.
+fn heeding_what_is_set(command: clap::Command) -> clap::Command {
+    let heeded = |arg: clap::Arg| match arg.get_env().is_some_and(is_empty) {
+        true => arg.env(None::<&'static str>),
+        false => arg,
+    };
+    command.mut_args(heeded).mut_subcommands(heeding_what_is_set)
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is where the environment is read")]
+fn is_empty(variable: &OsStr) -> bool {
+    std::env::var_os(variable).is_some_and(|value| value.is_empty())
+}
+
 /// The file named by `--config` of `serve`, or by the environment, wherever on the command line it stands. A mistake there is
 /// told by whoever reads it next.
 fn file(args: &[OsString]) -> Option<PathBuf> {
-    let matches = Cli::command().try_get_matches_from(args).ok()?;
+    let matches = command().try_get_matches_from(args).ok()?;
     matches.subcommand_matches("serve")?.get_one::<PathBuf>("config").cloned()
 }
 
@@ -54,38 +72,47 @@ fn with_defaults(command: clap::Command, text: &str) -> anyhow::Result<clap::Com
             return Err(UsageError(format!("`{key}` is not a setting; every flag of `serve` is one")).into());
         };
         let (id, takes_value) = (arg.get_id().clone(), arg.get_action().takes_values());
-        let value: &'static str = match value {
-            toml::Value::String(text) => text.leak(),
-            toml::Value::Boolean(flag) => {
-                if flag {
-                    "true"
-                } else {
-                    "false"
-                }
-            }
-            toml::Value::Integer(number) => number.to_string().leak(),
-            toml::Value::Float(number) => number.to_string().leak(),
-            _ => return Err(UsageError(format!("`{key}` must be a text, a number or true or false")).into()),
+        let values = match value {
+            toml::Value::Array(items) if matches!(arg.get_action(), ArgAction::Append) => items,
+            value => vec![value],
         };
+        let values = values.into_iter().map(|value| written(&key, value)).collect::<Result<Vec<_>, _>>()?;
         // Help is shown to whoever asks, and a file may hold passwords.
-        let with_value = |arg: clap::Arg| arg.default_value(value).hide_default_value(takes_value);
-        command = command.mut_subcommand("serve", |serve| serve.mut_arg(id, with_value));
+        let with_values = |arg: clap::Arg| arg.default_values(values).hide_default_value(takes_value);
+        command = command.mut_subcommand("serve", |serve| serve.mut_arg(id, with_values));
     }
     Ok(command)
+}
+
+/// As it would be typed. It is kept for good, as clap keeps its defaults.
+fn written(key: &str, value: toml::Value) -> Result<&'static str, UsageError> {
+    let text = match value {
+        toml::Value::String(text) => text,
+        toml::Value::Boolean(flag) => flag.to_string(),
+        toml::Value::Integer(number) => number.to_string(),
+        toml::Value::Float(number) => number.to_string(),
+        _ => return Err(UsageError(format!("`{key}` must be a text, a number or true or false"))),
+    };
+    Ok(text.leak())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cli::Command;
+    use crate::cli::serve::ServeArgs;
 
-    fn serve(file: &str, args: &[&str]) -> Result<String, String> {
+    fn args(file: &str, args: &[&str]) -> Result<Box<ServeArgs>, String> {
         let command = with_defaults(Cli::command(), file).map_err(|error| error.to_string())?;
         let matches = command.try_get_matches_from(args).map_err(|error| error.to_string())?;
         match Cli::from_arg_matches(&matches).map_err(|error| error.to_string())?.command {
-            Command::Serve(args) => Ok(format!("{} {}", args.listen, args.demo)),
+            Command::Serve(args) => Ok(args),
             _ => Err("another command".into()),
         }
+    }
+
+    fn serve(file: &str, typed: &[&str]) -> Result<String, String> {
+        args(file, typed).map(|args| format!("{} {}", args.listen, args.demo))
     }
 
     #[test]
@@ -93,6 +120,17 @@ mod tests {
         let file = "listen = \"127.0.0.1:1\"\ndemo = true";
         assert_eq!(serve(file, &["windlass", "serve"]), Ok("127.0.0.1:1 true".into()));
         assert_eq!(serve(file, &["windlass", "serve", "--listen", "127.0.0.1:2"]), Ok("127.0.0.1:2 true".into()));
+    }
+
+    #[test]
+    fn what_may_be_given_again_is_a_list_in_the_file() {
+        let labels = |file: &str| args(file, &["windlass", "serve"]).map(|args| args.drive.engine_label);
+        let both = Ok(vec!["gpu=a100".to_owned(), "zone=b".to_owned()]);
+        assert_eq!(labels(r#"engine_label = ["gpu=a100", "zone=b"]"#), both);
+        assert_eq!(labels(r#"engine_label = "gpu=a100,zone=b""#), both, "as in a variable");
+        assert_eq!(labels("engine_label = []"), Ok(vec![]));
+        let error = serve(r#"listen = ["127.0.0.1:1"]"#, &["windlass", "serve"]).unwrap_err();
+        assert!(error.contains("`listen` must be a text"), "{error}");
     }
 
     #[test]

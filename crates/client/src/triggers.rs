@@ -61,6 +61,23 @@ impl Client {
         self.answer(self.request(Method::PUT, &["kv", collection, key]).json(value)).await
     }
 
+    /// Like `set_kv`, but only while the key has this version: of two who read the same, one hears `precondition_failed`.
+    /// Version 0 is that of a key that is not there.
+    pub async fn set_kv_at(
+        &self,
+        collection: &str,
+        key: &str,
+        version: i64,
+        value: &impl Serialize,
+    ) -> Result<KvView, ClientError> {
+        let request = self.request(Method::PUT, &["kv", collection, key]).json(value);
+        let request = match version {
+            0 => request.header("If-None-Match", "*"),
+            _ => request.header("If-Match", format!("\"{version}\"")),
+        };
+        self.answer(request).await
+    }
+
     /// What was there.
     pub async fn delete_kv(&self, collection: &str, key: &str) -> Result<KvView, ClientError> {
         self.answer(self.request(Method::DELETE, &["kv", collection, key])).await

@@ -80,7 +80,7 @@ impl<B: Backend> Worker<B> {
     /// Works until `shutdown` is cancelled or the server asks to drain, then hands back what it has and deregisters.
     ///
     /// An outage is waited out. A lease that passed is answered with a new registration. Only a refusal ends the run
-    /// with an error: a revoked token, a queue that this token may not serve.
+    /// with an error: a revoked token, none where one is wanted now, a queue that this token may not serve.
     pub async fn run(&self, shutdown: CancellationToken) -> Result<Statistics, WorkerError> {
         run::run(self, shutdown).await?;
         Ok(self.statistics())

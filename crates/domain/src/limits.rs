@@ -61,10 +61,16 @@ pub const CONCURRENCY_MAX: i64 = 100_000;
 /// Ended jobs are kept this long unless their queue says otherwise.
 pub const RETENTION_S_DEFAULT: i64 = 7 * 24 * 3_600;
 pub const HISTORY_RETENTION_S_DEFAULT: i64 = 90 * 24 * 3_600;
-/// The timelines of subjects and runtimes.
+/// The timelines of subjects and runtimes, unless configured, and what is kept of operations and healths.
 pub const TIMELINE_RETENTION_S: i64 = 366 * 24 * 3_600;
+/// What a subject's own agent says of a fact that nobody selects by is told on the timeline at most this often.
+pub const AGENT_FACT_TOLD_S: i64 = 60;
+/// Entries of a timeline that are looked through for what was told lately.
+pub const LATELY_TOLD: usize = 20;
 /// Rows one maintenance step touches in one transaction.
 pub const MAINTENANCE_ROWS: usize = 1_000;
+/// Parts of so many rows that a look for what is past its retention passes over at a time: it may be kept for another reason.
+pub const MAINTENANCE_PARTS: usize = 20;
 /// Callers that share one commit.
 pub const SHARED_COMMIT_REQUESTS: usize = 4_096;
 pub const SHARED_COMMIT_JOBS: usize = 10_000;
@@ -74,6 +80,8 @@ pub const SQLITE_HOLD_MS: u64 = 50;
 pub const ARTIFACT_INLINE_BYTES: usize = 64 << 10;
 pub const ARTIFACT_BYTES: u64 = 10 << 30;
 pub const ARTIFACTS_PER_JOB: usize = 1_000;
+/// Blobs that one node deletes at once.
+pub const BLOBS_DELETED_AT_ONCE: usize = 16;
 /// Silence of every node after which leases are given one more full term: an outage of ours burns nobody's attempts.
 pub const OUTAGE_MS: i64 = 3_000;
 /// How long after such a silence, or a start, no attempt is timed out: what ended meanwhile must be able to tell.
@@ -81,6 +89,15 @@ pub const TIME_OUT_GRACE_MS: i64 = 15_000;
 pub const SERVICE_BEAT_MS: i64 = 1_000;
 /// The same for a node that starts: a beat that is overdue, because a lease may be shorter than the silence above.
 pub const OUTAGE_AT_START_MS: i64 = SERVICE_BEAT_MS + 500;
+/// How long after an outage or a start a fact that nobody could renew does not count as old; or as long as the age that is
+/// asked for, if that is less.
+pub const FACT_GRACE_S: i64 = 300;
+/// How long every node must have been silent before a schema is taken down under them.
+pub const STOPPED_AFTER_MS: i64 = 15_000;
+/// A last beat that is further ahead than this was made by a clock that has come back since.
+pub const CLOCK_STEP_MS: i64 = 60_000;
+/// How far ahead of now a fact may have been told: the clock of another transaction.
+pub const FACT_AHEAD_MS: i64 = 10_000;
 /// Resolved dead letters are kept this long; unresolved ones stay.
 pub const DEAD_LETTER_RETENTION_S_DEFAULT: i64 = 30 * 24 * 3_600;
 /// Dead letters that one replay by ids or by filter takes.
@@ -91,6 +108,8 @@ pub const TOKEN_RANDOM: usize = 43;
 pub const TOKEN_SCOPE: usize = 100;
 /// Living tokens of one tenant.
 pub const TOKENS_PER_TENANT: usize = 10_000;
+/// How long it can be told of a token that was revoked or has expired: a year.
+pub const ENDED_TOKEN_RETENTION_S: i64 = 366 * 24 * 3_600;
 pub const TENANTS: usize = 10_000;
 /// Tokens a node remembers between requests.
 pub const TOKENS_CACHED: usize = 10_000;
@@ -105,13 +124,19 @@ pub const DELIVERY_TIMEOUT_S_MAX: i64 = 120;
 pub const DELIVERY_ATTEMPTS: i32 = 12;
 /// A delivery that could not even be tried, because its receiver was down all the while, is given up after this.
 pub const DELIVERY_GIVE_UP_S: i64 = 3 * 24 * 3_600;
+/// Nothing is given up before service has been up for so long: what waited for us has not been tried yet.
+pub const GIVE_UP_GRACE_S: i64 = 3_600;
 /// How much longer than its time-out a delivery belongs to the node that took it.
 pub const DELIVERY_LEASE_MARGIN_MS: i64 = 10_000;
 pub const DELIVERY_RETENTION_S: i64 = 7 * 24 * 3_600;
 pub const FAILED_DELIVERY_RETENTION_S: i64 = 30 * 24 * 3_600;
-/// Deliveries one node has under way, and those of them to one endpoint.
-pub const DELIVERIES_UNDER_WAY: usize = 64;
+/// Deliveries one node has under way, and those of them to one endpoint: at first, and at most when it keeps up.
+pub const DELIVERIES_UNDER_WAY: usize = 128;
 pub const ENDPOINT_CONCURRENCY: usize = 4;
+pub const ENDPOINT_CONCURRENCY_MAX: usize = 64;
+/// Of all those under way, how many may be beyond the first few of their endpoints: one that kept up and then hangs holds no
+/// place that others begin with.
+pub const DELIVERIES_BEYOND: usize = 64;
 /// Endpoints with something due that one round looks at.
 pub const ENDPOINTS_PER_ROUND: usize = 1_000;
 /// Failures in a row after which a receiver is left alone, and for how long at first and at most.
@@ -121,6 +146,8 @@ pub const CIRCUIT_PAUSE_MAX_S: i64 = 300;
 /// How long a synchronous call waits, unless it says so, and at most.
 pub const CALL_TIMEOUT_S_DEFAULT: i64 = 30;
 pub const CALL_TIMEOUT_S_MAX: i64 = 300;
+/// How much longer than its caller a call's handler may take: what it answers then is kept.
+pub const CALL_LATE_ANSWER_S: i64 = 60;
 /// How long after its time a call is taken for abandoned: its node may be about to say otherwise.
 pub const CALL_GRACE_MS: i64 = 5_000;
 pub const ABANDONED_RETENTION_S_DEFAULT: i64 = 7 * 24 * 3_600;
@@ -140,6 +167,11 @@ pub const SCRIPT_OUTPUT_BYTES: usize = 64 << 10;
 /// Scripts that one node runs at once, and those that wait for their turn there; past them the outbox waits.
 pub const SCRIPTS_AT_ONCE: usize = 4;
 pub const SCRIPTS_WAITING: usize = 500;
+/// Of those, how many may be one tenant's.
+pub const SCRIPTS_WAITING_OF_TENANT: usize = SCRIPTS_WAITING / 2;
+/// How often a script whose keys were changed under it is run again before that is a failure, and the longest pause before.
+pub const SCRIPT_CONFLICTS: u32 = 50;
+pub const SCRIPT_CONFLICT_PAUSE_MS: u64 = 128;
 /// Jobs of a queue that the trigger which works them runs at once, on each node: more than one may lead to another before
 /// that is a loop, so that a queue which is worked into itself does not wait for its own places.
 pub const QUEUE_TRIGGER_JOBS: usize = 32;
@@ -284,11 +316,17 @@ pub const SESSIONS_PER_TOKEN: usize = 100;
 /// Throughput by the minute: how long it is kept, and how far back pages look.
 pub const THROUGHPUT_S: i64 = 24 * 3_600;
 pub const THROUGHPUT_MINUTES: i64 = 60;
-/// What the overview looks at: queues, workers and groups of failures, and the wait that it calls long.
+/// What the overview looks at: queues, workers, runtimes, deliveries of a state and groups of failures; the wait that it
+/// calls long, and how long ago a delivery that failed is still told.
 pub const OVERVIEW_QUEUES: usize = 200;
 pub const OVERVIEW_WORKERS: usize = 500;
+pub const OVERVIEW_RUNTIMES: usize = 100;
+pub const OVERVIEW_DELIVERIES: usize = 100;
 pub const OVERVIEW_FAILURES: usize = 5;
 pub const OVERVIEW_OLD_S: i64 = 300;
+pub const OVERVIEW_FAILED_S: i64 = 3_600;
+/// Workers that the page of a job names.
+pub const JOB_PAGE_WORKERS: usize = 8;
 /// What the page of affinities looks at: lanes of queues that have some, and jobs counted in each.
 pub const AFFINITY_LANES: usize = 512;
 pub const AFFINITY_COUNTED: usize = 200;
@@ -344,6 +382,17 @@ pub const STOPPED_CONTAINER_KEPT_S: i64 = 30 * 24 * 3_600;
 /// Lines of a runtime's log that are shown unless said, and at most.
 pub const LOG_LINES_DEFAULT: i64 = 200;
 pub const LOG_LINES_MAX: i64 = 100_000;
+/// Logs that one node reads for others at once, of them for one tenant, how much of one is passed on at a time, and how many such
+/// parts wait for who reads them.
+pub const LOG_READINGS: usize = 32;
+pub const LOG_READINGS_OF_TENANT: usize = LOG_READINGS / 2;
+pub const LOG_PART_BYTES: usize = 64 << 10;
+pub const LOG_PARTS_AHEAD: i64 = 16;
+/// How long a node may take to begin with a log that it was asked for.
+pub const LOG_BEGIN_S: u64 = 5;
+/// Whoever reads a log, or tells it, is gone when nothing was heard for so long; what both forgot is forgotten after a minute.
+pub const LOG_SILENCE_S: i64 = 15;
+pub const LOG_READING_KEPT_S: i64 = 60;
 /// A node that drives an engine says so this often; silent for three times as long, it is taken for lost.
 pub const NODE_BEAT_S: i64 = 5;
 /// Labels that a runtime may ask of its node, and that a node may have.

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::limits::FACT_GRACE_S;
 use crate::name::Name;
 use crate::time::Time;
 
@@ -53,29 +54,43 @@ pub struct Verdict {
     pub changes_at: Option<Time>,
 }
 
+/// Since when service has been up where no outage is to be allowed for.
+const EVER: Time = Time::from_micros(i64::MIN);
+
 impl Selector {
     pub fn judge(&self, kind: Option<&str>, facts: &Facts, now: Time) -> Verdict {
+        self.judge_since(EVER, kind, facts, now)
+    }
+
+    /// The verdict when service has been up since `since` only: a fact counts as old when there was time to renew it.
+    pub fn judge_since(&self, since: Time, kind: Option<&str>, facts: &Facts, now: Time) -> Verdict {
         if self.kind.as_ref().is_some_and(|wanted| Some(wanted.as_str()) != kind) {
             return Verdict { eligible: false, changes_at: None };
         }
-        let eligible = self.holds(facts, now);
-        let changes_at = self.moments(facts, now).into_iter().find(|moment| self.holds(facts, *moment) != eligible);
+        let eligible = self.holds(since, facts, now);
+        let moments = self.moments(since, facts, now);
+        let changes_at = moments.into_iter().find(|moment| self.holds(since, facts, *moment) != eligible);
         Verdict { eligible, changes_at }
     }
 
-    fn holds(&self, facts: &Facts, now: Time) -> bool {
-        let holds = |condition: &Condition| condition.holds(facts, now);
+    fn holds(&self, since: Time, facts: &Facts, now: Time) -> bool {
+        let holds = |condition: &Condition| condition.holds(since, facts, now);
         self.all.iter().all(holds) && (self.any.is_empty() || self.any.iter().any(holds)) && !self.not.iter().any(holds)
     }
 
     /// The moments after `now` at which a condition becomes true by age, earliest first.
-    fn moments(&self, facts: &Facts, now: Time) -> Vec<Time> {
+    fn moments(&self, since: Time, facts: &Facts, now: Time) -> Vec<Time> {
         let conditions = self.all.iter().chain(&self.any).chain(&self.not);
-        let mut moments: Vec<Time> =
-            conditions.filter_map(|condition| condition.ripens_at(facts)).filter(|moment| *moment > now).collect();
+        let ripen = conditions.filter_map(|condition| condition.ripens_at(since, facts));
+        let mut moments: Vec<Time> = ripen.filter(|moment| *moment > now).collect();
         moments.sort_unstable();
         moments.dedup();
         moments
+    }
+
+    /// Whether a condition asks for this fact.
+    pub fn names(&self, fact: &Name) -> bool {
+        self.all.iter().chain(&self.any).chain(&self.not).any(|condition| condition.fact == *fact)
     }
 
     pub fn conditions(&self) -> usize {
@@ -84,20 +99,19 @@ impl Selector {
 }
 
 impl Condition {
-    fn holds(&self, facts: &Facts, now: Time) -> bool {
+    fn holds(&self, since: Time, facts: &Facts, now: Time) -> bool {
         let fact = facts.get(&self.fact);
         match &self.test {
             Test::Exists(wanted) => fact.is_some() == *wanted,
             Test::Equals(value) => fact.is_some_and(|fact| fact.value == *value),
-            Test::OlderThan { .. } => self.ripens_at(facts).is_some_and(|moment| moment <= now),
+            Test::OlderThan { .. } => self.ripens_at(since, facts).is_some_and(|moment| moment <= now),
         }
     }
 
-    fn ripens_at(&self, facts: &Facts) -> Option<Time> {
-        match self.test {
-            Test::OlderThan { seconds } => facts.get(&self.fact).map(|fact| fact.at.plus_s(seconds)),
-            _ => None,
-        }
+    fn ripens_at(&self, since: Time, facts: &Facts) -> Option<Time> {
+        let Test::OlderThan { seconds } = self.test else { return None };
+        let allowed = since.plus_s(seconds.min(FACT_GRACE_S));
+        facts.get(&self.fact).map(|fact| fact.at.plus_s(seconds).max(allowed))
     }
 }
 
@@ -161,6 +175,21 @@ mod tests {
     }
 
     #[test]
+    fn w1_after_an_outage_a_fact_is_old_when_there_was_time_to_renew_it() {
+        let silent = |seconds| Selector { all: vec![older("heartbeat", seconds)], ..Selector::default() };
+        let beat = facts(&[("heartbeat", fact("true", 1_000))]);
+        let check = |seconds, now, eligible, changes_at: Option<i64>| {
+            let verdict = silent(seconds).judge_since(at(5_000), None, &beat, at(now));
+            assert_eq!(verdict, Verdict { eligible, changes_at: changes_at.map(at) });
+        };
+        check(60, 5_059, false, Some(5_060));
+        check(60, 5_060, true, None);
+        check(3_000, 5_000, false, Some(5_000 + FACT_GRACE_S));
+        check(3_000, 5_000 + FACT_GRACE_S, true, None);
+        check(9_000, 5_000 + FACT_GRACE_S, false, Some(10_000));
+    }
+
+    #[test]
     fn an_age_that_changes_nothing_is_no_reason_to_look() {
         let selector =
             Selector { all: vec![older("heartbeat", 600), is("ip", Test::Exists(true))], ..Selector::default() };
@@ -190,15 +219,21 @@ mod tests {
         #[test]
         fn w1_a_verdict_holds_until_the_moment_it_names(
             all in conditions(), any in conditions(), not in conditions(),
-            set in proptest::collection::btree_map(0..4u8, (0..3u8, 0..20i64), 0..4), now in 0..40i64
+            set in proptest::collection::btree_map(0..4u8, (0..3u8, 0..20i64), 0..4), now in 0..40i64,
+            since in 0..40i64
         ) {
             let selector = Selector { kind: None, all, any, not };
             let facts: Facts = set.iter()
                 .map(|(name, (value, at))| (Name::stored(&format!("f{name}")), fact(&value.to_string(), *at)))
                 .collect();
             let verdict = selector.judge(None, &facts, at(now));
-            prop_assert_eq!(verdict.eligible, selector.holds(&facts, at(now)));
-            let first = (now + 1..100).find(|later| selector.holds(&facts, at(*later)) != verdict.eligible);
+            prop_assert_eq!(verdict.eligible, selector.holds(EVER, &facts, at(now)));
+            let first = (now + 1..100).find(|later| selector.holds(EVER, &facts, at(*later)) != verdict.eligible);
+            prop_assert_eq!(verdict.changes_at, first.map(at));
+            let since = at(since);
+            let verdict = selector.judge_since(since, None, &facts, at(now));
+            prop_assert_eq!(verdict.eligible, selector.holds(since, &facts, at(now)));
+            let first = (now + 1..100).find(|later| selector.holds(since, &facts, at(*later)) != verdict.eligible);
             prop_assert_eq!(verdict.changes_at, first.map(at));
         }
     }

@@ -171,6 +171,7 @@ impl Facts<'_> {
             return said;
         }
         match self.state {
+            JobState::Queued if matches!(self.obstacle, Some(Obstacle::Lost { .. })) => SignalKind::Unavailable,
             JobState::Queued if self.obstacle.is_some() => SignalKind::Blocked,
             JobState::Loading | JobState::Working if self.phase.is_some() => SignalKind::Phase,
             JobState::Loading | JobState::Working => SignalKind::Started,

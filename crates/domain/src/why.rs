@@ -19,7 +19,9 @@ pub struct Circumstances {
     pub subject_busy: Option<String>,
     /// What keeps this process, or every process, off the job's subject, or its pool off the model that it needs.
     pub backoff: Option<Backoff>,
-    /// Live workers that serve its queue and kind.
+    /// What it needs loaded, where it needs something.
+    pub affinity: Option<String>,
+    /// Live workers that serve its queue, kind and affinity.
     pub workers: u64,
     /// Why there is none, where that is known: what would serve it is on a node that is lost.
     pub lost: Option<String>,
@@ -102,8 +104,9 @@ impl Circumstances {
             return Why { until: self.limit_until, ..say(Reason::LimitReached, limit.clone()) };
         }
         if self.workers == 0 {
-            let known = self.lost.clone();
-            return say(Reason::NoWorker, known.unwrap_or_else(|| "no live worker serves this queue and kind".into()));
+            let needs = self.affinity.as_ref().map(|affinity| format!(" with the affinity {affinity}"));
+            let unserved = || format!("no live worker serves this queue and kind{}", needs.unwrap_or_default());
+            return say(Reason::NoWorker, self.lost.clone().unwrap_or_else(unserved));
         }
         let detail = match self.ahead {
             0 => "next in line".to_string(),
@@ -148,6 +151,14 @@ mod tests {
         let until = Some(Time::from_seconds(7));
         let used_up = Circumstances { limit: Some("its rate is used up".into()), limit_until: until, ..queued() };
         assert_eq!(used_up.why().until, until);
+    }
+
+    #[test]
+    fn q15_who_is_missing_is_told_with_the_affinity() {
+        let unserved = Circumstances { workers: 0, ..queued() };
+        assert_eq!(unserved.why().detail, "no live worker serves this queue and kind");
+        let unserved = Circumstances { affinity: Some("llama".into()), ..unserved };
+        assert_eq!(unserved.why().detail, "no live worker serves this queue and kind with the affinity llama");
     }
 
     #[test]

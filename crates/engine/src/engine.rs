@@ -1,25 +1,31 @@
 //! Starts the tasks on a store and stops them again.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use domain::JobId;
 use domain::address::Allowed;
 use domain::limits::{
-    ABANDONED_RETENTION_S_DEFAULT, DEAD_LETTER_RETENTION_S_DEFAULT, HISTORY_RETENTION_S_DEFAULT, TRIGGER_DEPTH_DEFAULT,
+    ABANDONED_RETENTION_S_DEFAULT, DEAD_LETTER_RETENTION_S_DEFAULT, HISTORY_RETENTION_S_DEFAULT, TIMELINE_RETENTION_S,
+    TRIGGER_DEPTH_DEFAULT,
 };
+use futures_util::FutureExt;
 use store::Store;
 use store::artifacts::Blobs;
+use store::runtimes::Runtime;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::outbound::Outbound;
 use crate::pool::RunPools;
 use crate::relay::Relay;
+use crate::runtime::driver::Follow;
+use crate::runtime::logs::{self, LogFlow, LogsError, ServeLogs};
 use crate::runtime::{OperateRuntimes, RuntimeNode, RuntimeOptions, WatchRuntimes};
 use crate::scripting::Stage;
 use crate::task::{Task, TaskStatus, run_until};
-use crate::tasks::beat::Beat;
+use crate::tasks::beat::{Beat, mend_clock};
 use crate::tasks::check_counters::CheckCounters;
 use crate::tasks::collect_garbage::CollectGarbage;
 use crate::tasks::deliver::Deliver;
@@ -34,12 +40,15 @@ use crate::tasks::run_batches::RunBatches;
 use crate::tasks::scan_subjects::ScanSubjects;
 use crate::tasks::sweep_calls::SweepCalls;
 use crate::tasks::sweep_leases::SweepLeases;
+use crate::tasks::unpark_forgotten::UnparkForgotten;
+use crate::tasks::wake_waiting::WakeWaiting;
 use crate::tasks::watch_ttfs::WatchTtfs;
 use crate::tasks::work_queues::WorkQueues;
 
 #[derive(Clone)]
 pub struct EngineOptions {
     pub history_retention_s: i64,
+    pub timeline_retention_s: i64,
     /// A connection of its own for hints between nodes, past any pooler; PostgreSQL only.
     pub direct_url: Option<String>,
     /// Where large artifacts and the files of batches are; without it no batch runs.
@@ -60,6 +69,7 @@ impl Default for EngineOptions {
     fn default() -> Self {
         Self {
             history_retention_s: HISTORY_RETENTION_S_DEFAULT,
+            timeline_retention_s: TIMELINE_RETENTION_S,
             direct_url: None,
             blobs: None,
             allowed: Allowed::default(),
@@ -85,15 +95,17 @@ pub struct Engine {
 impl Engine {
     /// Starts every task. The schema must be up to date.
     pub async fn start(store: Store, options: EngineOptions) -> Result<Self, store::StoreError> {
+        mend_clock(&store).await?;
         // The first beat notices an outage before anything judges a lease.
         store.first_beat().await?;
         let mut engine = Self::idle(store, options.allowed);
         engine.run(Beat);
         engine.run(SweepLeases);
+        engine.run(UnparkForgotten);
         engine.run(PromoteDue);
         engine.run(ScanSubjects);
         engine.run(FoldCounters);
-        engine.run(CheckCounters);
+        engine.run(CheckCounters::default());
         let scripts = Scripts::new(engine.stage(), engine.tracker.clone());
         engine.run(DispatchOutbox { max_depth: options.max_trigger_depth, scripts });
         engine.run(WorkQueues::new(engine.tracker.clone(), engine.stop.clone()));
@@ -103,6 +115,7 @@ impl Engine {
         engine.run(WatchTtfs);
         engine.run(Prune {
             history_retention_s: options.history_retention_s,
+            timeline_retention_s: options.timeline_retention_s,
             dead_letter_retention_s: options.dead_letter_retention_s,
         });
         engine.run(SweepCalls { retention_s: options.abandoned_retention_s });
@@ -122,6 +135,7 @@ impl Engine {
         if let Some(url) = options.direct_url {
             engine.hear_others(url);
         }
+        engine.watch_others();
         Ok(engine)
     }
 
@@ -134,6 +148,7 @@ impl Engine {
         let mut engine = Self::idle(store, Allowed::default());
         engine.drive(options).await?;
         engine.hear_others(direct_url);
+        engine.watch_others();
         Ok(engine)
     }
 
@@ -155,6 +170,10 @@ impl Engine {
         let node = RuntimeNode::open(&self.store, options, tracker, stop).await?;
         self.run(OperateRuntimes::new(node.clone()));
         self.run(WatchRuntimes::new(node.clone()));
+        // On SQLite there is no other node that could ask.
+        if self.store.is_postgres() {
+            self.run(ServeLogs::new(node.clone()));
+        }
         self.alongside(node.clone().follow_events(self.store.clone()));
         let relay = self.relay.clone();
         self.run(RunPools::new(&node, relay, self.tracker.clone(), self.stop.clone()));
@@ -173,11 +192,25 @@ impl Engine {
     /// Hints of other nodes are heard, past any pooler.
     fn hear_others(&self, url: String) {
         let store = self.store.clone();
-        self.alongside(async move { store.relay_hints(&url).await });
+        self.alongside(async move {
+            // It ends by a panic alone.
+            while AssertUnwindSafe(store.relay_hints(&url)).catch_unwind().await.is_err() {
+                tracing::error!("what hears the hints of other nodes panicked and begins anew");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        });
+    }
+
+    /// What others brought about is found without a hint, too. On SQLite there are no others.
+    fn watch_others(&mut self) {
+        if self.store.is_postgres() {
+            self.run(WakeWaiting);
+        }
     }
 
     fn run<T: Task>(&mut self, task: T) {
-        let status = TaskStatus { name: T::NAME, every_ms: T::EVERY.as_millis() as u64, ..TaskStatus::default() };
+        let (every_ms, last_success_at) = (T::EVERY.as_millis() as u64, self.store.clock().now());
+        let status = TaskStatus { name: T::NAME, every_ms, last_success_at, ..TaskStatus::default() };
         let status = Arc::new(Mutex::new(status));
         self.statuses.push(status.clone());
         self.tracker.spawn(run_until(task, self.store.clone(), status, self.stop.clone()));
@@ -199,9 +232,16 @@ impl Engine {
         Stage { store: self.store.clone(), outbound: self.outbound.clone(), stop: self.stop.clone() }
     }
 
-    /// This node's Docker engine, if it drives one.
-    pub fn runtimes(&self) -> Option<&RuntimeNode> {
-        self.runtimes.as_ref()
+    /// What the runtime's container wrote, from the last `tail` lines on, whichever node it is on.
+    pub async fn runtime_logs(&self, runtime: &Runtime, tail: i64, follow: Follow) -> Result<LogFlow, LogsError> {
+        match (&self.runtimes, runtime.node.as_deref()) {
+            (Some(here), node) if node.is_none_or(|node| node == here.name()) => here.logs(runtime, tail, follow).await,
+            (_, Some(node)) => {
+                let new = logs::asked_of(node, runtime, tail, follow)?;
+                Ok(logs::read(&self.store, &self.tracker, &self.stop, new).await)
+            }
+            (_, None) => Err(LogsError::Nowhere),
+        }
     }
 
     /// Where answers can be heard while they are given.
@@ -233,6 +273,11 @@ impl Engine {
         let read =
             |status: &Arc<Mutex<TaskStatus>>| status.lock().expect("nobody panics with a status in hand").clone();
         self.statuses.iter().map(read).collect()
+    }
+
+    /// Whether the last beat was written. What refuses that, as a full disk, refuses every write.
+    pub fn beats(&self) -> bool {
+        self.tasks().iter().all(|task| task.name != Beat::NAME || task.last_error.is_none())
     }
 
     /// Stops the tasks and waits for those under way, but not for long.

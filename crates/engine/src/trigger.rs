@@ -71,8 +71,12 @@ pub fn run(trigger: &Trigger, row: &Taken, depth: i32, standing: &Standing) -> R
 /// A run has the rights that whoever registered its trigger has now, and no more (T2).
 fn allowed(trigger: &Trigger, filter: &Filter, target: &Target, standing: &Standing) -> Result<(), NoRun> {
     let Some(right) = lacked(trigger.source, filter, target, standing) else { return Ok(()) };
-    let detail = format!("{} lacks the right {right}, and what it registered has no more", trigger.principal);
+    let detail = lacks(&trigger.principal, right);
     Err(NoRun::Failed(JobError { retryable: false, ..failure("forbidden", detail) }))
+}
+
+pub(crate) fn lacks(principal: &str, right: Right) -> String {
+    format!("{principal} lacks the right {right}, and what it registered has no more")
 }
 
 /// The right that a principal lacks to have a trigger of this source, filter and target run.

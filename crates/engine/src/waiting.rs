@@ -1,7 +1,8 @@
 //! Long-polls: look, wait for a hint or the next poll, look again.
 //!
 //! The poll is the truth; a hint only makes it sooner. On PostgreSQL another node's hint may be lost (a pooler, a broken
-//! connection), so the poll is short there; on SQLite every writer is this process.
+//! connection) or was never given (`windlass.enqueue`): there `tasks/wake_waiting.rs` looks ten times a second for all who
+//! wait. On SQLite every writer is this process.
 
 mod claim;
 
@@ -19,8 +20,7 @@ use store::{Store, StoreError};
 
 pub use claim::{Claim, claim};
 
-const POLL_POSTGRES: Duration = Duration::from_millis(100);
-const POLL_SQLITE: Duration = Duration::from_secs(1);
+const POLL: Duration = Duration::from_secs(1);
 /// Later than anybody waits.
 const FAR: Duration = Duration::from_secs(30 * 366 * 24 * 3_600);
 
@@ -49,7 +49,7 @@ pub async fn heartbeat(
         }
         tokio::select! {
             () = listener.hint() => {}
-            () = tokio::time::sleep((poll(store) * 2).min(left)) => {}
+            () = tokio::time::sleep((jittered(POLL) * 2).min(left)) => {}
             () = &mut stop => return Ok(last),
         }
         last = store.revocations(tenant, worker).await?;
@@ -76,7 +76,7 @@ pub async fn job(
         }
         tokio::select! {
             () = listener.hint() => {}
-            () = tokio::time::sleep(poll(store).min(left)) => {}
+            () = tokio::time::sleep(jittered(POLL).min(left)) => {}
             () = &mut stop => return Ok(found),
         }
     }
@@ -88,9 +88,8 @@ fn after(wait: Duration) -> Instant {
     now.checked_add(wait).unwrap_or_else(|| now + FAR)
 }
 
-/// With jitter, so that many who wait do not ask all at once.
-fn poll(store: &Store) -> Duration {
-    let every = if store.is_postgres() { POLL_POSTGRES } else { POLL_SQLITE };
+/// So that many who wait do not ask all at once.
+fn jittered(every: Duration) -> Duration {
     every.mul_f64(0.8 + 0.4 * store::clock::dice())
 }
 

@@ -16,14 +16,23 @@ pub struct Point {
 }
 
 const WIDTH: usize = 720;
+/// Of a chart that stands beside others.
+const HALF_WIDTH: usize = 360;
+/// Hours that it shows.
+pub(crate) const HOURS: usize = 48;
 const HEIGHT: usize = 132;
 /// Room for the figures of the scale.
 const LEFT: usize = 40;
 const BOTTOM: usize = 16;
+/// How many times what ended the line of what came in may rise above it.
+const BURST: i64 = 4;
 
 /// Bars of what ended, failures on top of successes, and a line of what came in.
 pub(crate) fn throughput(points: &[Point]) -> Markup {
-    let most = points.iter().map(|point| (point.succeeded + point.failed).max(point.enqueued)).max().unwrap_or(0);
+    let most = |figure: fn(&Point) -> i64| points.iter().map(figure).max().unwrap_or(0);
+    let (ended, enqueued) = (most(|point| point.succeeded + point.failed), most(|point| point.enqueued));
+    // A burst of what came in is cut off where it would press what ended flat; the words have its figure.
+    let most = if ended == 0 { enqueued } else { ended.max(enqueued.min(ended * BURST)) };
     let top = round_up(most.max(4));
     let plot = (HEIGHT - BOTTOM) as f64;
     let step = (WIDTH - LEFT) as f64 / points.len().max(1) as f64;
@@ -67,7 +76,7 @@ pub(crate) fn throughput(points: &[Point]) -> Markup {
             (step - 2.0).max(1.0),
         );
         let way = if number == 0 { 'M' } else { 'L' };
-        let _ = write!(line, "{way}{:.1} {:.1}", x + step / 2.0, plot - high(point.enqueued));
+        let _ = write!(line, "{way}{:.1} {:.1}", x + step / 2.0, plot - high(point.enqueued.min(top)));
     }
     let _ = write!(svg, "<path class=\"in\" d=\"{line}\"/>");
     for (number, point) in points.iter().enumerate().filter(|(number, _)| number % 15 == 0) {
@@ -113,22 +122,35 @@ pub struct Reading {
     pub p95: i64,
 }
 
-/// Two lines against their targets.
-pub(crate) fn readings(readings: &[Reading], targets: [i64; 2]) -> Markup {
+/// Two lines against their targets, over the hours until now.
+pub(crate) fn readings(readings: &[Reading], targets: [i64; 2], now: Timestamp) -> Markup {
     let most = readings.iter().map(|reading| reading.p95).max().unwrap_or(0).max(targets[1]);
     let top = round_up(most);
     let plot = (HEIGHT - BOTTOM) as f64;
     let high = |ms: i64| ms as f64 / top as f64 * (plot - 6.0);
-    let step = (WIDTH - LEFT) as f64 / readings.len().max(2).saturating_sub(1) as f64;
+    let at_hours = |ago: f64| LEFT as f64 + (1.0 - ago / HOURS as f64) * (HALF_WIDTH - LEFT) as f64;
     let mut svg = format!(
-        "<svg class=\"chart\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"Time to first signal by hour; the \
-         table after it has the figures\">"
+        "<svg class=\"chart small\" viewBox=\"0 0 {HALF_WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"Time to first signal by \
+         hour; the table after it has the figures\">"
     );
+    for ago in (0..=HOURS).step_by(12) {
+        let (anchor, words) = match ago {
+            0 => ("end", "now".to_owned()),
+            HOURS => ("start", format!("{ago} h ago")),
+            _ => ("middle", format!("{ago} h")),
+        };
+        let _ = write!(
+            svg,
+            "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"{anchor}\">{words}</text>",
+            at_hours(ago as f64),
+            HEIGHT - 3
+        );
+    }
     for target in targets {
         let y = plot - high(target);
         let _ = write!(
             svg,
-            "<line class=\"target\" x1=\"{LEFT}\" x2=\"{WIDTH}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
+            "<line class=\"target\" x1=\"{LEFT}\" x2=\"{HALF_WIDTH}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
              <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
             LEFT - 6,
             y + 3.5,
@@ -141,7 +163,7 @@ pub(crate) fn readings(readings: &[Reading], targets: [i64; 2]) -> Markup {
     );
     let (mut middle, mut late) = (String::new(), String::new());
     for (number, Reading { at, p50, p95 }) in readings.iter().enumerate() {
-        let x = LEFT as f64 + number as f64 * step;
+        let x = at_hours((now.duration_since(*at).as_secs_f64() / 3_600.0).clamp(0.0, HOURS as f64));
         let way = if number == 0 { 'M' } else { 'L' };
         let _ = write!(middle, "{way}{x:.1} {:.1}", plot - high(*p50));
         let _ = write!(late, "{way}{x:.1} {:.1}", plot - high(*p95));
@@ -273,6 +295,28 @@ mod tests {
         assert!(strip.contains("<rect class=\"good\" x=\"120.0\" width=\"120.0\""), "{strip}");
         assert!(strip.contains("<rect class=\"bad\" x=\"238.5\" width=\"1.5\""), "{strip}");
         assert!(strip.contains("<td>probe failed</td>") && !strip.contains("<x>"), "{strip}");
+    }
+
+    #[test]
+    fn a_burst_of_what_came_in_leaves_what_ended_to_be_seen() {
+        let point = |enqueued, succeeded| Point { at: Timestamp::UNIX_EPOCH, enqueued, succeeded, failed: 0 };
+        let tallest = |points: &[Point]| {
+            let chart = throughput(points).to_string();
+            let bars = chart.split("<rect class=\"good\"").skip(1).filter_map(|bar| bar.split("height=\"").nth(1));
+            bars.filter_map(|bar| bar.split('"').next()?.parse::<f64>().ok()).fold(0.0, f64::max)
+        };
+        assert!(tallest(&[point(20_000, 0), point(0, 10)]) > 20.0);
+        let chart = throughput(&[point(400, 0)]).to_string();
+        assert!(chart.contains(">400</text>"), "with nothing that ended the line has the scale: {chart}");
+    }
+
+    #[test]
+    fn readings_stand_where_their_hour_is() {
+        let at = |hours: i64| Timestamp::from_second(hours * 3_600).unwrap();
+        let reading = |hours: i64| Reading { at: at(hours), p50: 1, p95: 2 };
+        let chart = readings(&[reading(76), reading(100)], [2_000, 5_000], at(100)).to_string();
+        assert!(chart.contains("cx=\"200.0\"") && chart.contains("cx=\"360.0\""), "{chart}");
+        assert!(chart.contains(">24 h</text>") && chart.contains(">now</text>"), "{chart}");
     }
 
     #[test]

@@ -47,6 +47,10 @@ impl Filter {
         format!("dead-letters?{}", pairs.join("&"))
     }
 
+    fn is_asked(&self) -> bool {
+        self.pairs().iter().any(|(_, value)| !value.is_empty())
+    }
+
     fn shows_resolved(&self) -> bool {
         self.resolved == "true"
     }

@@ -52,19 +52,16 @@ impl DeliveryPage {
             ("Message id", Markup::new(format!("<code>{}</code>", html::escape(&delivery.message_id)))),
             ("Created", html::time(&delivery.created_at)),
         ];
-        facts.extend(delivery.next_attempt_at.as_ref().map(|at| ("Next attempt", html::ago(at))));
+        if delivery.ended_at.is_none() {
+            facts.push(("Next attempt", next_attempt(delivery)));
+        }
         facts.extend(delivery.circuit_open_until.as_ref().map(|at| ("Nothing is sent there before", html::time(at))));
         facts.extend(delivery.ended_at.as_ref().map(|at| ("Ended", html::time(at))));
         facts.extend(delivery.job_id.map(|job| {
             let link = format!("<a class=\"id\" href=\"{root}jobs/{job}\" title=\"{job}\">{}</a>", html::short(&job));
             ("Job", Markup::new(link))
         }));
-        facts.extend(delivery.trigger_id.map(|trigger| {
-            (
-                "Trigger",
-                Markup::new(format!("<a href=\"{root}triggers#trigger-{trigger}\">{}</a>", html::short(&trigger))),
-            )
-        }));
+        facts.extend(delivery.trigger_id.map(|id| ("Trigger", self.frame.trigger(&id, &html::short(&id)))));
         facts.extend(delivery.event_id.map(|event| ("Event", text(&event.to_string()))));
         facts
     }
@@ -72,6 +69,17 @@ impl DeliveryPage {
     /// Its body tells of results, and not everyone may read those.
     fn hides_body(&self) -> bool {
         self.delivery.body.get() == "null"
+    }
+}
+
+/// When it is tried next: not while its receiver is left alone.
+fn next_attempt(delivery: &DeliveryView) -> Markup {
+    let open_until = delivery.circuit_open_until.filter(|_| delivery.ended_at.is_none());
+    match (delivery.next_attempt_at, open_until) {
+        (next, Some(until)) if next.is_none_or(|next| next <= until) => {
+            Markup::new(format!("circuit open, {}", html::ago(&until)))
+        }
+        (next, _) => html::opt_ago(&next),
     }
 }
 
@@ -83,4 +91,26 @@ fn took(attempt: &DeliveryAttemptView) -> bool {
 /// Only what failed or was delivered can be sent again.
 fn has_ended(delivery: &DeliveryView) -> bool {
     delivery.ended_at.is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_attempt_is_the_later_of_its_time_and_the_end_of_an_open_circuit() {
+        let told = |next: &str, until: &str| {
+            let delivery = format!(
+                r#"{{"id":"00000000-0000-0000-0000-000000000001","message_id":"m","state":"pending","source":"job","op":"failed",
+                "job_id":null,"trigger_id":null,"event_id":null,"url":"https://example.com/","method":"POST","attempt":1,
+                "max_attempts":8,"status":500,"error":null,"created_at":"2026-01-01T00:00:00Z","next_attempt_at":{next},
+                "circuit_open_until":{until},"ended_at":null}}"#
+            );
+            next_attempt(&serde_json::from_str(&delivery).expect("a delivery")).to_string()
+        };
+        let [early, late] = [r#""2026-01-01T00:01:00Z""#, r#""2026-01-01T00:02:00Z""#];
+        assert!(told(early, late).starts_with("circuit open") && told(early, late).contains("00:02:00"));
+        assert!(told(late, early).starts_with("<time") && told(late, early).contains("00:02:00"));
+        assert!(told(early, "null").contains("00:01:00") && told("null", "null").contains("none"));
+    }
 }

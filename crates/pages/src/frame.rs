@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use crate::assets;
+use crate::html::{self, Markup};
 
 /// The pages that the menu leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,6 +151,27 @@ impl Frame {
     /// The first page that is open to the reader: not everyone may see the overview.
     pub(crate) fn home(&self) -> &'static str {
         self.places.first().map_or("", |place| place.link())
+    }
+
+    /// Words that lead to an address below a page of the menu, for those who may open it.
+    pub(crate) fn lead(&self, place: Place, address: &str, words: &str) -> Markup {
+        let words = html::escape(words);
+        match self.places.contains(&place) {
+            true => Markup::new(format!("<a href=\"{}{}\">{words}</a>", self.root, html::escape(address))),
+            false => Markup::new(words),
+        }
+    }
+
+    pub(crate) fn subject(&self, subject: &str) -> Markup {
+        self.lead(Place::Subjects, &format!("subjects/{}", html::segment(subject)), subject)
+    }
+
+    pub(crate) fn runtime(&self, runtime: &str) -> Markup {
+        self.lead(Place::Runtimes, &format!("runtimes/{}", html::segment(runtime)), runtime)
+    }
+
+    pub(crate) fn trigger(&self, id: &uuid::Uuid, words: &str) -> Markup {
+        self.lead(Place::Triggers, &format!("triggers/{id}"), words)
     }
 
     pub(crate) fn is_here(&self, place: &Place) -> bool {

@@ -3,20 +3,40 @@
 use std::fmt::Write;
 
 use askama::Template;
+use jiff::Timestamp;
+use serde_json::{Map, Value};
 use wire::{Page, TimelineItem};
 
-use crate::frame::Frame;
+use crate::frame::{Frame, Place};
 use crate::html::{self, Markup};
+
+/// Bytes of a value that are shown, and of all facts together.
+const SHOWN: usize = 400;
 
 #[derive(Debug, Template)]
 #[template(path = "history.html")]
 pub struct History {
     pub frame: Frame,
+    /// What the address asks for, as it came.
+    pub subject: String,
     pub page: Page<TimelineItem>,
 }
 
+impl History {
+    fn is_asked(&self) -> bool {
+        !self.subject.is_empty()
+    }
+
+    fn next(&self, cursor: &str) -> String {
+        let pairs = [("subject", self.subject.as_str()), ("cursor", cursor)];
+        let pairs = pairs.iter().filter(|(_, value)| !value.is_empty());
+        let pairs: Vec<String> = pairs.map(|(name, value)| format!("{name}={}", html::segment(value))).collect();
+        format!("history?{}", pairs.join("&"))
+    }
+}
+
 /// Items as a list that reads from top to bottom.
-pub(crate) fn timeline(items: &[TimelineItem], root: &str) -> Markup {
+pub(crate) fn timeline(items: &[TimelineItem], frame: &Frame) -> Markup {
     if items.is_empty() {
         return Markup::new("<p class=\"muted\">Nothing yet.</p>".into());
     }
@@ -30,25 +50,178 @@ pub(crate) fn timeline(items: &[TimelineItem], root: &str) -> Markup {
         let event = html::escape(&item.event).replace('_', " ");
         let _ =
             write!(list, "<li class=\"event-{class}\"><span class=\"event\">{event}</span> {}", html::time(&item.at));
-        if let Some(subject) = &item.subject {
-            let _ =
-                write!(list, " <a href=\"{root}subjects/{}\">{}</a>", html::segment(subject), html::escape(subject));
+        // A runtime is a subject too; it is named once, by its own page.
+        match (&item.runtime, &item.subject) {
+            (Some(runtime), _) => drop(write!(list, " {}", frame.runtime(runtime))),
+            (None, Some(subject)) => drop(write!(list, " {}", frame.subject(subject))),
+            (None, None) => {}
         }
-        let rest = [("", &item.runtime), ("", &item.process), ("by ", &item.actor)];
+        let rest = [("", &item.process), ("by ", &item.actor)];
         for (word, text) in rest.iter().filter_map(|(word, text)| text.as_ref().map(|text| (word, text))) {
             let _ = write!(list, " <span class=\"muted\">{word}{}</span>", html::escape(text));
         }
         if let Some(job) = &item.job_id {
-            let _ = write!(list, " <a class=\"id\" href=\"{root}jobs/{job}\">{}</a>", html::short(job));
+            let _ = write!(list, " <a class=\"id\" href=\"{}jobs/{job}\">{}</a>", frame.root, html::short(job));
         }
         if let Some(cause) = &item.cause {
-            let _ = write!(list, "<div class=\"cause\">{}</div>", html::escape(cause));
+            let tone = if went_wrong(item) { "cause" } else { "said" };
+            let _ = write!(list, "<div class=\"{tone}\">{}</div>", html::escape(cause));
         }
-        if let Some(detail) = item.detail.as_ref().filter(|detail| detail.get() != "null") {
-            let _ = write!(list, "<div><code>{}</code></div>", html::escape(&html::cut(detail.get().to_owned(), 400)));
-        }
+        list.push_str(&details(item, frame));
         list.push_str("</li>");
     }
     list.push_str("</ol>");
     Markup::new(list)
+}
+
+/// Whether its cause is bad news. Of a runtime every cause is, but that it is well or was as wanted already.
+fn went_wrong(item: &TimelineItem) -> bool {
+    let of_runtime = item.runtime.is_some() && !matches!(item.cause.as_deref(), Some("healthy" | "replay_no_op"));
+    of_runtime || matches!(item.event.as_str(), "failed" | "expired" | "backed_off")
+}
+
+/// What is told beside the event, each with its name; what is null tells nothing.
+fn details(item: &TimelineItem, frame: &Frame) -> String {
+    let Some(detail) = &item.detail else { return String::new() };
+    let mut members = match serde_json::from_str(detail.get()) {
+        Ok(Value::Object(members)) => members,
+        Ok(Value::Null) => return String::new(),
+        _ => return format!("<div><code>{}</code></div>", html::escape(&html::cut(detail.get().to_owned(), SHOWN))),
+    };
+    let facts = match members.remove("facts") {
+        Some(Value::Object(facts)) => changed(&facts),
+        _ => Vec::new(),
+    };
+    // A trigger is named by its id in its address alone.
+    let trigger = members.get("trigger").and(members.get("id")).and_then(Value::as_str);
+    let trigger = trigger.and_then(|id| id.parse::<uuid::Uuid>().ok());
+    if trigger.is_some() {
+        members.remove("id");
+    }
+    let trigger = trigger.filter(|_| item.event != "trigger_deleted");
+    let told = members.iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| {
+        let text = html::cut(plain(value), SHOWN);
+        let shown = match (name.as_str(), trigger, text.parse::<Timestamp>()) {
+            ("queue", ..) => frame.lead(Place::Jobs, &format!("jobs?queue={}", html::segment(&text)), &text),
+            ("trigger", Some(id), _) => frame.trigger(&id, &text),
+            (_, _, Ok(at)) => html::time(&at),
+            _ => Markup::new(html::escape(&text)),
+        };
+        pair(&html::escape(name).replace('_', " "), &shown)
+    });
+    pairs(&told.collect::<Vec<String>>()) + &pairs(&facts)
+}
+
+/// Facts that changed, as many as there is room for. Somebody else named them: their names mean nothing here.
+fn changed(facts: &Map<String, Value>) -> Vec<String> {
+    let mut told = Vec::new();
+    let mut bytes = 0;
+    for (name, value) in facts {
+        let text = html::cut(plain(value), SHOWN);
+        bytes += name.len() + text.len();
+        // The first is shown whatever its length.
+        if bytes > SHOWN && !told.is_empty() {
+            break;
+        }
+        let shown = if value.is_null() { "<em>taken away</em>".into() } else { html::escape(&text) };
+        told.push(pair(&html::escape(name), &Markup::new(shown)));
+    }
+    let more = facts.len() - told.len();
+    if more > 0 {
+        told.push(format!("<span class=\"muted\">and {more} more</span>"));
+    }
+    told
+}
+
+fn pair(name: &str, shown: &Markup) -> String {
+    format!("<span><span class=\"muted\">{name}</span> {shown}</span>")
+}
+
+fn pairs(told: &[String]) -> String {
+    if told.is_empty() { String::new() } else { format!("<div class=\"pairs\">{}</div>", told.join(" ")) }
+}
+
+/// A value without the marks of JSON where it needs none.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(items) => items.iter().map(plain).collect::<Vec<String>>().join(", "),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::Can;
+
+    fn frame() -> Frame {
+        Frame {
+            title: "History".into(),
+            root: "./".into(),
+            here: None,
+            places: Place::ALL.to_vec(),
+            who: "local".into(),
+            signed_in: false,
+            can: Can::default(),
+            dead_letters: None,
+            now: Timestamp::UNIX_EPOCH,
+            release: "0",
+        }
+    }
+
+    fn told(item: &str) -> String {
+        let item = format!(r#"{{"at":"2026-01-01T00:00:00Z",{item}}}"#);
+        timeline(&[serde_json::from_str(&item).expect("an item")], &frame()).to_string()
+    }
+
+    #[test]
+    fn only_bad_news_is_told_as_such() {
+        let bad = [
+            r#""event":"failed","cause":"BOOM""#,
+            r#""event":"health_changed","runtime":"llama","subject":"runtime/llama","cause":"exited""#,
+            r#""event":"start","runtime":"llama","cause":"image_pull_failed""#,
+        ];
+        let calm = [
+            r#""event":"health_changed","runtime":"llama","cause":"healthy""#,
+            r#""event":"start","runtime":"llama","cause":"replay_no_op""#,
+            r#""event":"locked_out","subject":"web-01","cause":"the disk is swapped""#,
+        ];
+        assert!(bad.iter().all(|item| told(item).contains("class=\"cause\"")));
+        assert!(calm.iter().all(|item| told(item).contains("class=\"said\"")));
+    }
+
+    #[test]
+    fn details_are_told_by_name_and_lead_on() {
+        let shown = told(r#""event":"queue_changed","detail":{"queue":"a b","per_key":null,"changed":["x","y"]}"#);
+        assert!(shown.contains("<a href=\"./jobs?queue=a%20b\">a b</a>") && shown.contains("x, y"), "{shown}");
+        assert!(!shown.contains("per key") && !shown.contains('{'), "{shown}");
+        let shown = told(r#""event":"health_changed","runtime":"llama","subject":"runtime/llama""#);
+        assert_eq!(shown.matches("llama").count(), 2, "once, in a link: {shown}");
+        let shown = told(r#""event":"facts_changed","detail":{"facts":{"<b>":"<i>"}}"#);
+        assert!(!shown.contains("<b>") && !shown.contains("<i>"), "{shown}");
+    }
+
+    #[test]
+    fn facts_are_told_by_their_own_names_also_when_they_are_taken_away() {
+        let facts = r#"{"id":"7","os":null,"queue":"q","trigger":"t"}"#;
+        let shown = told(&format!(r#""event":"facts_changed","detail":{{"facts":{facts},"left_out":2}}"#));
+        for fact in ["id</span> 7", "os</span> <em>taken away</em>", "queue</span> q", "left out</span> 2"] {
+            assert!(shown.contains(fact), "{fact} in {shown}");
+        }
+        assert!(!shown.contains("<a "), "{shown}");
+        let long = "x".repeat(SHOWN / 2);
+        let facts = format!(r#"{{"a":"{long}","b":"{long}","c":"{long}"}}"#);
+        let shown = told(&format!(r#""event":"facts_changed","detail":{{"facts":{facts}}}"#));
+        assert!(shown.contains("and 2 more") && shown.matches(&long).count() == 1, "{shown}");
+    }
+
+    #[test]
+    fn a_trigger_is_led_to_unless_it_was_deleted() {
+        let id = "01890a5d-ac96-774b-bcce-b302099a8057";
+        let of = |event: &str| told(&format!(r#""event":"{event}","detail":{{"trigger":"t","id":"{id}"}}"#));
+        assert!(of("trigger_changed").contains(&format!("<a href=\"./triggers/{id}\">t</a>")));
+        let shown = of("trigger_deleted");
+        assert!(shown.contains("trigger</span> t<") && !shown.contains(id), "{shown}");
+    }
 }

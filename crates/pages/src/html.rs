@@ -4,6 +4,7 @@ use std::fmt::{self, Display, Write};
 
 use askama::filters::{Escaper, Html, HtmlSafe};
 use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use serde_json::Value;
 use wire::RawValue;
 
@@ -36,9 +37,20 @@ pub(crate) fn escape(text: &str) -> String {
 }
 
 fn moment(at: &Timestamp, show: &str) -> Markup {
+    told(at, show, &format!("{} UTC", at.strftime("%Y-%m-%d %H:%M:%S")))
+}
+
+fn told(at: &Timestamp, show: &str, title: &str) -> Markup {
     let utc = at.strftime("%Y-%m-%d %H:%M:%S");
     let exact = at.strftime("%Y-%m-%dT%H:%M:%S.%3fZ");
-    Markup(format!("<time datetime=\"{exact}\" title=\"{utc} UTC\" data-show=\"{show}\">{utc} UTC</time>"))
+    let title = escape(title);
+    Markup(format!("<time datetime=\"{exact}\" title=\"{title}\" data-show=\"{show}\">{utc} UTC</time>"))
+}
+
+/// A moment, shown in the reader's own time with another clock's on hover.
+pub(crate) fn time_by(at: &Timestamp, zone: &TimeZone) -> Markup {
+    let own = at.to_zoned(zone.clone()).strftime("%Y-%m-%d %H:%M:%S").to_string();
+    told(at, "time", &format!("{own} {}", zone.iana_name().unwrap_or("UTC")))
 }
 
 /// A moment, shown in the reader's own time with UTC on hover.
@@ -65,7 +77,7 @@ pub(crate) fn opt(text: &Option<String>) -> Markup {
 }
 
 /// A number with its thousands apart.
-pub(crate) fn count(number: &i64) -> String {
+pub fn count(number: &i64) -> String {
     let digits = number.unsigned_abs().to_string();
     let mut text = String::from(if *number < 0 { "-" } else { "" });
     for (place, digit) in digits.chars().enumerate() {
@@ -116,7 +128,7 @@ pub(crate) fn state(state: &str) -> Markup {
 }
 
 /// A name as one segment of a path.
-pub(crate) fn segment(name: &str) -> String {
+pub fn segment(name: &str) -> String {
     let mut encoded = String::with_capacity(name.len());
     for byte in name.bytes() {
         match byte {
@@ -199,6 +211,12 @@ mod tests {
         for bad in ["javascript:alert(1)", "//evil.example", "/\\evil.example", "data:text/html,x", "", "jobs"] {
             assert_eq!(link("./", bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_name_with_odd_letters_stays_one_segment() {
+        assert_eq!(segment("a/b#c?ä"), "a%2Fb%23c%3F%C3%A4");
+        assert_eq!(segment("v1.2_x-y~z"), "v1.2_x-y~z");
     }
 
     #[test]

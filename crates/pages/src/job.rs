@@ -1,7 +1,10 @@
 //! One job: its signal first, then what happened, what is in it, and what can be done about it.
 
+use std::collections::HashMap;
+
 use askama::Template;
 use serde_json::Value;
+use uuid::Uuid;
 use wire::{ArtifactView, HistoryItem, JobView, NextAction, SignalView, WhyView};
 
 use crate::chart;
@@ -23,7 +26,13 @@ pub struct JobPage {
     pub history: Vec<HistoryItem>,
     pub artifacts: Vec<ArtifactView>,
     /// The dead letter it left.
-    pub dead_letter: Option<uuid::Uuid>,
+    pub dead_letter: Option<Uuid>,
+    /// The name of the trigger that made it, if that is still there.
+    pub trigger: Option<String>,
+    /// Whether its subject has a page: not every subject was ever declared.
+    pub knows_subject: bool,
+    /// The names of those that worked on it and are still there.
+    pub workers: HashMap<Uuid, String>,
 }
 
 #[derive(Debug)]
@@ -94,12 +103,15 @@ impl JobPage {
             let (address, shown) = (html::segment(value), html::escape(value));
             Markup::new(format!("<a href=\"{root}jobs?{name}={address}\">{shown}</a>"))
         };
-        let linked = |id: &uuid::Uuid| {
+        let linked = |id: &Uuid| {
             Markup::new(format!("<a class=\"id\" href=\"{root}jobs/{id}\" title=\"{id}\">{}</a>", html::short(id)))
         };
         let mut facts = vec![("Queue", filtered("queue", &job.queue)), ("Kind", filtered("kind", &job.kind))];
         facts.extend(job.affinity.as_ref().map(|affinity| ("Affinity", filtered("affinity", affinity))));
-        facts.extend(job.subject.as_ref().map(|subject| ("Subject", filtered("subject", subject))));
+        facts.extend(job.subject.as_ref().map(|subject| match self.knows_subject {
+            true => ("Subject", self.frame.subject(subject)),
+            false => ("Subject", filtered("subject", subject)),
+        }));
         facts.extend(job.process.as_ref().map(|process| ("Process", text(process))));
         facts.push(("Attempt", Markup::new(format!("{} of {}", job.attempt, job.max_attempts))));
         facts.extend((job.priority != 0).then(|| ("Priority", Markup::new(job.priority.to_string()))));
@@ -119,16 +131,41 @@ impl JobPage {
             facts.push(("Tags", Markup::new(tags.join(", "))));
         }
         facts.push(("Made by", text(&job.principal)));
-        facts.extend(job.triggered_by.as_ref().filter(|by| *by != "api").map(|by| ("Triggered by", text(by))));
-        facts.extend(
-            job.worker.as_ref().map(|worker| {
-                ("Worker", Markup::new(format!("<code title=\"{worker}\">{}</code>", html::short(worker))))
-            }),
-        );
+        facts.extend(job.triggered_by.as_ref().filter(|by| *by != "api").map(|by| ("Triggered by", self.origin(by))));
+        facts.extend(job.worker.as_ref().map(|worker| ("Worker", self.worker(worker))));
         facts.extend(job.parent.as_ref().map(|parent| ("Retry of", linked(parent))));
         facts.extend(job.retried_as.as_ref().map(|again| ("Retried as", linked(again))));
         facts.extend(job.webhook_url.as_ref().map(|url| ("Webhook", text(url))));
         facts
+    }
+
+    /// What made it, in words.
+    fn origin(&self, by: &str) -> Markup {
+        let parts: Vec<&str> = by.splitn(5, ':').collect();
+        let words = match parts.as_slice() {
+            [what @ ("trigger" | "script"), id, _, source, op] => match id.parse::<Uuid>() {
+                Ok(id) => {
+                    let trigger = match &self.trigger {
+                        Some(name) => self.frame.trigger(&id, name).to_string(),
+                        None => format!("<code title=\"{id}\">{}</code>", html::short(&id)),
+                    };
+                    format!("{what} {trigger}, {} {}", html::escape(source), html::escape(op))
+                }
+                Err(_) => html::escape(by),
+            },
+            ["replay", ..] => "a dead letter that was played again".into(),
+            ["process", name] => format!("process {}", html::escape(name)),
+            _ => html::escape(by),
+        };
+        Markup::new(words)
+    }
+
+    /// A worker by its name, while it is there, and by its id for good.
+    fn worker(&self, id: &Uuid) -> Markup {
+        Markup::new(match self.workers.get(id) {
+            Some(name) => format!("<span title=\"{id}\">{}</span>", html::escape(name)),
+            None => format!("<code title=\"{id}\">{}</code>", html::short(id)),
+        })
     }
 
     fn artifact(&self, artifact: &ArtifactView) -> String {
@@ -187,6 +224,11 @@ impl JobPage {
         let body = Value::Object(request).to_string().replace('\'', "'\\''");
         format!("curl -X POST \"$WINDLASS_URL/api/v1/jobs\" -H 'content-type: application/json' -d '{body}'")
     }
+}
+
+/// How a cause is told: as bad news only where something went wrong.
+fn tone(item: &HistoryItem) -> &'static str {
+    if matches!(item.event.as_str(), "failed" | "expired") { "cause" } else { "said" }
 }
 
 struct Predicted {

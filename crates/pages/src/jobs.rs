@@ -123,9 +123,10 @@ fn note(job: &JobView) -> Markup {
         "scheduled" => format!("due {}", html::ago(&job.run_at)),
         "queued" => format!("waiting {}", html::took(&Some(job.run_at), &None)),
         "loading" | "working" => {
-            let phase = job.phase.as_deref().unwrap_or_default();
-            let done = job.progress.map(|share| chart::meter(&share, "progress").to_string()).unwrap_or_default();
-            format!("{done} {}", html::escape(phase))
+            let done = |share: f64| format!("{} {:.0} %", chart::meter(&share, "progress"), share * 100.0);
+            let phase = job.phase.as_deref().map(html::escape);
+            let parts = [job.progress.map(done), phase, Some(html::took(&job.started_at, &None).to_string())];
+            parts.into_iter().flatten().collect::<Vec<String>>().join(" · ")
         }
         "failed" => job.error.as_ref().map_or_else(String::new, |error| {
             format!("<code>{}</code> {}", html::escape(&error.code), html::escape(&error.message))

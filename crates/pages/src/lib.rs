@@ -29,3 +29,4 @@ pub mod workers;
 
 pub use askama::Template;
 pub use frame::{Can, Frame, Place};
+pub use html::{count, segment};

@@ -1,11 +1,16 @@
 //! The overview: how it goes, and what wants somebody's attention, with the action beside it.
 
+use std::cmp::Reverse;
+
 use askama::Template;
 use wire::{FailureView, QueueCounts, QueueView};
 
 use crate::chart::{self, Point};
 use crate::frame::Frame;
 use crate::html;
+
+/// Queues that the table shows.
+const QUEUES: usize = 12;
 
 #[derive(Debug, Template)]
 #[template(path = "overview.html")]
@@ -41,7 +46,7 @@ impl Slo {
 }
 
 /// Something that wants attention.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Concern {
     /// The same for as long as it is about the same, so that what a reader is about to press stays where it is.
     pub id: String,
@@ -66,6 +71,14 @@ pub struct Action {
 impl Overview {
     fn oldest(&self) -> Option<&QueueView> {
         self.queues.iter().filter(|queue| queue.oldest_waiting_at.is_some()).min_by_key(|queue| queue.oldest_waiting_at)
+    }
+
+    /// Those that want looking at first: paused ones, then those with most to do.
+    fn busiest(&self) -> Vec<&QueueView> {
+        let mut queues: Vec<&QueueView> = self.queues.iter().collect();
+        queues.sort_by_key(|queue| (!queue.paused, Reverse(queue.counts.queued + queue.counts.running)));
+        queues.truncate(QUEUES);
+        queues
     }
 
     fn is_empty(&self) -> bool {

@@ -27,14 +27,10 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// The settings as JSON, so that saving some of them keeps the others.
+    /// The settings as JSON, so that saving some of them keeps the others. A webhook's URL is among them; without a secret
+    /// it keeps those it has.
     fn settings(&self) -> String {
         serde_json::to_string(&self.view.settings).expect("plain data has a JSON form")
-    }
-
-    /// A webhook's secret is shown to nobody, so a form could not send it back.
-    fn can_be_edited(&self) -> bool {
-        self.view.settings.webhook.is_none()
     }
 
     fn limits(&self) -> String {

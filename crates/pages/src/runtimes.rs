@@ -2,6 +2,7 @@
 
 use askama::Template;
 use jiff::{SignedDuration, Timestamp};
+use uuid::Uuid;
 use wire::{NodeView, OperationView, Page, RuntimeHealth, RuntimeView};
 
 use crate::chart::{self, Stretch};
@@ -57,6 +58,8 @@ pub struct Watched {
     pub view: RuntimeView,
     /// Every change of its health, newest first.
     pub past: Vec<RuntimeHealth>,
+    /// What was done to it last.
+    pub last: Option<OperationView>,
 }
 
 impl Watched {
@@ -75,6 +78,13 @@ impl Watched {
 
     fn has_container(&self) -> bool {
         self.view.container_id.is_some()
+    }
+
+    /// Why what was done to it last came to nothing, if it did.
+    fn failure(&self) -> Option<String> {
+        let last = self.last.as_ref().filter(|last| last.outcome.as_deref() == Some("failure"))?;
+        let why = last.error_message.as_ref().or(last.error_code.as_ref());
+        Some(why.map_or_else(|| format!("{} failed", last.kind), |why| format!("{} failed: {why}", last.kind)))
     }
 
     /// As it should be, in a word.
@@ -189,6 +199,7 @@ fn outcome(line: &OperationView) -> Markup {
 
 /// Whoever asked: a person, or what acts by itself.
 fn asked(line: &OperationView) -> String {
-    let reference = line.source_ref.as_deref().unwrap_or(&line.actor);
+    // The id of an event leads nowhere.
+    let reference = line.source_ref.as_deref().filter(|text| text.parse::<Uuid>().is_err()).unwrap_or(&line.actor);
     format!("{} · {reference}", line.source)
 }

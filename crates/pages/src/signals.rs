@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use askama::Template;
+use jiff::SignedDuration;
 use wire::{TtfsSlo, TtfsSummary};
 
 use crate::chart::{self, Reading};
@@ -12,8 +13,8 @@ use crate::html::{self, Markup};
 /// What is promised, in milliseconds: half within the first, nineteen of twenty within the second.
 const P50_TARGET_MS: i64 = 2_000;
 const P95_TARGET_MS: i64 = 5_000;
-/// Hours that a chart shows.
-const HOURS: usize = 48;
+/// What a chart shows of the past.
+const SHOWN: SignedDuration = SignedDuration::from_hours(chart::HOURS as i64);
 
 #[derive(Debug, Template)]
 #[template(path = "signals.html")]
@@ -56,8 +57,9 @@ impl Signals {
         }
         let chart = |(surface, mut readings): (&str, Vec<Reading>)| {
             readings.sort_by_key(|reading| reading.at);
-            let first = readings.len().saturating_sub(HOURS);
-            (surface.to_owned(), chart::readings(&readings[first..], [P50_TARGET_MS, P95_TARGET_MS]))
+            let is_shown = |reading: &Reading| self.frame.now.duration_since(reading.at) < SHOWN;
+            readings.retain(is_shown);
+            (surface.to_owned(), chart::readings(&readings, [P50_TARGET_MS, P95_TARGET_MS], self.frame.now))
         };
         by_surface.into_iter().map(chart).collect()
     }

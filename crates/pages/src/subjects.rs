@@ -2,7 +2,7 @@
 
 use askama::Template;
 use jiff::Timestamp;
-use wire::{Page, ProcessView, StandingView, SubjectView, TimelineItem};
+use wire::{BackoffView, Page, ProcessView, StandingView, SubjectView, TimelineItem};
 
 use crate::frame::Frame;
 use crate::history;
@@ -54,7 +54,7 @@ fn cell(subject: &SubjectView, process: &ProcessView) -> Markup {
     match (standing.map(|standing| standing.standing.as_str()), held) {
         (Some("active"), _) => html::state("working"),
         (_, Some(backoff)) => {
-            let word = if backoff.until.is_some() { "backoff" } else { "locked" };
+            let word = held_word(backoff);
             let until = backoff.until.as_ref().map(|until| html::ago(until).to_string()).unwrap_or_default();
             let cause = html::escape(&backoff.cause);
             Markup::new(format!("<span title=\"{cause}\">{}</span> {until}", html::state(word)))
@@ -62,6 +62,11 @@ fn cell(subject: &SubjectView, process: &ProcessView) -> Markup {
         (Some(word), None) if word != "ineligible" => html::state(if word == "in_backoff" { "backoff" } else { word }),
         _ => html::none(),
     }
+}
+
+/// A person's word for all processes is a lock, with an end or without; so is what has none.
+fn held_word(backoff: &BackoffView) -> &'static str {
+    if backoff.process == "*" || backoff.until.is_none() { "locked" } else { "backoff" }
 }
 
 #[derive(Debug, Template)]
@@ -89,6 +94,18 @@ impl SubjectPage {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lock_is_a_lock_although_it_ends() {
+        let held = |process: &str, until: &str| {
+            let backoff = format!(
+                r#"{{"process":"{process}","until":{until},"cause":"c","by":"b","at":"2026-01-01T00:00:00Z","job_id":null}}"#
+            );
+            held_word(&serde_json::from_str(&backoff).expect("a backoff"))
+        };
+        let until = r#""2026-01-02T00:00:00Z""#;
+        assert_eq!([held("*", until), held("patch", until), held("patch", "null")], ["locked", "backoff", "locked"]);
+    }
 
     #[test]
     fn the_longer_a_subject_is_held_back_the_hotter_it_is() {

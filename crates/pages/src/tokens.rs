@@ -18,6 +18,18 @@ pub struct Tokens {
     pub database: String,
 }
 
+impl Tokens {
+    /// Whether the next token is the first of all, which shuts the door behind whoever makes it.
+    fn is_first(&self) -> bool {
+        !self.frame.signed_in && self.page.items.is_empty()
+    }
+
+    /// The role that a new token begins with: the least, unless nobody could come in with it and make another.
+    fn is_suggested(&self, role: &str) -> bool {
+        role == if self.is_first() { "admin" } else { "viewer" }
+    }
+}
+
 fn queues(token: &TokenView) -> String {
     token.queues.as_ref().map_or_else(|| "all".into(), |queues| queues.join(", "))
 }

@@ -1,7 +1,8 @@
 // Buttons that do something: each form names the route it calls, and sends its fields as JSON.
-import { ask, call, root, toast } from "./call.js";
+import { ask, call, root } from "./call.js";
 import { closed, opened, pretty } from "./json.js";
 import { leave, refresh } from "./live.js";
+import { dialog, make, toast } from "./make.js";
 import { inTurns, words } from "./replay.js";
 
 export function start() {
@@ -27,6 +28,7 @@ function raise(dialog) {
   if (!dialog) return;
   for (const form of dialog.querySelectorAll("form")) form.reset();
   for (const problem of dialog.querySelectorAll(".problem")) problem.textContent = "";
+  for (const told of dialog.querySelectorAll(".told")) told.hidden = true;
   dialog.showModal();
   for (const field of dialog.querySelectorAll("[data-fill]")) fill(field);
 }
@@ -54,14 +56,16 @@ async function send(form, button) {
   } catch (error) {
     return void complain(form, error.message, error.field);
   }
-  if (form.dataset.ask && !(await sure(form.dataset.ask, button?.textContent ?? "Yes", form.dataset.number))) return;
+  const yes = form.dataset.yes ?? button?.textContent.replace("…", "");
+  const { no, number } = form.dataset;
+  if (form.dataset.ask && !(await sure(form.dataset.ask, { yes, no, number }))) return;
   if (form.dataset.dry) {
     // First how many it would be, then the number typed, then the act.
     try {
       const told = await call(method, path, closed(opened(body).set("dry_run", "true")));
       const many = told[form.dataset.dry];
       if (!many) return void toast("Nothing matches.");
-      if (!(await sure(`${many} match. Go on with all of them?`, button?.textContent.replace("…", "") ?? "Yes", many))) return;
+      if (!(await sure(`${many} match. Go on with all of them?`, { yes, number: many }))) return;
     } catch (error) {
       return void complain(form, error.message, error.field);
     }
@@ -70,17 +74,27 @@ async function send(form, button) {
   try {
     const text = form.dataset.most ? await inTurns(path, form.dataset) : await ask(method, path, body);
     const answer = text ? JSON.parse(text) : null;
-    form.closest("dialog")?.close();
-    const go = form.dataset.go?.replace(/\{(\w+)\}/g, (_, member) => encodeURIComponent(answer?.[member] ?? ""));
     const show = form.dataset.show && document.getElementById(form.dataset.show);
+    // What is shown beside the fields is for trying others.
+    const isBeside = form.contains(show);
+    if (!isBeside) form.closest("dialog")?.close();
     if (show) reveal(show, text);
-    toast(words(form.dataset, answer));
-    if (go && !go.endsWith("/")) leave(new URL(go, root)); else await refresh();
+    if (isBeside) return;
+    const see = addressOf(form.dataset.see, answer);
+    toast(words(form.dataset, answer), see && { action: "See it", act: () => leave(see), lasts: 10000 });
+    const go = addressOf(form.dataset.go, answer);
+    if (go) leave(go); else await refresh();
   } catch (error) {
     complain(form, error.message, error.field);
   } finally {
     if (button) button.disabled = false;
   }
+}
+
+// `jobs/{id}` with the member of the answer in it; nowhere, when the answer has none.
+function addressOf(pattern, answer) {
+  const filled = pattern?.replace(/\{(\w+)\}/g, (_, member) => encodeURIComponent(answer?.[member] ?? ""));
+  return filled && !filled.endsWith("/") ? new URL(filled, root) : undefined;
 }
 
 // The body as text, so that no number in it changes on its way through here.
@@ -146,47 +160,16 @@ function reveal(place, answer) {
 }
 
 // Asks first. With `number`, the answer is the number itself, typed.
-export function sure(question, yes, number) {
+export function sure(question, { yes = "Yes", no = "Leave it", number }) {
+  const go = make("button", { id: "sure-yes", className: "danger", value: "yes", disabled: number !== undefined }, yes);
+  const typed = make("input", { id: "sure-number", inputMode: "numeric", autocomplete: "off" });
+  typed.addEventListener("input", () => { go.disabled = typed.value.trim() !== String(number); });
+  const form = make("form", { method: "dialog" }, make("h2", { id: "sure-title" }, question));
+  if (number !== undefined) form.append(make("label", {}, `Type ${number} to go on`, typed));
+  form.append(make("div", { className: "actions" }, go, make("button", { value: "no" }, no)));
+  const asked = dialog({ "aria-labelledby": "sure-title" }, form);
   return new Promise((resolve) => {
-    const dialog = document.createElement("dialog");
-    const form = document.createElement("form");
-    form.method = "dialog";
-    const title = document.createElement("h2");
-    title.textContent = question;
-    title.id = "sure-title";
-    dialog.setAttribute("aria-labelledby", "sure-title");
-    form.append(title);
-    let typed;
-    if (number !== undefined) {
-      const label = document.createElement("label");
-      label.textContent = `Type ${number} to go on`;
-      typed = document.createElement("input");
-      typed.id = "sure-number";
-      typed.inputMode = "numeric";
-      typed.autocomplete = "off";
-      label.append(typed);
-      form.append(label);
-    }
-    const row = document.createElement("div");
-    row.className = "actions";
-    const go = document.createElement("button");
-    go.textContent = yes;
-    go.value = "yes";
-    go.className = "danger";
-    go.id = "sure-yes";
-    const leave = document.createElement("button");
-    leave.textContent = "Leave it";
-    leave.value = "no";
-    row.append(go, leave);
-    form.append(row);
-    dialog.append(form);
-    if (typed) {
-      go.disabled = true;
-      typed.addEventListener("input", () => { go.disabled = typed.value.trim() !== String(number); });
-    }
-    dialog.addEventListener("close", () => { dialog.remove(); resolve(dialog.returnValue === "yes"); });
-    document.body.append(dialog);
-    dialog.showModal();
+    asked.addEventListener("close", () => resolve(asked.returnValue === "yes"));
   });
 }
 
@@ -195,8 +178,7 @@ async function copyText(text, button) {
     await navigator.clipboard.writeText(text);
   } catch {
     // Without a safe origin there is no clipboard: the text is marked for the reader to copy.
-    const area = document.createElement("textarea");
-    area.value = text;
+    const area = make("textarea", { value: text });
     document.body.append(area);
     area.select();
     document.execCommand("copy");
@@ -212,17 +194,8 @@ async function show(address, as) {
   const place = document.getElementById("preview");
   place.replaceChildren();
   place.hidden = false;
-  if (as === "image") {
-    const image = document.createElement("img");
-    image.alt = "The artifact as a picture";
-    image.src = address;
-    place.append(image);
-    return;
-  }
+  if (as === "image") return void place.append(make("img", { alt: "The artifact as a picture", src: address }));
   const answer = await fetch(address, { credentials: "same-origin" });
-  const pre = document.createElement("pre");
-  pre.className = "card";
-  pre.tabIndex = 0;
-  pre.textContent = answer.ok ? await answer.text() : "It cannot be read.";
-  place.append(pre);
+  const text = answer.ok ? await answer.text() : "It cannot be read.";
+  place.append(make("pre", { className: "card", tabIndex: 0 }, text));
 }

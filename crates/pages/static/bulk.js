@@ -1,7 +1,8 @@
 // Rows that are chosen, what is done with all of them, and views that the reader keeps.
-import { call, toast } from "./call.js";
+import { call } from "./call.js";
 import { sure } from "./act.js";
 import { refresh } from "./live.js";
+import { make, toast } from "./make.js";
 
 const MOST = 10000;
 const PAGE = 500;
@@ -99,7 +100,8 @@ async function run(action) {
   const ids = [...chosen];
   const [verb, doing, done] = WORDS[action];
   const what = `${ids.length.toLocaleString("en")} ${ids.length === 1 ? "job" : "jobs"}`;
-  if (!(await sure(`${verb} ${what}?`, verb, ids.length > 1 ? ids.length : undefined))) return;
+  const number = ids.length > 1 ? ids.length : undefined;
+  if (!(await sure(`${verb} ${what}?`, { yes: `${verb} ${what}`, no: "Do nothing", number }))) return;
   running += 1;
   try {
     if (!(await unlessUndone(`${doing} ${what}`))) return void toast("Nothing was done.");
@@ -176,17 +178,13 @@ function views() {
   if (!place) return;
   place.dataset.keep = "";
   place.replaceChildren(...kept().flatMap((view) => {
-    const link = document.createElement("a");
-    link.className = "chip";
-    link.href = `jobs${view.query.startsWith("?") ? view.query : ""}`;
-    link.textContent = `★ ${view.name}`;
-    const gone = document.createElement("button");
-    gone.type = "button";
-    gone.className = "quiet";
-    gone.textContent = "×";
-    gone.setAttribute("aria-label", `Forget the view ${view.name}`);
-    gone.addEventListener("click", () => { keep(kept().filter((other) => other.name !== view.name)); views(); });
-    return [link, gone];
+    const href = `jobs${view.query.startsWith("?") ? view.query : ""}`;
+    const forget = () => { keep(kept().filter((other) => other.name !== view.name)); views(); };
+    const label = `Forget the view ${view.name}`;
+    return [
+      make("a", { className: "chip", href }, `★ ${view.name}`),
+      make("button", { type: "button", className: "quiet", "aria-label": label, onclick: forget }, "×"),
+    ];
   }));
   document.getElementById("save-view")?.addEventListener("click", () => {
     const query = new URLSearchParams(location.search);

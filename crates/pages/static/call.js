@@ -40,23 +40,3 @@ function problem(text) {
     return null;
   }
 }
-
-const told = () => document.getElementById("toasts");
-
-export function toast(text, { bad = false, action, act, lasts = 5000 } = {}) {
-  const box = document.createElement("div");
-  box.className = bad ? "toast bad" : "toast";
-  const words = document.createElement("span");
-  words.textContent = text;
-  box.append(words);
-  if (action) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.textContent = action;
-    button.addEventListener("click", () => { box.remove(); act(); });
-    box.append(button);
-  }
-  told().append(box);
-  if (lasts) setTimeout(() => box.remove(), bad ? lasts * 2 : lasts);
-  return { say: (text) => { words.textContent = text; }, end: () => box.remove() };
-}

@@ -1,5 +1,6 @@
 // What the server cannot know: the reader's time zone, and that there is a script to copy and act with.
 // Run on the page once and on every fresh copy of it before the two are compared.
+import { make } from "./make.js";
 
 const main = document.getElementById("main");
 // Ages are told by the server's clock.
@@ -18,6 +19,8 @@ export function length(ms) {
   return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
 }
 
+const isToday = (at) => at.toDateString() === new Date(now()).toDateString();
+
 function words(at, show) {
   const gone = now() - at;
   if (show === "elapsed") return length(gone);
@@ -25,7 +28,7 @@ function words(at, show) {
     if (Math.abs(gone) < 1500) return "now";
     return gone > 0 ? `${length(gone)} ago` : `in ${length(-gone)}`;
   }
-  return (Math.abs(gone) < 43200000 ? clock : dated).format(at);
+  return (isToday(at) ? clock : dated).format(at);
 }
 
 export function tellTimes(within) {
@@ -39,13 +42,19 @@ export function decorate(page) {
   tellTimes(page);
   for (const mark of page.querySelectorAll("[data-clock]")) mark.textContent = minutes.format(new Date(mark.dataset.clock));
   for (const pre of page.querySelectorAll("pre.copy:not(:has(button))")) {
-    const button = page.createElement("button");
-    button.type = "button";
-    button.dataset.copy = pre.textContent;
-    button.textContent = "Copy";
-    pre.append(button);
+    pre.append(make("button", { type: "button", "data-copy": pre.textContent }, "Copy"));
   }
-  for (const id of ["find", "theme", "help", "save-view"]) page.getElementById(id)?.removeAttribute("hidden");
+  for (const id of ["find", "help", "save-view"]) page.getElementById(id)?.removeAttribute("hidden");
+  tellTheme(page);
 }
 
-setInterval(() => { if (!document.hidden) tellTimes(document); }, 1000);
+export function tellTheme(page) {
+  const { theme } = document.documentElement.dataset;
+  for (const button of page.querySelectorAll("button.theme")) {
+    button.hidden = false;
+    button.textContent = `Theme${theme ? `: ${theme}` : ""}`;
+  }
+}
+
+// While the server is away nothing is known to have got older.
+setInterval(() => { if (!document.hidden && !document.querySelector(".live.lost")) tellTimes(document); }, 1000);

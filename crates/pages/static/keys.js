@@ -1,11 +1,13 @@
 // The keyboard: `?` tells of it.
 import { call, root } from "./call.js";
+import { tellTheme } from "./decorate.js";
 import { toggle } from "./live.js";
+import { dialog, make } from "./make.js";
 
 const THEMES = ["", "light", "dark"];
 
 export function start() {
-  document.getElementById("theme")?.addEventListener("click", nextTheme);
+  document.addEventListener("click", ({ target }) => { if (target.closest("button.theme")) nextTheme(); });
   document.getElementById("help")?.addEventListener("click", help);
   document.getElementById("find")?.addEventListener("click", palette);
   document.addEventListener("keydown", onKey);
@@ -20,7 +22,7 @@ function nextTheme() {
   } catch {
     // Then it lasts as long as the page.
   }
-  document.getElementById("theme").textContent = `Theme${theme ? `: ${theme}` : ""}`;
+  tellTheme(document);
 }
 
 let afterG = false;
@@ -54,89 +56,70 @@ function move(step) {
   links[Math.min(links.length - 1, Math.max(0, at + step))]?.focus();
 }
 
-function dialogOf(className, label) {
-  const dialog = document.createElement("dialog");
-  dialog.className = className;
-  dialog.setAttribute("aria-label", label);
-  dialog.addEventListener("close", () => dialog.remove());
-  dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
-  document.body.append(dialog);
-  return dialog;
-}
+// A click beside what is in it closes it.
+const closeBeside = ({ target, currentTarget }) => { if (target === currentTarget) currentTarget.close(); };
+
+const places = () => [...document.querySelectorAll("#places a[data-key]")];
+const nameOf = (place) => place.firstChild.textContent.trim();
 
 function help() {
   if (document.querySelector("dialog[open]")) return;
-  const dialog = dialogOf("help", "Keyboard shortcuts");
-  const title = document.createElement("h2");
-  title.textContent = "Keyboard shortcuts";
-  const list = document.createElement("dl");
-  list.className = "keys";
-  const places = [...document.querySelectorAll("#places a[data-key]")];
   const keys = [
-    ["⌘K or Ctrl K", "find a page, a queue or a job"], ["/", "filter jobs"], ["j, k", "next and previous row"], ["Enter", "open the row"],
+    ["⌘K or Ctrl K", "find a page, a queue, a job …"], ["/", "filter jobs"], ["j, k", "next and previous row"], ["Enter", "open the row"],
     ["x", "choose the row"], ["l", "pause or resume live updates"], ["?", "this list"],
-    ...places.map((place) => [`g ${place.dataset.key}`, place.firstChild.textContent.trim()]),
+    ...places().map((place) => [`g ${place.dataset.key}`, nameOf(place)]),
   ];
-  for (const [key, does] of keys) {
-    const dt = document.createElement("dt");
-    const kbd = document.createElement("kbd");
-    kbd.textContent = key;
-    dt.append(kbd);
-    const dd = document.createElement("dd");
-    dd.textContent = does;
-    list.append(dt, dd);
-  }
-  const close = document.createElement("button");
-  close.type = "button";
-  close.textContent = "Close";
-  close.addEventListener("click", () => dialog.close());
-  dialog.append(title, list, close);
-  dialog.showModal();
+  const rows = keys.flatMap(([key, does]) => [make("dt", {}, make("kbd", {}, key)), make("dd", {}, does)]);
+  const close = make("button", { type: "button", onclick: () => shown.close() }, "Close");
+  const inside = [make("h2", {}, "Keyboard shortcuts"), make("dl", { className: "keys" }, ...rows), close];
+  const shown = dialog({ className: "help", "aria-label": "Keyboard shortcuts", onclick: closeBeside }, ...inside);
 }
 
 // ---- the palette ----
 
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
 
+const found = (name, kind, path) => ({ name, kind, href: new URL(path, root).href });
+
+// What has a name, by the key of its page: only those whose page is in the menu are asked for.
+const NAMED = {
+  q: ["queues", ({ name }) => found(name, "queue", `jobs?queue=${encodeURIComponent(name)}`)],
+  r: ["runtimes", ({ name }) => found(name, "runtime", `runtimes/${encodeURIComponent(name)}`)],
+  t: ["triggers", ({ id, name }) => found(name, "trigger", `triggers/${id}`)],
+  w: ["workers", ({ id, name }) => found(name, "worker", `workers#worker-${id}`)],
+};
+
+// Where words can be looked for.
+const LOOKED = {
+  j: (text) => found(text, "look for it in jobs", `jobs?text=${encodeURIComponent(text)}`),
+  s: (text) => found(text, "subjects that begin so", `subjects?prefix=${encodeURIComponent(text)}`),
+};
+
 function palette() {
   if (document.querySelector("dialog[open]")) return;
-  const dialog = dialogOf("palette", "Find");
-  const input = document.createElement("input");
-  input.placeholder = "A page, a queue, a job's id, or words to look for";
-  input.setAttribute("aria-label", "Find");
-  input.setAttribute("role", "combobox");
-  input.setAttribute("aria-expanded", "true");
-  input.setAttribute("aria-controls", "found");
-  const list = document.createElement("ul");
-  list.id = "found";
-  list.setAttribute("role", "listbox");
-  list.setAttribute("aria-label", "Found");
-  dialog.append(input, list);
-  const pages = [...document.querySelectorAll("#places a[data-key]")].map((place) => ({ name: place.firstChild.textContent.trim(), kind: "page", href: place.href }));
-  let queues = [];
+  const open = places();
+  const keys = open.map((place) => place.dataset.key);
+  const named = open.map((place) => ({ name: nameOf(place), kind: "page", href: place.href }));
+  const input = make("input", {
+    placeholder: "A page, a queue, a trigger, a job's id, or words to look for",
+    role: "combobox", "aria-label": "Find", "aria-expanded": "true", "aria-controls": "found",
+  });
+  const list = make("ul", { id: "found", role: "listbox", "aria-label": "Found" });
   let items = [];
   let at = 0;
   const draw = () => {
     const text = input.value.trim();
     const wanted = text.toLowerCase();
-    items = [...pages, ...queues].filter((item) => item.name.toLowerCase().includes(wanted)).slice(0, 12);
-    if (UUID.test(text)) items.unshift({ name: text, kind: "job", href: new URL(`jobs/${text}`, root).href });
-    else if (text) items.push({ name: text, kind: "look for it in jobs", href: new URL(`jobs?text=${encodeURIComponent(text)}`, root).href });
+    items = named.filter((item) => item.name.toLowerCase().includes(wanted)).slice(0, 12);
+    if (UUID.test(text)) items.unshift(found(text, "job", `jobs/${text}`));
+    else if (text) items.push(...keys.filter((key) => LOOKED[key]).map((key) => LOOKED[key](text)));
     at = Math.min(at, Math.max(0, items.length - 1));
-    list.replaceChildren(...items.map((item, number) => {
-      const row = document.createElement("li");
-      row.id = `found-${number}`;
-      row.setAttribute("role", "option");
-      row.setAttribute("aria-selected", String(number === at));
-      const name = document.createElement("span");
-      name.textContent = item.name;
-      const kind = document.createElement("span");
-      kind.className = "muted";
-      kind.textContent = item.kind;
-      row.append(name, kind);
-      row.addEventListener("click", () => location.assign(item.href));
-      return row;
-    }));
+    list.replaceChildren(...items.map(({ name, kind, href }, number) => make(
+      "li",
+      { id: `found-${number}`, role: "option", "aria-selected": String(number === at), onclick: () => location.assign(href) },
+      make("span", {}, name),
+      make("span", { className: "muted" }, kind),
+    )));
     input.setAttribute("aria-activedescendant", items.length ? `found-${at}` : "");
   };
   input.addEventListener("input", () => { at = 0; draw(); });
@@ -151,9 +134,9 @@ function palette() {
     }
   });
   draw();
-  dialog.showModal();
-  call("GET", "api/v1/queues?limit=500").then((page) => {
-    queues = page.items.map((queue) => ({ name: queue.name, kind: "queue", href: new URL(`jobs?queue=${encodeURIComponent(queue.name)}`, root).href }));
-    draw();
-  }).catch(() => {});
+  dialog({ className: "palette", "aria-label": "Find", onclick: closeBeside }, input, list);
+  for (const key of keys.filter((key) => NAMED[key])) {
+    const [route, of] = NAMED[key];
+    call("GET", `api/v1/${route}?limit=500`).then(({ items }) => { named.push(...items.map(of)); draw(); }).catch(() => {});
+  }
 }

@@ -1,16 +1,18 @@
 // Keeps the page as the server would draw it now: told by the stream that something changed, or from time to time, it
 // fetches the same address again and changes what differs. What the reader holds (focus, text, open dialogs) stays.
-import { decorate } from "./decorate.js";
+import { decorate, now, tellTimes } from "./decorate.js";
 import { root } from "./call.js";
+import { make } from "./make.js";
 
 const LEAST_MS = 1000;
 const REOPEN_MS = 5000;
 const PATIENCE_MS = 15000;
+const CUT_OFF_MS = 5000;
 // The page is no longer there, or not for this reader: what the server says instead is a page of its own.
 const GONE = [403, 404, 410];
 const main = document.getElementById("main");
 const button = document.getElementById("live");
-let source, timer, reopening, waiting, asked = 0, busy = false, paused = false, left = false;
+let source, timer, reopening, waiting, cutOff, note, asked = 0, busy = false, paused = false, left = false;
 
 export function start() {
   // Also when the reader comes back to a page that the browser has kept.
@@ -69,7 +71,8 @@ function listen() {
   mine.addEventListener("open", () => lost(false));
   mine.addEventListener("error", () => {
     if (mine !== source || !main.dataset.stream) return;
-    lost(true);
+    // Whether the server is away is for the page itself to tell: a stream alone may be refused.
+    later();
     // A browser tries again by itself, but not after it was refused.
     if (mine.readyState === EventSource.CLOSED) reopening = setTimeout(listen, REOPEN_MS);
   });
@@ -87,6 +90,20 @@ function stop() {
 function lost(is) {
   button.classList.toggle("lost", is);
   if (!paused) say(is ? "Reconnecting" : "Live");
+  if (is) {
+    cutOff ??= setTimeout(tellCutOff, CUT_OFF_MS, new Date(now()));
+    return;
+  }
+  clearTimeout(cutOff);
+  note?.remove();
+  cutOff = note = undefined;
+}
+
+function tellCutOff(since) {
+  const time = make("time", { dateTime: since.toISOString(), "data-show": "time" });
+  note = make("p", { className: "note", id: "cut-off", role: "status" }, "No connection since ", time, "; what you see is from then.");
+  tellTimes(note);
+  main.prepend(note);
 }
 
 function say(word) {
@@ -109,7 +126,8 @@ export async function refresh(wanted = true) {
     const signal = AbortSignal.timeout(PATIENCE_MS);
     const answer = await fetch(location.href, { headers: { accept: "text/html" }, credentials: "same-origin", signal });
     if (left) return;
-    if (answer.redirected) return void location.reload();
+    // The door is shut: a page that shows something this once stays until its reader leaves.
+    if (answer.redirected) return void (document.querySelector("[data-once]:not([hidden])") ? rest() : location.reload());
     const gone = GONE.includes(answer.status);
     if (!answer.ok && !gone) return void lost(true);
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");

@@ -1,5 +1,6 @@
 // Playing many again: as many calls as it takes, and what became of all of them.
-import { call, toast } from "./call.js";
+import { call } from "./call.js";
+import { toast } from "./make.js";
 
 // A call plays at most `most` jobs of a group. The group may grow while it is played, when they fail again: no more are
 // played than the reader was told of.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::{Body, HttpBody};
 use axum::extract::{FromRequestParts, MatchedPath, Request};
-use axum::http::header::{ACCEPT, AUTHORIZATION, LOCATION, SET_COOKIE};
+use axum::http::header::{AUTHORIZATION, LOCATION, SET_COOKIE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
@@ -17,6 +17,7 @@ use domain::limits::{BODY_IDLE_S, SESSION_ROTATE_S, TOKEN_TRUST_MS};
 use domain::{Access, JobId, Name, Right, Standing, TenantId, TokenId, WorkerId};
 use futures_util::future::BoxFuture;
 use pages::frame::root_of;
+use pages::segment;
 use store::StoreError;
 use store::jobs::get::StoredJob;
 use store::jobs::list::JobFilter;
@@ -25,7 +26,7 @@ use store::tokens::{Serves, Token};
 use tokio::task::JoinSet;
 use tower_http::timeout::TimeoutBody;
 
-use crate::dashboard::onward;
+use crate::dashboard::{asks_for_a_page, onward};
 use crate::error::ApiError;
 use crate::extract::{drain, header};
 use crate::host;
@@ -164,7 +165,8 @@ pub(crate) async fn gate(state: AppState, request: Request, next: Next) -> Respo
     let found = path.map(|path| rights::of(path.as_str(), request.method()));
     let need = match found {
         Some(Found::Route(route)) if route.need == Need::Nothing => {
-            return match check_origin(request.method(), request.headers()) {
+            let public = state.options.public_origin.as_deref();
+            return match check_origin(request.method(), request.headers(), public) {
                 Ok(()) => next.run(request.map(patient)).await,
                 Err(refusal) => refusal.into_response(),
             };
@@ -176,6 +178,7 @@ pub(crate) async fn gate(state: AppState, request: Request, next: Next) -> Respo
     };
     let (mut parts, body) = request.into_parts();
     let body = patient(body);
+    let is_page = asks_for_a_page(&parts.method, &parts.uri, &parts.headers);
     let admitted = match admit(&state, &parts).await {
         Ok(principal) => {
             let allowed = match need {
@@ -190,7 +193,8 @@ pub(crate) async fn gate(state: AppState, request: Request, next: Next) -> Respo
         Ok(principal) => principal,
         Err((refusal, onward)) => {
             drain(&parts.headers, body).await;
-            if wants_a_page(&parts, &refusal) {
+            // Who asks for a page would rather be shown the door than a problem document.
+            if is_page && refusal.status() == StatusCode::UNAUTHORIZED {
                 return to_sign_in(&parts);
             }
             let mut response = refusal.into_response();
@@ -201,7 +205,6 @@ pub(crate) async fn gate(state: AppState, request: Request, next: Next) -> Respo
         }
     };
     let session = state.options.cookies.read(&parts.headers).filter(|_| principal.has_session());
-    let is_page = !parts.uri.path().starts_with("/api/") && !changes(&parts.method);
     let outlives_the_database = is_told_without_the_database(&parts);
     let changing = changes(&parts.method);
     parts.extensions.insert(principal.clone());
@@ -233,7 +236,8 @@ pub(crate) async fn gate(state: AppState, request: Request, next: Next) -> Respo
     response
 }
 
-/// Goes with an answer that is for the caller although it ended the caller's own token or session.
+/// Goes with an answer that is for the caller although it ended the caller's own token or session, or made the first
+/// token, without which nobody is let in any more.
 #[derive(Clone, Copy)]
 pub(crate) struct Parting;
 
@@ -242,25 +246,10 @@ fn patient(body: Body) -> Body {
     if body.is_end_stream() { body } else { Body::new(TimeoutBody::new(Duration::from_secs(BODY_IDLE_S), body)) }
 }
 
-/// Whether a browser asks for a page, and would rather be shown the door than a problem document.
-fn wants_a_page(parts: &Parts, refusal: &ApiError) -> bool {
-    let accepts = parts.headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
-    refusal.status() == StatusCode::UNAUTHORIZED
-        && parts.method == Method::GET
-        && !parts.uri.path().starts_with("/api/")
-        && accepts.is_some_and(|accept| accept.contains("text/html"))
-}
-
 fn to_sign_in(parts: &Parts) -> Response {
     let page = parts.uri.path_and_query().map_or("/", |page| page.as_str());
-    let encoded: String = page
-        .bytes()
-        .map(|byte| match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' => char::from(byte).to_string(),
-            byte => format!("%{byte:02X}"),
-        })
-        .collect();
-    let place = HeaderValue::from_str(&format!("{}sign-in?next={encoded}", root_of(parts.uri.path())));
+    let next: Vec<String> = page.split('/').map(segment).collect();
+    let place = HeaderValue::from_str(&format!("{}sign-in?next={}", root_of(parts.uri.path()), next.join("/")));
     let place = place.unwrap_or(HeaderValue::from_static("./sign-in"));
     (StatusCode::SEE_OTHER, [(LOCATION, place)]).into_response()
 }
@@ -298,9 +287,10 @@ async fn admit(state: &AppState, parts: &Parts) -> Result<Principal, ApiError> {
             Ok(Principal::local())
         }
         Caller::Token(known) => {
+            let public = state.options.public_origin.as_deref();
             match known.session_since {
-                Some(_) => check_browser(&parts.method, &parts.headers)?,
-                None => check_origin(&parts.method, &parts.headers)?,
+                Some(_) => check_browser(&parts.method, &parts.headers, public)?,
+                None => check_origin(&parts.method, &parts.headers, public)?,
             }
             Ok(Principal::of(known))
         }
@@ -325,6 +315,8 @@ pub(crate) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
 async fn still_good(state: &AppState, principal: &Principal) -> Result<(), ApiError> {
     match state.store.is_still_good(principal.known.as_ref()).await? {
         true => Ok(()),
+        // It came while there were no tokens, without one.
+        false if principal.known.is_none() => Err(ApiError::token_required()),
         false => Err(ApiError::invalid_token()),
     }
 }

@@ -90,11 +90,7 @@ pub(crate) fn after_key(key: &str) -> String {
 }
 
 pub(crate) fn key(cursor: Option<&str>) -> Result<Option<String>, ApiError> {
-    let key = |cursor| {
-        let key = String::from_utf8(decode(of::KEYS, cursor)?).ok();
-        key.filter(|key| Label::new(key).is_ok()).ok_or_else(ApiError::invalid_cursor)
-    };
-    cursor.map(key).transpose()
+    cursor.map(|cursor| label(&text(of::KEYS, cursor)?)).transpose()
 }
 
 pub(crate) fn after_queue(queue: &Name) -> String {
@@ -135,11 +131,7 @@ pub(crate) fn after_delivery(seq: i64) -> String {
 }
 
 pub(crate) fn delivery(cursor: Option<&str>) -> Result<Option<i64>, ApiError> {
-    let seq = |cursor| {
-        let place: Option<[u8; 8]> = decode(of::DELIVERIES, cursor)?.try_into().ok();
-        place.map(i64::from_be_bytes).ok_or_else(ApiError::invalid_cursor)
-    };
-    cursor.map(seq).transpose()
+    cursor.map(|cursor| number(of::DELIVERIES, cursor)).transpose()
 }
 
 pub(crate) fn after_process(process: &Name) -> String {
@@ -147,8 +139,7 @@ pub(crate) fn after_process(process: &Name) -> String {
 }
 
 pub(crate) fn process(cursor: Option<&str>) -> Result<Option<Name>, ApiError> {
-    let name = |cursor| Name::new(&text(of::PROCESSES, cursor)?).map_err(|_| ApiError::invalid_cursor());
-    cursor.map(name).transpose()
+    cursor.map(|cursor| name(of::PROCESSES, cursor)).transpose()
 }
 
 pub(crate) fn after_subject(subject: &str) -> String {
@@ -188,11 +179,7 @@ pub(crate) fn after_timeline(place: i64) -> String {
 }
 
 pub(crate) fn timeline(cursor: Option<&str>) -> Result<Option<i64>, ApiError> {
-    let place = |cursor| {
-        let bytes: Result<[u8; 8], _> = decode(of::TIMELINE, cursor)?.try_into();
-        bytes.map(i64::from_be_bytes).map_err(|_| ApiError::invalid_cursor())
-    };
-    cursor.map(place).transpose()
+    cursor.map(|cursor| number(of::TIMELINE, cursor)).transpose()
 }
 
 pub(crate) fn after_eligible(ready_at: Time, subject: &str) -> String {
@@ -254,8 +241,12 @@ fn encode(listing: u8, place: &[u8]) -> String {
 }
 
 fn name(listing: u8, cursor: &str) -> Result<Name, ApiError> {
-    let name = String::from_utf8(decode(listing, cursor)?).ok();
-    name.and_then(|name| Name::new(&name).ok()).ok_or_else(ApiError::invalid_cursor)
+    Name::new(&text(listing, cursor)?).map_err(|_| ApiError::invalid_cursor())
+}
+
+fn number(listing: u8, cursor: &str) -> Result<i64, ApiError> {
+    let bytes: [u8; 8] = decode(listing, cursor)?.try_into().map_err(|_| ApiError::invalid_cursor())?;
+    Ok(i64::from_be_bytes(bytes))
 }
 
 fn id(listing: u8, cursor: &str) -> Result<Uuid, ApiError> {

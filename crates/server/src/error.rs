@@ -72,6 +72,11 @@ impl ApiError {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, code::UNSUPPORTED_MEDIA_TYPE, detail)
     }
 
+    pub(crate) fn unsupported_encoding() -> Self {
+        let detail = "send the body as it is, without a Content-Encoding";
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, code::UNSUPPORTED_MEDIA_TYPE, detail)
+    }
+
     pub(crate) fn body_too_large(most: u64) -> Self {
         let detail = format!("the body may have at most {most} bytes");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, code::BODY_TOO_LARGE, detail)
@@ -101,6 +106,14 @@ impl ApiError {
     pub(crate) fn not_ended(state: domain::JobState) -> Self {
         let detail = format!("the job is {state}; only a job that has ended can be retried");
         Self::new(StatusCode::CONFLICT, code::NOT_ENDED, detail)
+    }
+
+    pub(crate) fn precondition_failed(version: Option<i64>) -> Self {
+        let detail = match version {
+            Some(version) => format!("the key has version {version}; read it again and decide anew"),
+            None => "there is no such key".to_owned(),
+        };
+        Self::new(StatusCode::PRECONDITION_FAILED, code::PRECONDITION_FAILED, detail)
     }
 
     pub(crate) fn subject_busy(detail: impl Display) -> Self {
@@ -314,6 +327,11 @@ impl From<StoreError> for ApiError {
                 let detail = "the database is unavailable; nothing was changed, try again";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, code::UNAVAILABLE, detail)
             }
+            StoreError::ArtifactsUnavailable { reason, .. } => {
+                tracing::warn!(reason, "the place for artifacts is unavailable");
+                let detail = "the place for large artifacts is unavailable; nothing was changed, try again";
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, code::UNAVAILABLE, detail)
+            }
             StoreError::InDoubt { reason } => {
                 tracing::warn!(reason, "the database went away during a commit");
                 let detail = "the database went away during the commit: it may have been done or not; ask again, and \
@@ -324,6 +342,12 @@ impl From<StoreError> for ApiError {
                 tracing::error!(reason, "a person must act");
                 let detail = "the server cannot do this as it is set up now; its log says why";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, code::UNAVAILABLE, detail)
+            }
+            StoreError::BlobMissing(location) => {
+                tracing::error!(location, "a blob is not where this node keeps them");
+                let detail = "what was stored is not where this node keeps large artifacts; where there are several nodes, \
+                              all of them need one shared folder or one bucket: --artifacts PATH or s3://BUCKET/PREFIX";
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, code::BLOB_MISSING, detail)
             }
             error => {
                 let source = std::error::Error::source(&error).map(ToString::to_string);

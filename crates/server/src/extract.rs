@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::RequestPartsExt;
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName};
 use bytes::Bytes;
@@ -73,7 +73,13 @@ pub(crate) fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let text = value.to_str().unwrap_or("something unreadable");
     let essence = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let is_json = essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"));
-    if is_json { Ok(()) } else { Err(ApiError::unsupported_media_type(Some(text))) }
+    if !is_json {
+        return Err(ApiError::unsupported_media_type(Some(text)));
+    }
+    match headers.get(CONTENT_ENCODING) {
+        Some(coding) if !coding.as_bytes().eq_ignore_ascii_case(b"identity") => Err(ApiError::unsupported_encoding()),
+        _ => Ok(()),
+    }
 }
 
 async fn read(headers: &HeaderMap, body: Body) -> Result<Bytes, ApiError> {
@@ -156,14 +162,15 @@ impl<T: DeserializeOwned> FromRequestParts<AppState> for Params<T> {
 
 /// A job's id in the path. What is no id answers like an id that nobody has.
 pub(crate) struct PathJob(pub(crate) JobId);
-/// The id of something else in the path, likewise.
-pub(crate) struct PathId(pub(crate) Uuid);
 /// A worker's id in the path, likewise.
 pub(crate) struct PathWorker(pub(crate) WorkerId);
 /// A token's id in the path, likewise.
 pub(crate) struct PathToken(pub(crate) TokenId);
 /// A delivery's id in the path, likewise.
 pub(crate) struct PathDelivery(pub(crate) DeliveryId);
+/// A signature's id in the path, and a failure group's, likewise.
+pub(crate) struct PathSignature(pub(crate) Uuid);
+pub(crate) struct PathFailure(pub(crate) Uuid);
 /// A queue's name in the path.
 pub(crate) struct PathQueue(pub(crate) Name);
 /// A process's name in the path.
@@ -183,7 +190,7 @@ pub(crate) struct PathDeadLetter(pub(crate) DeadLetterId);
 /// A topic in the path.
 pub(crate) struct PathTopic(pub(crate) Label);
 /// A collection in the path.
-pub(crate) struct PathName(pub(crate) Label);
+pub(crate) struct PathCollection(pub(crate) Label);
 /// A collection and a key in the path.
 pub(crate) struct PathEntry {
     pub(crate) collection: Label,
@@ -199,14 +206,6 @@ impl FromRequestParts<AppState> for PathJob {
 
     async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
         id(parts).await.map(|id| Self(JobId::new(id))).ok_or_else(|| ApiError::not_found("job"))
-    }
-}
-
-impl FromRequestParts<AppState> for PathId {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
-        id(parts).await.map(Self).ok_or_else(|| ApiError::not_found("thing"))
     }
 }
 
@@ -231,6 +230,22 @@ impl FromRequestParts<AppState> for PathDelivery {
 
     async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
         id(parts).await.map(|id| Self(DeliveryId::new(id))).ok_or_else(|| ApiError::not_found("delivery"))
+    }
+}
+
+impl FromRequestParts<AppState> for PathSignature {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
+        id(parts).await.map(Self).ok_or_else(|| ApiError::not_found("signature"))
+    }
+}
+
+impl FromRequestParts<AppState> for PathFailure {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
+        id(parts).await.map(Self).ok_or_else(|| ApiError::not_found("failure group"))
     }
 }
 
@@ -275,7 +290,7 @@ impl FromRequestParts<AppState> for PathTopic {
     }
 }
 
-impl FromRequestParts<AppState> for PathName {
+impl FromRequestParts<AppState> for PathCollection {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {

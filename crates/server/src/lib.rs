@@ -18,6 +18,7 @@ mod listen;
 pub mod machine;
 mod openai;
 mod openapi;
+mod page;
 #[cfg(any(test, fuzzing))]
 pub mod parsers;
 mod rights;

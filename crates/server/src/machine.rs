@@ -10,7 +10,7 @@ use uuid::Uuid;
 use wire::{Problem, TokenCreated, TokenRequest, TokenView};
 
 use crate::error::ApiError;
-use crate::http::v1::tokens::{make, page};
+use crate::http::v1::tokens::{make, page_of};
 
 /// The first token of all, and any other.
 pub async fn create_token(store: &Store, request: TokenRequest) -> Result<TokenCreated, Problem> {
@@ -42,7 +42,7 @@ async fn collect(store: &Store, tenant: &str) -> Result<Vec<TokenView>, ApiError
     let mut tokens: Vec<TokenView> = Vec::new();
     loop {
         let after = tokens.last().map(|last| TokenId::new(last.id));
-        let next = page(store, tenant, after, PAGE_ITEMS).await?;
+        let next = page_of(store, tenant, after, PAGE_ITEMS).await?;
         tokens.extend(next.items);
         if next.next_cursor.is_none() {
             return Ok(tokens);

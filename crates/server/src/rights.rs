@@ -87,6 +87,7 @@ const ROUTES: &[Route] = &[
     tenant("GET", "/failures", &[ReadLogs]),
     tenant("GET", "/dead-letters", &[ReadPayloads]),
     tenant("GET", "/triggers", &[Read]),
+    tenant("GET", "/triggers/{id}", &[Read]),
     tenant("GET", "/deliveries", &[Read]),
     tenant("GET", "/deliveries/{id}", &[Read]),
     tenant("GET", "/runtimes", &[Read]),
@@ -333,6 +334,7 @@ pub fn documentation() -> String {
     ] {
         let _ = writeln!(text, "- {what}: `{right}`, or having made the job with `{ReadOwnJobs}`");
     }
+    let _ = writeln!(text, "\nOf a trigger's `last_error` whoever may not `{ReadLogs}` sees the code alone.");
     let _ = writeln!(
         text,
         "\nFiles and batches under `/openai/v1` are everybody's to see who may `{ReadResults}`. What is in another's file takes \

@@ -105,19 +105,20 @@ impl CookieKey {
 }
 
 /// A change that comes with a cookie comes from a browser, which must say that it is a page of ours that sends it.
-pub(crate) fn check_browser(method: &Method, headers: &HeaderMap) -> Result<(), ApiError> {
+pub(crate) fn check_browser(method: &Method, headers: &HeaderMap, public: Option<&str>) -> Result<(), ApiError> {
     let says = headers.contains_key(ORIGIN) || headers.contains_key(SEC_FETCH_SITE);
-    if changes(method) && !says { refuse() } else { check_origin(method, headers) }
+    if changes(method) && !says { refuse() } else { check_origin(method, headers, public) }
 }
 
 fn refuse() -> Result<(), ApiError> {
     Err(ApiError::host_not_allowed("pages of other origins may not change anything here"))
 }
 
-/// A change that a browser sends must come from a page of this very origin.
+/// A change that a browser sends must come from a page of this very origin, or of the public one: a proxy may have put
+/// another Host in place of the one that the browser knows.
 ///
 /// Browsers say where a request comes from, and pages cannot forge that; programs say nothing.
-pub(crate) fn check_origin(method: &Method, headers: &HeaderMap) -> Result<(), ApiError> {
+pub(crate) fn check_origin(method: &Method, headers: &HeaderMap, public: Option<&str>) -> Result<(), ApiError> {
     if !changes(method) {
         return Ok(());
     }
@@ -125,15 +126,13 @@ pub(crate) fn check_origin(method: &Method, headers: &HeaderMap) -> Result<(), A
     if site.is_some_and(|site| site != b"same-origin" && site != b"none") {
         return refuse();
     }
-    match headers.get(ORIGIN) {
-        Some(origin) => {
-            let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, host)| host);
-            let host = headers.get(HOST).and_then(|host| host.to_str().ok());
-            let same = origin.zip(host).is_some_and(|(origin, host)| origin.eq_ignore_ascii_case(host));
-            if same { Ok(()) } else { refuse() }
-        }
-        None => Ok(()),
-    }
+    let Some(origin) = headers.get(ORIGIN) else { return Ok(()) };
+    let origin = origin.to_str().unwrap_or_default();
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+    let named = origin.split_once("://").map(|(_, host)| host);
+    let same = named.zip(host).is_some_and(|(named, host)| named.eq_ignore_ascii_case(host));
+    let is_public = public.is_some_and(|public| public.eq_ignore_ascii_case(origin));
+    if same || is_public { Ok(()) } else { refuse() }
 }
 
 #[cfg(test)]
@@ -171,10 +170,11 @@ mod tests {
     #[test]
     fn x7_a_change_comes_from_our_own_pages_or_from_no_page() {
         let host = ("host", "w.example:7717");
-        assert!(check_origin(&Method::POST, &headers(&[host])).is_ok(), "a program says nothing");
-        assert!(check_browser(&Method::POST, &headers(&[host])).is_err(), "a browser with a cookie says where it is");
+        let post = Method::POST;
+        assert!(check_origin(&post, &headers(&[host]), None).is_ok(), "a program says nothing");
+        assert!(check_browser(&post, &headers(&[host]), None).is_err(), "a browser with a cookie says where it is");
         for check in [check_origin, check_browser] {
-            let check = |pairs: &[(&'static str, &str)]| check(&Method::POST, &headers(pairs)).is_ok();
+            let check = |pairs: &[(&'static str, &str)]| check(&post, &headers(pairs), None).is_ok();
             assert!(check(&[host, ("origin", "https://w.example:7717")]));
             assert!(check(&[host, ("sec-fetch-site", "same-origin")]));
             for origin in ["https://evil.example", "null", "https://w.example", "https://w.example:7717.evil.example"] {
@@ -184,6 +184,22 @@ mod tests {
                 assert!(!check(&[host, ("sec-fetch-site", site)]), "{site}");
             }
         }
-        assert!(check_browser(&Method::GET, &headers(&[host, ("origin", "https://evil.example")])).is_ok());
+        assert!(check_browser(&Method::GET, &headers(&[host, ("origin", "https://evil.example")]), None).is_ok());
+    }
+
+    #[test]
+    fn x7_behind_a_proxy_pages_of_the_public_origin_are_ours_whatever_host_it_names() {
+        for check in [check_origin, check_browser] {
+            let check = |site: &str, origin: &str| {
+                let said = [("host", "127.0.0.1:7717"), ("sec-fetch-site", site), ("origin", origin)];
+                check(&Method::POST, &headers(&said), Some("https://w.example")).is_ok()
+            };
+            assert!(check("same-origin", "https://w.example"));
+            assert!(check("same-origin", "http://127.0.0.1:7717"), "past the proxy");
+            assert!(!check("cross-site", "https://w.example"));
+            for origin in ["http://w.example", "https://w.example:7717", "https://w.example.evil.example", "null", ""] {
+                assert!(!check("same-origin", origin), "{origin}");
+            }
+        }
     }
 }

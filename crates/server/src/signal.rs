@@ -6,12 +6,14 @@ use std::sync::Arc;
 
 use domain::signal::{Eta, Facts, Foretold, Obstacle, Standing};
 use domain::{Backoff, JobState, Right, SignalKind};
+use pages::segment;
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
 use store::jobs::get::StoredJob;
 use store::jobs::why::waiting;
 use store::signals::figures::Figure;
 use store::signals::read::{PreviousJob, SignalSource};
+use store::signals::refine::StoredSignal;
 use store::signals::surroundings::Surroundings;
 use store::signatures::Signature;
 use store::signatures::index::Prediction;
@@ -97,8 +99,8 @@ pub(crate) async fn tell(store: &Store, principal: &Principal, source: SignalSou
     if let Some(eta) = overlay.eta {
         store.note_answer(job.id, now, eta);
     }
-    // What was said holds for the claim or the wait in which it was said; an end that was said is never taken back.
-    let current = said.as_ref().filter(|said| said.epoch == job.epoch);
+    // An end that was said is never taken back.
+    let current = said.as_ref().filter(|said| still_holds(said, &job));
     let said_kind = current.or(said.as_ref().filter(|said| said.kind.is_some_and(SignalKind::is_terminal)));
     if let Some(eta_s) = current.and_then(|said| said.eta_s).filter(|_| !job.state.is_terminal()) {
         overlay.eta = Some(Eta { p50_s: eta_s, p90_s: eta_s });
@@ -124,8 +126,7 @@ pub(crate) async fn tell(store: &Store, principal: &Principal, source: SignalSou
         foretold: foretold.as_ref().map(sentence_of),
     };
     let (kind, summary) = (facts.kind(), facts.summary());
-    let mut next_actions: Vec<NextAction> = said
-        .as_ref()
+    let mut next_actions: Vec<NextAction> = current
         .and_then(|said| said.next_actions.as_deref())
         .and_then(|actions| serde_json::from_str(actions).ok())
         .unwrap_or_default();
@@ -152,7 +153,7 @@ pub(crate) async fn tell(store: &Store, principal: &Principal, source: SignalSou
         next_actions,
         diagnostics,
         predicted: foretold.map(predicted),
-        payload: said.and_then(|said| said.payload).map(view::raw).transpose()?,
+        payload: current.and_then(|said| said.payload.clone()).map(view::raw).transpose()?,
         progress: job.progress,
         run: job.run,
         version: job.version,
@@ -162,11 +163,19 @@ pub(crate) async fn tell(store: &Store, principal: &Principal, source: SignalSou
     Ok(Told { view, source, freshness })
 }
 
+/// Whether what was said is about the claim or the wait that the job is in.
+///
+/// A wait has the epoch of the claim before it. A worker names no kind, and has nothing to say of a job that it let go.
+fn still_holds(said: &StoredSignal, job: &StoredJob) -> bool {
+    let waits = matches!(job.state, JobState::Scheduled | JobState::Queued);
+    said.epoch == job.epoch && (said.kind.is_some() || !waits)
+}
+
 fn waiting_overlay(job: &StoredJob, backoff: Option<Backoff>, around: &Surroundings) -> Overlay {
     let (kind, affinity) = (&job.lane.kind, &job.lane.affinity);
     let subject = job.subject.as_deref().unwrap_or_default();
     let held_off = backoff.map(|Backoff { cause, until, .. }| Obstacle::Backoff {
-        cause: format!("{subject} is held off: {cause}"),
+        cause: format!("the subject {subject} is held off: {cause}"),
         until,
     });
     let obstacle = match (&around.paused, &job.parked) {
@@ -248,7 +257,7 @@ fn derived_actions(
         JobState::Scheduled | JobState::Queued => {
             actions.push(get("Why it is not running", format!("/api/v1/jobs/{id}/why")));
             if overlay.paused {
-                let queue = escaped(job.lane.queue.as_str());
+                let queue = segment(job.lane.queue.as_str());
                 actions.push(post("Resume the queue", format!("/api/v1/queues/{queue}/resume")));
             }
             actions.push(post("Cancel it", format!("/api/v1/jobs/{id}/cancel")));
@@ -270,17 +279,6 @@ fn derived_actions(
         actions.push(get("The previous run", format!("/api/v1/jobs/{}", previous.id)));
     }
     actions
-}
-
-/// A name as one segment of a path.
-pub(crate) fn escaped(segment: &str) -> String {
-    segment
-        .bytes()
-        .map(|byte| match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
-            other => format!("%{other:02X}"),
-        })
-        .collect()
 }
 
 fn outcome(previous: &PreviousJob) -> Box<RawValue> {
@@ -329,14 +327,4 @@ fn diagnostics(job: &StoredJob, overlay: &Overlay, said: Option<&str>) -> Box<Ra
         Some(Err(_)) | None => {}
     }
     to_raw_value(&all).expect("plain data has a JSON form")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::escaped;
-
-    #[test]
-    fn a_queue_with_odd_letters_stays_one_segment() {
-        assert_eq!(escaped("a/b#c"), "a%2Fb%23c");
-    }
 }

@@ -42,6 +42,8 @@ pub struct ServerOptions {
     pub trigger_defaults: TriggerDefaults,
     /// What page sessions are signed with.
     pub cookies: CookieKey,
+    /// The origin under which people reach the pages through a proxy, as browsers name it: `https://windlass.example.com`.
+    pub public_origin: Option<String>,
     /// Plain HTTP without.
     pub tls: Option<Tls>,
 }
@@ -67,6 +69,7 @@ impl Default for ServerOptions {
             host_check: HostCheck::Loopback,
             trigger_defaults: TriggerDefaults::default(),
             cookies: CookieKey::for_this_process(),
+            public_origin: None,
             tls: None,
         }
     }

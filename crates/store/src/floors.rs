@@ -7,6 +7,7 @@
 //! it, or when the last look from the very beginning is too long ago.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,8 @@ use uuid::Uuid;
 
 /// What another node put below a floor of ours waits at most this long while there is other work.
 const LOOK_FROM_THE_BEGINNING: Duration = Duration::from_millis(500);
+/// Of so many looks for news, one is at all that waits.
+const WHOLE_LOOK_EVERY: usize = 10;
 /// A transaction that lasts longer puts its jobs below the floor, where the next look from the beginning finds them.
 const BEHIND_MS: i64 = 1_000;
 
@@ -58,6 +61,7 @@ impl Floor {
 #[derive(Clone, Default)]
 pub(crate) struct Floors {
     known: Arc<Mutex<HashMap<(TenantId, Name), Floor>>>,
+    looks: Arc<AtomicUsize>,
 }
 
 impl Floors {
@@ -65,6 +69,14 @@ impl Floors {
         let known = self.known.lock().expect("no holder of floors panics");
         let floor = known.get(&(tenant, queue.clone())).copied();
         floor.filter(|floor| floor.looked.elapsed() < LOOK_FROM_THE_BEGINNING).unwrap_or_else(Floor::none)
+    }
+
+    /// Where a look for news of these queues begins: where a claim last saw their jobs, and now and then at the very beginning.
+    pub(crate) fn for_news(&self, queues: &[(TenantId, Name)]) -> Vec<Place> {
+        let is_whole = self.looks.fetch_add(1, Ordering::Relaxed).is_multiple_of(WHOLE_LOOK_EVERY);
+        let known = self.known.lock().expect("no holder of floors panics");
+        let place = |queue| known.get(queue).filter(|_| !is_whole).map_or(Place::BEGINNING, |floor| floor.place);
+        queues.iter().map(place).collect()
     }
 
     /// Once the claim that saw it holds.

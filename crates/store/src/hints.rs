@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use domain::{JobId, Name, TenantId, WorkerId};
+use domain::{JobId, Name, TenantId, Time, WorkerId};
 use tokio::sync::{Notify, broadcast};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -31,6 +31,13 @@ pub enum Topic {
     Runtimes,
 }
 
+/// What waits in a queue: the lanes that have a job, and the newest of their first ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Heads {
+    pub(crate) lanes: i64,
+    pub(crate) newest: Time,
+}
+
 #[derive(Clone, Default)]
 pub struct Hints {
     shared: Arc<Shared>,
@@ -46,6 +53,10 @@ struct Shared {
     sender: Notify,
     /// Whether anybody sends it: on one node there are no others.
     is_sent: AtomicBool,
+    /// Whether those of other nodes are heard.
+    is_relayed: AtomicBool,
+    /// What the last look found in the queues that are waited for.
+    found: Mutex<HashMap<Topic, Heads>>,
     /// Jobs that this node changed, for those who follow signals.
     changes: broadcast::Sender<JobId>,
 }
@@ -57,6 +68,8 @@ impl Default for Shared {
             outgoing: Mutex::default(),
             sender: Notify::new(),
             is_sent: AtomicBool::new(false),
+            is_relayed: AtomicBool::new(false),
+            found: Mutex::default(),
             changes: broadcast::Sender::new(CHANGES),
         }
     }
@@ -84,6 +97,32 @@ impl Hints {
                 self.shared.sender.notify_one();
             }
         }
+    }
+
+    /// Whether this node hears others at once; where it does not, its own looks find what they did.
+    pub fn are_relayed(&self) -> bool {
+        self.shared.is_relayed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_relayed(&self, is_relayed: bool) {
+        self.shared.is_relayed.store(is_relayed, Ordering::Relaxed);
+    }
+
+    /// What is waited for on this node, of that which any node may bring about.
+    pub(crate) fn awaited(&self) -> Vec<Topic> {
+        let listeners = self.shared.listeners.lock().expect("no listener panics");
+        let of_jobs = |topic: &&Topic| matches!(topic, Topic::Ready(..) | Topic::Worker(_) | Topic::Ended(_));
+        listeners.keys().filter(of_jobs).cloned().collect()
+    }
+
+    /// The queues of which this is news. Where the same jobs wait as at the last look, nobody could take them: room for them is
+    /// told by who makes it. While other nodes are not heard, all of it is news.
+    pub(crate) fn news(&self, found: HashMap<Topic, Heads>) -> Vec<Topic> {
+        let mut last = self.shared.found.lock().expect("no look panics");
+        let is_news = |(topic, heads): &(&Topic, &Heads)| !self.are_relayed() || last.get(*topic) != Some(*heads);
+        let news = found.iter().filter(is_news).map(|(topic, _)| topic.clone()).collect();
+        *last = found;
+        news
     }
 
     /// Another delivery may have its turn.

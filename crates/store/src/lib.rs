@@ -48,6 +48,7 @@ pub mod tokens;
 pub mod triggers;
 pub mod ttfs;
 pub mod tx;
+mod unread;
 pub mod verify;
 mod wall;
 pub mod workers;

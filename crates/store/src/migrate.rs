@@ -3,6 +3,7 @@
 //! `up` runs before the server listens. Many nodes may start at once: one migrates, the others wait. A schema newer than
 //! this program is refused, because what it does not know it could break.
 
+use domain::limits::STOPPED_AFTER_MS;
 use sha2::{Digest, Sha256};
 
 use crate::error::StoreError;
@@ -72,12 +73,15 @@ pub const MIGRATIONS: &[Migration] = migrations! {
     22 "0022_makers"
     23 "0023_own_subjects"
     24 "0024_row_ids"
+    25 "0025_log_readings"
+    26 "0026_upkeep"
 };
 
 /// On PostgreSQL a change of a table waits for who reads it, and everyone else waits behind the change. It gives way after
 /// this long and asks again: neither a long report nor a backup makes the nodes that serve stand still, and who holds one
 /// table while it waits for another is not met in a deadlock.
 const GIVE_WAY: &str = "set local lock_timeout to '500ms'";
+const WAIT: &str = "set local lock_timeout to 0";
 /// So that a change has half a minute to come by its tables.
 const TRIES: usize = 60;
 
@@ -119,6 +123,11 @@ impl Store {
     /// Takes the schema down to `version`; 0 leaves nothing. Gives the versions it undid.
     pub async fn migrate_down(&self, version: i64) -> Result<Vec<i64>, StoreError> {
         self.write(Down { to: version }).await
+    }
+
+    /// Whether nodes serve this database, or did a moment ago. Never on SQLite, where a server has the file to itself.
+    pub async fn is_served(&self) -> Result<bool, StoreError> {
+        if self.is_postgres() { self.read(IsServed).await } else { Ok(false) }
     }
 
     pub async fn migration_status(&self) -> Result<Vec<MigrationStatus>, StoreError> {
@@ -183,6 +192,24 @@ impl Operation for Down {
     }
 }
 
+struct IsServed;
+
+// The first migration leaves a beat that nobody made.
+const BEATEN: Sql = Sql::both(&["select 1 from service s join schema_migrations m on m.version = 1
+     where s.beat_at > m.applied_at and s.beat_at > $1"]);
+
+impl Operation for IsServed {
+    type Output = bool;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<bool, StoreError> {
+        if !has_table(tx).await? || applied(tx).await?.is_empty() {
+            return Ok(false);
+        }
+        let lately = Param::Time(tx.now().plus_ms(-STOPPED_AFTER_MS));
+        Ok(tx.query_opt(&BEATEN, &[lately]).await?.is_some())
+    }
+}
+
 struct Status;
 
 impl Operation for Status {
@@ -217,8 +244,12 @@ impl Migration {
 
 /// Waits as long as it takes for another node that migrates, and from then on gives way.
 async fn alone(tx: &mut Tx<'_>) -> Result<(), StoreError> {
+    if !tx.is_postgres() {
+        return Ok(());
+    }
+    tx.batch(WAIT).await?;
     tx.lock(&["windlass migrations"]).await?;
-    if tx.is_postgres() { tx.batch(GIVE_WAY).await } else { Ok(()) }
+    tx.batch(GIVE_WAY).await
 }
 
 async fn has_table(tx: &mut Tx<'_>) -> Result<bool, StoreError> {

@@ -11,9 +11,11 @@ use tokio_util::task::TaskTracker;
 
 use crate::batch::Batchers;
 use crate::clock::Clock;
+use crate::deliveries::paces::Paces;
 use crate::error::StoreError;
 use crate::floors::Floors;
 use crate::hints::Hints;
+use crate::jobs::prune::Looks;
 use crate::kept::Kept;
 use crate::lanes::LaneCache;
 use crate::secrets::SecretKeys;
@@ -106,6 +108,8 @@ struct Inner {
     quota_use: QuotaUse,
     secret_keys: SecretKeys,
     turn: Turn,
+    paces: Paces,
+    looks: Looks,
 }
 
 enum Backend {
@@ -144,6 +148,8 @@ impl Store {
                 quota_use: QuotaUse::default(),
                 secret_keys: SecretKeys::in_file(key_file),
                 turn: Turn::default(),
+                paces: Paces::default(),
+                looks: Looks::default(),
             }),
         })
     }
@@ -257,6 +263,14 @@ impl Store {
 
     pub(crate) fn turn(&self) -> &Turn {
         &self.inner.turn
+    }
+
+    pub(crate) fn paces(&self) -> &Paces {
+        &self.inner.paces
+    }
+
+    pub(crate) fn looks(&self) -> &Looks {
+        &self.inner.looks
     }
 
     pub(crate) fn quota_use(&self) -> &QuotaUse {

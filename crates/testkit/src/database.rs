@@ -84,7 +84,7 @@ pub struct Served {
 }
 
 /// How far ahead it has beaten: a statement that comes this late still meets no outage. The outages that tests make are
-/// longer.
+/// longer, and so is what a clock has come back by (`CLOCK_STEP_MS`).
 const SERVED_AHEAD_MS: i64 = 30_000;
 
 /// The service has not just started.

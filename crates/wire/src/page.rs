@@ -13,6 +13,18 @@ pub struct Page<T> {
     pub partial: bool,
 }
 
+impl<T> Page<T> {
+    pub fn map<U>(self, item: impl FnMut(T) -> U) -> Page<U> {
+        let items = self.items.into_iter().map(item).collect();
+        Page { items, next_cursor: self.next_cursor, partial: self.partial }
+    }
+
+    pub fn try_map<U, E>(self, item: impl FnMut(T) -> Result<U, E>) -> Result<Page<U>, E> {
+        let items = self.items.into_iter().map(item).collect::<Result<_, _>>()?;
+        Ok(Page { items, next_cursor: self.next_cursor, partial: self.partial })
+    }
+}
+
 fn is_false(value: &bool) -> bool {
     !value
 }

@@ -50,8 +50,12 @@ pub mod code {
     pub const ILLEGAL_TRANSITION: &str = "illegal_transition";
     pub const WORKER_GONE: &str = "worker_gone";
     pub const IDEMPOTENCY_KEY_REUSED: &str = "idempotency_key_reused";
+    /// It is not as `If-Match` or `If-None-Match` say; nothing was changed.
+    pub const PRECONDITION_FAILED: &str = "precondition_failed";
     pub const ARTIFACT_EXISTS: &str = "artifact_exists";
     pub const DIGEST_MISMATCH: &str = "digest_mismatch";
+    /// The node that was asked does not find what was stored; another may.
+    pub const BLOB_MISSING: &str = "blob_missing";
     pub const ALREADY_RESOLVED: &str = "already_resolved";
     /// It was retried before with another payload; `detail` names what it was retried as.
     pub const ALREADY_RETRIED: &str = "already_retried";

@@ -56,7 +56,7 @@ pub struct Condition {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub equals: Option<Box<RawValue>>,
-    /// It was said last at least this long ago.
+    /// It was said last at least this long ago, and since the service was last away there was time to say it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub older_than_s: Option<i64>,
 }

@@ -25,7 +25,7 @@ pub(crate) struct AgentArgs {
     /// Where runtimes have their state paths; ./windlass-data, unless given.
     #[arg(long, env = "WINDLASS_DATA_DIR")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// The key that secrets are sealed with, the same as the servers'; `secret.key` in the data directory, unless given.
+    /// The key that secrets are sealed with: a copy of the servers'. `secret.key` in the data directory, unless given.
     #[arg(long, env = "WINDLASS_SECRET_KEY_FILE", value_name = "FILE")]
     pub(crate) secret_key_file: Option<PathBuf>,
     /// Serve on a database that could lose acknowledged work.

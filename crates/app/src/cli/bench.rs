@@ -76,6 +76,9 @@ pub(crate) enum Metric {
     /// The latency with 1,000 workers that wait for the same queue.
     #[value(name = "latency_workers1k")]
     LatencyWorkers1k,
+    /// `windlass verify` on ten million jobs, in this process alone.
+    #[value(name = "verify10M")]
+    Verify10M,
     /// Reads of signals of a million waiting jobs, 1,000 a second. Over HTTP alone, like those below.
     #[value(name = "signals1M")]
     Signals1M,
@@ -98,8 +101,11 @@ impl Metric {
         !small.contains(&self)
     }
 
-    fn needs_server(self) -> bool {
-        matches!(self, Self::Signals1M | Self::Streams5k | Self::Subjects100k | Self::Pages)
+    fn is_measured(self, mode: Mode) -> bool {
+        match mode {
+            Mode::Embedded => !matches!(self, Self::Signals1M | Self::Streams5k | Self::Subjects100k | Self::Pages),
+            Mode::Http => self != Self::Verify10M,
+        }
     }
 }
 
@@ -118,7 +124,7 @@ pub(crate) async fn run(args: BenchArgs, output: Output) -> anyhow::Result<Exit>
         }
         for metric in Metric::value_variants() {
             let wanted = if args.only.is_empty() { !metric.is_large() } else { args.only.contains(metric) };
-            if !wanted || (mode == Mode::Embedded && metric.needs_server()) {
+            if !wanted || !metric.is_measured(mode) {
                 continue;
             }
             let measured = match metric {

@@ -15,8 +15,8 @@ use super::output::{self, Details, Output, cell, many, moment, relative};
 pub(crate) enum Verb {
     /// List dead letters, newest first: those nobody has dealt with, unless told otherwise.
     List(ListArgs),
-    /// Count dead letters.
-    Count(ListArgs),
+    /// Count dead letters: those nobody has dealt with, unless told otherwise.
+    Count(WhichArgs),
     /// Show one with every attempt.
     Show { id: Uuid },
     /// Make new work of one, of several, or of all unresolved ones that match.
@@ -40,13 +40,26 @@ pub(crate) enum Said {
 }
 
 #[derive(Args)]
-pub(crate) struct ListArgs {
+pub(crate) struct WhichArgs {
     /// Which: FIELD=VALUE with source, trigger_id, job_id, queue, kind, error_code, since or until.
     #[arg(long = "where", value_name = "FIELD=VALUE")]
     matching: Vec<String>,
     /// Those that were dealt with, too.
     #[arg(long)]
     all: bool,
+}
+
+impl WhichArgs {
+    /// What `resolved` must be; anything, when all are wanted.
+    fn resolved(&self) -> Option<bool> {
+        if self.all { None } else { Some(false) }
+    }
+}
+
+#[derive(Args)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    which: WhichArgs,
     /// Letters to list.
     #[arg(long, default_value_t = 50, value_name = "N")]
     limit: usize,
@@ -71,9 +84,8 @@ pub(crate) struct ReplayArgs {
 pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::Result<Exit> {
     match verb {
         Verb::List(args) => list(client, args, format).await,
-        Verb::Count(args) => {
-            let resolved = if args.all { None } else { Some(false) };
-            let count = client.count_dead_letters(&filter(&args.matching)?, resolved).await?;
+        Verb::Count(which) => {
+            let count = client.count_dead_letters(&filter(&which.matching)?, which.resolved()).await?;
             match format {
                 Output::Json => output::json(&count)?,
                 Output::Table if count.capped => output::line(&format!("more than {}", count.count))?,
@@ -122,9 +134,9 @@ fn filter(matching: &[String]) -> Result<DeadLetterFilter, UsageError> {
 }
 
 async fn list(client: &Client, args: ListArgs, format: Output) -> anyhow::Result<Exit> {
-    let resolved = if args.all { None } else { Some(false) };
-    let page =
-        DeadLetterPage { filter: filter(&args.matching)?, resolved, limit: Some(args.limit), ..Default::default() };
+    let ListArgs { which, limit } = args;
+    let (filter, resolved) = (filter(&which.matching)?, which.resolved());
+    let page = DeadLetterPage { filter, resolved, limit: Some(limit), ..Default::default() };
     let page = client.dead_letters(&page).await?;
     list::print(
         format,

@@ -1,13 +1,41 @@
 //! `windlass doctor`: what could go wrong, before it does.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use serde::Serialize;
-use store::Store;
+use store::{DatabaseUrl, Store};
 
 use super::exit::Exit;
-use super::migrate::{DatabaseArgs, lacking, newer};
+use super::migrate::{DatabaseArgs, differing, lacking, newer};
 use super::output::{self, Listing, Output};
+use super::serve::ARTIFACTS;
+
+#[derive(Args)]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    database: DatabaseArgs,
+    /// The server's data directory, if it was given one.
+    #[arg(long, env = "WINDLASS_DATA_DIR")]
+    data_dir: Option<PathBuf>,
+    /// Where the server keeps large artifacts, if it was told.
+    #[arg(long, env = "WINDLASS_ARTIFACTS", value_name = "PLACE")]
+    artifacts: Option<String>,
+}
+
+impl DoctorArgs {
+    /// The folder of large artifacts; nothing when they are in a bucket.
+    fn folder(&self) -> anyhow::Result<Option<PathBuf>> {
+        if let Some(place) = &self.artifacts {
+            return Ok((!place.contains("://")).then(|| place.into()));
+        }
+        let data_dir = match &self.data_dir {
+            Some(data_dir) => data_dir.clone(),
+            None => DatabaseUrl::parse(&self.database.database)?.data_dir(),
+        };
+        Ok(Some(data_dir.join(ARTIFACTS)))
+    }
+}
 
 /// A busy server burns through so many in minutes; older than that, tables bloat.
 const XMIN_AGE: i64 = 1_000_000;
@@ -21,10 +49,10 @@ struct Advice {
     detail: String,
 }
 
-pub(crate) async fn run(database: &DatabaseArgs, output: Output) -> anyhow::Result<Exit> {
+pub(crate) async fn run(args: &DoctorArgs, output: Output) -> anyhow::Result<Exit> {
     let mut advice = vec![ok("program", format!("windlass {}", env!("CARGO_PKG_VERSION")))];
-    match database.open_existing().await {
-        Ok(store) => look(&store, &mut advice).await?,
+    match args.database.open_existing().await {
+        Ok(store) => look(&store, args, &mut advice).await?,
         Err(error) => advice.push(problem("database", format!("{error:#}"))),
     }
     match output {
@@ -40,8 +68,9 @@ pub(crate) async fn run(database: &DatabaseArgs, output: Output) -> anyhow::Resu
     Ok(if advice.iter().any(|item| item.level == "problem") { Exit::Failed } else { Exit::Done })
 }
 
-async fn look(store: &Store, advice: &mut Vec<Advice>) -> anyhow::Result<()> {
+async fn look(store: &Store, args: &DoctorArgs, advice: &mut Vec<Advice>) -> anyhow::Result<()> {
     let migrations = store.migration_status().await?;
+    let is_up_to_date = differing(&migrations).is_none();
     advice.push(match (newer(&migrations), lacking(&migrations)) {
         (Some(newer), _) => problem("schema", newer),
         (None, Some(lacking)) => note("schema", lacking),
@@ -49,9 +78,23 @@ async fn look(store: &Store, advice: &mut Vec<Advice>) -> anyhow::Result<()> {
     });
     match store.sqlite_path() {
         Some(path) => sqlite(path, advice),
-        None => postgres(store, advice).await?,
+        None => {
+            postgres(store, advice).await?;
+            if let (true, Some(folder)) = (is_up_to_date, args.folder()?) {
+                advice.push(artifacts(store, &folder).await);
+            }
+        }
     }
     Ok(())
+}
+
+/// Whoever asks may be on another machine than the server: a folder that is not the one is no more than worth a note.
+async fn artifacts(store: &Store, folder: &Path) -> Advice {
+    match store.look_at_home(folder).await {
+        Ok(None) => ok("artifacts", format!("large ones in {}", folder.display())),
+        Ok(Some(wrong)) => note("artifacts", wrong),
+        Err(error) => note("artifacts", error.to_string()),
+    }
 }
 
 fn sqlite(path: &Path, advice: &mut Vec<Advice>) {
@@ -85,6 +128,11 @@ async fn postgres(store: &Store, advice: &mut Vec<Advice>) -> anyhow::Result<()>
         ok("database", format!("PostgreSQL {version}"))
     } else {
         problem("database", format!("PostgreSQL {version} is older than 14"))
+    });
+    advice.push(if store.postgres_setting("is_superuser").await?.as_deref() == Some("on") {
+        note("role", "a superuser, whom row-level security does not wall in: serve as another role".into())
+    } else {
+        ok("role", "not a superuser".into())
     });
     for setting in ["fsync", "synchronous_commit", "full_page_writes"] {
         let value = store.postgres_setting(setting).await?.unwrap_or_default();

@@ -19,9 +19,9 @@ Exit codes:
   1    The job failed or was canceled, or something else went wrong.
   2    The command line was not understood.
   3    The server refused the request.
-  4    There is no such job, queue, worker, subject, process, trigger or tenant.
+  4    There is no such thing.
   5    The server cannot be reached or cannot answer now.
-  6    The time to wait was up before the job or the operation ended.
+  6    The job or the operation had not ended when the command stopped waiting; it goes on.
   130  Interrupted.";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,7 +77,19 @@ pub(crate) fn report(error: &anyhow::Error) -> Exit {
         return Exit::Done;
     }
     super::output::error(&format!("{error:#}"));
+    if wants_token(error) {
+        super::output::note("This server wants a token and was sent none: put one into WINDLASS_TOKEN.");
+    }
     of(error)
+}
+
+fn wants_token(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| match (cause.downcast_ref(), cause.downcast_ref()) {
+        (Some(ClientError::Problem(problem)), _) | (_, Some(WorkerError::Refused(problem))) => {
+            problem.code == code::TOKEN_REQUIRED
+        }
+        _ => false,
+    })
 }
 
 /// The same for one of several things, by what was to be done to it; whoever asks goes on with the others.
@@ -142,6 +154,14 @@ mod tests {
         assert_eq!(of(&ClientError::Unreachable { sent: false, source: "refused".into() }.into()), Exit::Unavailable);
         assert_eq!(of(&anyhow::anyhow!("else")), Exit::Failed);
         assert_eq!(of(&UsageError("no".into()).into()), Exit::Usage);
+    }
+
+    #[test]
+    fn x7_who_was_sent_away_without_a_token_is_told_where_to_put_one() {
+        let refused = Problem { status: 401, code: code::TOKEN_REQUIRED.into(), ..Problem::default() };
+        assert!(wants_token(&WorkerError::Refused(Box::new(refused)).into()));
+        assert!(wants_token(&problem(401, code::TOKEN_REQUIRED)));
+        assert!(!wants_token(&problem(401, code::INVALID_TOKEN)), "it was sent one");
     }
 
     #[test]

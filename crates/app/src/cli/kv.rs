@@ -18,6 +18,9 @@ pub(crate) enum Verb {
         key: String,
         /// JSON, from a file as @FILE, or from stdin as -.
         value: String,
+        /// Only while it has this version; 0 while there is none.
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(0..))]
+        if_version: Option<i64>,
     },
     /// Delete a value.
     Delete { collection: String, key: String },
@@ -28,8 +31,12 @@ pub(crate) enum Verb {
 pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::Result<Exit> {
     let entry = match verb {
         Verb::Get { collection, key } => client.kv(&collection, &key).await?,
-        Verb::Set { collection, key, value } => {
-            client.set_kv(&collection, &key, &super::job::json_argument("the value", &value)?).await?
+        Verb::Set { collection, key, value, if_version } => {
+            let value = super::job::json_argument("the value", &value)?;
+            match if_version {
+                Some(version) => client.set_kv_at(&collection, &key, version, &value).await?,
+                None => client.set_kv(&collection, &key, &value).await?,
+            }
         }
         Verb::Delete { collection, key } => client.delete_kv(&collection, &key).await?,
         Verb::List { collection } => return list(client, &collection, format).await,

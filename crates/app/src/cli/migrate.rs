@@ -2,6 +2,7 @@
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
+use domain::limits::STOPPED_AFTER_MS;
 use serde_json::json;
 use store::migrate::{MIGRATIONS, MigrationStatus};
 use store::{DatabaseUrl, Store, StoreOptions};
@@ -128,7 +129,12 @@ pub(crate) async fn run(verb: Verb, output: Output) -> anyhow::Result<Exit> {
                 let what = "going down loses the data of every undone migration: say --yes to do it";
                 return Err(super::exit::UsageError(what.into()).into());
             }
-            let undone = database.open_existing_alone().await?.migrate_down(to).await?;
+            let store = database.open_existing_alone().await?;
+            if store.is_served().await? {
+                let wait_s = STOPPED_AFTER_MS / 1_000;
+                bail!("nodes serve this database: stop all of them, wait {wait_s} s and say it again");
+            }
+            let undone = store.migrate_down(to).await?;
             match (output, undone.as_slice()) {
                 (Output::Json, versions) => output::json(&json!({"undone": versions}))?,
                 (Output::Table, []) => output::line("There was nothing to undo.")?,

@@ -69,7 +69,7 @@ pub(crate) enum Command {
     /// Check every promise on a live or stopped database.
     Verify(migrate::DatabaseArgs),
     /// Look for what could go wrong: configuration, versions, disk, clocks.
-    Doctor(migrate::DatabaseArgs),
+    Doctor(doctor::DoctorArgs),
     /// Copy a SQLite database while it is in use, and check the copy.
     Backup(backup::BackupArgs),
     /// Put a copy back where there is no database, and check it.
@@ -151,7 +151,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Agent(args) => agent::run(*args).await,
         Command::Migrate(verb) => migrate::run(verb, cli.output).await,
         Command::Verify(database) => verify::run(&database, cli.output).await,
-        Command::Doctor(database) => doctor::run(&database, cli.output).await,
+        Command::Doctor(args) => doctor::run(&args, cli.output).await,
         Command::Backup(args) => backup::back_up(&args, cli.output).await,
         Command::Restore(args) => backup::put_back(&args, cli.output).await,
         Command::Tenant(verb) => tenant::run(verb, cli.output).await,
@@ -223,6 +223,13 @@ impl Connection {
 mod tests {
     use super::*;
     use clap::CommandFactory;
+
+    /// The arguments of a verb as somebody types them.
+    pub(super) fn typed<A: Args>(words: &[&str]) -> A {
+        let command = A::augment_args(clap::Command::new("windlass").no_binary_name(true));
+        let matches = command.try_get_matches_from(words).expect("it is a command line");
+        A::from_arg_matches(&matches).expect("clap has looked at it")
+    }
 
     #[test]
     fn the_tree_of_commands_is_sound() {

@@ -224,15 +224,8 @@ fn show(pool: &PoolView) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
-
-    #[derive(Parser)]
-    struct Typed {
-        #[command(flatten)]
-        args: SetArgs,
-    }
+    use crate::cli::tests::typed;
 
     fn before() -> PoolRequest {
         PoolRequest {
@@ -246,11 +239,10 @@ mod tests {
         }
     }
 
-    fn check(typed: &[&str], after: &PoolRequest) {
-        let typed = [&["set", "gpu"], typed].concat();
-        let request = Typed::parse_from(&typed).args.over(before()).unwrap();
+    fn check(flags: &[&str], after: &PoolRequest) {
+        let request = typed::<SetArgs>(&[&["gpu"], flags].concat()).over(before()).unwrap();
         let json = |request: &PoolRequest| serde_json::to_value(request).unwrap();
-        assert_eq!(json(&request), json(after), "{typed:?}");
+        assert_eq!(json(&request), json(after), "{flags:?}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `windlass process`: what is to be done to which subjects (W1, W7).
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use client::Client;
 use serde_json::json;
 use wire::{Condition, ProcessRequest, ProcessView, RetrySettings, Selector};
@@ -10,6 +10,7 @@ use super::job::json_argument;
 use super::list;
 use super::output::{self, Details, Listing, Output, cell, moment, relative, relative_maybe};
 use super::queue::retry;
+use super::value::finite;
 
 #[derive(Subcommand)]
 pub(crate) enum Verb {
@@ -61,14 +62,71 @@ pub(crate) struct SetArgs {
     #[arg(long, value_name = "SECONDS")]
     backoff_maximum_s: Option<u64>,
     /// By what the wait grows from failure to failure.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = finite)]
     backoff_exponent: Option<f64>,
     /// The share of the wait that chance may add, from 0 to 1.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = finite)]
     backoff_jitter: Option<f64>,
+    /// Put a setting back to its default.
+    #[arg(long, value_enum, value_name = "SETTING")]
+    unset: Vec<Setting>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum Setting {
+    Payload,
+    MaxActive,
+    EveryS,
+    Excludes,
+    Backoff,
 }
 
 impl SetArgs {
+    /// The settings with what was named here changed; a new process has none before.
+    fn over(&self, before: Option<ProcessRequest>) -> anyhow::Result<ProcessRequest> {
+        let selector = self.selector.as_deref().map(selector).transpose()?;
+        let (queue, kind) = (self.queue.clone(), self.kind.clone());
+        let needed = |name: &str| UsageError(format!("a new process needs --{name}"));
+        let mut settings = match before {
+            Some(before) => ProcessRequest {
+                selector: selector.unwrap_or(before.selector),
+                queue: queue.unwrap_or(before.queue),
+                kind: kind.unwrap_or(before.kind),
+                ..before
+            },
+            None => ProcessRequest {
+                selector: selector.ok_or_else(|| needed("selector"))?,
+                queue: queue.ok_or_else(|| needed("queue"))?,
+                kind: kind.ok_or_else(|| needed("kind"))?,
+                payload: None,
+                max_active: None,
+                every_s: None,
+                excludes: None,
+                backoff: None,
+            },
+        };
+        for setting in &self.unset {
+            match setting {
+                Setting::Payload => settings.payload = None,
+                Setting::MaxActive => settings.max_active = None,
+                Setting::EveryS => settings.every_s = None,
+                Setting::Excludes => settings.excludes = None,
+                Setting::Backoff => settings.backoff = None,
+            }
+        }
+        if let Some(text) = &self.payload {
+            settings.payload = Some(json_argument("--payload", text)?);
+        }
+        if !self.excludes.is_empty() {
+            settings.excludes = Some(self.excludes.clone());
+        }
+        settings.max_active = self.max_active.or(settings.max_active);
+        settings.every_s = self.every_s.or(settings.every_s);
+        settings.backoff = self.backoff(settings.backoff);
+        Ok(settings)
+    }
+
     /// The backoff with what was named here changed; `None` when there is nothing in either.
     fn backoff(&self, settings: Option<RetrySettings>) -> Option<RetrySettings> {
         let before = settings.unwrap_or_default();
@@ -188,36 +246,72 @@ async fn eligible(client: &Client, name: &str, cursor: Option<&str>, format: Out
 /// The route replaces everything, and a person means what is named: so the present settings are read first.
 async fn set(client: &Client, args: SetArgs) -> anyhow::Result<ProcessView> {
     let before = match client.process(&args.name).await {
-        Ok(process) => Some(process),
+        Ok(process) => Some(declared(process)),
         Err(error) if error.status() == Some(404) => None,
         Err(error) => return Err(error.into()),
     };
-    let selector: Option<Selector> = match &args.selector {
-        Some(text) => {
-            let text = json_argument("--selector", text)?;
-            let usage = |error: serde_json::Error| UsageError(format!("--selector: {error}"));
-            Some(serde_json::from_str(text.get()).map_err(usage)?)
-        }
-        None => before.as_ref().map(|process| process.selector.clone()),
-    };
-    let backoff = args.backoff(before.as_ref().and_then(|process| process.backoff));
-    let needed = |name: &str| UsageError(format!("a new process needs --{name}"));
-    let of = |value: Option<String>, before: Option<&String>| value.or_else(|| before.cloned());
-    let mut settings = ProcessRequest {
-        selector: selector.ok_or_else(|| needed("selector"))?,
-        queue: of(args.queue, before.as_ref().map(|process| &process.queue)).ok_or_else(|| needed("queue"))?,
-        kind: of(args.kind, before.as_ref().map(|process| &process.kind)).ok_or_else(|| needed("kind"))?,
-        payload: args.payload.map(|text| json_argument("--payload", &text)).transpose()?,
-        max_active: args.max_active,
-        every_s: args.every_s,
-        excludes: Some(args.excludes).filter(|excludes| !excludes.is_empty()),
-        backoff,
-    };
-    if let Some(before) = before {
-        settings.payload = settings.payload.or(before.payload);
-        settings.max_active = settings.max_active.or(before.max_active);
-        settings.every_s = settings.every_s.or(Some(before.every_s));
-        settings.excludes = settings.excludes.or(Some(before.excludes));
+    Ok(client.set_process(&args.name, &args.over(before)?).await?)
+}
+
+fn selector(text: &str) -> anyhow::Result<Selector> {
+    let text = json_argument("--selector", text)?;
+    serde_json::from_str(text.get()).map_err(|error| UsageError(format!("--selector: {error}")).into())
+}
+
+/// A process as it would be declared to be what it is.
+fn declared(process: ProcessView) -> ProcessRequest {
+    ProcessRequest {
+        selector: process.selector,
+        queue: process.queue,
+        kind: process.kind,
+        payload: process.payload,
+        max_active: process.max_active,
+        every_s: Some(process.every_s),
+        excludes: Some(process.excludes),
+        backoff: process.backoff,
     }
-    Ok(client.set_process(&args.name, &settings).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::tests::typed;
+
+    fn before() -> ProcessRequest {
+        ProcessRequest {
+            selector: selector(r#"{"kind": "machine"}"#).unwrap(),
+            queue: "fleet".into(),
+            kind: "install".into(),
+            payload: None,
+            max_active: Some(10),
+            every_s: Some(60),
+            excludes: Some(vec!["patch".into()]),
+            backoff: Some(RetrySettings { initial_s: Some(9), ..RetrySettings::default() }),
+        }
+    }
+
+    fn check(flags: &[&str], after: &ProcessRequest) {
+        let request = typed::<SetArgs>(&[&["install"], flags].concat()).over(Some(before())).unwrap();
+        let json = |request: &ProcessRequest| serde_json::to_value(request).unwrap();
+        assert_eq!(json(&request), json(after), "{flags:?}");
+    }
+
+    #[test]
+    fn w1_what_is_not_named_of_a_process_stays_and_a_setting_goes_by_name() {
+        check(&[], &before());
+        check(&["--max-active", "3"], &ProcessRequest { max_active: Some(3), ..before() });
+        check(&["--unset", "max_active"], &ProcessRequest { max_active: None, ..before() });
+        check(
+            &["--unset", "excludes", "--excludes", "wipe"],
+            &ProcessRequest { excludes: Some(vec!["wipe".into()]), ..before() },
+        );
+        let backoff = Some(RetrySettings { maximum_s: Some(5), ..RetrySettings::default() });
+        check(&["--unset", "backoff", "--backoff-maximum-s", "5"], &ProcessRequest { backoff, ..before() });
+    }
+
+    #[test]
+    fn w1_a_new_process_needs_a_selector_a_queue_and_a_kind() {
+        let error = typed::<SetArgs>(&["install", "--selector", "{}", "--queue", "q"]).over(None).unwrap_err();
+        assert!(error.is::<UsageError>() && error.to_string().contains("--kind"), "{error}");
+    }
 }

@@ -8,6 +8,7 @@ use super::exit::{Exit, UsageError};
 use super::job::RetryArgs;
 use super::list;
 use super::output::{self, Details, Output, cell, relative_maybe};
+use super::value::finite;
 use crate::config::webhook_secret;
 
 #[derive(Subcommand)]
@@ -16,9 +17,9 @@ pub(crate) enum Verb {
     List,
     /// Show one queue with its settings.
     Show { name: String },
-    /// Change settings of a queue; what is not named stays as it is.
+    /// Change settings of a queue, or make one with them; what is not named stays as it is.
     Set(Box<SetArgs>),
-    /// Stop handing out a queue's jobs; those that run go on.
+    /// Stop handing out a queue's jobs; those that run go on. A queue that is not there is made, and begins paused.
     Pause {
         name: String,
         /// Why, for whoever wonders.
@@ -32,24 +33,24 @@ pub(crate) enum Verb {
 #[derive(Args)]
 pub(crate) struct SetArgs {
     name: String,
-    /// Jobs that may run at once.
+    /// Jobs that may run at once; any number, unless set.
     #[arg(long, value_name = "N")]
     concurrency: Option<i64>,
-    /// Jobs with the same concurrency key that may run at once.
+    /// Jobs with the same concurrency key that may run at once; 1 unless set.
     #[arg(long, value_name = "N")]
     per_key: Option<i64>,
-    /// Jobs that may start in a second.
-    #[arg(long, value_name = "N")]
+    /// Jobs that may start in a second; any number, unless set.
+    #[arg(long, value_name = "N", value_parser = finite)]
     rate_per_s: Option<f64>,
-    /// How long other affinities may be passed over.
+    /// How long other affinities may be passed over; 300 unless set.
     #[arg(long, value_name = "SECONDS")]
     starvation_s: Option<i64>,
     #[command(flatten)]
     retry: RetryArgs,
-    /// How long an attempt may take.
+    /// How long an attempt may take; without end, unless this or the job says so.
     #[arg(long, value_name = "SECONDS")]
     timeout_s: Option<i64>,
-    /// How long ended jobs are kept.
+    /// How long ended jobs are kept; 604800, a week, unless set.
     #[arg(long, value_name = "SECONDS")]
     retention_s: Option<i64>,
     /// A phase beside the built-in ones; all that the queue shall have.
@@ -62,7 +63,7 @@ pub(crate) struct SetArgs {
     /// come from WINDLASS_WEBHOOK_SECRET, where no process list shows it.
     #[arg(long, value_delimiter = ' ', value_name = "SECRET")]
     webhook_secret: Vec<String>,
-    /// Put a setting back to its default.
+    /// Put a setting back to its default. `kinds`, what single kinds do differently, is set over HTTP.
     #[arg(long, value_enum, value_name = "SETTING")]
     unset: Vec<Setting>,
 }
@@ -87,7 +88,7 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
         Verb::List => return list(client, format).await,
         Verb::Show { name } => client.queue(&name).await?,
         Verb::Set(args) => set(client, *args).await?,
-        Verb::Pause { name, reason } => client.pause_queue(&name, reason.as_deref()).await?,
+        Verb::Pause { name, reason } => pause(client, &name, reason.as_deref()).await?,
         Verb::Resume { name } => client.resume_queue(&name).await?,
     };
     match format {
@@ -95,6 +96,16 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
         Output::Table => show(&queue)?,
     }
     Ok(Exit::Done)
+}
+
+/// A queue may be paused before its first job comes; one that was made by a slip of the hand is told.
+async fn pause(client: &Client, name: &str, reason: Option<&str>) -> anyhow::Result<QueueView> {
+    let is_new = matches!(client.queue(name).await, Err(error) if error.status() == Some(404));
+    let queue = client.pause_queue(name, reason).await?;
+    if is_new {
+        output::note(&format!("{name} was not there and was made."));
+    }
+    Ok(queue)
 }
 
 async fn list(client: &Client, format: Output) -> anyhow::Result<Exit> {

@@ -1,10 +1,9 @@
 //! `windlass runtime`: containers that are started, watched and stopped (R1 to R5, R9).
 
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use client::{Client, Operated, RuntimeVerb};
 use serde_json::json;
 use wire::{
@@ -15,6 +14,7 @@ use super::drive::labels;
 use super::exit::{Exit, UsageError};
 use super::list;
 use super::output::{self, Details, Listing, Output, cell, moment, relative, relative_maybe};
+use super::value::finite;
 
 /// How long a verb waits for its operation.
 const WAIT: Duration = Duration::from_secs(60);
@@ -89,7 +89,7 @@ pub(crate) struct SetArgs {
     network: Option<String>,
     #[arg(long, value_name = "MB")]
     memory_mb: Option<i64>,
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = finite)]
     cpus: Option<f64>,
     /// What to ask for to see that it is well: PORT/PATH.
     #[arg(long, value_name = "PORT/PATH")]
@@ -109,9 +109,81 @@ pub(crate) struct SetArgs {
     /// Whether it is started on another node when its own is lost.
     #[arg(long, value_name = "true|false")]
     movable: Option<bool>,
+    /// Put a setting back to its default; with `env`, every variable goes.
+    #[arg(long, value_enum, value_name = "SETTING")]
+    unset: Vec<Setting>,
     /// What to run instead of the image's own command.
     #[arg(last = true)]
     command: Vec<String>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum Setting {
+    Command,
+    Env,
+    Ports,
+    Volumes,
+    Network,
+    MemoryMb,
+    Cpus,
+    Probe,
+    Desired,
+    TtlS,
+    StopGraceS,
+    Placement,
+    Movable,
+}
+
+impl SetArgs {
+    /// The settings with what was named here changed.
+    fn over(self, mut before: RuntimeRequest) -> Result<RuntimeRequest, UsageError> {
+        for setting in &self.unset {
+            match setting {
+                Setting::Command => before.command = None,
+                Setting::Env => before.env = None,
+                Setting::Ports => before.ports = None,
+                Setting::Volumes => before.volumes = None,
+                Setting::Network => before.network = None,
+                Setting::MemoryMb => before.memory_mb = None,
+                Setting::Cpus => before.cpus = None,
+                Setting::Probe => before.probe = None,
+                Setting::Desired => before.desired = None,
+                Setting::TtlS => before.ttl_s = None,
+                Setting::StopGraceS => before.stop_grace_s = None,
+                Setting::Placement => before.placement = None,
+                Setting::Movable => before.movable = None,
+            }
+        }
+        let mut env = before.env.unwrap_or_default();
+        for pair in &self.env {
+            let (name, value) =
+                pair.split_once('=').ok_or_else(|| UsageError(format!("--env takes NAME=VALUE, not `{pair}`")))?;
+            env.insert(name.to_owned(), value.to_owned());
+        }
+        let ports = self.ports.iter().map(|text| port(text)).collect::<Result<Vec<_>, _>>()?;
+        let volumes: Vec<VolumeSettings> = self.volumes.into_iter().map(|path| VolumeSettings { path }).collect();
+        let labels = labels("--placement", &self.placement)?;
+        Ok(RuntimeRequest {
+            image: self.image.unwrap_or(before.image),
+            command: if self.command.is_empty() { before.command } else { Some(self.command) },
+            env: Some(env),
+            ports: if ports.is_empty() { before.ports } else { Some(ports) },
+            volumes: if volumes.is_empty() { before.volumes } else { Some(volumes) },
+            network: self.network.or(before.network),
+            memory_mb: self.memory_mb.or(before.memory_mb),
+            cpus: self.cpus.or(before.cpus),
+            probe: match &self.probe {
+                Some(text) => Some(probe(text)?),
+                None => before.probe,
+            },
+            desired: self.desired.or(before.desired),
+            ttl_s: self.ttl_s.or(before.ttl_s),
+            stop_grace_s: self.stop_grace_s.or(before.stop_grace_s),
+            placement: if labels.is_empty() { before.placement } else { Some(PlacementSettings { labels }) },
+            movable: self.movable.or(before.movable),
+        })
+    }
 }
 
 pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::Result<Exit> {
@@ -201,45 +273,37 @@ pub(super) fn written(placement: &PlacementSettings) -> Vec<String> {
 
 /// The route replaces everything, and a person means what is named: so the present settings are read first.
 async fn set(client: &Client, args: SetArgs, format: Output) -> anyhow::Result<Exit> {
-    let before = match client.runtime(&args.name).await {
-        Ok(runtime) => Some(runtime),
-        Err(error) if error.status() == Some(404) => None,
+    let name = args.name.clone();
+    let before = match client.runtime(&name).await {
+        Ok(runtime) => declared(runtime),
+        Err(error) if error.status() == Some(404) => RuntimeRequest::default(),
         Err(error) => return Err(error.into()),
     };
-    let image = args.image.or_else(|| before.as_ref().map(|before| before.image.clone()));
-    let mut env: BTreeMap<String, String> = before.as_ref().map(|before| before.env.clone()).unwrap_or_default();
-    for pair in &args.env {
-        let (name, value) =
-            pair.split_once('=').ok_or_else(|| UsageError(format!("--env takes NAME=VALUE, not `{pair}`")))?;
-        env.insert(name.to_owned(), value.to_owned());
+    let request = args.over(before)?;
+    if request.image.is_empty() {
+        return Err(UsageError("a new runtime needs --image".into()).into());
     }
-    let ports = args.ports.iter().map(|text| port(text)).collect::<Result<Vec<_>, _>>()?;
-    let volumes: Vec<VolumeSettings> = args.volumes.into_iter().map(|path| VolumeSettings { path }).collect();
-    let labels = labels("--placement", &args.placement)?;
-    let given = |command: Vec<String>| Some(command).filter(|command| !command.is_empty());
-    let request = RuntimeRequest {
-        image: image.ok_or_else(|| UsageError("a new runtime needs --image".into()))?,
-        command: given(args.command).or_else(|| before.as_ref().map(|before| before.command.clone())),
-        env: Some(env),
-        ports: Some(ports).filter(|ports| !ports.is_empty()).or_else(|| before.as_ref().map(|b| b.ports.clone())),
-        volumes: Some(volumes).filter(|all| !all.is_empty()).or_else(|| before.as_ref().map(|b| b.volumes.clone())),
-        network: args.network.or_else(|| before.as_ref().map(|before| before.network.clone())),
-        memory_mb: args.memory_mb.or_else(|| before.as_ref().and_then(|before| before.memory_mb)),
-        cpus: args.cpus.or_else(|| before.as_ref().and_then(|before| before.cpus)),
-        probe: match &args.probe {
-            Some(text) => Some(probe(text)?),
-            None => before.as_ref().and_then(|before| before.probe.clone()),
-        },
-        desired: args.desired.or_else(|| before.as_ref().and_then(|before| before.desired.clone())),
-        ttl_s: args.ttl_s.or_else(|| before.as_ref().and_then(|before| before.ttl_s)),
-        stop_grace_s: args.stop_grace_s.or_else(|| before.as_ref().and_then(|before| before.stop_grace_s)),
-        placement: match labels.is_empty() {
-            false => Some(PlacementSettings { labels }),
-            true => before.as_ref().map(|before| before.placement.clone()),
-        },
-        movable: args.movable.or_else(|| before.as_ref().map(|before| before.movable)),
-    };
-    shown(&client.set_runtime(&args.name, &request).await?, format)
+    shown(&client.set_runtime(&name, &request).await?, format)
+}
+
+/// A runtime as it would be declared to be what it is.
+fn declared(runtime: RuntimeView) -> RuntimeRequest {
+    RuntimeRequest {
+        image: runtime.image,
+        command: Some(runtime.command),
+        env: Some(runtime.env),
+        ports: Some(runtime.ports),
+        volumes: Some(runtime.volumes),
+        network: Some(runtime.network),
+        memory_mb: runtime.memory_mb,
+        cpus: runtime.cpus,
+        probe: runtime.probe,
+        desired: runtime.desired,
+        ttl_s: runtime.ttl_s,
+        stop_grace_s: runtime.stop_grace_s,
+        placement: Some(runtime.placement),
+        movable: Some(runtime.movable),
+    }
 }
 
 fn port(text: &str) -> Result<PortSettings, UsageError> {
@@ -289,7 +353,12 @@ async fn operate(
                     output::line(&format!("{why}; it is tried again by itself"))?;
                 }
             }
-            Ok(if last.outcome.as_deref() == Some("failure") { Exit::Failed } else { Exit::Done })
+            Ok(match last.outcome.as_deref() {
+                Some("failure") => Exit::Failed,
+                Some(_) => Exit::Done,
+                // A script must not take it for done.
+                None => Exit::TimedOut,
+            })
         }
     }
 }
@@ -368,4 +437,43 @@ async fn print(mut answer: client::Answer) -> anyhow::Result<Exit> {
         out.flush()?;
     }
     Ok(Exit::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::tests::typed;
+
+    fn before() -> RuntimeRequest {
+        RuntimeRequest {
+            image: "acme/web:1.0.0".into(),
+            env: Some([("A".to_owned(), "***".to_owned())].into()),
+            ports: Some(vec![port("8080").unwrap()]),
+            memory_mb: Some(512),
+            ttl_s: Some(60),
+            movable: Some(true),
+            ..RuntimeRequest::default()
+        }
+    }
+
+    fn check(flags: &[&str], after: &RuntimeRequest) {
+        let request = typed::<SetArgs>(&[&["web"], flags].concat()).over(before()).unwrap();
+        let json = |request: &RuntimeRequest| serde_json::to_value(request).unwrap();
+        assert_eq!(json(&request), json(after), "{flags:?}");
+    }
+
+    #[test]
+    fn r1_what_is_not_named_of_a_runtime_stays_and_a_setting_goes_by_name() {
+        check(&[], &before());
+        check(&["--memory-mb", "256"], &RuntimeRequest { memory_mb: Some(256), ..before() });
+        check(&["--port", "80:8080"], &RuntimeRequest { ports: Some(vec![port("80:8080").unwrap()]), ..before() });
+        check(&["--", "serve"], &RuntimeRequest { command: Some(vec!["serve".into()]), ..before() });
+        check(
+            &["--unset", "memory_mb", "--unset", "ttl_s"],
+            &RuntimeRequest { memory_mb: None, ttl_s: None, ..before() },
+        );
+        check(&["--unset", "movable", "--unset", "ports"], &RuntimeRequest { movable: None, ports: None, ..before() });
+        let env = Some([("B".to_owned(), "c".to_owned())].into());
+        check(&["--unset", "env", "--env", "B=c"], &RuntimeRequest { env, ..before() });
+    }
 }

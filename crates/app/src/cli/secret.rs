@@ -12,7 +12,8 @@ use super::output::{self, Output, many};
 
 #[derive(Subcommand)]
 pub(crate) enum Verb {
-    /// Put a new key into the key file and wrap what the old one wrapped. Other machines then need a copy of the file.
+    /// Put a new key into the key file and wrap what the old one wrapped. Copy the file to every other node and agent then,
+    /// and keep a copy of the old one beside the backups made until now: the new key does not open them.
     Rotate(KeyArgs),
     /// Give up every secret that was sealed, when the key file is lost. They must be set anew.
     Reset {

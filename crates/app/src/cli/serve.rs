@@ -24,8 +24,12 @@ use tokio_util::task::TaskTracker;
 use super::drive::DriveArgs;
 use super::exit::{Exit, UsageError};
 use super::output;
+use super::value::finite;
 use crate::demo;
 use crate::telemetry::{Telemetry, TelemetryArgs};
+
+/// The folder of large artifacts in the data directory.
+pub(super) const ARTIFACTS: &str = "artifacts";
 
 #[derive(Args)]
 pub(crate) struct ServeArgs {
@@ -38,10 +42,12 @@ pub(crate) struct ServeArgs {
     /// PostgreSQL past any pooler, for hints between nodes; the same as --database unless given.
     #[arg(long, env = "WINDLASS_DATABASE_DIRECT", hide_env_values = true)]
     pub(crate) database_direct: Option<String>,
-    /// Where large artifacts go; beside the SQLite file, or in ./windlass-data, unless given.
+    /// The folder for `secret.key`, large artifacts and what runtimes keep: NAME-data beside the SQLite file NAME.db, or
+    /// ./windlass-data, unless given.
     #[arg(long, env = "WINDLASS_DATA_DIR")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// A bucket for large artifacts instead of a folder: s3://BUCKET/PREFIX.
+    /// Where large artifacts go instead of the data directory: s3://BUCKET/PREFIX, or a folder. Every node needs the same. A
+    /// bucket takes AWS_REGION, AWS_ENDPOINT, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY from the environment.
     #[arg(long, env = "WINDLASS_ARTIFACTS")]
     pub(crate) artifacts: Option<String>,
     /// The key that secrets are sealed and page sessions signed with; `secret.key` in the data directory, made at the first
@@ -54,9 +60,9 @@ pub(crate) struct ServeArgs {
     /// The private key of --tls-cert, as PEM.
     #[arg(long, env = "WINDLASS_TLS_KEY", value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Where people reach this server when something stands in front of it: `https://windlass.example.com`. With https, page
-    /// sessions are kept to TLS.
-    #[arg(long, env = "WINDLASS_PUBLIC_URL", value_name = "URL", value_parser = public_url)]
+    /// Where people reach this server when something stands in front of it: `https://windlass.example.com`. Pages of that
+    /// origin count as its own, whatever Host the proxy names; with https, page sessions are kept to TLS.
+    #[arg(long, env = "WINDLASS_PUBLIC_URL", value_name = "URL", value_parser = public_origin)]
     pub(crate) public_url: Option<String>,
     /// A TOML file with any of these settings.
     #[arg(long, env = "WINDLASS_CONFIG")]
@@ -84,6 +90,10 @@ pub(crate) struct ServeArgs {
     /// Days for which history is kept after the jobs it tells of are gone.
     #[arg(long, env = "WINDLASS_HISTORY_RETENTION_DAYS", default_value_t = 90)]
     pub(crate) history_retention_days: i64,
+    /// Days for which the timelines of subjects and runtimes are kept. Who made tokens, triggers and the like is told for a
+    /// year at least.
+    #[arg(long, env = "WINDLASS_TIMELINE_RETENTION_DAYS", default_value_t = 366)]
+    pub(crate) timeline_retention_days: i64,
     /// Days for which answers to calls are kept whose caller was gone.
     #[arg(long, env = "WINDLASS_ABANDONED_EXECUTIONS_RETENTION_DAYS", default_value_t = 7)]
     pub(crate) abandoned_executions_retention_days: i64,
@@ -100,10 +110,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, env = "WINDLASS_TRIGGER_RETRY_MAXIMUM_S", default_value_t = 3600)]
     pub(crate) trigger_retry_maximum_s: u64,
     /// How much longer each wait is than the one before.
-    #[arg(long, env = "WINDLASS_TRIGGER_RETRY_EXPONENT", default_value_t = 2.0)]
+    #[arg(long, env = "WINDLASS_TRIGGER_RETRY_EXPONENT", default_value_t = 2.0, value_parser = finite)]
     pub(crate) trigger_retry_exponent: f64,
     /// How much of a wait may be added to it by chance.
-    #[arg(long, env = "WINDLASS_TRIGGER_RETRY_JITTER", default_value_t = 0.1)]
+    #[arg(long, env = "WINDLASS_TRIGGER_RETRY_JITTER", default_value_t = 0.1, value_parser = finite)]
     pub(crate) trigger_retry_jitter: f64,
     /// Days for which dead letters are kept after they are resolved; unresolved ones stay.
     #[arg(long, env = "WINDLASS_DEAD_LETTER_RETENTION_DAYS", default_value_t = 30)]
@@ -122,9 +132,9 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         None => args.database.clone(),
     };
     // A port that is taken is told before anything is touched; the program answers only once the schema is up to date.
-    let listener = bind(args.listen).await?;
+    let listener = bind(args.listen, "--listen").await?;
     let mail = match args.smtp_listen {
-        Some(address) => Some(bind(address).await?),
+        Some(address) => Some(bind(address, "--smtp-listen").await?),
         None => None,
     };
     let url = DatabaseUrl::parse(&database)?;
@@ -148,6 +158,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     }
     let engine_options = EngineOptions {
         history_retention_s: args.history_retention_days.saturating_mul(86_400),
+        timeline_retention_s: args.timeline_retention_days.saturating_mul(86_400),
         direct_url: store.is_postgres().then(|| args.database_direct.clone().unwrap_or(database.clone())),
         blobs: None,
         abandoned_retention_s: args.abandoned_executions_retention_days.saturating_mul(86_400),
@@ -165,6 +176,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         payload_bytes: args.payload_bytes,
         trigger_defaults: trigger_defaults(&args)?,
         cookies: if is_secure || is_behind_tls(&args) { cookies.over_tls_only() } else { cookies },
+        public_origin: args.public_url.clone(),
         tls,
         ..ServerOptions::default()
     };
@@ -209,9 +221,10 @@ fn is_behind_tls(args: &ServeArgs) -> bool {
     args.public_url.as_ref().is_some_and(|url| url.starts_with("https:"))
 }
 
-/// The URL as it is meant, whatever the case of its scheme.
-fn public_url(text: &str) -> Result<String, String> {
-    engine::outbound::parse_url(text).map(|url| url.to_string()).map_err(|error| error.to_string())
+/// What browsers will call it, whatever its case and its path: all there is to know of where people reach this server.
+fn public_origin(text: &str) -> Result<String, String> {
+    let url = engine::outbound::parse_url(text).map_err(|error| error.to_string())?;
+    Ok(url.origin().ascii_serialization())
 }
 
 /// A server's state on a store that is migrated, for this command and for the benchmark.
@@ -223,12 +236,12 @@ async fn build(
     store: Store,
     options: EngineOptions,
     data_dir: &Path,
-    bucket: Option<&str>,
+    artifacts: Option<&str>,
     server_options: ServerOptions,
 ) -> anyhow::Result<AppState> {
-    let blobs = match bucket {
-        Some(bucket) => Blobs::open(bucket)?,
-        None => Blobs::folder(&data_dir.join("artifacts"))?,
+    let blobs = match artifacts {
+        Some(place) => Blobs::open(place)?,
+        None => Blobs::folder(&data_dir.join(ARTIFACTS))?,
     };
     let engine = Engine::start(store, EngineOptions { blobs: Some(blobs.clone()), ..options }).await?;
     Ok(AppState::new(Arc::new(engine), Arc::new(blobs), server_options))
@@ -269,10 +282,10 @@ pub(crate) fn raise_open_files() {
     let _ = setrlimit(Resource::Nofile, wanted);
 }
 
-async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
+async fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => {
-            anyhow::anyhow!("{address} is in use: stop what listens there, or give another --listen")
+            anyhow::anyhow!("{address} is in use: stop what listens there, or give another {flag}")
         }
         _ => anyhow::Error::from(error).context(format!("cannot listen on {address}")),
     })

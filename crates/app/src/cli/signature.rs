@@ -10,6 +10,7 @@ use wire::{MatchRequest, SignatureOutcome, SignaturePattern, SignatureRequest, S
 use super::exit::Exit;
 use super::list;
 use super::output::{self, Details, Output, cell, relative_maybe};
+use super::value::finite;
 
 #[derive(Subcommand)]
 pub(crate) enum Verb {
@@ -67,10 +68,10 @@ pub(crate) struct OutcomeArgs {
     #[arg(long, value_name = "URL")]
     remediation_url: Option<String>,
     /// In how many seconds half of such failures clear.
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = finite)]
     mttr_p50: Option<f64>,
     /// In how many seconds 95 in 100 clear.
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = finite)]
     mttr_p95: Option<f64>,
 }
 
@@ -81,7 +82,7 @@ pub(crate) struct CreateArgs {
     #[command(flatten)]
     outcome: OutcomeArgs,
     /// How sure it is, from 0 to 1.
-    #[arg(long)]
+    #[arg(long, value_parser = finite)]
     confidence: Option<f64>,
     /// Until when it counts.
     #[arg(long, value_name = "TIME")]
@@ -95,7 +96,7 @@ pub(crate) struct SetArgs {
     pattern: PatternArgs,
     #[command(flatten)]
     outcome: OutcomeArgs,
-    #[arg(long)]
+    #[arg(long, value_parser = finite)]
     confidence: Option<f64>,
     #[arg(long)]
     enabled: Option<bool>,

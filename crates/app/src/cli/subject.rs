@@ -43,10 +43,10 @@ pub(crate) enum Verb {
     },
     /// Keep a process off a subject.
     Lockout(LockoutArgs),
-    /// Let a process work on a subject again.
+    /// Lift what keeps a process off a subject: a lockout, or the backoff after a failure.
     Release {
         id: String,
-        /// The process; every process, unless named.
+        /// The process; without it, the lockout for every process is lifted and those of single processes stay.
         #[arg(long, default_value = "*")]
         process: String,
     },
@@ -111,10 +111,12 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
             show::backoff(&args.id, &client.lock_out(&args.id, &args.process, &request).await?, format)
         }
         Verb::Release { id, process } => {
+            let before = client.subject(&id).await?.backoffs;
             client.let_in(&id, &process).await?;
-            let who = if process == "*" { "Every process".into() } else { format!("Process {process}") };
-            let released = json!({"subject": id, "process": process, "released": true});
-            output::done(format, &format!("{who} may work on {id} again."), &released)?;
+            let held_off = before.iter().map(|backoff| backoff.process.as_str());
+            let others: Vec<&str> = held_off.filter(|other| *other != process).collect();
+            let object = json!({"subject": id, "process": process, "released": true});
+            output::done(format, &released(&id, &process, &others), &object)?;
             Ok(Exit::Done)
         }
         Verb::Delete { id } => {
@@ -144,6 +146,21 @@ pub(super) async fn run(client: &Client, verb: Verb, format: Output) -> anyhow::
     }
 }
 
+/// What was lifted, and what the others that are held off still keep from being done.
+fn released(id: &str, process: &str, others: &[&str]) -> String {
+    match process {
+        "*" if !others.is_empty() => {
+            let others = others.join(", ");
+            format!("The lockout for every process was lifted; still held off (--process NAME): {others}.")
+        }
+        "*" => format!("Every process may work on {id} again."),
+        _ if others.contains(&"*") => {
+            format!("{process} was released; every process is still locked out of {id} (without --process).")
+        }
+        _ => format!("Process {process} may work on {id} again."),
+    }
+}
+
 /// `name=value`, where a value that is no JSON is text.
 fn facts(set: &[String], unset: &[String]) -> anyhow::Result<BTreeMap<String, Box<RawValue>>> {
     let mut facts = BTreeMap::new();
@@ -165,6 +182,15 @@ fn facts(set: &[String], unset: &[String]) -> anyhow::Result<BTreeMap<String, Bo
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn w5_a_release_says_what_it_did_not_lift() {
+        let told = |process: &str, others: &[&str]| released("box", process, others);
+        assert_eq!(told("*", &[]), "Every process may work on box again.");
+        assert_eq!(told("install", &["patch"]), "Process install may work on box again.");
+        assert!(told("*", &["install", "patch"]).ends_with("still held off (--process NAME): install, patch."));
+        assert!(told("install", &["*"]).contains("still locked out of box"));
+    }
 
     #[test]
     fn what_is_no_json_is_text() {

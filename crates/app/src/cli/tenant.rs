@@ -232,19 +232,11 @@ async fn grant(store: &Store, tenant: &str, role: String, format: Output) -> any
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
+    use crate::cli::tests::typed;
 
-    #[derive(Parser)]
-    struct Typed {
-        #[command(flatten)]
-        args: SetArgs,
-    }
-
-    fn check(typed: &[&str], before: Quota, after: Quota) {
-        let typed = [&["set", "small"], typed].concat();
-        assert_eq!(Typed::parse_from(&typed).args.over(before), after, "{typed:?}");
+    fn check(flags: &[&str], before: Quota, after: Quota) {
+        assert_eq!(typed::<SetArgs>(&[&["small"], flags].concat()).over(before), after, "{flags:?}");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! token comes about. Without it, but with a token at hand, it asks the server. It makes no database: a token in one that
 //! nobody serves opens nothing.
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand, ValueEnum};
 use client::{Client, ClientError};
 use domain::{Name, Right, Role};
@@ -66,8 +67,8 @@ pub(crate) struct CreateArgs {
     /// A queue it reaches; all, unless given.
     #[arg(long = "queue", value_name = "NAME")]
     queues: Vec<String>,
-    /// A right beside those of the role.
-    #[arg(long = "right", value_name = "RIGHT", value_parser = right)]
+    /// A right beside those of the role; docs/RIGHTS.md says what each opens. May be given again.
+    #[arg(long = "right", value_name = "RIGHT", value_parser = grantable())]
     rights: Vec<String>,
     /// A tenant whose work a worker of the tenant `system` takes, or `*` for all.
     #[arg(long = "serves", value_name = "TENANT")]
@@ -98,8 +99,9 @@ impl RoleArg {
     }
 }
 
-fn right(text: &str) -> Result<String, String> {
-    Right::grantable(text).map(|right| right.to_string()).map_err(|error| error.to_string())
+/// The rights that may be granted singly, which the help then lists.
+fn grantable() -> PossibleValuesParser {
+    PossibleValuesParser::new(Right::GRANTABLE.map(Right::as_str))
 }
 
 /// Who is asked.

@@ -56,13 +56,31 @@ pub(crate) enum Verb {
     Delete { trigger: String },
 }
 
+const FILTERS: &str = r#"Filters, by source. What is left out may be anything, and a text may end in `*`. All but that of
+`cron` take `when`, an expression over `event` and `data` that must be true:
+  kv           {"collection": "users", "key": "a*", "ops": ["set", "delete"]}
+  cron         {"schedule": "30 2 * * *", "timezone": "Europe/Berlin", "missed": "coalesce"}
+               The zone is UTC unless given. Missed slots are lost (skip, unless given), fired as one (coalesce) or each
+               (catch_up).
+  pubsub       {"topic": "orders:*"}
+               A CloudEvent sent to /api/v1/events is heard on the topic of its type.
+  http         {"secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}
+               `trigger show` tells the address of the hook; with a secret its callers must sign.
+  email        {"to": "orders@example.com"}
+  job          {"queue": "mail", "kind": "welcome", "states": ["failed", "canceled"]}
+  queue        {"queue": "gpu", "ops": ["paused", "resumed", "changed", "drained"]}
+               Without `ops` the target works the jobs of that queue.
+  runtime      {"name": "llama", "health": "exited"} or {"name": "llama", "operations": ["stop"]}
+  dead_letter  {"source": "job"}"#;
+
 #[derive(Args)]
+#[command(after_help = FILTERS)]
 pub(crate) struct CreateArgs {
     name: String,
     /// kv, cron, pubsub, queue, http, email, job, runtime or dead_letter.
     #[arg(long)]
     source: String,
-    /// What of the source, as JSON: {"collection": "orders", "ops": ["set"]}.
+    /// What of the source, as JSON; see below.
     #[arg(long, value_name = "JSON")]
     filter: Option<String>,
     /// What to start, as JSON: {"job": {"queue": "mail", "kind": "welcome"}}, {"http": {"url": …}} or {"runtime": {"name":
@@ -286,4 +304,27 @@ async fn test(client: &Client, id: Uuid, request: FireRequest, format: Output) -
     }
     details.print()?;
     Ok(Exit::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::TriggerId;
+    use domain::trigger::Source;
+    use serde_json::Value;
+    use store::triggers::filter;
+
+    use super::*;
+
+    #[test]
+    fn t2_help_shows_a_filter_of_every_source_that_can_be_read() {
+        for source in Source::ALL {
+            let line = FILTERS.lines().find_map(|line| line.trim_start().strip_prefix(&format!("{source} ")));
+            let shown = line.unwrap_or_else(|| panic!("{source} is not shown"));
+            for shown in shown.split(" or ") {
+                let shown: Value = serde_json::from_str(shown).unwrap();
+                let read = filter::read(source, TriggerId::new(Uuid::nil()), &shown.to_string());
+                assert!(read.is_ok(), "{source}: {shown}");
+            }
+        }
+    }
 }

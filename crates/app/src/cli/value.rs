@@ -24,12 +24,14 @@ pub(crate) fn past(text: &str) -> Result<Timestamp, String> {
     Timestamp::now().checked_sub(ago).map_err(|_| format!("{text:?} is too long ago"))
 }
 
+/// JSON has no other numbers: `nan` and `inf` would travel as null, which is no setting at all.
+pub(crate) fn finite(text: &str) -> Result<f64, String> {
+    text.parse::<f64>().ok().filter(|number| number.is_finite()).ok_or_else(|| "must be a number".into())
+}
+
 /// A rate of nothing would be a lock, which a quota is not.
 pub(crate) fn rate(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(rate) if rate.is_finite() && rate > 0.0 => Ok(rate),
-        _ => Err("must be a number above 0".into()),
-    }
+    finite(text).ok().filter(|rate| *rate > 0.0).ok_or_else(|| "must be a number above 0".into())
 }
 
 #[cfg(test)]
@@ -43,5 +45,14 @@ mod tests {
         assert_eq!(duration("2d"), Ok(Duration::from_secs(172_800)));
         assert!(duration("-5m").is_err());
         assert!(duration("soon").is_err());
+    }
+
+    #[test]
+    fn numbers_are_finite() {
+        assert_eq!((finite("1.5"), finite("-2")), (Ok(1.5), Ok(-2.0)));
+        for bad in ["nan", "NaN", "inf", "-infinity", "1e999", "some"] {
+            assert!(finite(bad).is_err() && rate(bad).is_err(), "{bad}");
+        }
+        assert!(rate("0").is_err());
     }
 }

@@ -6,6 +6,7 @@ mod program;
 mod signals;
 
 use std::ffi::OsString;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +30,8 @@ The program gets a job's payload on stdin, as JSON, and these in its environment
 
 It answers with:
   stdout     The result: JSON as it is, anything else as a JSON string.
-  stderr     Kept as the artifact `log`, or `log-EPOCH` for later claims; its last lines are the error's message.
+  stderr     Kept as the artifact `log`, or `log-EPOCH` for later claims; its last lines are the error's message,
+             the very last of them first.
   exit 0     The job succeeded.
   exit 65    The job failed for good (EX_DATAERR).
   exit N     The attempt failed with code exit_N and may be tried again; so does signal_N when it was killed.
@@ -56,8 +58,8 @@ pub(crate) struct WorkArgs {
     #[arg(long = "affinity", value_name = "AFFINITY")]
     affinities: Vec<String>,
     /// Jobs that run at once.
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    concurrency: usize,
+    #[arg(long, default_value_t = NonZeroUsize::MIN, value_name = "N")]
+    concurrency: NonZeroUsize,
     /// Seconds of silence after which the jobs go to others.
     #[arg(long, value_name = "SECONDS")]
     lease_s: Option<i64>,
@@ -86,7 +88,7 @@ pub(super) async fn run(client: Client, args: WorkArgs) -> anyhow::Result<Exit> 
     let mut builder = Worker::builder(client)
         .name(args.name.unwrap_or_else(machine_name))
         .queues(args.queues)
-        .concurrency(args.concurrency)
+        .concurrency(args.concurrency.get())
         // Programs take their time: a job that waits here is one that nobody else can take.
         .prefetch(0)
         .drain_grace(args.drain)

@@ -89,6 +89,22 @@ async fn q5_exit_codes_tell_a_script_what_happened() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn x10_numbers_that_are_none_are_refused_before_anything_is_asked() {
+    for command in [
+        &["queue", "set", "q", "--rate-per-s", "nan"][..],
+        &["queue", "set", "q", "--rate-per-s", "inf"],
+        &["job", "push", "--queue", "q", "--kind", "k", "--retry-exponent", "nan"],
+        &["signature", "create", "--kind", "k", "--confidence", "nan"],
+        &["serve", "--trigger-retry-jitter", "nan"],
+        &["work", "--queue", "q", "--concurrency", "0", "--", "cat"],
+    ] {
+        let refused = windlass(command).await;
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(refused.stderr.contains("invalid value"), "{refused:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn q9_an_upload_that_is_refused_does_not_wait_for_the_end_of_stdin() {
     on_sqlite(async |place| {
         let server = Server::start(&place).await;
@@ -116,6 +132,34 @@ async fn q10_a_webhook_secret_in_the_environment_means_nothing_without_a_webhook
             assert_eq!(alone.code, Some(2), "{alone:?}");
             assert!(alone.stderr.contains("--webhook URL"), "it says what to do: {alone:?}");
         }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn q12_who_pauses_a_queue_that_is_not_there_is_told_that_it_was_made() {
+    on_sqlite(async |place| {
+        let server = Server::start(&place).await;
+        let cli = Cli(&server);
+        let made = cli.run(&["queue", "pause", "maill"]).await;
+        assert_eq!((made.code, made.stderr.trim()), (Some(0), "maill was not there and was made."));
+        let again = cli.run(&["queue", "pause", "maill"]).await;
+        assert_eq!((again.code, again.stderr.as_str()), (Some(0), ""));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_variable_that_is_empty_is_not_given() {
+    on_sqlite(async |place| {
+        let serve = Serve::on(&place).env("WINDLASS_TLS_CERT", "").env("WINDLASS_ALLOW_PRIVATE", "");
+        let server = serve.env("WINDLASS_ENGINE_SLOTS", "").env("WINDLASS_CONFIG", "").start().await;
+        let list = ["--url", &server.url, "queue", "list"];
+        let done = windlass_with(&[("WINDLASS_TOKEN", ""), ("WINDLASS_CA", "")], &list).await;
+        assert_eq!(done.code, Some(0), "{done:?}");
+        // One that must be given is told as such.
+        let agent = windlass_with(&[("WINDLASS_DATABASE", "")], &["agent"]).await;
+        assert!(agent.code == Some(2) && agent.stderr.contains("--database"), "{agent:?}");
     })
     .await;
 }
@@ -210,6 +254,8 @@ async fn x14_verify_doctor_and_migrate_speak_of_a_live_and_of_a_stopped_database
             let schema = advice.as_array().expect("a list").iter().find(|item| item["about"] == "schema");
             assert_eq!(schema.expect("the schema is looked at")["level"], json!("ok"), "{state}: {advice}");
             let looked_at = if place.is_postgres() {
+                // The tests' own role is a superuser.
+                assert!(advice.to_string().contains("row-level security does not wall in"), "{advice}");
                 &["clock", "transactions", "xmin", "size", "WAL"][..]
             } else {
                 &["disk", "WAL"]
@@ -372,6 +418,22 @@ async fn x9_the_schema_goes_down_and_up_again() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn x9_the_schema_does_not_go_down_under_a_server() {
+    on_both(async |place| {
+        let server = Server::start(&place).await;
+        if place.is_postgres() {
+            // In a database that was just made nobody has beaten.
+            while place.count("select count(*) from windlass.service where beat_at > since").await == 0 {}
+        }
+        let down = windlass(&["migrate", "down", "--to", "0", "--yes", "--database", &place.url]).await;
+        assert_eq!(down.code, Some(1), "{down:?}");
+        assert!(!place.is_postgres() || down.stderr.contains("stop all of them"), "{down:?}");
+        crate::support::push(&server.client(), "q", json!(1)).await;
+    })
+    .await;
+}
+
 /// Errors only: how long it takes is never judged here.
 async fn bench(place: Place) {
     let args = ["--output", "json", "bench", "--scale", "1", "--rounds", "1", "--database", &place.url];
@@ -396,6 +458,7 @@ async fn bench(place: Place) {
         assert!(!done.stderr.is_empty(), "it says what changed, or that nothing did");
     };
     only("embedded", "drain100k,drain_of_1M,drain_retained1M,drain_parked1M,drain_queues10k,drain_tenants10k").await;
+    only("embedded", "verify10M").await;
     only("http", "latency_workers1k,signals1M,streams5k,subjects100k").await;
     let done = windlass(&[&args[..], &["--mode", "http", "--only", "pages"]].concat()).await;
     assert_eq!(done.code, Some(0), "every page answers: {done:?}");

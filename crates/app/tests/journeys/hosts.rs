@@ -1,4 +1,4 @@
-//! Several machines on one database, each with a Docker engine of its own (R1, R5).
+//! Several machines on one database, each with a Docker engine of its own (R1, R5, R9).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use client::wire::{OperationView, PlacementSettings, PortSettings, ProbeSettings
 use client::{Client, Operated, RuntimeVerb};
 use testkit::docker::{Docker, IMAGE, SERVE};
 
-use crate::support::{OwnEngine, Place, Program, Serve, Server, on_postgres, until, windlass};
+use crate::support::{OwnEngine, Place, Program, Serve, Server, insist, is_passing, on_postgres, until, windlass};
 
 /// For how many seconds another machine is silent before one takes over what may be moved.
 const SOON: &str = "20";
@@ -96,10 +96,6 @@ async fn r1_a_runtime_waits_for_the_machine_that_has_its_label_and_starts_on_its
         let runtime = well(&client, "model", "far").await;
         assert_eq!(far.containers("model"), [runtime.container_id.expect("has a container")]);
         assert_eq!(near.containers("model"), Vec::<String>::new());
-        // What another machine's container wrote is read there; whoever asks here is told where.
-        let refused = client.runtime_logs("model", None).await.expect_err("is not here");
-        assert_eq!(refused.status(), Some(503));
-        assert!(refused.to_string().contains("far"), "{refused}");
         // Stopped by way of one node, it is stopped on the other.
         let stopped = operated(&client, "model", RuntimeVerb::CleanUp).await;
         assert_eq!(stopped.outcome.as_deref(), Some("success"), "{stopped:?}");
@@ -182,6 +178,96 @@ async fn r5_the_runtimes_of_a_lost_machine_wait_for_it_or_are_moved_and_what_is_
         let goes = client.runtime("goes").await.expect("is there");
         assert_eq!((goes.node.as_deref(), goes.container_id), (Some("near"), moved.container_id), "and runs on");
         place.verify().await;
+    })
+    .await;
+}
+
+/// Writes three lines, and a fourth when it is told to.
+const TALK: &str = "trap 'exit 0' TERM; trap 'echo four' USR1; echo one; echo two; echo three; \
+                    while :; do sleep 1000 & wait; done";
+
+/// A runtime on the machine `far` that talks; its container.
+async fn talking(client: &Client) -> String {
+    let command = Some(vec!["sh".into(), "-c".into(), TALK.into()]);
+    let talks = RuntimeRequest { command, ports: None, probe: None, ..request(&[("zone", "b")]) };
+    client.set_runtime("model", &talks).await.expect("is declared");
+    client.operate_runtime("model", RuntimeVerb::Start, None, Duration::ZERO, "api").await.expect("is asked for");
+    well(client, "model", "far").await.container_id.expect("has a container")
+}
+
+/// Its log from the third line on. An agent that is slow for a while is waited out.
+async fn follow(client: &Client) -> reqwest::Response {
+    until("its lines are there", async || {
+        let logs = insist(async || client.runtime_logs("model", None).await).await;
+        logs.text().await.expect("comes whole").contains("three\n").then_some(())
+    })
+    .await;
+    let mut followed = insist(async || client.follow_runtime_logs("model", Some(1)).await).await;
+    hear(&mut followed, "three\n").await;
+    followed
+}
+
+/// This comes next.
+async fn hear(followed: &mut reqwest::Response, line: &str) {
+    let mut came = String::new();
+    while came.len() < line.len() {
+        let more = followed.chunk().await.expect("does not break off").expect("does not end");
+        came.push_str(&String::from_utf8_lossy(&more));
+    }
+    assert_eq!(came, line);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r9_logs_of_a_runtime_on_another_node_are_tailed_and_followed() {
+    on_postgres(async |place: Place| {
+        let (near, far) = (Machine::new("near", "zone=a"), Machine::new("far", "zone=b"));
+        let here = near.serve(&place, NEVER).await;
+        let _there = far.agent(&place).await;
+        let client = here.client();
+        let container = talking(&client).await;
+        let mut followed = follow(&client).await;
+        let tail = insist(async || client.runtime_logs("model", Some(2)).await).await;
+        assert_eq!(tail.text().await.expect("comes whole"), "two\nthree\n");
+        far.docker.run(&["kill", "--signal", "USR1", &container]);
+        hear(&mut followed, "four\n").await;
+        // Who leaves leaves nothing behind.
+        let readings = async || place.count("select count(*) from windlass.log_readings").await;
+        assert_eq!(readings().await, 1);
+        drop(followed);
+        until("it is forgotten", async || (readings().await == 0).then_some(())).await;
+        // What the engine there refuses is refused here in the same words.
+        far.docker.run(&["rm", "--force", &container]);
+        let refused = until("the refusal is told", async || {
+            client.runtime_logs("model", None).await.err().filter(|error| !is_passing(error))
+        })
+        .await;
+        assert_eq!((refused.status(), refused.code()), (Some(404), Some("not_found")), "{refused}");
+        place.verify().await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r9_the_log_of_a_machine_that_is_gone_breaks_off_and_the_machine_is_named() {
+    on_postgres(async |place: Place| {
+        let (near, far) = (Machine::new("near", "zone=a"), Machine::new("far", "zone=b"));
+        let here = near.serve(&place, NEVER).await;
+        let mut there = far.agent(&place).await;
+        let client = here.client();
+        talking(&client).await;
+        // One that is asked to stop says that this is the end.
+        let mut followed = follow(&client).await;
+        assert_eq!(there.terminate().await, Some(0));
+        assert_eq!(followed.chunk().await.expect("ends as it should"), None);
+        let refused = client.runtime_logs("model", None).await.expect_err("nobody is there to read it");
+        assert_eq!((refused.status(), refused.code()), (Some(503), Some("service_unavailable")), "{refused}");
+        assert!(refused.to_string().contains("the node far, which does not answer"), "{refused}");
+        // One that is killed says nothing, which is noticed.
+        let mut there = far.agent(&place).await;
+        let mut followed = follow(&client).await;
+        there.kill().await;
+        let broken = followed.chunk().await.expect_err("it cannot go on");
+        assert!(!broken.is_timeout(), "{broken}");
     })
     .await;
 }

@@ -11,7 +11,9 @@ use store::{DatabaseUrl, Store, StoreOptions};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Server, http, in_state, job, on_both, on_postgres, on_sqlite, push, refused, until};
+use crate::support::{
+    Serve, Server, http, in_state, job, on_both, on_postgres, on_sqlite, push, refused, until, windlass,
+};
 
 const RACERS: usize = 64;
 /// How long a call may be held open. What is answered well before was not answered because the time was up.
@@ -126,6 +128,37 @@ async fn x8_a_second_server_on_the_same_sqlite_file_is_refused() {
         assert!(second.stderr.contains("journey.db is in use by another server"), "{}", second.stderr);
         assert!(!second.stdout.contains("serves on"));
         push(&first.client(), "q", json!("the first goes on")).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn q9_a_node_with_a_folder_of_its_own_says_so_and_tells_what_it_does_not_find() {
+    on_postgres(async |place| {
+        let elsewhere = place.path("elsewhere");
+        let other = Serve::on(&place).env("WINDLASS_ARTIFACTS", &elsewhere).start();
+        let nodes = [Server::start(&place).await, other.await];
+        // Whichever came first has the one.
+        until("the other says so", async || {
+            let says = |node: &Server| node.program.stderr().contains("is not the folder in which");
+            nodes.iter().any(says).then_some(())
+        })
+        .await;
+        let id = push(&nodes[0].client(), "q", json!(1)).await;
+        let at = |node: &Server| format!("{}/api/v1/jobs/{id}/artifacts/a", node.url);
+        let stored = http().put(at(&nodes[0])).body(vec![0u8; 100_000]).send().await.expect("an answer comes");
+        assert_eq!(stored.status(), 201);
+        let missed = http().get(at(&nodes[1])).send().await.expect("an answer comes");
+        assert_eq!(missed.status(), 503);
+        let problem: Value = missed.json().await.expect("a problem document");
+        assert_eq!(problem["code"], code::BLOB_MISSING);
+        let mut told = String::new();
+        for folder in [place.path("data/artifacts"), elsewhere.clone()] {
+            let folder = folder.to_str().expect("a path");
+            let doctor = ["--output", "json", "doctor", "--database", &place.url, "--artifacts", folder];
+            told += &windlass(&doctor).await.stdout;
+        }
+        assert_eq!(told.matches("is not the folder").count(), 1, "{told}");
     })
     .await;
 }

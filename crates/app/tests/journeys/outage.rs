@@ -210,9 +210,15 @@ async fn x12_a_read_only_database_gives_503_and_work_goes_on_when_it_is_writable
         acknowledged.extend(assert_problem_document(&server).await);
         let read = insist(async || client.job(acknowledged[0]).await).await;
         assert_eq!(read.state, "queued", "reading goes on");
+        let ready = async |status: u16| {
+            let answer = http().get(format!("{}/readyz", server.url)).send().await.ok()?;
+            (answer.status() == status).then_some(())
+        };
+        until("it says that it is not ready", async || ready(503).await).await;
         place.sql_beside("alter database $database reset default_transaction_read_only").await;
         place.sql_beside(anew).await;
         acknowledged.push(insist(async || client.enqueue_once("after", &large_job(0)).await).await.id);
+        until("it is ready again", async || ready(200).await).await;
         assert_all_done(&place, server, acknowledged).await;
     })
     .await;

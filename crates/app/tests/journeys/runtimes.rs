@@ -165,7 +165,7 @@ async fn r3_the_command_line_tells_what_is_tried_again_from_what_failed() {
         };
         assert_eq!(run(&["set", "away", "--image", IMAGE]).await.0, Some(0));
         let (code, told) = run(&["start", "away"]).await;
-        assert_eq!(code, Some(0), "{told}");
+        assert_eq!(code, Some(6), "{told}");
         assert!(told.starts_with("start is not done yet (docker_unavailable)"), "{told}");
         assert!(told.ends_with("it is tried again by itself"), "{told}");
         assert_eq!(run(&["stop", "away"]).await, (Some(0), "stop success (replay_no_op)".into()));

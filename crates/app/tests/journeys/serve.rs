@@ -28,6 +28,9 @@ async fn x9_a_port_that_is_taken_is_told_before_the_database_is_touched() {
     let address = taken.local_addr().expect("it has an address").to_string();
     let done = refused(place.folder(), &["--listen", &address, "--database", &place.url]).await;
     assert_one_sentence(&done, &format!("{address} is in use"));
+    assert!(done.stderr.contains("another --listen"), "{}", done.stderr);
+    let mail = ["--listen", "127.0.0.1:0", "--smtp-listen", &address, "--database", &place.url];
+    assert_one_sentence(&refused(place.folder(), &mail).await, "another --smtp-listen");
     assert!(!place.path("journey.db").exists());
 }
 
@@ -62,6 +65,13 @@ async fn x2_a_postgresql_that_may_lose_acknowledged_work_is_refused_unless_that_
         assert_eq!(server.program.terminate().await, Some(0), "{}", server.program.stderr());
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn q9_a_place_for_artifacts_that_it_does_not_know_is_refused() {
+    let place = Place::sqlite();
+    let args = ["--listen", "127.0.0.1:0", "--database", &place.url, "--artifacts", "gs://bucket/prefix"];
+    assert_one_sentence(&refused(place.folder(), &args).await, "s3://BUCKET/PREFIX");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -123,14 +123,14 @@ async fn x7_half_a_pair_for_tls_is_refused() {
     .await;
 }
 
-/// The cookie that signing in gives, whole.
-async fn cookie(server: &Server, token: &str) -> String {
+/// The cookie that signing in gives, whole, on a page that the browser knows under this origin.
+async fn cookie(server: &Server, token: &str, origin: &str) -> String {
     // The program's own client names its provider; this one takes the default of the process, which may be set already.
     let _set = rustls::crypto::ring::default_provider().install_default();
     let pages = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
     let form = pages.build().expect("an HTTP client").post(format!("{}/sign-in", server.url));
-    let form = form.header("content-type", "application/x-www-form-urlencoded").body(format!("token={token}"));
-    let answer = form.send().await.expect("an answer comes");
+    let form = form.header("content-type", "application/x-www-form-urlencoded").header("origin", origin);
+    let answer = form.body(format!("token={token}")).send().await.expect("an answer comes");
     answer.headers()["set-cookie"].to_str().expect("text").to_owned()
 }
 
@@ -139,11 +139,11 @@ async fn x7_behind_a_proxy_that_speaks_tls_page_sessions_are_kept_to_tls() {
     on_sqlite(async |place| {
         let token = admin_token(&place).await;
         let mut plain = Serve::on(&place).env("WINDLASS_PUBLIC_URL", "http://windlass.example").start().await;
-        assert!(!cookie(&plain, &token).await.contains("Secure"));
+        assert!(!cookie(&plain, &token, "http://windlass.example").await.contains("Secure"));
         plain.program.kill().await;
-        let behind = Serve::on(&place).listen("0.0.0.0:0").env("WINDLASS_PUBLIC_URL", "HTTPS://windlass.example");
+        let behind = Serve::on(&place).listen("0.0.0.0:0").env("WINDLASS_PUBLIC_URL", "HTTPS://windlass.example/jobs/");
         let behind = behind.start().await;
-        let given = cookie(&behind, &token).await;
+        let given = cookie(&behind, &token, "https://windlass.example").await;
         assert!(given.ends_with("; Secure") && given.contains("HttpOnly; SameSite=Lax"), "{given}");
         assert!(!behind.program.stderr().contains("TLS"), "nothing goes in the clear: {}", behind.program.stderr());
         let odd = ["--database", &place.url, "--public-url", "windlass.example"];

@@ -109,7 +109,7 @@ async fn q8_an_exit_code_says_whether_to_try_again() {
         let error = permanent.error.expect("a failed job has an error");
         assert_eq!((permanent.state.as_str(), permanent.attempt), ("failed", 1));
         assert_eq!((error.code.as_str(), error.retryable), ("exit_65", false));
-        assert_eq!(error.message, "attempt 1\ntrouble", "the last lines of stderr are the message");
+        assert_eq!(error.message, "trouble\nattempt 1", "the end of stderr is the message, its last line first");
         assert_eq!(artifact(&server, permanent.id, "log").await, "attempt 1\ntrouble\n");
 
         // One that waits until it was seen, and one that does not wait long.

@@ -51,7 +51,7 @@ fn s1_a_waiting_job_says_its_place_what_is_loaded_and_when_it_is_done() {
 }
 
 #[test]
-fn s1_an_obstacle_is_told_in_place_of_a_line_and_makes_the_signal_blocked() {
+fn s1_an_obstacle_is_told_in_place_of_a_line_and_makes_the_signal_blocked_or_unavailable() {
     let paused = Facts {
         obstacle: Some(Obstacle::Paused { reason: "deploy".into() }),
         standing: Some(standing(4)),
@@ -62,7 +62,10 @@ fn s1_an_obstacle_is_told_in_place_of_a_line_and_makes_the_signal_blocked() {
     let until = Some(Time::from_seconds(1_009));
     let backoff = Obstacle::Backoff { cause: "the model phi could not be loaded".into(), until };
     let told = "The model phi could not be loaded; it is tried again in about 9 s.";
-    check(&Facts { obstacle: Some(backoff), ..paused }, told);
+    check(&Facts { obstacle: Some(backoff), ..paused.clone() }, told);
+    let lost = Facts { obstacle: Some(Obstacle::Lost { detail: "the node b is lost".into() }), ..paused };
+    check(&lost, "The node b is lost.");
+    assert_eq!(lost.kind(), SignalKind::Unavailable);
 }
 
 #[test]

@@ -20,6 +20,7 @@ use store::pools::codec::{MemberState, PoolState};
 use store::runtimes::nodes::NodeOffer;
 use store::{Store, StoreError};
 use tokio::sync::RwLock;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -45,6 +46,19 @@ struct Running {
     declared_at: Time,
     stop: CancellationToken,
     state: Arc<Shared>,
+    slots: Vec<JoinHandle<()>>,
+}
+
+impl Running {
+    /// A slot that ended without having been told to has panicked; its pool is begun anew.
+    fn goes_on(&self) -> bool {
+        let panicked = self.slots.iter().any(JoinHandle::is_finished) && !self.stop.is_cancelled();
+        if panicked {
+            metrics::counter!("windlass_task_errors_total", "task" => RunPools::NAME).increment(1);
+            tracing::error!(pool = %self.state.name, "a slot panicked; its pool begins anew");
+        }
+        !panicked
+    }
 }
 
 /// What the slots of one pool know together.
@@ -91,11 +105,11 @@ impl Task for RunPools {
                 pools.iter().map(|pool| ((pool.tenant, pool.name.clone()), pool.updated_at)).collect();
             // A pool that is gone, is another's now, or is declared otherwise: its slots let go.
             running.retain(|key, run| {
-                let same = declared.get(key) == Some(&run.declared_at);
-                if !same {
+                let stays = declared.get(key) == Some(&run.declared_at) && run.goes_on();
+                if !stays {
                     run.stop.cancel();
                 }
-                same
+                stays
             });
             for pool in pools {
                 let key = (pool.tenant, pool.name.clone());
@@ -138,6 +152,7 @@ impl RunPools {
             used_at: Mutex::default(),
             changed: Mutex::new(true),
         });
+        let mut slots = Vec::new();
         for (number, slot) in pool.spec.slots().into_iter().enumerate() {
             let run = slot::Run {
                 store: store.clone(),
@@ -150,9 +165,9 @@ impl RunPools {
                 shared: shared.clone(),
                 stop: stop.clone(),
             };
-            self.tracker.spawn(run.until_stopped());
+            slots.push(self.tracker.spawn(run.until_stopped()));
         }
-        Running { declared_at, stop, state: shared }
+        Running { declared_at, stop, state: shared, slots }
     }
 }
 

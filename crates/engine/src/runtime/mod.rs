@@ -1,5 +1,5 @@
 //! Runtimes on this node's own Docker engine: operations are done (`work`), containers watched (`watch`, `events`) and
-//! compared with what is written down (`reconcile`).
+//! compared with what is written down (`reconcile`). `logs` are read from any node.
 //!
 //! Each node drives the engine beside it and nothing else, by the calls of `driver`; what the nodes know of each other is in
 //! the database.
@@ -8,6 +8,7 @@ pub mod container;
 pub mod docker;
 pub mod driver;
 mod events;
+pub mod logs;
 mod operate;
 mod reconcile;
 mod state_path;
@@ -20,8 +21,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
 use domain::limits::{INSPECT_EVERY_S, MOVE_AFTER_S, PROBE_EVERY_S, RECONCILE_EVERY_S};
+use futures_util::{StreamExt, TryStreamExt};
 use store::runtimes::Runtime;
 use store::runtimes::nodes::NodeOffer;
 use store::{Store, StoreError};
@@ -29,7 +30,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use docker::Docker;
-use driver::{Driver, DriverError, Flow, Follow};
+use driver::{Driver, Follow};
+use logs::{LogFlow, LogsError};
 pub(crate) use watch::WatchRuntimes;
 pub(crate) use work::OperateRuntimes;
 
@@ -137,10 +139,9 @@ impl RuntimeNode {
     }
 
     /// What the runtime's container wrote, from the last `tail` lines on.
-    pub async fn logs(&self, runtime: &Runtime, tail: i64, follow: Follow) -> Result<Flow<Bytes>, DriverError> {
-        let gone = || DriverError::NotFound("the runtime has no container".into());
-        let id = runtime.container_id.as_deref().ok_or_else(gone)?;
-        self.shared.docker.logs(id, tail, follow).await
+    pub(crate) async fn logs(&self, runtime: &Runtime, tail: i64, follow: Follow) -> Result<LogFlow, LogsError> {
+        let log = self.shared.docker.logs(logs::container(runtime)?, tail, follow).await?;
+        Ok(log.map_err(LogsError::from).boxed())
     }
 
     /// Follows the engine's events for as long as the node runs.

@@ -12,6 +12,7 @@ use serde_json::Value;
 use store::StoreError;
 use store::clock::new_uuid;
 use store::events::Event;
+use store::kv::seen::Seen;
 use store::outbox::deed::Deed;
 use tokio::runtime::Handle;
 
@@ -32,6 +33,8 @@ struct Done {
     deeds: Vec<Deed>,
     /// Keys as they will be: nothing for those it deleted.
     keys: HashMap<(String, String), Option<Value>>,
+    /// Keys as it saw them first.
+    reads: HashMap<(String, String), Seen>,
 }
 
 fn no(error: impl std::fmt::Display) -> HostError {
@@ -68,8 +71,10 @@ impl StoreHost {
         Self { handle, stage, actor, way, done: Mutex::default() }
     }
 
-    pub(super) fn take_deeds(&self) -> Vec<Deed> {
-        std::mem::take(&mut self.done().deeds)
+    /// What it did, and the keys that it read.
+    pub(super) fn take(&self) -> (Vec<Deed>, Vec<Seen>) {
+        let Done { deeds, reads, .. } = std::mem::take(&mut *self.done());
+        (deeds, reads.into_values().collect())
     }
 
     fn done(&self) -> MutexGuard<'_, Done> {
@@ -97,10 +102,12 @@ impl StoreHost {
     }
 
     fn key_as_is(&self, collection: &str, key: &str) -> Result<Option<Value>, HostError> {
-        if let Some(known) = self.done().keys.get(&(collection.to_owned(), key.to_owned())) {
+        let name = (collection.to_owned(), key.to_owned());
+        if let Some(known) = self.done().keys.get(&name) {
             return Ok(known.clone());
         }
         let entry = self.wait(self.stage.store.kv(self.actor.tenant, collection, key))?;
+        self.done().reads.entry(name).or_insert_with(|| Seen::new(collection, key, entry.as_ref()));
         entry.map(|entry| serde_json::from_str(&entry.value).map_err(no)).transpose()
     }
 

@@ -14,6 +14,7 @@ use domain::{JobError, Standing, TenantId, TriggerId};
 use script::{Input, Limits, ScriptError, Stopped};
 use serde_json::Value;
 use store::Store;
+use store::kv::seen::Seen;
 use store::outbox::deed::Deed;
 use store::outbox::{Taken, failure};
 use store::triggers::Trigger;
@@ -71,6 +72,8 @@ pub enum Ended {
     Well {
         ran: Ran,
         deeds: Vec<Deed>,
+        /// The keys that it read: it is carried out only while they are as it saw them.
+        reads: Vec<Seen>,
     },
     Failed {
         ran: Ran,
@@ -99,7 +102,10 @@ impl Stage {
         let ran = |result: Option<String>, log| Ran { script, duration_ms, result, log };
         match ended {
             _ if self.stop.is_cancelled() => Ended::CutShort,
-            Ok(Ok(done)) => Ended::Well { ran: ran(Some(done.result.to_string()), done.log), deeds: host.take_deeds() },
+            Ok(Ok(done)) => {
+                let (deeds, reads) = host.take();
+                Ended::Well { ran: ran(Some(done.result.to_string()), done.log), deeds, reads }
+            }
             Ok(Err(Stopped { error, log })) => Ended::Failed { ran: ran(None, log), error: told(&error) },
             Err(_) => Ended::CutShort,
         }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use domain::limits::{DELIVERIES_UNDER_WAY, RESPONSE_EXCERPT_BYTES};
+use domain::principal::Reach;
 use store::deliveries::claim::{ClaimedDelivery, Signing};
 use store::deliveries::settle::{Attempted, Blame, Next, SettledDelivery, Verdict};
 use store::hints::Topic;
@@ -16,6 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::outbound::{Answer, Outbound, OutboundError, Request, sign};
 use crate::task::{Done, Task};
+use crate::trigger;
 
 pub(crate) struct Deliver {
     pub(crate) outbound: Outbound,
@@ -81,10 +83,19 @@ impl Drop for Place {
     }
 }
 
+/// A trigger's call has the rights that whoever registered the trigger has now, at each attempt (T2).
+fn allowed(delivery: &ClaimedDelivery) -> Result<(), OutboundError> {
+    let Some((source, principal, standing)) = &delivery.run_of else { return Ok(()) };
+    match standing.lacks(*source, Reach::Outside) {
+        Some(right) => Err(OutboundError::Refused(trigger::lacks(principal, right))),
+        None => Ok(()),
+    }
+}
+
 /// One attempt, from claim to settle.
 async fn deliver(outbound: &Outbound, store: &Store, delivery: ClaimedDelivery) {
     let (at, started) = (store.clock().now(), Instant::now());
-    let answer = match request(&delivery, at.millis() / 1_000) {
+    let answer = match allowed(&delivery).and_then(|()| request(&delivery, at.millis() / 1_000)) {
         Ok(request) => outbound.send(request).await,
         Err(error) => Err(error),
     };

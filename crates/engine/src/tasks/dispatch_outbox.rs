@@ -14,6 +14,7 @@ use store::hints::Topic;
 use store::outbox::Taken;
 use store::outbox::operate::Operate;
 use store::outbox::settle::{Dispatched, Failure, Verdict};
+use store::tenants::quota::{Admission, Wanted};
 use store::tokens::standing::Named;
 use store::triggers::{Mode, Trigger};
 use store::{Store, StoreError};
@@ -26,6 +27,8 @@ use scripts::Waiting;
 
 /// Rows of a trigger that is off look again after this.
 const OFF_MS: i64 = 30_000;
+/// What waits for its tenant's quota is looked at again after this at the latest.
+const OVER_QUOTA_MAX_S: u64 = 300;
 
 pub(crate) struct DispatchOutbox {
     pub(crate) max_depth: i32,
@@ -65,7 +68,10 @@ impl Task for DispatchOutbox {
             }
             let standing = standings.get(&named(trigger)).cloned().unwrap_or_default();
             match self.judge(trigger, &row, &standing) {
-                Judged::Verdict(verdict) => outcomes.push((row, verdict)),
+                Judged::Verdict(verdict) => {
+                    let verdict = within_quota(store, &row, verdict).await?;
+                    outcomes.push((row, verdict));
+                }
                 Judged::Script { source, depth } => {
                     let actor = Actor::new(trigger, &row, standing, depth);
                     let waiting = Waiting {
@@ -117,6 +123,23 @@ impl DispatchOutbox {
     }
 }
 
+/// A tenant that has used up its quota gets its jobs later.
+async fn within_quota(store: &Store, row: &Taken, verdict: Verdict) -> Result<Verdict, StoreError> {
+    let Verdict::Job(job) = &verdict else { return Ok(verdict) };
+    let wanted = Wanted { jobs: 1, payload_bytes: job.payload.len() };
+    Ok(match store.admit(row.tenant, wanted).await? {
+        Admission::Admitted => verdict,
+        Admission::Over { retry_s, .. } => Verdict::Later { delay_ms: over_quota_ms(store, row, retry_s) },
+    })
+}
+
+/// What has waited for long is looked at less often: a tenant's rows without number keep nobody else's waiting.
+fn over_quota_ms(store: &Store, row: &Taken, retry_s: u64) -> i64 {
+    // The first 48 bits of its id are the milliseconds at which it came.
+    let waited_ms = store.clock().now().millis() - (row.id.as_u128() >> 80) as i64;
+    (retry_s.min(OVER_QUOTA_MAX_S) as i64 * 1_000).max(waited_ms / 2).min(OVER_QUOTA_MAX_S as i64 * 1_000)
+}
+
 /// Whether the job that the row was handed over for has ended or is at a later attempt: nobody waits for the run. A job
 /// that was given back is at an earlier attempt, and whoever takes it next waits for this run.
 async fn is_over(store: &Store, row: &Taken) -> Result<bool, StoreError> {
@@ -150,7 +173,7 @@ fn named(trigger: &Trigger) -> Named {
 }
 
 fn count(dispatched: &Dispatched) {
-    let Dispatched { jobs, deliveries, operations, done, failed, dead, loops, later, dropped: _ } = dispatched;
+    let Dispatched { jobs, deliveries, operations, done, failed, dead, loops, later, .. } = dispatched;
     for (outcome, count) in [
         ("fired", jobs + deliveries + operations + done),
         ("failed", *failed),

@@ -15,5 +15,7 @@ pub(crate) mod run_batches;
 pub(crate) mod scan_subjects;
 pub(crate) mod sweep_calls;
 pub(crate) mod sweep_leases;
+pub(crate) mod unpark_forgotten;
+pub(crate) mod wake_waiting;
 pub(crate) mod watch_ttfs;
 pub(crate) mod work_queues;

@@ -9,7 +9,24 @@ use crate::task::{Done, Task};
 
 pub(crate) struct Prune {
     pub(crate) history_retention_s: i64,
+    pub(crate) timeline_retention_s: i64,
     pub(crate) dead_letter_retention_s: i64,
+}
+
+/// What one round has met.
+#[derive(Default)]
+struct Round {
+    /// The first of them. One that fails stops no other.
+    failed: Option<StoreError>,
+}
+
+impl Round {
+    fn of<V: Default>(&mut self, result: Result<V, StoreError>) -> V {
+        result.unwrap_or_else(|error| {
+            self.failed.get_or_insert(error);
+            V::default()
+        })
+    }
 }
 
 impl Task for Prune {
@@ -17,36 +34,45 @@ impl Task for Prune {
     const EVERY: Duration = Duration::from_secs(30);
 
     async fn run(&self, store: &Store) -> Result<Done, StoreError> {
-        store.prune_sessions().await?;
-        store.prune_runtimes().await?;
-        let pruned = store.prune(self.history_retention_s).await?;
-        let deliveries = store.prune_deliveries().await?;
+        let mut round = Round::default();
+        round.of(store.prune_sessions().await);
+        round.of(store.prune_runtimes().await);
+        round.of(store.prune_log_readings().await);
+        let pruned = round.of(store.prune(self.history_retention_s).await);
+        let timeline = round.of(store.prune_timeline(self.timeline_retention_s).await);
+        metrics::counter!("windlass_pruned_total", "kind" => "timeline").increment(timeline);
+        let deliveries = round.of(store.prune_deliveries().await);
         metrics::counter!("windlass_pruned_total", "kind" => "deliveries").increment(deliveries);
-        let signals = store.prune_signals().await?;
-        let ttfs = store.prune_ttfs().await?;
+        let signals = round.of(store.prune_signals().await);
+        let ttfs = round.of(store.prune_ttfs().await);
+        let tokens = round.of(store.prune_tokens().await);
+        metrics::counter!("windlass_pruned_total", "kind" => "tokens").increment(tokens);
         metrics::counter!("windlass_pruned_total", "kind" => "jobs").increment(pruned.jobs);
         metrics::counter!("windlass_pruned_total", "kind" => "history").increment(pruned.history);
-        let letters = store.prune_dead_letters(self.dead_letter_retention_s).await?;
-        let events = store.prune_events().await?;
+        let letters = round.of(store.prune_dead_letters(self.dead_letter_retention_s).await);
+        let events = round.of(store.prune_events().await);
         metrics::counter!("windlass_pruned_total", "kind" => "events").increment(events);
-        let runs = store.prune_trigger_runs().await?;
+        let runs = round.of(store.prune_trigger_runs().await);
         metrics::counter!("windlass_pruned_total", "kind" => "trigger_runs").increment(runs);
-        store.prune_throughput().await?;
-        let files = store.prune_files_and_batches().await?;
+        round.of(store.prune_throughput().await);
+        let files = round.of(store.prune_files_and_batches().await);
         metrics::counter!("windlass_pruned_total", "kind" => "files_and_batches").increment(files);
         metrics::counter!("windlass_pruned_total", "kind" => "dead_letters").increment(letters);
         metrics::counter!("windlass_pruned_total", "kind" => "signals").increment(signals.signals);
         metrics::counter!("windlass_pruned_total", "kind" => "ttfs").increment(ttfs);
+        if let Some(error) = round.failed {
+            return Err(error);
+        }
         let nothing = pruned == Default::default() && signals == Default::default();
-        if nothing && deliveries == 0 && letters == 0 && ttfs == 0 && events == 0 && runs == 0 {
+        let rounds = [timeline, deliveries, letters, events, runs, signals.signals, ttfs, tokens];
+        if nothing && rounds.iter().all(|rows| *rows == 0) {
             return Ok(Done::nothing());
         }
         let work = format!(
-            "{} jobs, {deliveries} deliveries, {} rows of history, {} idempotency keys, {} dead workers, {letters} dead \
-             letters, {runs} runs of triggers, {events} receipts and slots",
+            "{} jobs, {deliveries} deliveries, {} rows of history, {timeline} of timelines, {} idempotency keys, {} dead \
+             workers, {letters} dead letters, {runs} runs of triggers, {events} receipts and slots, {tokens} tokens",
             pruned.jobs, pruned.history, pruned.idempotency, pruned.workers
         );
-        let rounds = [deliveries, letters, events, runs, signals.signals, ttfs];
         let again = pruned.is_full() || rounds.into_iter().any(|rows| rows as usize >= MAINTENANCE_ROWS);
         Ok(Done { work: Some(work), again_in: again.then_some(Duration::from_millis(50)) })
     }
@@ -54,7 +80,7 @@ impl Task for Prune {
 
 #[cfg(test)]
 mod tests {
-    use domain::limits::{DEAD_LETTER_RETENTION_S_DEFAULT, HISTORY_RETENTION_S_DEFAULT};
+    use domain::limits::{DEAD_LETTER_RETENTION_S_DEFAULT, HISTORY_RETENTION_S_DEFAULT, TIMELINE_RETENTION_S};
     use store::tx::{Operation, Tx};
     use testkit::on_both;
 
@@ -72,6 +98,8 @@ mod tests {
 
     const RUNS: &str = "insert into trigger_runs (id, tenant, trigger_id, event_id, attempt, outcome, at, log)
          select NEW, 2, NEW, NEW, 1, 'done', OLD, '[]' from NUMBERS";
+    const TIMELINE: &str =
+        "insert into timeline (tenant, at, event, subject) select 2, OLD, 'created', 's' from NUMBERS";
     const SIGNALS: &str = "insert into signals (job, tenant, updated_at) select LOW, 2, OLD from NUMBERS";
     const TTFS: &str = "insert into ttfs_events (id, tenant, at, surface, event_type, cache_hit)
          select NEW, 2, OLD, 'api', 'start', 1 = 0 from NUMBERS";
@@ -100,6 +128,7 @@ mod tests {
     fn prune() -> Prune {
         Prune {
             history_retention_s: HISTORY_RETENTION_S_DEFAULT,
+            timeline_retention_s: TIMELINE_RETENTION_S,
             dead_letter_retention_s: DEAD_LETTER_RETENTION_S_DEFAULT,
         }
     }
@@ -118,9 +147,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn x13_full_rounds_of_signals_and_of_ttfs_are_followed_by_others_at_once() {
+    async fn x13_full_rounds_of_timelines_signals_and_ttfs_are_followed_by_others_at_once() {
         on_both(async |db| {
-            for text in [SIGNALS, TTFS] {
+            for text in [TIMELINE, SIGNALS, TTFS] {
                 db.store.write(old_rows(&db.store, text, MAINTENANCE_ROWS + 1)).await.expect("fills");
                 let full = prune().run(&db.store).await.expect("prunes");
                 assert!(full.again_in.is_some(), "{text}");
@@ -129,6 +158,20 @@ mod tests {
                 let none = prune().run(&db.store).await.expect("prunes");
                 assert!(none.work.is_none(), "{text}");
             }
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn x13_one_that_fails_stops_no_other() {
+        on_both(async |db| {
+            let write = async |text: &str| db.store.write(Fill(text.into())).await.expect("writes");
+            db.store.write(old_rows(&db.store, RUNS, 1)).await.expect("fills");
+            write("alter table sessions rename to elsewhere").await;
+            assert!(prune().run(&db.store).await.is_err());
+            write("alter table elsewhere rename to sessions").await;
+            let rest = prune().run(&db.store).await.expect("prunes");
+            assert!(rest.work.is_none(), "the run was pruned before: {:?}", rest.work);
         })
         .await;
     }

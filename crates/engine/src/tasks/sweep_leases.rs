@@ -14,20 +14,18 @@ impl Task for SweepLeases {
 
     async fn run(&self, store: &Store) -> Result<Done, StoreError> {
         let swept = store.sweep().await?;
-        let unparked = store.unpark_forgotten().await?;
         metrics::counter!("windlass_claims_expired_total").increment(swept.jobs as u64);
         metrics::counter!("windlass_attempts_timed_out_total").increment(swept.timed_out as u64);
-        if swept == Default::default() && unparked == 0 {
+        if swept == Default::default() {
             return Ok(Done::nothing());
         }
-        let many = |count: u64, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
+        let many = |count: usize, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
         Ok(Done::work(format!(
-            "{} dead, {} expired, {} timed out, {} quarantined, {} unparked",
-            many(swept.workers as u64, "worker"),
-            many(swept.jobs as u64, "claim"),
-            many(swept.timed_out as u64, "attempt"),
-            many(swept.quarantined as u64, "row"),
-            many(unparked, "job"),
+            "{} dead, {} expired, {} timed out, {} quarantined",
+            many(swept.workers, "worker"),
+            many(swept.jobs, "claim"),
+            many(swept.timed_out, "attempt"),
+            many(swept.quarantined, "row"),
         )))
     }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use store::triggers::work::QueueWorker;
 use store::{Store, StoreError};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -20,7 +21,25 @@ use crate::task::{Done, Task};
 pub(crate) struct WorkQueues {
     tracker: TaskTracker,
     stop: CancellationToken,
-    running: Mutex<HashMap<domain::TriggerId, (QueueWorker, CancellationToken)>>,
+    running: Mutex<HashMap<domain::TriggerId, Running>>,
+}
+
+struct Running {
+    worker: QueueWorker,
+    stop: CancellationToken,
+    run: JoinHandle<()>,
+}
+
+impl Running {
+    /// One that ended without having been told to has panicked, and is begun anew.
+    fn goes_on(&self) -> bool {
+        let panicked = self.run.is_finished() && !self.stop.is_cancelled();
+        if panicked {
+            metrics::counter!("windlass_task_errors_total", "task" => WorkQueues::NAME).increment(1);
+            tracing::error!(trigger = %self.worker.trigger, "a trigger that works a queue panicked and begins anew");
+        }
+        !panicked
+    }
 }
 
 impl WorkQueues {
@@ -39,10 +58,10 @@ impl Task for WorkQueues {
         }
         let wanted = store.queue_workers().await?;
         let mut running = self.running.lock().expect("nobody panics with the map in hand");
-        running.retain(|_, (worker, stop)| {
-            let stays = wanted.contains(worker);
+        running.retain(|_, of| {
+            let stays = wanted.contains(&of.worker) && of.goes_on();
             if !stays {
-                stop.cancel();
+                of.stop.cancel();
             }
             stays
         });
@@ -53,10 +72,51 @@ impl Task for WorkQueues {
             }
             let stop = self.stop.child_token();
             let run = worker::Run::new(store.clone(), worker.clone(), self.tracker.clone(), stop.clone());
-            self.tracker.spawn(run.until_stopped());
-            running.insert(worker.trigger, (worker, stop));
+            let run = self.tracker.spawn(run.until_stopped());
+            running.insert(worker.trigger, Running { worker, stop, run });
             begun += 1;
         }
         Ok(if begun > 0 { Done::work(format!("{begun} triggers begin to work queues")) } else { Done::nothing() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::trigger::Source;
+    use domain::{RetryPolicy, TenantId};
+    use store::triggers::put::Put;
+    use store::triggers::{Mode, NewTrigger};
+    use testkit::Database;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_trigger_that_works_a_queue_begins_anew_when_it_was_broken_off() {
+        let db = Database::sqlite().await;
+        let trigger = NewTrigger {
+            name: "works".into(),
+            source: Source::Queue,
+            filter: r#"{"queue": "q"}"#.into(),
+            target: r#"{"job": {"queue": "made", "kind": "k"}}"#.into(),
+            mode: Mode::Async,
+            retry: RetryPolicy::NONE,
+            max_attempts: 2,
+            enabled: true,
+            next_at: None,
+        };
+        let id = db.store.new_trigger_id();
+        let made = db.store.create_trigger(TenantId::DEFAULT, id, trigger, "ann").await.unwrap();
+        assert_eq!(made, Put::Done(id));
+        let task = WorkQueues::new(TaskTracker::new(), CancellationToken::new());
+        let begins = async || task.run(&db.store).await.unwrap().work.is_some();
+        assert!(begins().await);
+        assert!(!begins().await, "it is at work");
+        // As a panic would have it.
+        task.running.lock().unwrap().values().for_each(|of| of.run.abort());
+        task.tracker.close();
+        task.tracker.wait().await;
+        task.tracker.reopen();
+        assert!(begins().await);
+        task.stop.cancel();
     }
 }

@@ -12,10 +12,12 @@ use store::tokens::Serves;
 use store::{Store, StoreError};
 use tokio::runtime::Handle;
 
-use super::poll;
+use super::{POLL, jittered};
 
 /// Tenants whose hints a worker that serves everyone listens to.
 const SERVED_HEARD: usize = 100;
+/// How often it looks for the others, on PostgreSQL.
+const POLL_UNHEARD: Duration = Duration::from_millis(100);
 
 /// A claim to be made: whose worker asks, and for how much.
 pub struct Claim {
@@ -57,7 +59,7 @@ pub async fn claim(claim: Claim, wait: Duration, stop: impl Future<Output = ()>)
         }
         tokio::select! {
             () = listener.hint() => {}
-            () = tokio::time::sleep(poll(&claim.store).min(left)) => {}
+            () = tokio::time::sleep(jittered(claim.poll()).min(left)) => {}
             () = &mut stop => return Ok(claimed),
         }
     }
@@ -96,6 +98,11 @@ impl Claim {
                 self.store.list_tenants(None, SERVED_HEARD).await?.into_iter().map(|tenant| tenant.id).collect()
             }
         })
+    }
+
+    fn poll(&self) -> Duration {
+        let hears_all = !matches!(self.serves, Some(Serves::Everyone));
+        if hears_all || !self.store.is_postgres() { POLL } else { POLL_UNHEARD }
     }
 
     async fn give_back(&self, jobs: Vec<ClaimedJob>) {

@@ -40,7 +40,8 @@ async fn one(
     viewer: Viewer,
     PathDelivery(id): PathDelivery,
 ) -> Result<Response, ApiError> {
-    let frame = viewer.frame_of(&state, Place::Deliveries, "A delivery").await?;
-    let delivery = v1::deliveries::get(State(state), viewer.principal, PathDelivery(id)).await?.0;
+    let delivery = v1::deliveries::get(State(state.clone()), viewer.principal.clone(), PathDelivery(id)).await?.0;
+    let title = format!("{} {} {id}", delivery.delivery.source, delivery.delivery.op);
+    let frame = viewer.frame_of(&state, Place::Deliveries, &title).await?;
     Ok(shown(&DeliveryPage { frame, delivery }))
 }

@@ -12,7 +12,7 @@ use utoipa_axum::routes;
 use super::frame::Viewer;
 use super::{PageParams, shown};
 use crate::error::ApiError;
-use crate::extract::PathId;
+use crate::extract::PathSignature;
 use crate::http::v1;
 use crate::state::AppState;
 use crate::validate::query::PageQuery;
@@ -33,7 +33,7 @@ async fn page(
     let mut signatures = HashMap::new();
     for id in page.items.iter().filter_map(|group| group.signature_id) {
         // One that was deleted since is one that nobody has.
-        let found = v1::signatures::get(State(state.clone()), viewer.principal.clone(), PathId(id)).await;
+        let found = v1::signatures::get(State(state.clone()), viewer.principal.clone(), PathSignature(id)).await;
         signatures.extend(found.ok().map(|signature| (id, signature.0)));
     }
     Ok(shown(&Failures { frame, page, signatures }))

@@ -1,17 +1,25 @@
 //! `/jobs/{id}`: one job.
 
+use std::collections::{BTreeSet, HashMap};
+
 use axum::extract::State;
+use axum::http::Method;
 use axum::response::Response;
-use domain::Right;
+use domain::limits::JOB_PAGE_WORKERS;
+use domain::{Label, Origin, Right, WorkerId};
 use pages::Place;
 use pages::job::{JobPage, Signal};
 use store::Freshness;
+use store::jobs::get::StoredJob;
 use store::signals::read::SignalRead;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
+use uuid::Uuid;
+use wire::HistoryItem;
 
 use super::frame::Viewer;
 use super::shown;
+use crate::auth::Principal;
 use crate::error::ApiError;
 use crate::extract::PathJob;
 use crate::http::v1;
@@ -54,8 +62,43 @@ async fn page(State(state): State<AppState>, viewer: Viewer, PathJob(id): PathJo
         true => state.store.dead_letter_of(principal.tenant, id).await?.map(|letter| letter.uuid()),
         false => None,
     };
+    let trigger = trigger(&state, principal, &job).await?;
+    let workers = workers(&state, principal, &history).await?;
+    let knows_subject = match &job.subject {
+        Some(subject) => state.store.subject(principal.tenant, Label::stored(subject)).await?.is_some(),
+        None => false,
+    };
     let title = format!("{} {}", job.lane.kind, id);
     let frame = viewer.frame_of(&state, Place::Jobs, &title).await?;
     let job = view::job(job, principal)?;
-    Ok(shown(&JobPage { frame, job, signal, why, history, artifacts, dead_letter }))
+    Ok(shown(&JobPage { frame, job, signal, why, history, artifacts, dead_letter, trigger, knows_subject, workers }))
+}
+
+/// The name of the trigger that made it.
+async fn trigger(state: &AppState, principal: &Principal, job: &StoredJob) -> Result<Option<String>, ApiError> {
+    match Origin::parse(job.triggered_by.as_deref()) {
+        Origin::Trigger { trigger, .. } | Origin::Script { trigger, .. }
+            if principal.may(&Method::GET, "/api/v1/triggers/{id}") =>
+        {
+            Ok(state.store.trigger(principal.tenant, trigger).await?.map(|trigger| trigger.name))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The names of the workers in its history, the newest of them.
+async fn workers(
+    state: &AppState,
+    principal: &Principal,
+    history: &[HistoryItem],
+) -> Result<HashMap<Uuid, String>, ApiError> {
+    let mut names = HashMap::new();
+    if principal.may(&Method::GET, "/api/v1/workers") {
+        let ids: BTreeSet<Uuid> = history.iter().filter_map(|item| item.worker).collect();
+        for id in ids.into_iter().rev().take(JOB_PAGE_WORKERS) {
+            let found = state.store.worker(principal.tenant, WorkerId::new(id)).await?;
+            names.extend(found.map(|worker| (id, worker.name)));
+        }
+    }
+    Ok(names)
 }

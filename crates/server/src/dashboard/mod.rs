@@ -28,7 +28,7 @@ use axum::http::header::{
     X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::request::Parts;
-use axum::http::{HeaderName, HeaderValue, Method, Uri};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt;
 use pages::error::{ErrorPage, Onward};
@@ -91,13 +91,17 @@ fn headers() -> [(HeaderName, HeaderValue); 6] {
     ]
 }
 
+/// Whether a person asks for a page, by way of a browser.
+pub(crate) fn asks_for_a_page(method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
+    let accepts = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
+    *method == Method::GET
+        && !uri.path().starts_with("/api/")
+        && accepts.is_some_and(|accept| accept.contains("text/html"))
+}
+
 /// The way to the root, for a person who asked for a page: what went wrong is then shown as one.
 pub(crate) fn reader(request: &Request) -> Option<String> {
-    let accepts = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
-    let is_page = request.method() == Method::GET
-        && !request.uri().path().starts_with("/api/")
-        && accepts.is_some_and(|accept| accept.contains("text/html"));
-    is_page.then(|| root_of(request.uri().path()))
+    asks_for_a_page(request.method(), request.uri(), request.headers()).then(|| root_of(request.uri().path()))
 }
 
 pub(crate) async fn refusal(root: String, response: Response) -> Response {

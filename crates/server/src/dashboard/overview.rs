@@ -1,26 +1,30 @@
 //! `/`: how it goes, and what wants attention.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use axum::extract::State;
 use axum::http::Method;
 use axum::response::Response;
-use domain::limits::{OVERVIEW_FAILURES, OVERVIEW_OLD_S, OVERVIEW_QUEUES, OVERVIEW_WORKERS, TTFS_SLO_HOURS};
+use domain::limits::{
+    OVERVIEW_DELIVERIES, OVERVIEW_FAILED_S, OVERVIEW_FAILURES, OVERVIEW_OLD_S, OVERVIEW_QUEUES, OVERVIEW_RUNTIMES,
+    OVERVIEW_WORKERS, TTFS_SLO_HOURS,
+};
 use jiff::Timestamp;
 use pages::chart::Point;
 use pages::overview::{Action, Concern, Overview, Slo};
-use pages::{Frame, Place};
+use pages::{Frame, Place, count, segment};
 use store::workers::list::ListedWorker;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use wire::{FailureView, QueueView, TtfsSlo};
+use wire::{DeliveryView, FailureView, Page, QueueView, RuntimeView, TtfsAlert, TtfsSlo};
 
 use super::frame::Viewer;
 use super::shown;
 use crate::error::ApiError;
 use crate::extract::Params;
 use crate::http::v1;
-use crate::signal::escaped;
 use crate::state::AppState;
-use crate::validate::query::PageQuery;
+use crate::validate::query::{DeliveryQuery, PageQuery};
 use crate::view;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
@@ -57,7 +61,17 @@ async fn page(State(state): State<AppState>, viewer: Viewer) -> Result<Response,
         let own = |listed: &ListedWorker| listed.worker.queues.iter().any(|served| served.as_str() == queue);
         more_workers || workers.iter().any(own) || served_for.iter().any(|served| served.as_str() == queue)
     };
-    let concerns = concerns(&frame, &queues, serves, &failures, &slo);
+    let runtimes = v1::runtimes::list(State(state.clone()), principal.clone(), some(OVERVIEW_RUNTIMES)).await?.0.items;
+    let failed = deliveries(&state, &viewer, "failed").await?;
+    let pending = deliveries(&state, &viewer, "pending").await?;
+    let mut concerns: Vec<Concern> = queues.iter().filter_map(|queue| of_queue(&frame, queue, &serves)).collect();
+    concerns.extend(of_letters(&frame));
+    concerns.extend(runtimes.iter().filter_map(of_runtime));
+    concerns.extend(of_failed(&failed, frame.now));
+    concerns.extend(of_circuits(&pending.items, frame.now));
+    concerns.extend(of_alerts(&slo.alerts));
+    concerns.extend(failures.iter().filter(|group| group.trend == "rising").map(of_group));
+    concerns.sort_by_key(|concern| !concern.grave);
     Ok(shown(&Overview {
         totals: view::counts(&state.store.totals(tenant).await?),
         queues,
@@ -72,7 +86,14 @@ async fn page(State(state): State<AppState>, viewer: Viewer) -> Result<Response,
 }
 
 fn waits(jobs: i64) -> String {
-    if jobs == 1 { "1 job waits".into() } else { format!("{jobs} jobs wait") }
+    if jobs == 1 { "1 job waits".into() } else { format!("{} jobs wait", count(&jobs)) }
+}
+
+/// The newest deliveries in a state.
+async fn deliveries(state: &AppState, viewer: &Viewer, wanted: &str) -> Result<Page<DeliveryView>, ApiError> {
+    let limit = Some(OVERVIEW_DELIVERIES.to_string());
+    let query = DeliveryQuery { state: Some(wanted.to_owned()), job: None, limit, cursor: None };
+    Ok(v1::deliveries::list(State(state.clone()), viewer.principal.clone(), Params(query)).await?.0)
 }
 
 /// Of twenty signals one may be late.
@@ -102,94 +123,187 @@ fn share(slo: &TtfsSlo, now: Timestamp) -> Option<Slo> {
     })
 }
 
-fn concerns(
-    frame: &Frame,
-    queues: &[QueueView],
-    is_served: impl Fn(&str) -> bool,
-    failures: &[FailureView],
-    slo: &TtfsSlo,
-) -> Vec<Concern> {
-    let mut concerns = Vec::new();
-    for queue in queues {
-        let name = &queue.name;
-        let waiting = queue.counts.queued;
-        let age_s = queue.oldest_waiting_at.map_or(0, |at| frame.now.duration_since(at).as_secs());
-        let seen = Concern {
-            id: String::new(),
-            grave: false,
-            what: String::new(),
-            more: None,
-            link: Some((format!("jobs?queue={}&state=queued", escaped(name)), "See them")),
-            action: None,
-            command: None,
-        };
-        if queue.paused {
-            let by = queue.paused_by.as_ref().map(|by| format!("by {by}"));
-            let said: Vec<String> = queue.paused_reason.iter().cloned().chain(by).collect();
-            let resume = Action {
-                label: "Resume",
-                call: format!("POST api/v1/queues/{}/resume", escaped(name)),
-                done: format!("{name} goes on"),
-            };
-            concerns.push(Concern {
-                id: format!("paused-{}", escaped(name)),
-                grave: waiting > 0,
-                what: format!("{name} is paused, {}", waits(waiting)),
-                more: (!said.is_empty()).then(|| said.join(" · ")),
-                action: frame.can.operate.then_some(resume),
-                ..seen
-            });
-        } else if waiting > 0 && !is_served(name) {
-            concerns.push(Concern {
-                id: format!("unserved-{}", escaped(name)),
-                grave: true,
-                what: format!("{} in {name}, and no worker serves it", waits(waiting)),
-                command: Some(format!("windlass work --queue {name} -- ./your-program")),
-                ..seen
-            });
-        } else if age_s > OVERVIEW_OLD_S {
-            concerns.push(Concern {
-                id: format!("old-{}", escaped(name)),
-                what: format!("The oldest job in {name} has waited {} min", age_s / 60),
-                ..seen
-            });
+fn of_queue(frame: &Frame, queue: &QueueView, is_served: &impl Fn(&str) -> bool) -> Option<Concern> {
+    let (name, waiting) = (queue.name.as_str(), queue.counts.queued);
+    let age_s = queue.oldest_waiting_at.map_or(0, |at| frame.now.duration_since(at).as_secs());
+    let link = Some((format!("jobs?queue={}&state=queued", segment(name)), "See them"));
+    let seen = Concern { link, ..Concern::default() };
+    if queue.paused {
+        let by = queue.paused_by.as_ref().map(|by| format!("by {by}"));
+        let said: Vec<String> = queue.paused_reason.iter().cloned().chain(by).collect();
+        return Some(Concern {
+            id: format!("paused-{}", segment(name)),
+            grave: waiting > 0,
+            what: format!("{name} is paused, {}", waits(waiting)),
+            more: (!said.is_empty()).then(|| said.join(" · ")),
+            action: frame.can.operate.then(|| resume(name)),
+            ..seen
+        });
+    }
+    if waiting > 0 && !is_served(name) {
+        return Some(Concern {
+            id: format!("unserved-{}", segment(name)),
+            grave: true,
+            what: format!("{} in {name}, and no worker serves it", waits(waiting)),
+            command: Some(format!("windlass work --queue {name} -- ./your-program")),
+            ..seen
+        });
+    }
+    (age_s > OVERVIEW_OLD_S).then(|| Concern {
+        id: format!("old-{}", segment(name)),
+        what: format!("The oldest job in {name} has waited {} min", age_s / 60),
+        ..seen
+    })
+}
+
+fn resume(queue: &str) -> Action {
+    Action {
+        label: "Resume",
+        call: format!("POST api/v1/queues/{}/resume", segment(queue)),
+        done: format!("{queue} goes on"),
+    }
+}
+
+fn of_letters(frame: &Frame) -> Option<Concern> {
+    let (many, more) = frame.dead_letters.filter(|(many, _)| *many > 0)?;
+    let letters = if many == 1 { "dead letter waits" } else { "dead letters wait" };
+    let plus = if more { "+" } else { "" };
+    Some(Concern {
+        id: "letters".into(),
+        grave: true,
+        what: format!("{many}{plus} {letters} for somebody"),
+        link: Some(("dead-letters".into(), "See them")),
+        ..Concern::default()
+    })
+}
+
+/// One that was stopped has no health, and wants nothing.
+fn of_runtime(runtime: &RuntimeView) -> Option<Concern> {
+    let (name, status) = (&runtime.name, runtime.status.as_str());
+    let is_wanted = runtime.desired.as_deref() == Some("running") && runtime.in_flight.is_none();
+    let (what, more) = match &runtime.health {
+        Some(_) if status == "unavailable" => (format!("Runtime {name} is unavailable"), runtime.notice.clone()),
+        Some(health) if health.status != "healthy" => {
+            (format!("Runtime {name}: {}", health.status.replace('_', " ")), Some(health.details.clone()))
         }
+        _ if is_wanted && status != "running" => {
+            (format!("Runtime {name} should run and is {status}"), runtime.notice.clone())
+        }
+        _ => return None,
+    };
+    Some(Concern {
+        id: format!("runtime-{}", segment(name)),
+        grave: true,
+        what,
+        more,
+        link: Some((format!("runtimes/{}", segment(name)), "See it")),
+        ..Concern::default()
+    })
+}
+
+fn of_failed(failed: &Page<DeliveryView>, now: Timestamp) -> Option<Concern> {
+    let is_new = |at: Timestamp| now.duration_since(at).as_secs() < OVERVIEW_FAILED_S;
+    let lately = failed.items.iter().filter(|delivery| delivery.ended_at.is_some_and(is_new));
+    let lately: Vec<&DeliveryView> = lately.collect();
+    let many = lately.len();
+    let plus = if many == failed.items.len() && failed.next_cursor.is_some() { "+" } else { "" };
+    let deliveries = if many == 1 { "delivery" } else { "deliveries" };
+    lately.first().map(|first| Concern {
+        id: "deliveries".into(),
+        grave: true,
+        what: format!("{many}{plus} {deliveries} failed in the last hour"),
+        more: first.error.clone(),
+        link: Some(("deliveries?state=failed".into(), "See them")),
+        ..Concern::default()
+    })
+}
+
+/// One concern for all receivers that are left alone.
+fn of_circuits(pending: &[DeliveryView], now: Timestamp) -> Option<Concern> {
+    let left_alone = pending.iter().filter(|delivery| delivery.circuit_open_until.is_some_and(|until| until > now));
+    let hosts: BTreeSet<&str> = left_alone.filter_map(|delivery| delivery.url.split('/').nth(2)).collect();
+    let hosts: Vec<&str> = hosts.into_iter().collect();
+    (!hosts.is_empty()).then(|| Concern {
+        id: "circuits".into(),
+        what: format!("Nothing is sent to {} for a while", hosts.join(", ")),
+        more: Some("it failed too often in a row".into()),
+        link: Some(("deliveries?state=pending".into(), "See what waits")),
+        ..Concern::default()
+    })
+}
+
+/// One concern for each kind of alert, with the worst of the surfaces that it is about.
+fn of_alerts(alerts: &[TtfsAlert]) -> Vec<Concern> {
+    let mut by_kind: BTreeMap<&str, Vec<&TtfsAlert>> = BTreeMap::new();
+    for alert in alerts {
+        by_kind.entry(&alert.alert).or_default().push(alert);
     }
-    if let Some((many, more)) = frame.dead_letters.filter(|(many, _)| *many > 0) {
-        let letters = if many == 1 { "dead letter waits" } else { "dead letters wait" };
-        let plus = if more { "+" } else { "" };
-        concerns.push(Concern {
-            id: "letters".into(),
+    let concern = |(kind, mut alerts): (&str, Vec<&TtfsAlert>)| {
+        let surfaces: Vec<&str> = alerts.iter().map(|alert| alert.surface.as_str()).collect();
+        alerts.sort_by(|one, other| one.value.total_cmp(&other.value));
+        // A share of hits is the worse the lower it is, all else the higher.
+        let worst = if kind == "hit_rate_low" { alerts.first() } else { alerts.last() }?;
+        Some(Concern {
+            id: kind.to_owned(),
             grave: true,
-            what: format!("{many}{plus} {letters} for somebody"),
-            more: None,
-            link: Some(("dead-letters".into(), "See them")),
-            action: None,
-            command: None,
-        });
-    }
-    for alert in &slo.alerts {
-        concerns.push(Concern {
-            id: format!("{}-{}", alert.alert, escaped(&alert.surface)),
-            grave: true,
-            what: format!("First signals on {}: {}", alert.surface, alert.detail),
-            more: None,
+            what: format!("First signals on {}: {}", surfaces.join(", "), worst.detail),
+            more: (alerts.len() > 1).then(|| format!("on {}, the worst of them", worst.surface)),
             link: Some(("signals".into(), "See the charts")),
-            action: None,
-            command: None,
-        });
+            ..Concern::default()
+        })
+    };
+    by_kind.into_iter().filter_map(concern).collect()
+}
+
+fn of_group(group: &FailureView) -> Concern {
+    Concern {
+        id: format!("rising-{}", group.group_id),
+        what: format!("{} is on the rise: {} in all", group.error_code, group.count),
+        more: Some(group.message_pattern.clone()),
+        link: Some((format!("failures#group-{}", group.group_id), "See the group")),
+        ..Concern::default()
     }
-    for group in failures.iter().filter(|group| group.trend == "rising") {
-        concerns.push(Concern {
-            id: format!("rising-{}", group.group_id),
-            grave: false,
-            what: format!("{} is on the rise: {} in all", group.error_code, group.count),
-            more: Some(group.message_pattern.clone()),
-            link: Some((format!("failures#group-{}", group.group_id), "See the group")),
-            action: None,
-            command: None,
-        });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alerts_of_a_kind_are_one_concern_that_tells_the_worst() {
+        let alert = |surface: &str, alert: &str, value: f64| TtfsAlert {
+            surface: surface.into(),
+            alert: alert.into(),
+            since: Timestamp::UNIX_EPOCH,
+            value,
+            detail: format!("it is {value}"),
+        };
+        let alerts = [
+            alert("ci", "hit_rate_low", 0.6),
+            alert("ui", "hit_rate_low", 0.5),
+            alert("ci", "p95_over_target", 7_000.0),
+            alert("ui", "p95_over_target", 6_000.0),
+        ];
+        let told: Vec<String> = of_alerts(&alerts).into_iter().map(|concern| concern.what).collect();
+        assert_eq!(told, ["First signals on ci, ui: it is 0.5", "First signals on ci, ui: it is 7000"]);
+        assert_eq!(waits(20_000), "20,000 jobs wait");
     }
-    concerns.sort_by_key(|concern| !concern.grave);
-    concerns
+
+    #[test]
+    fn what_failed_lately_is_told_by_its_own_error() {
+        let delivery = |ended_at: &str, error: &str| {
+            serde_json::json!({
+                "id": uuid::Uuid::nil(), "message_id": "m", "state": "failed", "source": "job", "op": "failed",
+                "url": "https://example.com", "method": "POST", "attempt": 3, "max_attempts": 3, "error": error,
+                "created_at": "2026-01-01T00:00:00Z", "ended_at": ended_at,
+            })
+        };
+        let items = [delivery("2026-01-01T10:00:00Z", "long ago"), delivery("2026-01-02T09:30:00Z", "just now")];
+        let failed = serde_json::from_value(serde_json::json!({"items": items, "next_cursor": "more"})).unwrap();
+        let told = of_failed(&failed, "2026-01-02T10:00:00Z".parse().unwrap()).unwrap();
+        assert_eq!(
+            (told.what.as_str(), told.more.as_deref()),
+            ("1 delivery failed in the last hour", Some("just now"))
+        );
+    }
 }

@@ -19,7 +19,7 @@ async fn healthz() -> Json<HealthView> {
     Json(HealthView { status: "ok".into(), detail: None })
 }
 
-/// The database answers and its schema is this program's.
+/// The database answers, takes what is written, and its schema is this program's.
 #[utoipa::path(get, path = "/readyz", tag = "health",
     responses((status = 200, body = HealthView), (status = 503, body = HealthView)))]
 async fn readyz(State(state): State<AppState>) -> (StatusCode, Json<HealthView>) {
@@ -29,7 +29,8 @@ async fn readyz(State(state): State<AppState>) -> (StatusCode, Json<HealthView>)
         match state.store.migration_status().await {
             Ok(migrations) => {
                 let missing = migrations.iter().find(|migration| migration.applied_at.is_none());
-                missing.map(|migration| format!("migration {} has not run", migration.version))
+                let missing = missing.map(|migration| format!("migration {} has not run", migration.version));
+                missing.or_else(|| (!state.engine.beats()).then(|| "the database takes no writes".to_owned()))
             }
             // The log says more; whoever asks here may be a stranger.
             Err(error) if error.is_unavailable() => Some("the database is unavailable".to_owned()),

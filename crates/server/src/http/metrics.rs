@@ -1,6 +1,6 @@
 //! Figures for Prometheus (X11). Labels are bounded: routes by their pattern, queues up to a page.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use domain::limits::PAGE_ITEMS;
 use domain::{TenantId, Time};
+use engine::TaskStatus;
 use metrics::{describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use store::dead_letters::list::DeadLetterFilter;
@@ -74,6 +75,8 @@ fn describe() {
     describe_histogram!("windlass_delivery_seconds", "Time from a delivery's first packet to the end of its answer.");
     describe_gauge!("windlass_deliveries_oldest_due_seconds", "How long the oldest delivery that could go has waited.");
     describe_gauge!("windlass_circuits_open", "Receivers with something due that are left alone for now.");
+    describe_gauge!("windlass_blob_garbage", "Blobs that no artifact names and uploads under way, up to ten thousand.");
+    describe_counter!("windlass_clock_steps_total", "Times that the database's clock was ahead and came back.");
     describe_counter!("windlass_task_errors_total", "Runs of background tasks that failed, by task.");
     describe_counter!("windlass_process_jobs_made_total", "Jobs that this node made for processes.");
     describe_counter!(
@@ -107,16 +110,41 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
 #[utoipa::path(get, path = "/metrics", tag = "health", responses((status = 200, body = String)))]
 async fn scrape(State(state): State<AppState>, principal: Principal) -> Response {
     let mut text = of_this_process(&principal);
+    tasks(&mut text, &state.engine.tasks());
+    if state.store.is_postgres() {
+        let up = u8::from(state.store.hints().are_relayed());
+        gauge(&mut text, "windlass_hint_relay_up", "Whether the connection for hints of other nodes is up.", up);
+    }
     let queues = state.store.list_queues(principal.tenant, None, PAGE_ITEMS).await;
-    text.push_str("# HELP windlass_database_up Whether the database answered this scrape.\n");
-    text.push_str("# TYPE windlass_database_up gauge\n");
-    let _ = writeln!(text, "windlass_database_up {}", u8::from(queues.is_ok()));
+    gauge(&mut text, "windlass_database_up", "Whether the database answered this scrape.", u8::from(queues.is_ok()));
     // What the database would have to tell is left out, and a scrape does not wait for it once more.
     if let Ok(queues) = queues {
         jobs(&mut text, &queues);
+        oldest(&mut text, &queues, state.store.clock().now());
         kept(&mut text, &state, principal.tenant).await;
+        if principal.is_of_the_house() {
+            of_the_database(&mut text, &state).await;
+        }
     }
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+}
+
+fn head(text: &mut String, name: &str, help: &str) {
+    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge");
+}
+
+fn gauge(text: &mut String, name: &str, help: &str, value: impl Display) {
+    head(text, name, help);
+    let _ = writeln!(text, "{name} {value}");
+}
+
+fn tasks(text: &mut String, tasks: &[TaskStatus]) {
+    let name = "windlass_task_last_success_timestamp_seconds";
+    head(text, name, "When a background task of this node last succeeded, or was begun, by task.");
+    for task in tasks {
+        let at = task.last_success_at.millis() as f64 / 1_000.0;
+        let _ = writeln!(text, "{name}{{task=\"{}\"}} {at}", task.name);
+    }
 }
 
 const TTFS_ALERT: &str = "windlass_ttfs_alert";
@@ -146,6 +174,12 @@ async fn kept(text: &mut String, state: &AppState, tenant: TenantId) {
             let _ = writeln!(text, "{TTFS_ALERT}{{alert=\"{}\",surface=\"{}\"}} 1", alert.alert, alert.surface);
         }
     }
+    if let Ok(living) = state.store.living_workers(tenant).await {
+        head(text, "windlass_workers", "Workers that live, by whether they take more jobs or are draining.");
+        for (state, count) in [("working", living.working), ("draining", living.draining)] {
+            let _ = writeln!(text, "windlass_workers{{state=\"{state}\"}} {count}");
+        }
+    }
     if let Ok(found) = state.store.list_processes(tenant, None, PAGE_ITEMS).await {
         processes(text, &found, state.store.clock().now());
     }
@@ -158,6 +192,21 @@ async fn kept(text: &mut String, state: &AppState, tenant: TenantId) {
         text.push_str("# HELP windlass_dead_letters Unresolved dead letters, counted up to ten thousand.\n");
         text.push_str("# TYPE windlass_dead_letters gauge\n");
         let _ = writeln!(text, "windlass_dead_letters {letters}");
+    }
+}
+
+/// What is of no tenant.
+async fn of_the_database(text: &mut String, state: &AppState) {
+    if let Ok(size) = state.store.size().await {
+        let help = "Size on disk: of the SQLite file, or of PostgreSQL's tables with their indexes.";
+        gauge(text, "windlass_database_bytes", help, size.bytes);
+    }
+    if let Some(bytes) = state.store.sqlite_wal_bytes() {
+        gauge(text, "windlass_wal_bytes", "Size of SQLite's write-ahead log on disk.", bytes);
+    }
+    if let Ok(rows) = state.store.quarantined().await {
+        let help = "Rows that a task set aside because it could not deal with them, counted up to ten thousand.";
+        gauge(text, "windlass_quarantined", help, rows);
     }
 }
 
@@ -183,6 +232,16 @@ fn jobs(text: &mut String, queues: &[Queue]) {
         for (state, count) in states {
             let _ = writeln!(text, "windlass_jobs{{queue=\"{}\",state=\"{state}\"}} {count}", queue.name);
         }
+    }
+}
+
+fn oldest(text: &mut String, queues: &[Queue], now: Time) {
+    head(text, "windlass_queue_oldest_seconds", "How long the first job that could run has waited, by queue.");
+    for queue in queues {
+        let waits = queue.oldest_waiting_at.filter(|_| queue.paused.is_none());
+        let age_ms = waits.map_or(0, |at| now.ms_since(at).max(0));
+        let age = age_ms as f64 / 1_000.0;
+        let _ = writeln!(text, "windlass_queue_oldest_seconds{{queue=\"{}\"}} {age}", queue.name);
     }
 }
 

@@ -52,7 +52,7 @@ pub fn head(data: &[u8]) {
     assert!(told(depth::of(&headers)).is_none_or(|depth| depth >= 0));
     let Ok(uri) = Uri::try_from(target) else { return };
     for method in [Method::GET, Method::POST] {
-        told(session::check_browser(&method, &headers));
+        told(session::check_browser(&method, &headers, None));
         if told(host::check(HostCheck::Loopback, &method, &uri, &headers)).is_some() {
             headers.get_all(HOST).iter().for_each(this_machine);
         }

@@ -4,8 +4,8 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use domain::limits::{
-    BATCH_JOBS, CALL_TIMEOUT_S_DEFAULT, CALL_TIMEOUT_S_MAX, DEFAULT_MAX_ATTEMPTS, MAX_ATTEMPTS, PRIORITY_MAX,
-    PRIORITY_MIN, TAGS, TIMEOUT_S_MAX, WAIT_S_MAX,
+    BATCH_JOBS, CALL_LATE_ANSWER_S, CALL_TIMEOUT_S_DEFAULT, CALL_TIMEOUT_S_MAX, DEFAULT_MAX_ATTEMPTS, MAX_ATTEMPTS,
+    PRIORITY_MAX, PRIORITY_MIN, TAGS, TIMEOUT_S_MAX, WAIT_S_MAX,
 };
 use domain::process::NEEDS_A_SUBJECT;
 use domain::{Label, Name, Origin, Time};
@@ -68,7 +68,9 @@ impl Maker {
         }
         let wait_s = request.timeout_s.unwrap_or(CALL_TIMEOUT_S_DEFAULT);
         let wait_s = place.between("timeout_s", wait_s, 1, CALL_TIMEOUT_S_MAX)?;
-        let request = JobRequest { max_attempts: Some(1), timeout_s: Some(wait_s), ..request };
+        // What answers a caller that has just gone is not stopped: its answer is kept.
+        let timeout_s = Some(wait_s + CALL_LATE_ANSWER_S);
+        let request = JobRequest { max_attempts: Some(1), timeout_s, ..request };
         let mut job = self.job(place, request)?;
         job.extras.get_or_insert_default().triggered_by = Origin::Call.stored();
         Ok((job, wait_s))

@@ -317,7 +317,7 @@ pub(crate) fn replay(work: Work) -> ReplayView {
 /// The next fires of a schedule that are shown.
 const NEXT_FIRES: usize = 5;
 
-pub(crate) fn trigger(trigger: Trigger, now: Time) -> Result<TriggerView, StoreError> {
+pub(crate) fn trigger(trigger: Trigger, principal: &Principal, now: Time) -> Result<TriggerView, StoreError> {
     let schedule = match trigger.source {
         Source::Cron if trigger.enabled => filter::read(trigger.source, trigger.id, &trigger.filter).ok(),
         _ => None,
@@ -349,10 +349,18 @@ pub(crate) fn trigger(trigger: Trigger, now: Time) -> Result<TriggerView, StoreE
         missed: trigger.missed,
         last_missed_at: trigger.last_missed_at.map(time),
         last_fired_at: trigger.last_fired_at.map(time),
-        last_error: trigger.last_error,
+        last_error: trigger.last_error.map(|error| shown_error(error, principal)),
         hook: (trigger.source == Source::Http).then(|| format!("/api/v1/hooks/{}", trigger.id)),
         next_fires: slots.map(|slots| slots.next(now, NEXT_FIRES).into_iter().map(time).collect()).unwrap_or_default(),
     })
+}
+
+/// What it says beyond its code may be of a payload, as a log may.
+fn shown_error(error: String, principal: &Principal) -> String {
+    match error.split_once(": ") {
+        Some((code, _)) if !principal.has(Right::ReadLogs) => code.to_owned(),
+        _ => error,
+    }
 }
 
 fn script(target: &str) -> Option<uuid::Uuid> {

@@ -1,5 +1,7 @@
 //! Q9: artifacts over HTTP.
 
+use std::path::PathBuf;
+
 use axum::body::Body;
 use axum::http::Request;
 use base64::Engine;
@@ -33,9 +35,11 @@ fn large() -> Vec<u8> {
     (0..10_000_019u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }
 
-fn blob_files(api: &Api) -> usize {
-    let Ok(tenants) = std::fs::read_dir(api.blobs.path()) else { return 0 };
-    tenants.map(|tenant| std::fs::read_dir(tenant.unwrap().path()).unwrap().count()).sum()
+/// The files of blobs, one folder for each tenant. What else is there marks the folder.
+fn blob_files(api: &Api) -> Vec<PathBuf> {
+    let Ok(all) = std::fs::read_dir(api.blobs.path()) else { return Vec::new() };
+    let tenants = all.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir());
+    tenants.flat_map(|tenant| std::fs::read_dir(tenant).unwrap()).map(|blob| blob.unwrap().path()).collect()
 }
 
 #[tokio::test]
@@ -59,7 +63,7 @@ async fn q9_small_and_large_artifacts_come_back_as_they_went_and_run_nothing() {
             assert_eq!(got.header("x-content-type-options"), "nosniff");
             assert_eq!(got.header("content-security-policy"), "sandbox; default-src 'none'");
         }
-        assert_eq!(blob_files(&api), 1, "only the large one is a blob");
+        assert_eq!(blob_files(&api).len(), 1, "only the large one is a blob");
         let listed = api.get(&format!("/api/v1/jobs/{job}/artifacts")).await.json();
         let names: Vec<&Value> = listed["items"].as_array().unwrap().iter().map(|item| &item["name"]).collect();
         assert_eq!(names, ["empty", "report.html", "weights.bin"]);
@@ -84,7 +88,7 @@ async fn q9_the_same_again_is_fine_and_another_of_the_same_name_is_not() {
             let got = api.get(&format!("/api/v1/jobs/{job}/artifacts/{name}")).await;
             assert!(got.body == content);
         }
-        assert_eq!(blob_files(&api), 1, "what was refused is deleted");
+        assert_eq!(blob_files(&api).len(), 1, "what was refused is deleted");
     })
     .await;
 }
@@ -105,7 +109,7 @@ async fn q9_a_wrong_digest_stores_nothing() {
         let both = format!("sha-512=:AAAA:, {}", digest(b"x"));
         assert_eq!(api.ask(with(put(&job, "b", b"x"), "repr-digest", &both)).await.status, 201);
         let listed = api.get(&format!("/api/v1/jobs/{job}/artifacts")).await.json();
-        assert_eq!((listed["items"].as_array().unwrap().len(), blob_files(&api)), (1, 0));
+        assert_eq!((listed["items"].as_array().unwrap().len(), blob_files(&api).len()), (1, 0));
     })
     .await;
 }
@@ -129,7 +133,7 @@ async fn x3_a_stale_epoch_stores_nothing() {
         let nobody = "00000000-0000-7000-8000-000000000000";
         api.ask(put(nobody, "a", b"x")).await.problem(404, "not_found", None);
         let listed = api.get(&format!("/api/v1/jobs/{job}/artifacts")).await.json();
-        assert_eq!((listed["items"].as_array().unwrap().len(), blob_files(&api)), (2, 0));
+        assert_eq!((listed["items"].as_array().unwrap().len(), blob_files(&api).len()), (2, 0));
     })
     .await;
 }
@@ -157,7 +161,7 @@ async fn q9_names_are_one_visible_word_and_sizes_have_a_limit() {
         let broken = Body::from_stream(futures_util::stream::iter(broken));
         let broken = request("PUT", &format!("/api/v1/jobs/{job}/artifacts/big")).body(broken).unwrap();
         assert_eq!(api.ask(broken).await.status, 400);
-        assert_eq!(blob_files(&api), 0, "what was refused is deleted");
+        assert_eq!(blob_files(&api).len(), 0, "what was refused is deleted");
         api.get(&format!("/api/v1/jobs/{job}/artifacts/big")).await.problem(404, "not_found", None);
     })
     .await;
@@ -212,17 +216,47 @@ async fn q9_a_blob_that_was_damaged_is_never_served_as_whole() {
         let api = Api::new(db).await;
         let job = api.job("q").await;
         api.ask(put(&job, "a", &large())).await;
-        let tenant = std::fs::read_dir(api.blobs.path()).unwrap().next().unwrap().unwrap().path();
-        let blob = std::fs::read_dir(tenant).unwrap().next().unwrap().unwrap().path();
         let mut content = large();
         content[5_000_000] ^= 1;
-        std::fs::write(blob, content).unwrap();
+        std::fs::write(&blob_files(&api)[0], content).unwrap();
         let name = testkit::label("a");
         let id = domain::JobId::new(job.parse().unwrap());
         let tenant = domain::TenantId::DEFAULT;
         let download = api.db.store.artifact(&api.state.blobs, tenant, id, name).await.unwrap().unwrap();
         let chunks: Vec<_> = futures_util::StreamExt::collect(download.bytes).await;
         assert!(chunks.last().unwrap().is_err());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q9_a_blob_that_is_not_where_this_node_looks_is_told_as_such() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let job = api.job("q").await;
+        api.ask(put(&job, "a", &large())).await;
+        std::fs::remove_file(&blob_files(&api)[0]).unwrap();
+        let answer = api.get(&format!("/api/v1/jobs/{job}/artifacts/a")).await;
+        answer.problem(503, "blob_missing", None);
+        let detail = answer.json()["detail"].to_string();
+        assert!(detail.contains("shared folder") && detail.contains("s3://"), "{detail}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q9_the_same_again_replaces_a_blob_that_was_lost() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let job = api.job("q").await;
+        let first = api.ask(put(&job, "a", &large())).await.json();
+        std::fs::remove_file(&blob_files(&api)[0]).unwrap();
+        let again = api.ask(put(&job, "a", &large())).await;
+        assert_eq!((again.status.as_u16(), again.json()), (200, first));
+        let got = api.get(&format!("/api/v1/jobs/{job}/artifacts/a")).await;
+        assert!(got.status == 200 && got.body == large(), "{}", got.status);
+        assert_eq!(blob_files(&api).len(), 1);
+        assert_eq!(api.db.store.read(Unnamed).await.unwrap(), 1, "the lost one, should it come to light");
     })
     .await;
 }
@@ -237,6 +271,8 @@ async fn x12_a_blob_store_that_cannot_take_more_gives_503_and_no_false_success()
         let refused = api.ask(put(&job, "large", &large())).await;
         refused.problem(503, "unavailable", None);
         assert_eq!(refused.header("retry-after"), "1");
+        let detail = refused.json()["detail"].to_string();
+        assert!(detail.contains("artifacts") && !detail.contains("database"), "{detail}");
         assert_eq!(api.ask(put(&job, "small", b"x")).await.status, 201);
         std::fs::remove_file(api.blobs.path()).unwrap();
         std::fs::create_dir(api.blobs.path()).unwrap();

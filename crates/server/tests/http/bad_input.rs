@@ -29,6 +29,9 @@ async fn x10_bodies_that_cannot_be_read_are_refused() {
         {
             check(raw("POST", JOBS, content_type, good), 415, "unsupported_media_type", None).await;
         }
+        let mut packed = raw("POST", JOBS, JSON, good);
+        packed.headers_mut().insert("content-encoding", "gzip".parse().unwrap());
+        check(packed, 415, "unsupported_media_type", None).await;
         for body in [
             "",
             "{",

@@ -136,14 +136,15 @@ async fn q5_an_answer_whose_caller_is_gone_is_kept_and_listed() {
 async fn q5_a_call_past_its_time_is_told_and_its_late_answer_kept() {
     on_both(async |db| {
         let api = Api::new(db).await;
-        // The job's own time-out comes when its caller's does: swept in between, it would be the caller's answer.
-        api.state.engine.stop().await;
         // It must be taken within its time, so the worker is there before it.
         let worker = api.worker("q").await;
         let request = api.post("/api/v1/calls", json!({"queue": "q", "kind": "k", "timeout_s": 20}));
         let (answer, (job, worker, epoch)) = tokio::join!(request, take_as(&api, worker));
         answer.problem(504, "call_timed_out", None);
         assert_eq!(answer.json()["job_id"], job.as_str());
+        // The handler takes a while longer, and nobody stops it.
+        api.db.pass_ms(30_000).await;
+        api.db.store.sweep().await.unwrap();
         api.settle(&worker, json!({"job_id": job, "epoch": epoch, "outcome": "finish", "result": 1})).await;
         wait_until("the answer is kept", async || {
             api.db.store.sweep_calls(ABANDONED_RETENTION_S_DEFAULT).await.unwrap();
@@ -173,6 +174,9 @@ async fn q5_what_makes_no_sense_for_a_call_is_refused_by_name() {
             request[member] = value;
             api.post("/api/v1/calls", request).await.problem(422, "invalid_field", Some(member));
         }
+        let mut keyed = json_request("POST", "/api/v1/calls", &json!({"queue": "q", "kind": "k"}));
+        keyed.headers_mut().insert("idempotency-key", "once".parse().unwrap());
+        api.ask(keyed).await.problem(400, "invalid_header", Some("Idempotency-Key"));
         assert_eq!(api.job_count().await, 0);
     })
     .await;

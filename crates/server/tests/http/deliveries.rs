@@ -7,9 +7,10 @@ use testkit::on_both;
 use testkit::receiver::{Manner, Receiver, wait_until};
 
 use crate::api::{Api, members};
+use crate::tokens::Caller;
 
 /// A server that may call this machine.
-async fn open(db: testkit::Database) -> Api {
+pub(crate) async fn open(db: testkit::Database) -> Api {
     let allowed = Allowed { private: Private::Allowed, networks: Vec::new() };
     Api::with_engine(db, EngineOptions { allowed, ..EngineOptions::default() }).await
 }
@@ -236,6 +237,31 @@ async fn x11_runs_deliveries_letters_and_the_age_of_the_outbox_are_figures() {
                 && counted(r#"windlass_delivery_attempts_total{outcome="delivered"}"#)
         })
         .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t2_a_triggers_call_is_not_made_once_who_registered_it_lacks_the_right() {
+    on_both(async |db| {
+        let api = open(db).await;
+        let receiver = Receiver::start(Manner::Answer(200)).await;
+        let root = api.caller(json!({"name": "root", "role": "admin"})).await;
+        let made = root.post("/api/v1/tokens", json!({"name": "ann", "role": "admin"})).await.json();
+        let ann = Caller { api: &api, token: made["token"].as_str().unwrap().to_owned() };
+        let trigger = json!({"name": "t", "source": "pubsub", "filter": {"topic": "t"},
+                             "target": {"http": {"url": receiver.url()}}});
+        assert_eq!(ann.post("/api/v1/triggers", trigger).await.status, 201);
+        root.post("/api/v1/topics/t", json!(1)).await;
+        let only = async || root.get("/api/v1/deliveries").await.json()["items"][0].clone();
+        wait_until("it is delivered", async || only().await["state"] == "delivered").await;
+        assert_eq!(root.delete(&format!("/api/v1/tokens/{}", made["id"].as_str().unwrap())).await.status, 204);
+        let id = only().await["id"].as_str().unwrap().to_owned();
+        assert_eq!(root.post(&format!("/api/v1/deliveries/{id}/redeliver"), json!({})).await.status, 202);
+        wait_until("it is given up", async || only().await["state"] == "failed").await;
+        let error = only().await["error"].as_str().unwrap().to_owned();
+        assert_eq!(error, "ann lacks the right manage_triggers, and what it registered has no more");
+        assert_eq!(receiver.seen().len(), 1, "nothing was sent again");
     })
     .await;
 }

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use serde_json::json;
 use server::{HostCheck, ServerOptions, serve};
+use store::StoreError;
+use store::tx::{Operation, Tx};
 use testkit::receiver::wait_until;
 use testkit::{Database, on_both};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -29,6 +31,7 @@ const ROUTES: &[(&str, &[&str])] = &[
     ("/failures", &["get"]),
     ("/dead-letters", &["get"]),
     ("/triggers", &["get"]),
+    ("/triggers/{id}", &["get"]),
     ("/deliveries", &["get"]),
     ("/deliveries/{id}", &["get"]),
     ("/runtimes", &["get"]),
@@ -213,6 +216,38 @@ async fn x11_health_readiness_tasks_and_the_page() {
     .await;
 }
 
+/// Statements of the test's own.
+struct Statements(&'static str);
+
+impl Operation for Statements {
+    type Output = ();
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
+        tx.batch(self.0).await
+    }
+}
+
+#[tokio::test]
+async fn x12_a_server_whose_writes_are_refused_is_not_ready() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let until = async |status: u16| {
+            loop {
+                let ready = api.get("/readyz").await;
+                if ready.status == status {
+                    break ready.json();
+                }
+            }
+        };
+        api.db.store.write(Statements("alter table service rename to service_gone")).await.unwrap();
+        let told = in_time(until(503)).await;
+        assert_eq!(told, json!({"status": "unavailable", "detail": "the database takes no writes"}));
+        api.db.store.write(Statements("alter table service_gone rename to service")).await.unwrap();
+        assert_eq!(in_time(until(200)).await, json!({"status": "ok"}));
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn x11_metrics_have_help_types_and_bounded_labels() {
     on_both(async |db| {
@@ -223,6 +258,12 @@ async fn x11_metrics_have_help_types_and_bounded_labels() {
         let text = String::from_utf8(answer.body.to_vec()).unwrap();
         for expected in [
             "windlass_jobs{queue=\"metered\",state=\"running\"} 1",
+            "windlass_queue_oldest_seconds{queue=\"metered\"} 0",
+            "windlass_workers{state=\"working\"} 1",
+            "windlass_workers{state=\"draining\"} 0",
+            "windlass_database_bytes ",
+            "windlass_quarantined 0",
+            "windlass_task_last_success_timestamp_seconds{task=\"beat\"} ",
             "windlass_database_up 1",
             "windlass_build_info{version=",
             "route=\"/api/v1/workers/{id}/claim\"",

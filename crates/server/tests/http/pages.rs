@@ -1,10 +1,13 @@
 //! The pages: whole, safe against whatever is in a job, cut to the reader's rights, and at home under any path.
 
 use axum::body::Body;
-use serde_json::json;
+use serde_json::{Value, json};
+use testkit::receiver::{Manner, Receiver};
 use testkit::{Database, on_both};
 
 use crate::api::{Answer, Api, request};
+use crate::deliveries::open;
+use crate::triggers::{TRIGGERS, jobs};
 
 /// Markup, attribute, script, style and template in one; a browser must show it as it stands.
 pub(crate) const POLYGLOT: &str = "jaVasCript:/*-/*`/*'/*\"/**/(onerror=alert(1) )//</stYle/</titLe/</teXtarEa/</scRipt/--!><sVg/oNload=alert(2)//>{{7*7}}";
@@ -58,7 +61,7 @@ async fn every_page_of_an_empty_and_of_a_busy_server_is_whole_and_has_a_strict_p
         assert_eq!(api.put("/api/v1/subjects/web-01", json!({"facts": {"os": "debian12"}})).await.status, 200);
         let trigger = json!({"name": "nightly", "source": "cron", "filter": {"schedule": "0 3 * * *"},
                              "target": {"job": {"queue": "reports", "kind": "nightly"}}});
-        assert_eq!(api.post("/api/v1/triggers", trigger).await.status, 201);
+        let trigger = api.post("/api/v1/triggers", trigger).await.json()["id"].as_str().unwrap().to_owned();
         let runtime = json!({"image": "nginx:1.29.0", "command": ["nginx"], "env": {"TOKEN": "s3cret"}});
         assert_eq!(api.put("/api/v1/runtimes/web", runtime).await.status, 200);
         let members = json!([{"affinity": "llama", "runtime": "web"}]);
@@ -77,12 +80,14 @@ async fn every_page_of_an_empty_and_of_a_busy_server_is_whole_and_has_a_strict_p
             "/dead-letters?resolved=true",
             "/deliveries?state=failed",
             "/subjects/web-01",
+            "/history?subject=web-01&runtime=",
         ];
         let ids = [
             format!("/jobs/{job}"),
             format!("/jobs/{waiting}"),
             format!("/dead-letters?job_id={job}"),
             format!("/deliveries/{delivery}"),
+            format!("/triggers/{trigger}"),
         ];
         for path in PAGES.into_iter().chain(more).chain(ids.iter().map(String::as_str)) {
             let answer = api.get(path).await;
@@ -106,8 +111,16 @@ async fn every_page_of_an_empty_and_of_a_busy_server_is_whole_and_has_a_strict_p
         assert!(page.contains("BOOM") && page.contains("/replay\""), "{page}");
         let page = html(&api.get("/triggers").await);
         assert_eq!(page.matches("data-show=\"time\"").count(), 5, "the next five fires: {page}");
+        let page = html(&api.get(&format!("/triggers/{trigger}")).await);
+        assert!(
+            page.contains("DELETE api/v1/triggers/") && page.contains("jobs?queue=reports&#38;kind=nightly"),
+            "{page}"
+        );
         let page = html(&api.get("/runtimes/web").await);
         assert!(page.contains("nginx:1.29.0") && page.contains("TOKEN") && !page.contains("s3cret"), "{page}");
+        let page = html(&api.get("/history?runtime=web").await);
+        assert!(page.contains("value=\"runtime/web\"") && page.contains("./runtimes/web"), "{page}");
+        assert!(!page.contains("name=\"runtime\""), "one field is enough: {page}");
         let page = html(&api.get("/pools").await);
         let next = |affinity: &str| page.contains(&format!("<dd class=\"next-swap\"><strong>{affinity}</strong>"));
         assert!(next("llama") && next("mistral") && !next("phi"), "the oldest of each queue has its turn: {page}");
@@ -193,6 +206,81 @@ async fn a_reader_sees_no_control_that_is_not_its_own_and_nothing_beyond_its_rig
     let page = html(&producer.get("/jobs").await);
     assert!(!page.contains(&job) && !page.contains(">Queues"), "{page}");
     assert_eq!(producer.get("/queues").await.status, 403);
+}
+
+#[tokio::test]
+async fn the_first_token_is_suggested_as_an_admin_s_and_every_other_as_a_viewer_s() {
+    let api = Api::new(Database::sqlite().await).await;
+    let page = html(&api.get("/tokens").await);
+    assert!(page.contains("<option selected>admin</option>") && page.contains("Sign in with it"), "{page}");
+    let admin = api.caller(json!({"name": "root", "role": "admin"})).await;
+    let page = html(&admin.get("/tokens").await);
+    assert!(page.contains("<option selected>viewer</option>") && !page.contains("Sign in with it"), "{page}");
+}
+
+#[tokio::test]
+async fn a_job_that_runs_tells_how_far_it_is_and_who_works_on_it() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let (job, worker, epoch) = api.claimed("mail").await;
+        let signal = json!({"epoch": epoch, "progress": 0.25, "phase": "fetch", "state": "working"});
+        let put = api.put(&format!("/api/v1/jobs/{job}/signal"), signal).await;
+        assert_eq!(put.status, 200, "{:?}", put.body);
+        let page = html(&api.get("/jobs").await);
+        assert!(page.contains("25 % · fetch · <time") && page.contains("data-show=\"elapsed\""), "{page}");
+        let name = api.get("/api/v1/workers").await.json()["items"][0]["name"].as_str().unwrap().to_owned();
+        let page = html(&api.get(&format!("/jobs/{job}")).await);
+        assert!(page.contains(&format!("<span title=\"{worker}\">{name}</span>")), "{page}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn limits_of_a_queue_with_a_webhook_can_be_set_too_and_leave_it_whole() {
+    on_both(async |db| {
+        let api = open(db).await;
+        let receiver = Receiver::start(Manner::Answer(200)).await;
+        let admin = api.caller(json!({"name": "a", "role": "admin"})).await;
+        let operator = api.caller(json!({"name": "o", "role": "operator"})).await;
+        let webhook = json!({"url": receiver.url(), "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"});
+        assert_eq!(admin.put("/api/v1/queues/mail", json!({"webhook": webhook})).await.status, 200);
+        for (caller, concurrency) in [(&admin, 3), (&operator, 4)] {
+            let page = html(&caller.get("/queues").await);
+            let base =
+                page.split("data-base=\"").find_map(|rest| rest.split('"').next().filter(|base| base.contains("hook")));
+            let base = base.expect("the form of its limits").replace("&#34;", "\"");
+            let mut settings: Value = serde_json::from_str(&base).unwrap();
+            settings["concurrency"] = json!(concurrency);
+            let answer = caller.put("/api/v1/queues/mail", settings).await;
+            assert_eq!((answer.status.as_u16(), &answer.json()["settings"]["concurrency"]), (200, &json!(concurrency)));
+        }
+        let kept = admin.get("/api/v1/queues/mail").await.json()["settings"]["webhook"].clone();
+        assert_eq!(kept, json!({"url": receiver.url()}), "whole, though the operator was shown a part of it");
+        let job = admin.post("/api/v1/jobs", json!({"queue": "mail", "kind": "k"})).await.json();
+        let cancel = format!("/api/v1/jobs/{}/cancel", job["id"].as_str().unwrap());
+        assert_eq!(admin.post(&cancel, json!({})).await.status, 200);
+        let seen = receiver.saw(1).await;
+        assert!(seen[0].header("webhook-signature").is_some(), "its secret is still there");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_job_leads_to_its_trigger_for_as_long_as_that_is_there() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let trigger = json!({"name": "welcome", "source": "pubsub", "filter": {"topic": "t"},
+                             "target": {"job": {"queue": "mail", "kind": "k"}}});
+        let trigger = api.post(TRIGGERS, trigger).await.json()["id"].as_str().unwrap().to_owned();
+        assert_eq!(api.post("/api/v1/topics/t", json!({})).await.status, 202);
+        let job = jobs(&api, "mail", 1).await.remove(0)["id"].as_str().unwrap().to_owned();
+        let link = format!("href=\"../triggers/{trigger}\"");
+        assert!(html(&api.get(&format!("/jobs/{job}")).await).contains(&link));
+        assert_eq!(api.call("DELETE", &format!("{TRIGGERS}/{trigger}")).await.status, 204);
+        let page = html(&api.get(&format!("/jobs/{job}")).await);
+        assert!(page.contains("trigger <code") && !page.contains(&link), "{page}");
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -105,6 +105,8 @@ async fn x6_the_figures_that_are_scraped_are_those_of_whoever_asks() {
             !theirs.contains("ours-alone")
                 && !theirs.contains("ours-too")
                 && !theirs.contains("queue=\"ours\"")
+                && !theirs.contains("windlass_database_bytes")
+                && theirs.contains("windlass_workers{state=\"working\"} 0")
                 && theirs.contains("windlass_dead_letters 0"),
             "{theirs}"
         );

@@ -4,6 +4,7 @@ use domain::Name;
 use serde_json::{Value, json};
 use store::tenants::quota::Quota;
 use testkit::on_both;
+use testkit::receiver::wait_until;
 
 use crate::api::{Answer, Api, json_request};
 use crate::tokens::Caller;
@@ -80,6 +81,47 @@ async fn q12_a_quota_that_is_used_up_is_a_429_that_names_it_and_stores_nothing()
         set(Quota::default()).await;
         small.job("q").await;
         assert_eq!(small.post("/api/v1/triggers", trigger("two")).await.status, 201);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q12_what_a_trigger_makes_waits_until_the_quota_has_room_and_is_not_lost() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        server::machine::create_tenant(&api.db.store, "small").await.unwrap();
+        let small = api.caller(json!({"name": "p", "role": "admin", "tenant": "small"})).await;
+        let quota = Quota { waiting_jobs: Some(1), ..Quota::default() };
+        assert!(api.db.store.set_quota(Name::stored("small"), quota, "machine").await.unwrap());
+        let on = |topic: &str, target: Value| {
+            json!({"name": topic, "source": "pubsub", "filter": {"topic": topic}, "target": target})
+        };
+        for trigger in [
+            on("jobs", json!({"job": {"queue": "made", "kind": "k"}})),
+            on("last", json!({"script": "kv_set(\"c\", \"k\", 1)"})),
+        ] {
+            assert_eq!(small.post("/api/v1/triggers", trigger).await.status, 201);
+        }
+        for number in 0..3 {
+            assert_eq!(small.post("/api/v1/topics/jobs", json!(number)).await.status, 202);
+        }
+        small.post("/api/v1/topics/last", json!(0)).await;
+        let listed = async |state: &str| {
+            let page = small.get(&format!("/api/v1/jobs?queue=made&state={state}")).await.json();
+            page["items"].as_array().unwrap().len()
+        };
+        wait_until("all were looked at", async || small.get("/api/v1/kv/c/k").await.status == 200).await;
+        wait_until("one was let in", async || listed("queued").await == 1).await;
+        for done in 1..=3 {
+            wait_until("the next is let in", async || {
+                assert!(listed("queued").await <= 1, "the quota holds");
+                api.db.pass_ms(5_000).await;
+                listed("queued").await == 1
+            })
+            .await;
+            small.run("made").await;
+            wait_until("it is done", async || listed("succeeded").await == done).await;
+        }
     })
     .await;
 }

@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use axum::body::Body;
 use domain::address::{Allowed, Private};
-use engine::EngineOptions;
+use engine::{Engine, EngineOptions};
 use serde_json::{Value, json};
 use testkit::on_both;
 use testkit::receiver::{Manner, Receiver};
 
-use crate::api::{Answer, Api};
+use crate::api::{Answer, Api, request};
 
 const TRIGGERS: &str = "/api/v1/triggers";
 
@@ -77,11 +78,35 @@ async fn t11_what_a_script_does_is_done_when_it_ends_and_its_log_is_kept() {
         assert_eq!((&made["payload"], &made["priority"]), (&json!({"topic": "t"}), &json!(3)));
         assert_eq!((&made["depth"], &made["principal"]), (&json!(1), &json!("local")));
         assert!(made["triggered_by"].as_str().unwrap().starts_with(&format!("script:{id}:")), "{made}");
+        // Both ends of it are on pages: what the run said, and what made the job.
+        let shown = async |path: String| String::from_utf8(api.get(&path).await.body.to_vec()).unwrap();
+        assert!(shown(format!("/triggers/{id}")).await.contains("it was 0, it is 7"));
+        let page = shown(format!("/jobs/{}", made["id"].as_str().unwrap())).await;
+        assert!(page.contains(&format!("script <a href=\"../triggers/{id}\">script on t</a>, pubsub")), "{page}");
         let page = until(async || api.get("/api/v1/jobs?queue=heard").await, |page| count(page) == 1).await;
         let told = &page["items"][0]["payload"];
         assert_eq!(told["data"], json!({"id": made["id"], "gone": true, "again": false}));
         assert_eq!(told["event"]["depth"], 1, "what a script causes is one step deeper");
         assert_eq!(api.db.store.verify().await.unwrap().findings, []);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t11_scripts_that_count_at_once_miss_none() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let other = Engine::start(api.db.store.clone(), EngineOptions::default()).await.unwrap();
+        let source = r#"let n = kv_get("c", "n"); kv_set("c", "n", if n == () { 1 } else { n + 1 });"#;
+        let id = create(&api, script("t", source)).await;
+        let event = |n: usize| json!({"specversion": "1.0", "id": n.to_string(), "source": "/s", "type": "t"});
+        let batch = Value::Array((0..40).map(event).collect());
+        let sent = request("POST", "/api/v1/events").header("content-type", "application/cloudevents-batch+json");
+        assert_eq!(api.ask(sent.body(Body::from(batch.to_string())).unwrap()).await.status, 202);
+        runs(&api, &id, 40).await;
+        assert_eq!(api.get("/api/v1/kv/c/n").await.json()["value"], 40);
+        assert_eq!(api.get("/api/v1/dead-letters/count").await.json()["count"], 0);
+        other.stop().await;
     })
     .await;
 }
@@ -302,6 +327,30 @@ async fn t2_a_run_has_its_principals_rights_and_stops_when_they_are_taken_away()
         let replay = format!("/api/v1/dead-letters/{}/replay", page["items"][0]["id"].as_str().unwrap());
         assert_eq!(root.post(&replay, json!({})).await.status, 202);
         until(async || root.get("/api/v1/jobs?queue=made").await, |page| count(page) == 2).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x7_what_a_triggers_last_error_says_beyond_its_code_is_for_those_who_read_logs() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let root = api.caller(json!({"name": "root", "role": "admin"})).await;
+        let viewer = api.caller(json!({"name": "v", "role": "viewer"})).await;
+        let trigger = json!({"name": "t", "source": "kv", "filter": {"collection": "c"},
+            "target": {"script": "throw data.to_string()"}, "retry": {"max_attempts": 1}});
+        let made = root.post(TRIGGERS, trigger).await.json();
+        root.put("/api/v1/kv/c/k", json!({"password": "hunter2"})).await;
+        let path = format!("{TRIGGERS}/{}", made["id"].as_str().unwrap());
+        let whole = until(async || root.get(&path).await, |trigger| !trigger["last_error"].is_null()).await;
+        assert!(whole["last_error"].as_str().unwrap().contains("hunter2"), "{whole}");
+        assert_eq!(viewer.get(&path).await.json()["last_error"], "script_failed");
+        let page = path.replace("/api/v1", "");
+        for path in [TRIGGERS, &path, &page, "/triggers"] {
+            let answer = viewer.get(path).await;
+            assert_eq!(answer.status, 200, "{path}");
+            assert!(!String::from_utf8_lossy(&answer.body).contains("hunter2"), "{path}");
+        }
     })
     .await;
 }

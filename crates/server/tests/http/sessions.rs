@@ -3,6 +3,7 @@
 use axum::body::Body;
 use axum::http::Request;
 use serde_json::json;
+use server::ServerOptions;
 use store::StoreError;
 use store::tx::{Operation, Sql, Tx};
 use testkit::{Database, on_both};
@@ -90,6 +91,25 @@ async fn x7_a_person_signs_in_with_a_token_and_out_again() {
         browser.page("/api/v1/jobs").await.problem(401, "token_required", None);
     })
     .await;
+}
+
+#[tokio::test]
+async fn x7_people_sign_in_through_a_proxy_that_names_another_host() {
+    let options = ServerOptions { public_origin: Some(ORIGIN.into()), ..ServerOptions::default() };
+    let api = Api::with(Database::sqlite().await, options).await;
+    let token = api.token(json!({"name": "me", "role": "admin"})).await;
+    let mut browser = Browser { api: &api, cookie: String::new() };
+    let through = |origin: &'static str| [("host", "127.0.0.1:7717"), ("origin", origin)];
+    let sign_in = || {
+        let form = request("POST", "/sign-in").header("content-type", "application/x-www-form-urlencoded");
+        form.body(Body::from(format!("token={token}"))).unwrap()
+    };
+    browser.ask(sign_in(), &through("https://evil.example")).await.problem(403, "host_not_allowed", None);
+    let signed_in = browser.ask(sign_in(), &through(ORIGIN)).await;
+    assert_eq!(signed_in.status, 303);
+    assert!(browser.take_cookie(&signed_in));
+    assert_eq!(browser.post("/api/v1/jobs", &through(ORIGIN)).await.status, 202);
+    browser.post("/api/v1/jobs", &through("https://evil.example")).await.problem(403, "host_not_allowed", None);
 }
 
 /// How many sessions are kept.

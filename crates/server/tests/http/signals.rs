@@ -184,6 +184,85 @@ async fn s1_the_last_outcome_is_known_and_every_next_action_leads_somewhere() {
     .await;
 }
 
+const DEAD_WORD: &str = "Downloading layer 7 of 9";
+
+/// A job that a worker has claimed and spoken of.
+async fn spoken_of(api: &Api, queue: &str) -> (String, String, i64) {
+    let (job, worker, epoch) = api.claimed(queue).await;
+    let said = json!({
+        "epoch": epoch, "summary": DEAD_WORD, "eta_s": 12, "diagnostics": {"log": "L"}, "payload": [1],
+        "next_actions": [{"label": "Docs", "href": "https://example.com"}], "last_known_outcome": {"ok": true},
+    });
+    let told = api.put(&format!("/api/v1/jobs/{job}/signal"), said).await.json();
+    assert_eq!((&told["summary"], &told["payload"]), (&json!(DEAD_WORD), &json!([1])));
+    action(&told, "Docs");
+    (job, worker, epoch)
+}
+
+/// Nothing of what was said in an earlier attempt is told, but for the last known outcome (S2).
+async fn forgot_the_dead_attempt(api: &Api, job: &str, after: &str) {
+    let told = signal(api, job).await.json();
+    assert!(
+        told["summary"] != DEAD_WORD && told["eta_seconds"] != json!({"p50": 12.0, "p90": 12.0}),
+        "{after}: {told}"
+    );
+    assert_eq!((&told["diagnostics"]["log"], &told["payload"]), (&Value::Null, &Value::Null), "{after}");
+    let actions = told["next_actions"].as_array().unwrap();
+    assert!(actions.iter().all(|action| action["label"] != "Docs"), "{after}: {told}");
+    assert_eq!(told["last_known_outcome"], json!({"ok": true}), "{after}");
+}
+
+#[tokio::test]
+async fn s1_a_job_that_waits_again_does_not_tell_what_was_said_of_its_dead_attempt() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let error = json!({"code": "boom", "message": "it broke", "retryable": true});
+        for outcome in [
+            json!({"outcome": "fail", "error": error}),
+            json!({"outcome": "snooze", "delay_s": 3_600}),
+            json!({"outcome": "release"}),
+        ] {
+            let way = outcome["outcome"].as_str().unwrap();
+            let (job, worker, epoch) = spoken_of(&api, way).await;
+            let mut settled = outcome.clone();
+            (settled["job_id"], settled["epoch"]) = (json!(job), json!(epoch));
+            let answer = api.settle(&worker, settled).await.json();
+            assert_eq!(answer["results"][0]["status"], "applied", "{way}: {answer}");
+            assert_eq!(signal(&api, &job).await.json()["kind"], "queued", "{way}");
+            forgot_the_dead_attempt(&api, &job, way).await;
+        }
+        let (job, worker, _) = spoken_of(&api, "left").await;
+        assert_eq!(api.call("DELETE", &format!("/api/v1/workers/{worker}")).await.status, 204);
+        forgot_the_dead_attempt(&api, &job, "a worker that left").await;
+
+        let (job, ..) = spoken_of(&api, "lease").await;
+        let state = async || api.get(&format!("/api/v1/jobs/{job}")).await.json()["state"].clone();
+        // Two clocks that beat may look like an outage, after which the lease has one more term.
+        while state().await == "working" {
+            api.db.pass_ms(301_000).await;
+            api.db.store.sweep().await.unwrap();
+        }
+        forgot_the_dead_attempt(&api, &job, "a lease that passed").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn s1_the_next_attempt_tells_what_is_said_in_it() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let (job, worker, epoch) = spoken_of(&api, "q").await;
+        api.settle(&worker, json!({"job_id": job, "epoch": epoch, "outcome": "release"})).await;
+        let claim = api.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1})).await.json();
+        forgot_the_dead_attempt(&api, &job, "the next claim").await;
+        let epoch = claim["jobs"][0]["epoch"].clone();
+        let said = api.put(&format!("/api/v1/jobs/{job}/signal"), json!({"epoch": epoch, "summary": "Again"})).await;
+        assert_eq!(said.json()["summary"], "Again");
+        forgot_the_dead_attempt(&api, &job, "its first word").await;
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn s1_signals_are_listed_by_kind_and_run_newest_first() {
     on_both(async |db| {
@@ -244,6 +323,8 @@ async fn s6_signatures_are_written_read_changed_matched_and_forgotten() {
         let path = format!("/api/v1/signatures/{id}");
         assert_eq!(api.get(&path).await.json(), made);
         assert_eq!(api.get("/api/v1/signatures").await.json()["items"], json!([made]));
+        let full = json!({"items": [made], "next_cursor": null});
+        assert_eq!(api.get("/api/v1/signatures?limit=1").await.json(), full, "nothing follows a full page");
 
         let facts = json!({"phase": "analyze", "error_code": "LAYER", "kind": "scan", "subject": "nginx:1"});
         let found = api.post("/api/v1/signatures/match", facts.clone()).await;
@@ -278,6 +359,11 @@ async fn s6_signatures_are_written_read_changed_matched_and_forgotten() {
         assert_eq!(api.call("DELETE", &path).await.status, 204);
         api.call("DELETE", &path).await.problem(404, "not_found", None);
         api.get(&path).await.problem(404, "not_found", None);
+        assert_eq!(
+            api.get("/api/v1/signatures/nonsense").await.json(),
+            api.get(&path).await.json(),
+            "what is no id answers like one that nobody has"
+        );
     })
     .await;
 }
@@ -332,6 +418,14 @@ async fn s8_a_new_job_says_what_befell_its_like_and_the_group_is_run_again() {
         let nobody = "/api/v1/failures/01890a5d-ac96-774b-bcce-b302099a8057";
         api.get(nobody).await.problem(404, "not_found", None);
         api.call("POST", &format!("{nobody}/replay")).await.problem(404, "not_found", None);
+        assert_eq!(
+            api.get("/api/v1/failures/nonsense").await.json(),
+            api.get(nobody).await.json(),
+            "what is no id answers like one that nobody has"
+        );
+        let full = api.get("/api/v1/failures?limit=1").await.json();
+        let shown = full["items"].as_array().unwrap().len();
+        assert_eq!((shown, &full["next_cursor"]), (1, &Value::Null), "nothing follows a full page");
         api.get("/api/v1/failures?cursor=x").await.problem(400, "invalid_cursor", Some("cursor"));
     })
     .await;
@@ -428,7 +522,7 @@ async fn s1_a_job_on_a_locked_out_subject_says_so_before_any_worker_comes() {
         let made = api.post("/api/v1/jobs", json!({"queue": "q", "kind": "k", "subject": "m-1"})).await.json();
         let signal = api.get(&format!("/api/v1/jobs/{}/signal", made["id"].as_str().unwrap())).await.json();
         let told = (signal["kind"].as_str().unwrap(), signal["summary"].as_str().unwrap());
-        assert_eq!((told.0, told.1.to_lowercase().as_str()), ("blocked", "m-1 is held off: bad disk."));
+        assert_eq!(told, ("blocked", "The subject m-1 is held off: bad disk."), "names stay as they are written");
     })
     .await;
 }

@@ -2,6 +2,7 @@
 
 use axum::body::Body;
 use axum::http::Request;
+use domain::TenantId;
 use serde_json::{Value, json};
 use testkit::{Database, on_both};
 
@@ -100,6 +101,33 @@ async fn x7_the_first_token_shuts_the_door_but_for_health() {
         // Whoever has a token may call the server what they like.
         let elsewhere = Request::get("/api/v1/jobs").header("host", "windlass.example");
         assert_eq!(admin.ask(elsewhere.body(Body::empty()).unwrap()).await.status, 200);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x7_whoever_makes_the_first_token_over_http_is_told_its_text() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let made = api.post("/api/v1/tokens", json!({"name": "root", "role": "admin"})).await;
+        assert_eq!(made.status, 201, "{:?}", made.body);
+        api.post("/api/v1/tokens", json!({"name": "more", "role": "admin"})).await.problem(401, "token_required", None);
+        let admin = Caller { api: &api, token: made.json()["token"].as_str().unwrap().to_owned() };
+        assert_eq!(admin.get("/api/v1/tokens").await.json()["items"].as_array().unwrap().len(), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x7_of_two_who_make_the_first_token_at_once_one_is_told() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let make = async || api.post("/api/v1/tokens", json!({"name": "root", "role": "admin"})).await;
+        let (one, other) = tokio::join!(make(), make());
+        let late = if one.status == 201 { &other } else { &one };
+        assert_eq!([one.status.as_u16(), other.status.as_u16()].iter().sum::<u16>(), 201 + 401);
+        late.problem(401, "token_required", None);
+        assert_eq!(api.db.store.list_tokens(TenantId::DEFAULT, None, 10).await.unwrap().len(), 1);
     })
     .await;
 }
@@ -301,6 +329,19 @@ async fn x7_a_long_poll_ends_with_its_token() {
         let (waited, revoked) = tokio::join!(viewer.get(&path), admin.delete(&revoke));
         assert_eq!(revoked.status, 204);
         waited.problem(401, "invalid_token", None);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x7_who_waits_without_a_token_when_the_first_is_made_is_told_to_bring_one() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let path = format!("/api/v1/jobs/{}?wait=60s", api.job("q").await);
+        let first = json!({"name": "root", "role": "admin"});
+        let (waited, made) = tokio::join!(api.get(&path), api.post("/api/v1/tokens", first));
+        assert_eq!(made.status, 201);
+        waited.problem(401, "token_required", None);
     })
     .await;
 }

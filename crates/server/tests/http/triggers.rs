@@ -25,7 +25,7 @@ async fn create(api: &Api, trigger: Value) -> String {
 }
 
 /// The jobs of a queue once there are this many.
-async fn jobs(api: &Api, queue: &str, count: usize) -> Vec<Value> {
+pub(crate) async fn jobs(api: &Api, queue: &str, count: usize) -> Vec<Value> {
     let deadline = Instant::now() + crate::api::PATIENCE;
     loop {
         let page = api.get(&format!("/api/v1/jobs?queue={queue}")).await.json();
@@ -94,6 +94,35 @@ async fn t1_collections_keep_values_and_start_work() {
         );
         let bad = request("PUT", path).header("content-type", "application/json").body(Body::from("{")).unwrap();
         api.ask(bad).await.problem(400, "invalid_json", None);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t1_a_value_is_changed_only_while_it_is_as_its_writer_saw_it() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let path = "/api/v1/kv/c/k";
+        let ask = async |method: &str, name: &str, value: &str| {
+            let builder = request(method, path).header("content-type", "application/json").header(name, value);
+            api.ask(builder.body(Body::from("7")).unwrap()).await
+        };
+        ask("PUT", "if-match", "\"1\"").await.problem(412, "precondition_failed", None);
+        ask("PUT", "if-match", "*").await.problem(412, "precondition_failed", None);
+        ask("DELETE", "if-match", "*").await.problem(412, "precondition_failed", None);
+        let made = ask("PUT", "if-none-match", "*").await;
+        assert_eq!((made.status.as_u16(), made.header("etag")), (200, "\"1\""));
+        ask("PUT", "if-none-match", "*").await.problem(412, "precondition_failed", None);
+        assert_eq!(api.get(path).await.header("etag"), "\"1\"");
+        assert_eq!(ask("PUT", "if-match", "\"1\"").await.header("etag"), "\"2\"");
+        ask("PUT", "if-match", "\"1\"").await.problem(412, "precondition_failed", None);
+        ask("DELETE", "if-match", "\"1\"").await.problem(412, "precondition_failed", None);
+        for (name, value) in [("If-Match", "2"), ("If-Match", "W/\"2\""), ("If-None-Match", "\"2\"")] {
+            ask("PUT", name, value).await.problem(400, "invalid_header", Some(name));
+        }
+        assert_eq!(api.get(path).await.json()["version"], 2, "nothing was changed");
+        assert_eq!(ask("PUT", "if-match", "*").await.header("etag"), "\"3\"");
+        assert_eq!(ask("DELETE", "if-match", "\"2\", \"3\"").await.status, 200);
     })
     .await;
 }
@@ -224,23 +253,24 @@ async fn t1_cloud_events_come_binary_structured_and_in_batches() {
     on_both(async |db| {
         let api = Api::new(db).await;
         create(&api, on("pubsub", json!({"topic": "com.example.*"}), json!({"queue": "ce", "kind": "k"}))).await;
-        let binary = |content_type: Option<&str>, body: &str| {
-            let builder = request("POST", "/api/v1/events").header("ce-specversion", "1.0").header("ce-id", "1");
+        let binary = |id: &str, content_type: Option<&str>, body: &str| {
+            let builder = request("POST", "/api/v1/events").header("ce-specversion", "1.0").header("ce-id", id);
             let builder = builder.header("ce-source", "/here").header("ce-type", "com.example.made");
             let builder = content_type.into_iter().fold(builder, |builder, text| builder.header("content-type", text));
             builder.body(Body::from(body.to_owned())).unwrap()
         };
-        assert_eq!(api.ask(binary(Some("application/json"), "{\"a\":1}")).await.status, 202);
-        assert_eq!(api.ask(binary(None, "{\"a\":2}")).await.status, 202, "no Content-Type");
-        assert_eq!(api.ask(binary(Some("text/plain"), "words")).await.status, 202);
-        let event =
-            json!({"specversion": "1.0", "id": "2", "source": "/here", "type": "com.example.made", "data": {"a": 3}});
+        assert_eq!(api.ask(binary("1", Some("application/json"), "{\"a\":1}")).await.status, 202);
+        assert_eq!(api.ask(binary("2", None, "{\"a\":2}")).await.status, 202, "no Content-Type");
+        assert_eq!(api.ask(binary("3", Some("text/plain"), "words")).await.status, 202);
+        let event = |id: &str| {
+            json!({"specversion": "1.0", "id": id, "source": "/here", "type": "com.example.made", "data": {"a": 3}})
+        };
         let structured = |content_type: &str, body: &Value| {
             let builder = request("POST", "/api/v1/events").header("content-type", content_type);
             builder.body(Body::from(body.to_string())).unwrap()
         };
-        assert_eq!(api.ask(structured("application/cloudevents+json; charset=utf-8", &event)).await.status, 202);
-        let batch = api.ask(structured("application/cloudevents-batch+json", &json!([event, event]))).await;
+        assert_eq!(api.ask(structured("application/cloudevents+json; charset=utf-8", &event("4"))).await.status, 202);
+        let batch = api.ask(structured("application/cloudevents-batch+json", &json!([event("5"), event("6")]))).await;
         assert_eq!((batch.status.as_u16(), batch.json()["event_ids"].as_array().unwrap().len()), (202, 2));
         let made = jobs(&api, "ce", 6).await;
         let data: Vec<&Value> = made.iter().map(|job| &job["payload"]["data"]).collect();
@@ -250,7 +280,7 @@ async fn t1_cloud_events_come_binary_structured_and_in_batches() {
         assert_eq!(made[0]["payload"]["event"]["ce_source"], "/here");
         let bad = json!({"specversion": "1.0", "id": "2", "type": "x"});
         api.ask(structured("application/cloudevents+json", &bad)).await.problem(422, "invalid_field", Some("source"));
-        let bad = json!([event, {"specversion": "0.3"}]);
+        let bad = json!([event("7"), {"specversion": "0.3"}]);
         let answer = api.ask(structured("application/cloudevents-batch+json", &bad)).await;
         answer.problem(422, "invalid_field", Some("[1].specversion"));
         let list = json!(["1.0", "3", "/here", "com.example.made", null, null, {"a": 4}, null]);
@@ -259,8 +289,62 @@ async fn t1_cloud_events_come_binary_structured_and_in_batches() {
         {
             api.ask(structured(content_type, body)).await.problem(422, "invalid_field", None);
         }
-        api.ask(structured("application/json", &event)).await.problem(415, "unsupported_media_type", None);
+        api.ask(structured("application/json", &event("7"))).await.problem(415, "unsupported_media_type", None);
         jobs(&api, "ce", 6).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t4_a_cloud_event_that_is_sent_again_is_the_same_event() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        create(&api, on("pubsub", json!({"topic": "t"}), json!({"queue": "ce", "kind": "k"}))).await;
+        let hook = create(&api, on("http", json!({}), json!({"queue": "hooked", "kind": "k"}))).await;
+        let event = |id: &str| json!({"specversion": "1.0", "id": id, "source": "/here", "type": "t", "data": 1});
+        let send = async |path: &str, body: Value| {
+            let mode = if body.is_array() { "cloudevents-batch+json" } else { "cloudevents+json" };
+            let builder = request("POST", path).header("content-type", format!("application/{mode}"));
+            api.ask(builder.body(Body::from(body.to_string())).unwrap()).await
+        };
+        let (one, two) = tokio::join!(send("/api/v1/events", event("1")), send("/api/v1/events", event("1")));
+        let mut told = [one.status.as_u16(), two.status.as_u16()];
+        told.sort_unstable();
+        assert_eq!((told, one.json()), ([200, 202], two.json()));
+        let batch = send("/api/v1/events", json!([event("2"), event("1"), event("2")])).await;
+        let ids = batch.json()["event_ids"].clone();
+        assert_eq!((batch.status.as_u16(), &ids[0], &ids[1]), (202, &ids[2], &one.json()["event_id"]));
+        jobs(&api, "ce", 2).await;
+        // A hook hears it for itself.
+        let hook = format!("/api/v1/hooks/{hook}");
+        let first = send(&hook, event("1")).await;
+        let again = send(&hook, event("1")).await;
+        assert_eq!((first.status.as_u16(), again.status.as_u16(), again.json()), (202, 200, first.json()));
+        jobs(&api, "hooked", 1).await;
+        api.db.pass_ms(domain::limits::IDEMPOTENCY_KEEP_S * 1_000).await;
+        assert_eq!(send("/api/v1/events", event("1")).await.status, 202, "it is remembered for a day");
+        jobs(&api, "ce", 3).await;
+        jobs(&api, "hooked", 1).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t4_a_message_with_an_idempotency_key_is_published_once() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        create(&api, on("pubsub", json!({"topic": "*"}), json!({"queue": "q", "kind": "k"}))).await;
+        let publish = async |topic: &str, data: &'static str| {
+            let builder =
+                request("POST", &format!("/api/v1/topics/{topic}")).header("content-type", "application/json");
+            api.ask(builder.header("idempotency-key", "once").body(Body::from(data)).unwrap()).await
+        };
+        let first = publish("t", "1").await;
+        let again = publish("t", "1").await;
+        assert_eq!((first.status.as_u16(), again.status.as_u16(), again.json()), (202, 200, first.json()));
+        publish("t", "2").await.problem(422, "idempotency_key_reused", Some("Idempotency-Key"));
+        assert_eq!(publish("other", "1").await.status, 202, "another topic");
+        jobs(&api, "q", 2).await;
     })
     .await;
 }

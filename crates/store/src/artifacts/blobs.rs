@@ -11,7 +11,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use object_store::aws::AmazonS3Builder;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as Location;
-use object_store::{GetResultPayload, ObjectStore, ObjectStoreExt, WriteMultipart};
+use object_store::{GetResultPayload, ObjectStore, ObjectStoreExt, PutPayload, WriteMultipart};
 use sha2::{Digest, Sha256};
 use tokio_util::io::ReaderStream;
 
@@ -30,6 +30,8 @@ const READ_BYTES: usize = 256 << 10;
 #[derive(Clone)]
 pub struct Blobs {
     store: Arc<dyn ObjectStore>,
+    /// As people name it.
+    place: String,
     /// Where the files are, if it is a folder.
     folder: Option<PathBuf>,
 }
@@ -37,24 +39,57 @@ pub struct Blobs {
 impl Blobs {
     /// A folder, or `s3://bucket/prefix` with region, endpoint and credentials from the usual `AWS_*` variables.
     pub fn open(place: &str) -> Result<Self, StoreError> {
-        if !place.starts_with("s3://") {
-            return Self::folder(Path::new(place));
+        match place.split_once("://") {
+            None => Self::folder(Path::new(place)),
+            Some(("s3", _)) => Self::bucket(place, AmazonS3Builder::from_env()),
+            Some((scheme, _)) => Err(StoreError::Unusable(format!(
+                "artifacts cannot be kept in {scheme}://: name a bucket as s3://BUCKET/PREFIX, or a folder by its path"
+            ))),
         }
-        Self::bucket(place, AmazonS3Builder::from_env())
     }
 
     pub(super) fn bucket(url: &str, builder: AmazonS3Builder) -> Result<Self, StoreError> {
-        Ok(Self { store: s3::bucket(url, builder)?, folder: None })
+        Ok(Self::over(s3::bucket(url, builder)?, url))
+    }
+
+    /// A bucket, whoever keeps it.
+    pub fn over(bucket: Arc<dyn ObjectStore>, url: &str) -> Self {
+        Self { store: bucket, place: url.to_owned(), folder: None }
     }
 
     /// Makes the folder if it is not there. What is written to it survives a power cut before anyone hears of it.
     pub fn folder(folder: &Path) -> Result<Self, StoreError> {
-        let unusable = |error: &dyn std::fmt::Display| {
-            StoreError::Unusable(format!("artifacts cannot be kept in {}: {error}", folder.display()))
-        };
-        std::fs::create_dir_all(folder).map_err(|error| unusable(&error))?;
-        let store = LocalFileSystem::new_with_prefix(folder).map_err(|error| unusable(&error))?.with_fsync(true);
-        Ok(Self { store: Arc::new(store), folder: Some(folder.to_owned()) })
+        std::fs::create_dir_all(folder).map_err(|error| unusable(folder, &error))?;
+        Self::existing(folder)
+    }
+
+    /// A folder that is there.
+    pub(super) fn existing(folder: &Path) -> Result<Self, StoreError> {
+        let store = LocalFileSystem::new_with_prefix(folder).map_err(|error| unusable(folder, &error))?;
+        let place = folder.display().to_string();
+        Ok(Self { store: Arc::new(store.with_fsync(true)), place, folder: Some(folder.to_owned()) })
+    }
+
+    pub(super) fn place(&self) -> &str {
+        self.place.trim_end_matches('/')
+    }
+
+    /// What the place is, in a word.
+    pub(super) fn kind(&self) -> &'static str {
+        if self.folder.is_some() { "folder" } else { "bucket" }
+    }
+
+    /// Makes a blob of nothing. As the others it outlasts a power cut.
+    pub(super) async fn mark(&self, location: &str) -> Result<(), StoreError> {
+        self.store.put(&Location::from(location), PutPayload::new()).await.map(|_| ()).map_err(blob_error)
+    }
+
+    pub(super) async fn has(&self, location: &str) -> Result<bool, StoreError> {
+        match self.store.head(&Location::from(location)).await {
+            Ok(_) => Ok(true),
+            Err(object_store::Error::NotFound { .. }) => Ok(false),
+            Err(error) => Err(blob_error(error)),
+        }
     }
 
     pub(super) async fn begin(&self, location: &str) -> Result<Upload, StoreError> {
@@ -68,7 +103,10 @@ impl Blobs {
         location: &str,
         sha256: [u8; 32],
     ) -> Result<BoxStream<'static, Result<Bytes, StoreError>>, StoreError> {
-        let found = self.store.get(&Location::from(location)).await.map_err(blob_error)?;
+        let found = self.store.get(&Location::from(location)).await.map_err(|error| match error {
+            object_store::Error::NotFound { path, .. } => StoreError::BlobMissing(path),
+            error => blob_error(error),
+        })?;
         let bytes = match found.payload {
             GetResultPayload::File(file, _) => {
                 let unreadable = |error: std::io::Error| unavailable(error.to_string(), error);
@@ -141,6 +179,10 @@ fn checked(
     stream.boxed()
 }
 
+fn unusable(folder: &Path, error: &dyn std::fmt::Display) -> StoreError {
+    StoreError::Unusable(format!("artifacts cannot be kept in {}: {error}", folder.display()))
+}
+
 fn blob_error(error: object_store::Error) -> StoreError {
     match error {
         object_store::Error::NotFound { path, .. } => StoreError::unexpected(format!("the blob {path} is gone")),
@@ -149,5 +191,5 @@ fn blob_error(error: object_store::Error) -> StoreError {
 }
 
 fn unavailable(reason: String, source: impl std::error::Error + Send + Sync + 'static) -> StoreError {
-    StoreError::Unavailable { reason: format!("artifacts: {reason}"), source: Some(Box::new(source)) }
+    StoreError::ArtifactsUnavailable { reason, source: Some(Box::new(source)) }
 }

@@ -23,9 +23,19 @@ impl Store {
         job: JobId,
         name: Label,
     ) -> Result<Option<Download>, StoreError> {
-        let Some((artifact, content)) = self.read(Get { tenant, job, name }).await? else { return Ok(None) };
+        let Some((artifact, content)) = self.kept_artifact(tenant, job, name).await? else { return Ok(None) };
         let bytes = content.stream(blobs, artifact.sha256).await?;
         Ok(Some(Download { artifact, bytes }))
+    }
+
+    /// As its row has it.
+    pub(super) async fn kept_artifact(
+        &self,
+        tenant: TenantId,
+        job: JobId,
+        name: Label,
+    ) -> Result<Option<(Artifact, Kept)>, StoreError> {
+        self.read(Get { tenant, job, name }).await
     }
 }
 

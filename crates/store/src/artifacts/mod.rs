@@ -8,6 +8,7 @@ pub mod blobs;
 pub mod content;
 pub mod garbage;
 pub mod get;
+pub mod home;
 pub mod list;
 pub mod put;
 mod s3;

@@ -5,8 +5,8 @@ use domain::limits::ARTIFACTS_PER_JOB;
 use domain::{Epoch, JobId, Label, TenantId};
 use futures_util::Stream;
 
-use super::content::{Content, Unfit};
-use super::{Artifact, Blobs, FIND, read};
+use super::content::{Content, Kept, Unfit};
+use super::{Artifact, Blobs, FIND, garbage, read};
 use crate::error::StoreError;
 use crate::store::Store;
 use crate::tx::{Operation, Param, Sql, Tx};
@@ -62,12 +62,28 @@ impl Store {
         let put = match &new.sha256 {
             Some(expected) if *expected != content.sha256 => ArtifactPut::DigestMismatch,
             // An error may hide a commit that holds; then the blob must stay.
-            _ => self.write(Insert { guard, new, content: content.clone() }).await?,
+            _ => self.write(Insert { guard, new: new.clone(), content: content.clone() }).await?,
         };
-        if !matches!(put, ArtifactPut::Stored(_)) {
+        let is_named = match &put {
+            ArtifactPut::Stored(_) => true,
+            ArtifactPut::Same(_) => self.replace_lost_blob(blobs, new, &content).await?,
+            _ => false,
+        };
+        if !is_named {
             self.discard(blobs, content).await;
         }
         Ok(put)
+    }
+
+    /// Has the row name this content, where the blob that it names is lost. Gives whether it does.
+    async fn replace_lost_blob(&self, blobs: &Blobs, new: NewArtifact, content: &Content) -> Result<bool, StoreError> {
+        let kept = self.kept_artifact(new.tenant, new.job, new.name.clone()).await?;
+        let Some((_, Kept::Blob(lost))) = kept else { return Ok(false) };
+        // Where this node keeps blobs in another place than the others, it is only not seen from here.
+        if blobs.has(&lost).await? || self.check_home(blobs).await.is_err() {
+            return Ok(false);
+        }
+        self.write(Replace { new, content: content.clone(), lost }).await
     }
 }
 
@@ -163,5 +179,32 @@ impl Operation for Insert {
         }
         content.keep(tx).await?;
         Ok(ArtifactPut::Stored(found))
+    }
+}
+
+struct Replace {
+    new: NewArtifact,
+    content: Content,
+    lost: String,
+}
+
+const REPLACE: Sql = Sql::both(&["update artifacts set content = $4, location = $5
+     where job = $1 and name = $2 and tenant = $3 and location = $6"]);
+
+impl Operation for Replace {
+    type Output = bool;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<bool, StoreError> {
+        let Self { new, content, lost } = self;
+        let (job, name, tenant) = (Param::from(new.job), Param::Text(new.name.as_str()), Param::Int(new.tenant.0));
+        let [inline, location] = content.params();
+        // Another upload of the same may have been first.
+        if tx.execute(&REPLACE, &[job, name, tenant, inline, location, Param::Text(lost)]).await? == 0 {
+            return Ok(false);
+        }
+        content.keep(tx).await?;
+        // Should it come to light again, nobody names it.
+        garbage::put_on_record(tx, lost).await?;
+        Ok(true)
     }
 }

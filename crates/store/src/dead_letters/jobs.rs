@@ -21,8 +21,19 @@ pub(crate) struct Failed {
     pub(crate) error: JobError,
 }
 
-const JOBS: Sql =
-    Sql::new(&["select * from ended_jobs where id = $1"], "select * from ended_jobs where id = any($1::uuid[])");
+// The columns that `get::read` wants.
+const JOBS: Sql = Sql::new(
+    &["select id, tenant, queue, kind, priority, affinity, guarded, state, payload, run_at, attempt, max_attempts,
+           epoch, worker, started_at, finished_at, created_at, updated_at, timeout_s, retry, subject, process, run,
+           unique_key, concurrency_key, tags, phase, progress, result, error, webhook, parent, retried_as, principal,
+           actor, triggered_by, depth, version, parked, lane
+       from ended_jobs where id = $1"],
+    "select id, tenant, queue, kind, priority, affinity, guarded, state, payload, run_at, attempt, max_attempts,
+         epoch, worker, started_at, finished_at, created_at, updated_at, timeout_s, retry, subject, process, run,
+         unique_key, concurrency_key, tags, phase, progress, result, error, webhook, parent, retried_as, principal,
+         actor, triggered_by, depth, version, parked, lane
+     from ended_jobs where id = any($1::uuid[])",
+);
 const ATTEMPTS: Sql = Sql::new(
     &["select job, at, error, cause from history where job = $1 and event in ('failed', 'expired') order by epoch"],
     "select job, at, error, cause from history where job = any($1::uuid[]) and event in ('failed', 'expired')

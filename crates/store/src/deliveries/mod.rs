@@ -6,6 +6,7 @@ pub mod insert;
 pub(crate) mod letters;
 pub mod list;
 pub(crate) mod notices;
+pub(crate) mod paces;
 pub mod prune;
 pub mod redeliver;
 pub mod settle;

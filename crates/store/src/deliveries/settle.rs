@@ -10,7 +10,7 @@ use crate::codec::retry_from_json;
 use crate::deliveries::letters;
 use crate::error::StoreError;
 use crate::store::Store;
-use crate::tx::{Column, Operation, Param, Sql, Tx};
+use crate::tx::{Column, Operation, Param, Row, Sql, Tx};
 
 /// One attempt, as it went.
 #[derive(Clone, Debug)]
@@ -58,7 +58,25 @@ pub enum SettledDelivery {
 
 impl Store {
     pub async fn settle_delivery(&self, attempted: Attempted) -> Result<SettledDelivery, StoreError> {
-        self.write(Settle { attempted }).await
+        let kept_up = attempted.verdict.kept_up();
+        let (settled, endpoint) = self.write(Settle { attempted }).await?;
+        match (endpoint, kept_up) {
+            (Some(endpoint), Some(true)) => self.paces().kept_up(endpoint),
+            (Some(endpoint), Some(false)) => self.paces().in_trouble(endpoint),
+            _ => {}
+        }
+        Ok(settled)
+    }
+}
+
+impl Verdict {
+    /// Whether the receiver keeps up with what it is sent, where this attempt tells.
+    fn kept_up(&self) -> Option<bool> {
+        match self {
+            Self::Delivered => Some(true),
+            Self::Failed { blame: Blame::Receiver, .. } => Some(false),
+            Self::Failed { blame: Blame::Request, .. } => None,
+        }
     }
 }
 
@@ -99,14 +117,23 @@ const HEALED: Sql = Sql::both(&["update endpoints set failures = 0, open_until =
 const BROKEN: Sql = Sql::both(&["update endpoints set failures = $2, open_until = $3, last_error = $4 where id = $1"]);
 
 impl Operation for Settle {
-    type Output = SettledDelivery;
+    /// With the endpoint, of an attempt that counted.
+    type Output = (SettledDelivery, Option<i64>);
 
-    async fn run(&self, tx: &mut Tx<'_>) -> Result<SettledDelivery, StoreError> {
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
+        let Attempted { delivery, attempt, .. } = &self.attempted;
+        let params = [Param::Uuid(delivery.uuid()), Param::Int(i64::from(*attempt))];
+        match tx.query_opt(&LOAD, &params).await? {
+            Some(row) => Ok((self.settle(tx, &row).await?, Some(row.int(0)?))),
+            None => Ok((SettledDelivery::Lost, None)),
+        }
+    }
+}
+
+impl Settle {
+    async fn settle(&self, tx: &mut Tx<'_>, row: &Row) -> Result<SettledDelivery, StoreError> {
         let Attempted { delivery, attempt, at, duration_ms, status, response, verdict } = &self.attempted;
         let (now, id) = (tx.now(), Param::Uuid(delivery.uuid()));
-        let Some(row) = tx.query_opt(&LOAD, &[id, Param::Int(i64::from(*attempt))]).await? else {
-            return Ok(SettledDelivery::Lost);
-        };
         let status = Param::int(status.map(i64::from));
         let error = match verdict {
             Verdict::Delivered => None,

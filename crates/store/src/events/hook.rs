@@ -7,7 +7,7 @@ use domain::{EventId, Time, TriggerId};
 use sha2::{Digest, Sha256};
 
 use crate::error::StoreError;
-use crate::events::{Event, Row, insert_rows};
+use crate::events::{Event, Row, insert_rows, once};
 use crate::hints::Topic;
 use crate::store::Store;
 use crate::tx::{Operation, Param, Sql, Tx};
@@ -15,7 +15,7 @@ use crate::tx::{Operation, Param, Sql, Tx};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
     Taken(Vec<EventId>),
-    /// The same signed message was taken before, as these events.
+    /// The same signed message was taken before, or the same CloudEvents were, as these events.
     Before(Vec<EventId>),
     /// Another message was taken under this id.
     Replay,
@@ -59,7 +59,7 @@ impl Message {
 }
 
 impl Store {
-    /// Without a signed message there is nothing to tell a replay by.
+    /// Without a signed message, or a CloudEvent, there is nothing to tell a replay by.
     pub async fn receive_hook(
         &self,
         trigger: TriggerId,
@@ -128,9 +128,11 @@ impl Operation for Receive {
             return Ok(before);
         }
         let events = self.named(tx.now());
-        let rows: Vec<Row<'_>> = events.iter().map(|event| Row { trigger: self.trigger, event }).collect();
+        let Some(ids) = once::ids(tx, &events).await? else { return Ok(Received::Replay) };
+        let fresh = once::fresh(&events, &ids);
+        let rows: Vec<Row<'_>> = fresh.iter().map(|event| Row { trigger: self.trigger, event }).collect();
         insert_rows(tx, &rows).await?;
-        Ok(Received::Taken(events.iter().map(|event| event.id).collect()))
+        Ok(if fresh.is_empty() { Received::Before(ids) } else { Received::Taken(ids) })
     }
 }
 

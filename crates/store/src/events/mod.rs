@@ -3,6 +3,7 @@
 pub mod hook;
 pub(crate) mod jobs;
 pub mod mail;
+mod once;
 pub mod publish;
 pub(crate) mod queues;
 pub mod waited;
@@ -17,6 +18,7 @@ use crate::clock::new_uuid;
 use crate::codec::to_json;
 use crate::error::StoreError;
 use crate::expression::{ExpressionError, Scope, is_true};
+use crate::jobs::enqueue::Idempotency;
 use crate::triggers::cache::{Listener, Listeners};
 use crate::tx::{Column, Param, Sql, Tx};
 
@@ -57,18 +59,25 @@ pub struct Event {
     pub attributes: Vec<(&'static str, String)>,
     /// JSON, verbatim.
     pub data: String,
+    /// By what it is known again when it is sent once more.
+    pub once: Option<Idempotency>,
 }
 
 impl Event {
     pub fn new(now: Time, tenant: TenantId, source: Source, op: &str, depth: i32, data: String) -> Self {
         let id = EventId::new(new_uuid(now));
-        Self { id, tenant, source, op: op.into(), at: now, depth, attributes: Vec::new(), data }
+        Self { id, tenant, source, op: op.into(), at: now, depth, attributes: Vec::new(), data, once: None }
     }
 
     pub fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
         debug_assert!(ATTRIBUTES.contains(&name), "{name} is in no list of attributes");
         self.attributes.push((name, value.into()));
         self
+    }
+
+    /// The same again, within a day, is this event.
+    pub fn once(self, once: Option<Idempotency>) -> Self {
+        Self { once, ..self }
     }
 
     /// With the attributes of the event that had this head.

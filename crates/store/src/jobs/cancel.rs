@@ -66,7 +66,8 @@ struct Cancel {
     lanes: LaneCache,
 }
 
-const BY_KEY: Sql = Sql::both(&["select job from unique_keys where tenant = $1 and queue = $2 and key = $3"]);
+const BY_KEY: Sql = Sql::both(&["select job from unique_keys where tenant = $1 and queue = $2 and key = $3
+     and (until is null or until > $4)"]);
 const ENDED: Sql = Sql::both(&["select state from ended where id = $1 and tenant = $2"]);
 
 impl Operation for Cancel {
@@ -82,7 +83,8 @@ impl Operation for Cancel {
         let id = match &self.which {
             Which::Id(id) | Which::Waiting(id) => *id,
             Which::Key(queue, key) => {
-                let params = [Param::Int(self.tenant.0), Param::Text(queue.as_str()), Param::Text(key)];
+                let (tenant, now) = (Param::Int(self.tenant.0), Param::Time(tx.now()));
+                let params = [tenant, Param::Text(queue.as_str()), Param::Text(key), now];
                 match tx.query_opt(&BY_KEY, &params).await? {
                     Some(row) => row.job(0)?,
                     None => return Ok((Canceled::NotFound, effects)),

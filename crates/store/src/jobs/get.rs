@@ -58,10 +58,19 @@ impl StoredJob {
     }
 }
 
-// The views `live_jobs` and `ended_jobs` have the same columns, in the order `read` wants them.
+// The views `live_jobs` and `ended_jobs` have the same columns, here in the order `read` wants them. They are named: a newer
+// program may add others while this one runs.
 pub(crate) const COLUMNS: usize = 40;
-const LIVE: Sql = Sql::both(&["select * from live_jobs where id = $1 and tenant = $2"]);
-const ENDED: Sql = Sql::both(&["select * from ended_jobs where id = $1 and tenant = $2"]);
+const LIVE: Sql = Sql::both(&["select id, tenant, queue, kind, priority, affinity, guarded, state, payload, run_at,
+         attempt, max_attempts, epoch, worker, started_at, finished_at, created_at, updated_at, timeout_s, retry,
+         subject, process, run, unique_key, concurrency_key, tags, phase, progress, result, error, webhook, parent,
+         retried_as, principal, actor, triggered_by, depth, version, parked, lane
+     from live_jobs where id = $1 and tenant = $2"]);
+const ENDED: Sql = Sql::both(&["select id, tenant, queue, kind, priority, affinity, guarded, state, payload, run_at,
+         attempt, max_attempts, epoch, worker, started_at, finished_at, created_at, updated_at, timeout_s, retry,
+         subject, process, run, unique_key, concurrency_key, tags, phase, progress, result, error, webhook, parent,
+         retried_as, principal, actor, triggered_by, depth, version, parked, lane
+     from ended_jobs where id = $1 and tenant = $2"]);
 
 impl Store {
     pub async fn job(&self, tenant: TenantId, id: JobId) -> Result<Option<StoredJob>, StoreError> {

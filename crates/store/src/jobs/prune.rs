@@ -1,8 +1,11 @@
 //! Forgets ended jobs after their queue's retention, with their artifacts, together (Q14). History keeps the last word.
 
-use std::collections::HashSet;
+mod history;
 
-use domain::limits::{IDEMPOTENCY_KEEP_S, MAINTENANCE_ROWS, RETENTION_S_DEFAULT, TIMELINE_RETENTION_S};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Mutex;
+
+use domain::limits::{IDEMPOTENCY_KEEP_S, MAINTENANCE_PARTS, MAINTENANCE_ROWS, RETENTION_S_DEFAULT};
 use domain::{JobId, Name, TenantId, Time};
 use uuid::Uuid;
 
@@ -12,7 +15,9 @@ use crate::jobs::history::end_event;
 use crate::queues::settings_at;
 use crate::store::Store;
 use crate::tx::{Column, Operation, Param, Row, Sql, Tx};
+use crate::unread::pass_over;
 use domain::JobState;
+use history::{OldHistory, Place, Told};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
@@ -20,17 +25,45 @@ pub struct Pruned {
     pub history: u64,
     pub idempotency: u64,
     pub unique_keys: u64,
-    pub timeline: u64,
     pub workers: u64,
 }
 
 impl Pruned {
     /// Whether a round was full, so that more may be waiting.
     pub fn is_full(&self) -> bool {
-        let Self { jobs, history, idempotency, unique_keys, timeline, workers } = *self;
-        [jobs, history, idempotency, unique_keys, timeline, workers]
-            .iter()
-            .any(|rows| *rows as usize >= MAINTENANCE_ROWS)
+        let Self { jobs, history, idempotency, unique_keys, workers } = *self;
+        [jobs, history, idempotency, unique_keys, workers].iter().any(|rows| *rows as usize >= MAINTENANCE_ROWS)
+    }
+}
+
+/// How far this node has looked for what is past its retention. What is kept meanwhile is not looked at again in every round:
+/// a look goes on where the last one ended, and begins anew behind the end.
+#[derive(Default)]
+pub(crate) struct Looks {
+    /// By lane, the last job that was looked at.
+    lanes: Mutex<HashMap<i64, Uuid>>,
+    history: Mutex<Option<Place>>,
+}
+
+impl Looks {
+    fn lane(&self, lane: i64) -> Uuid {
+        self.lanes.lock().expect("nobody panics with the map in hand").get(&lane).copied().unwrap_or_default()
+    }
+
+    fn lane_until(&self, lane: i64, until: Option<Uuid>) {
+        let mut lanes = self.lanes.lock().expect("nobody panics with the map in hand");
+        match until {
+            Some(until) => lanes.insert(lane, until),
+            None => lanes.remove(&lane),
+        };
+    }
+
+    fn history(&self) -> Option<Place> {
+        *self.history.lock().expect("nobody panics with it in hand")
+    }
+
+    fn history_until(&self, until: Option<Place>) {
+        *self.history.lock().expect("nobody panics with it in hand") = until;
     }
 }
 
@@ -38,21 +71,47 @@ impl Store {
     /// One bounded round; the caller comes again while there was something to do. A lane that cannot be pruned stops no
     /// other.
     pub async fn prune(&self, history_retention_s: i64) -> Result<Pruned, StoreError> {
-        let mut pruned = Pruned::default();
-        for lane in self.read(Lanes).await? {
-            let id = lane.lane;
-            match self.write(PruneLane { lane }).await {
-                Ok(jobs) => pruned.jobs += jobs,
+        let jobs = self.prune_jobs(&self.read(Lanes).await?).await?;
+        let (told, until) = self.read(OldHistory { history_retention_s, after: self.looks().history() }).await?;
+        let rest = self.write(PruneRest { history_retention_s, told }).await?;
+        self.looks().history_until(until);
+        Ok(Pruned { jobs: jobs as u64, ..rest })
+    }
+
+    async fn prune_jobs(&self, mut lanes: &[LaneRetention]) -> Result<usize, StoreError> {
+        let (mut pruned, mut at_once) = (0, MAINTENANCE_ROWS);
+        while pruned < MAINTENANCE_ROWS && !lanes.is_empty() {
+            let some = &lanes[..at_once.min(lanes.len())];
+            match self.prune_lanes(some, MAINTENANCE_ROWS - pruned).await {
+                Ok((looked_at, jobs)) => {
+                    lanes = &lanes[looked_at..];
+                    pruned += jobs;
+                }
                 Err(error) if error.is_unavailable() => return Err(error),
-                Err(error) => tracing::warn!(lane = id, %error, "the ended jobs of a lane could not be pruned"),
-            }
-            if pruned.jobs as usize >= MAINTENANCE_ROWS {
-                break;
+                // Which of them it was shows when each is on its own.
+                Err(_) if some.len() > 1 => at_once = 1,
+                Err(error) => {
+                    tracing::warn!(lane = some[0].lane, %error, "the ended jobs of a lane could not be pruned");
+                    lanes = &lanes[1..];
+                }
             }
         }
-        let told = self.read(OldHistory { history_retention_s }).await?;
-        let rest = self.write(PruneRest { history_retention_s, told }).await?;
-        Ok(Pruned { jobs: pruned.jobs, ..rest })
+        Ok(pruned)
+    }
+
+    /// Prunes the first of these lanes, up to so many jobs. Gives how many lanes it has looked at, and how many jobs went.
+    async fn prune_lanes(&self, lanes: &[LaneRetention], room: usize) -> Result<(usize, usize), StoreError> {
+        let lanes = lanes.iter().map(|lane| (lane.clone(), self.looks().lane(lane.lane))).collect();
+        // Where it holds up nobody who writes: there may be much to pass over.
+        let mut looked = self.read(Look { lanes, room }).await?;
+        let reached: Vec<(i64, _)> = looked.iter().map(|looked| (looked.lane.lane, looked.until)).collect();
+        looked.retain(|looked| !looked.old.is_empty());
+        let jobs = if looked.is_empty() { 0 } else { self.write(PruneJobs { looked }).await? };
+        // What could not be pruned is met again at the next round.
+        for (lane, until) in &reached {
+            self.looks().lane_until(*lane, *until);
+        }
+        Ok((reached.len(), jobs))
     }
 }
 
@@ -68,11 +127,14 @@ struct LaneRetention {
 
 struct Lanes;
 
-const LANES: Sql = Sql::both(&["select l.lane, l.tenant, l.queue, q.settings, q.concurrency, q.per_key, q.rate_per_s,
-         q.starvation_s, e.id
-     from lanes l left join queues q on q.tenant = l.tenant and q.name = l.queue
-         join ended e on e.id = (select o.id from ended o where o.lane = l.lane order by o.id limit 1)
-     order by l.lane"]);
+// The wall between tenants keeps PostgreSQL from using an index for what a sub-select gives: nothing is joined by it.
+const LANES: Sql =
+    Sql::both(&["select lane, tenant, queue, settings, concurrency, per_key, rate_per_s, starvation_s, first
+     from (
+         select l.lane, l.tenant, l.queue, q.settings, q.concurrency, q.per_key, q.rate_per_s, q.starvation_s,
+             (select o.id from ended o where o.lane = l.lane order by o.id limit 1) as first
+         from lanes l left join queues q on q.tenant = l.tenant and q.name = l.queue) heads
+     where first is not null order by lane"]);
 
 impl Operation for Lanes {
     type Output = Vec<LaneRetention>;
@@ -111,12 +173,19 @@ impl LaneRetention {
     }
 }
 
-struct PruneLane {
-    lane: LaneRetention,
+struct Look {
+    /// Each with the job behind which the look begins.
+    lanes: Vec<(LaneRetention, Uuid)>,
+    room: usize,
 }
 
-/// Parts of a lane that one round looks through: those that were made long ago may have ended only now.
-const PARTS: usize = 20;
+/// What was found in a lane.
+struct Looked {
+    lane: LaneRetention,
+    old: Vec<OldJob>,
+    /// How far the look got; nothing when it came to the end.
+    until: Option<Uuid>,
+}
 
 // What the files of a batch are still to be written from stays until they are.
 const OLD: Sql =
@@ -126,7 +195,7 @@ const OLD: Sql =
      from ended where lane = $1 and id < $2 and id > $5 order by id limit $4"]);
 // Another node may be at the same ones, and a caller may be putting an artifact to one of them.
 const HOLD: Sql = Sql::new(
-    &["select value from rarray($1)"],
+    &["select e.id from rarray($1) n cross join ended e where e.id = n.value"],
     "select id from ended where id = any($1::uuid[]) for update skip locked",
 );
 const KEEP: Sql = Sql::new(
@@ -135,9 +204,9 @@ const KEEP: Sql = Sql::new(
        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16) on conflict do nothing"],
     "insert into history (job, epoch, event, attempt, worker, actor, cause, enqueued_at, started_at, at, subject,
          process, principal, triggered_by, tenant, lane)
-     select n.*, $15, $16 from unnest($1::uuid[], $2::bigint[], $3::text[], $4::bigint[], $5::uuid[], $6::text[],
-         $7::text[], $8::timestamptz[], $9::timestamptz[], $10::timestamptz[], $11::text[], $12::text[], $13::text[],
-         $14::text[]) n
+     select n.* from unnest($1::uuid[], $2::bigint[], $3::text[], $4::bigint[], $5::uuid[], $6::text[], $7::text[],
+         $8::timestamptz[], $9::timestamptz[], $10::timestamptz[], $11::text[], $12::text[], $13::text[], $14::text[],
+         $15::bigint[], $16::bigint[]) n
      on conflict do nothing",
 );
 const DELETE: Sql = Sql::new(
@@ -157,8 +226,8 @@ const DELETE: Sql = Sql::new(
 );
 const UNTAG: Sql = Sql::new(
     &["delete from job_tags where tenant = $3 and tag = $1 and job = $2"],
-    "delete from job_tags t using unnest($1::text[], $2::uuid[]) as n(tag, job)
-     where t.tenant = $3 and t.tag = n.tag and t.job = n.job",
+    "delete from job_tags t using unnest($1::text[], $2::uuid[], $3::bigint[]) as n(tag, job, tenant)
+     where t.tenant = n.tenant and t.tag = n.tag and t.job = n.job",
 );
 const LOG: Sql = Sql::both(&["insert into prunings (at, kind, rows_pruned, why) values ($1, $2, $3, $4)"]);
 
@@ -180,83 +249,124 @@ struct OldJob {
     triggered_by: Option<String>,
 }
 
-impl Operation for PruneLane {
-    type Output = u64;
+impl Operation for Look {
+    type Output = Vec<Looked>;
 
-    async fn run(&self, tx: &mut Tx<'_>) -> Result<u64, StoreError> {
-        let now = tx.now();
-        let old = self.old(tx).await?;
-        if old.is_empty() {
-            return Ok(0);
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<Looked>, StoreError> {
+        let (mut room, mut parts) = (self.room, MAINTENANCE_PARTS);
+        let mut looked = Vec::new();
+        for (lane, after) in &self.lanes {
+            looked.push(lane.look(tx, *after, &mut room, &mut parts).await?);
+            if room == 0 || parts == 0 {
+                break;
+            }
         }
-        self.keep_the_last_word(tx, &old).await?;
-        let tagged: Vec<(&str, JobId)> =
-            old.iter().flat_map(|job| job.tags.iter().map(|tag| (tag.as_str(), job.id))).collect();
-        let tags =
-            [Column::texts(tagged.iter().map(|(tag, _)| *tag)), Column::jobs(tagged.iter().map(|(_, job)| *job))];
-        tx.execute_each(&UNTAG, &tags, &[Param::Int(self.lane.tenant.0)]).await?;
-        tx.execute_each(&DELETE, &[Column::jobs(old.iter().map(|job| job.id))], &[Param::Time(now)]).await?;
-        let why = format!("jobs of queue {} are kept {} s after they end", self.lane.queue, self.lane.retention_s);
-        let count = old.len() as i64;
-        tx.execute(&LOG, &[Param::Time(now), Param::Text("jobs"), Param::Int(count), Param::Text(&why)]).await?;
-        Ok(old.len() as u64)
+        Ok(looked)
     }
 }
 
-impl PruneLane {
-    /// The first part of the lane that has some, for nobody else's hands.
-    async fn old(&self, tx: &mut Tx<'_>) -> Result<Vec<OldJob>, StoreError> {
-        let (now, mut after) = (tx.now(), Uuid::nil());
-        for _ in 0..PARTS {
+impl LaneRetention {
+    /// Those that were made long ago may have ended only now: they are passed over, so many parts at most.
+    async fn look(
+        &self,
+        tx: &mut Tx<'_>,
+        mut after: Uuid,
+        room: &mut usize,
+        parts: &mut usize,
+    ) -> Result<Looked, StoreError> {
+        let (now, mut old) = (tx.now(), Vec::new());
+        let looked = |old, until| Looked { lane: self.clone(), old, until };
+        loop {
             let params = [
-                Param::Int(self.lane.lane),
-                Param::Uuid(self.lane.newest(now)),
-                Param::Time(self.lane.cut(now)),
+                Param::Int(self.lane),
+                Param::Uuid(self.newest(now)),
+                Param::Time(self.cut(now)),
                 Param::Int(MAINTENANCE_ROWS as i64),
                 Param::Uuid(after),
             ];
             let rows = tx.query(&OLD, &params).await?;
-            let mut old = Vec::new();
             for row in &rows {
+                if *room == 0 {
+                    return Ok(looked(old, Some(after)));
+                }
                 after = row.uuid(0)?;
                 if row.bool(16)? {
-                    old.push(OldJob::read(row)?);
+                    old.extend(pass_over(OldJob::read(row), || format!("ended job {after}")));
+                    *room -= 1;
                 }
             }
-            if !old.is_empty() {
-                let ids: Vec<Uuid> = old.iter().map(|job| job.id.uuid()).collect();
-                let held = tx.query_listed(&HOLD, &ids, &[]).await?;
-                let held = held.iter().map(|row| row.job(0)).collect::<Result<HashSet<_>, _>>()?;
-                old.retain(|job| held.contains(&job.id));
+            if rows.len() < MAINTENANCE_ROWS {
+                return Ok(looked(old, None));
             }
-            if !old.is_empty() || rows.len() < MAINTENANCE_ROWS {
-                return Ok(old);
+            *parts -= 1;
+            if *room == 0 || *parts == 0 {
+                return Ok(looked(old, Some(after)));
             }
         }
-        Ok(Vec::new())
     }
+}
 
-    async fn keep_the_last_word(&self, tx: &mut Tx<'_>, old: &[OldJob]) -> Result<(), StoreError> {
-        let of = || old.iter();
-        let columns = [
-            Column::jobs(of().map(|job| job.id)),
-            Column::ints(of().map(|job| job.epoch)),
-            Column::texts(of().map(|job| job.event)),
-            Column::ints(of().map(|job| job.attempt)),
-            Column::Uuid(of().map(|job| job.worker).collect()),
-            Column::Text(of().map(|job| job.actor.as_deref()).collect()),
-            Column::Text(of().map(|job| job.cause.as_deref()).collect()),
-            Column::Time(of().map(|job| Some(job.created_at)).collect()),
-            Column::Time(of().map(|job| job.started_at).collect()),
-            Column::Time(of().map(|job| Some(job.finished_at)).collect()),
-            Column::Text(of().map(|job| job.subject.as_deref()).collect()),
-            Column::Text(of().map(|job| job.process.as_deref()).collect()),
-            Column::texts(of().map(|job| job.principal.as_str())),
-            Column::Text(of().map(|job| job.triggered_by.as_deref()).collect()),
+struct PruneJobs {
+    /// What was found a moment ago.
+    looked: Vec<Looked>,
+}
+
+impl Operation for PruneJobs {
+    type Output = usize;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<usize, StoreError> {
+        let now = tx.now();
+        let found = self.looked.iter().flat_map(|looked| looked.old.iter().map(move |job| (&looked.lane, job)));
+        let mut old: Vec<(&LaneRetention, &OldJob)> = found.collect();
+        let ids: Vec<Uuid> = old.iter().map(|(_, job)| job.id.uuid()).collect();
+        let held = tx.query_listed(&HOLD, &ids, &[]).await?;
+        let held = held.iter().map(|row| row.job(0)).collect::<Result<HashSet<_>, _>>()?;
+        old.retain(|(_, job)| held.contains(&job.id));
+        keep_the_last_word(tx, &old).await?;
+        let tagged: Vec<(&str, JobId, TenantId)> = old
+            .iter()
+            .flat_map(|(lane, job)| job.tags.iter().map(move |tag| (tag.as_str(), job.id, lane.tenant)))
+            .collect();
+        let tags = [
+            Column::texts(tagged.iter().map(|(tag, ..)| *tag)),
+            Column::jobs(tagged.iter().map(|(_, job, _)| *job)),
+            Column::ints(tagged.iter().map(|(.., tenant)| tenant.0)),
         ];
-        let params = [Param::Int(self.lane.tenant.0), Param::Int(self.lane.lane)];
-        tx.execute_each(&KEEP, &columns, &params).await.map(|_| ())
+        tx.execute_each(&UNTAG, &tags, &[]).await?;
+        tx.execute_each(&DELETE, &[Column::jobs(old.iter().map(|(_, job)| job.id))], &[Param::Time(now)]).await?;
+        let mut of_queues: BTreeMap<(TenantId, &Name, i64), i64> = BTreeMap::new();
+        for (lane, _) in &old {
+            *of_queues.entry((lane.tenant, &lane.queue, lane.retention_s)).or_default() += 1;
+        }
+        for ((_, queue, retention_s), count) in of_queues {
+            let why = format!("jobs of queue {queue} are kept {retention_s} s after they end");
+            tx.execute(&LOG, &[Param::Time(now), Param::Text("jobs"), Param::Int(count), Param::Text(&why)]).await?;
+        }
+        Ok(old.len())
     }
+}
+
+async fn keep_the_last_word(tx: &mut Tx<'_>, old: &[(&LaneRetention, &OldJob)]) -> Result<(), StoreError> {
+    let of = || old.iter().map(|(_, job)| *job);
+    let columns = [
+        Column::jobs(of().map(|job| job.id)),
+        Column::ints(of().map(|job| job.epoch)),
+        Column::texts(of().map(|job| job.event)),
+        Column::ints(of().map(|job| job.attempt)),
+        Column::Uuid(of().map(|job| job.worker).collect()),
+        Column::Text(of().map(|job| job.actor.as_deref()).collect()),
+        Column::Text(of().map(|job| job.cause.as_deref()).collect()),
+        Column::Time(of().map(|job| Some(job.created_at)).collect()),
+        Column::Time(of().map(|job| job.started_at).collect()),
+        Column::Time(of().map(|job| Some(job.finished_at)).collect()),
+        Column::Text(of().map(|job| job.subject.as_deref()).collect()),
+        Column::Text(of().map(|job| job.process.as_deref()).collect()),
+        Column::texts(of().map(|job| job.principal.as_str())),
+        Column::Text(of().map(|job| job.triggered_by.as_deref()).collect()),
+        Column::ints(old.iter().map(|(lane, _)| lane.tenant.0)),
+        Column::ints(old.iter().map(|(lane, _)| lane.lane)),
+    ];
+    tx.execute_each(&KEEP, &columns, &[]).await.map(|_| ())
 }
 
 impl OldJob {
@@ -283,31 +393,10 @@ impl OldJob {
     }
 }
 
-struct OldHistory {
-    history_retention_s: i64,
-}
-
-// What a job that is still kept went through is kept with it. There may be much of it to pass over, which nobody who writes
-// should wait for.
-const OLD_HISTORY: Sql = Sql::both(&["select h.job, h.epoch, h.event from history h where h.at < $1
-         and not exists (select 1 from jobs j where j.id = h.job)
-         and not exists (select 1 from ended e where e.id = h.job)
-     order by h.at limit $2"]);
-
-impl Operation for OldHistory {
-    type Output = Vec<(JobId, i64, String)>;
-
-    async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
-        let before = tx.now().plus_s(-self.history_retention_s);
-        let rows = tx.query(&OLD_HISTORY, &[Param::Time(before), Param::Int(MAINTENANCE_ROWS as i64)]).await?;
-        rows.iter().map(|row| Ok((row.job(0)?, row.int(1)?, row.text(2)?))).collect()
-    }
-}
-
 struct PruneRest {
     history_retention_s: i64,
     /// Of jobs that are gone.
-    told: Vec<(JobId, i64, String)>,
+    told: Vec<Told>,
 }
 
 const FORGET: Sql = Sql::new(
@@ -323,9 +412,8 @@ const OLD_UNIQUE: Sql = Sql::both(&["delete from unique_keys where until <= $1 a
 // The dead are kept for a day, so that a late word of theirs is told apart from a stranger's.
 const OLD_WORKERS: Sql = Sql::both(&["delete from workers where id in (
          select id from workers where dead_at < $1 order by dead_at, id limit $2)"]);
-const OLD_TIMELINE: Sql = Sql::both(&["delete from timeline where id in (
-         select id from timeline where at < $1 order by at, id limit $2)"]);
-const OLD_LOG: Sql = Sql::both(&["delete from prunings where at < $1"]);
+const OLD_LOG: Sql = Sql::both(&["delete from prunings where id in (
+         select id from prunings where at < $1 order by at limit $2)"]);
 
 impl Operation for PruneRest {
     type Output = Pruned;
@@ -342,19 +430,15 @@ impl Operation for PruneRest {
         let keys = tx.execute(&OLD_KEYS, &[Param::Time(now.plus_s(-IDEMPOTENCY_KEEP_S)), rows]).await?;
         let unique_keys = tx.execute(&OLD_UNIQUE, &[Param::Time(now), rows]).await?;
         let workers = tx.execute(&OLD_WORKERS, &[Param::Time(now.plus_s(-86_400)), rows]).await?;
-        tx.execute(&OLD_LOG, &[Param::Time(now.plus_s(-RETENTION_S_DEFAULT))]).await?;
-        let timeline = tx.execute(&OLD_TIMELINE, &[Param::Time(now.plus_s(-TIMELINE_RETENTION_S)), rows]).await?;
-        for (kind, count, kept_s) in [
-            ("history", history, self.history_retention_s),
-            ("timeline", timeline, TIMELINE_RETENTION_S),
-            ("idempotency", keys, IDEMPOTENCY_KEEP_S),
-        ] {
+        tx.execute(&OLD_LOG, &[Param::Time(now.plus_s(-RETENTION_S_DEFAULT)), rows]).await?;
+        let kinds = [("history", history, self.history_retention_s), ("idempotency", keys, IDEMPOTENCY_KEEP_S)];
+        for (kind, count, kept_s) in kinds {
             if count > 0 {
                 let why = format!("{kind} is kept {kept_s} s");
                 let params = [Param::Time(now), Param::Text(kind), Param::Int(count as i64), Param::Text(&why)];
                 tx.execute(&LOG, &params).await?;
             }
         }
-        Ok(Pruned { jobs: 0, history, idempotency: keys, unique_keys, timeline, workers })
+        Ok(Pruned { jobs: 0, history, idempotency: keys, unique_keys, workers })
     }
 }

@@ -81,6 +81,7 @@ impl AskWhy {
                 known.limit_until = around.limit_until(known.ahead);
             }
         }
+        known.affinity = affinity.as_ref().map(|affinity| affinity.as_str().to_owned());
         known.workers = around.serving(kind, affinity).count() as u64;
         known.lost = around.lost.get(affinity).cloned();
         known.queue_paused = around.paused;

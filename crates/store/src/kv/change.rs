@@ -7,51 +7,67 @@ use crate::error::StoreError;
 use crate::events::waited::Waited;
 use crate::events::{Event, emit};
 use crate::hints::Topic;
-use crate::kv::{Entry, read};
+use crate::kv::seen::hold;
+use crate::kv::{Condition, Entry, read};
 use crate::store::Store;
 use crate::triggers::cache::{Listeners, TriggerCache};
 use crate::tx::{Operation, Param, Sql, Tx};
 
+/// What became of a change that somebody asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KvReply {
+    /// The entry as it is now, or as it was when it was deleted, and the runs that are waited for.
+    Done(Entry, Vec<Waited>),
+    /// There was nothing to delete.
+    NotFound,
+    /// The key is not as it should be: this is its version, if it is there.
+    Otherwise(Option<i64>),
+}
+
 impl Store {
+    /// A key is named with its collection before it.
     pub async fn set_kv(
         &self,
         tenant: TenantId,
-        collection: &str,
-        key: &str,
+        key: (&str, &str),
         value: Box<str>,
+        condition: Condition,
         depth: i32,
-    ) -> Result<(Entry, Vec<Waited>), StoreError> {
-        let (collection, key) = (collection.to_owned(), key.to_owned());
-        let change =
-            Change { tenant, collection, key, value: Some(value), depth, triggers: self.triggers_cache().clone() };
-        let changed = self.write(change).await?;
-        let changed = changed.ok_or_else(|| StoreError::unexpected("a value that was set is not there"))?;
-        self.told(changed).await
+    ) -> Result<KvReply, StoreError> {
+        self.change_kv(tenant, key, Some(value), condition, depth).await
     }
 
-    /// The entry that was there, if one was.
+    /// Gives the entry that was there.
     pub async fn delete_kv(
         &self,
         tenant: TenantId,
-        collection: &str,
-        key: &str,
+        key: (&str, &str),
+        condition: Condition,
         depth: i32,
-    ) -> Result<Option<(Entry, Vec<Waited>)>, StoreError> {
-        let (collection, key) = (collection.to_owned(), key.to_owned());
-        let change = Change { tenant, collection, key, value: None, depth, triggers: self.triggers_cache().clone() };
-        match self.write(change).await? {
-            Some(changed) => self.told(changed).await.map(Some),
-            None => Ok(None),
-        }
+    ) -> Result<KvReply, StoreError> {
+        self.change_kv(tenant, key, None, condition, depth).await
     }
 
-    async fn told(&self, changed: Changed) -> Result<(Entry, Vec<Waited>), StoreError> {
-        let Changed { entry, event, heard } = changed;
+    async fn change_kv(
+        &self,
+        tenant: TenantId,
+        (collection, key): (&str, &str),
+        value: Option<Box<str>>,
+        condition: Condition,
+        depth: i32,
+    ) -> Result<KvReply, StoreError> {
+        let (collection, key, triggers) = (collection.to_owned(), key.to_owned(), self.triggers_cache().clone());
+        let change = Change { tenant, collection, key, value, condition, depth, triggers };
+        let Changed { entry, event, heard } = match self.write(change).await? {
+            Ok(Some(changed)) => changed,
+            Ok(None) => return Ok(KvReply::NotFound),
+            Err(Otherwise(version)) => return Ok(KvReply::Otherwise(version)),
+        };
         if !heard {
-            return Ok((entry, Vec::new()));
+            return Ok(KvReply::Done(entry, Vec::new()));
         }
         self.hints().tell(Topic::Outbox);
-        Ok((entry, self.waited_for(&[event]).await?))
+        Ok(KvReply::Done(entry, self.waited_for(&[event]).await?))
     }
 }
 
@@ -69,10 +85,15 @@ struct Change {
     key: String,
     /// Nothing deletes.
     value: Option<Box<str>>,
+    condition: Condition,
     depth: i32,
     triggers: TriggerCache,
 }
 
+/// The version that a key has instead of what it should have.
+struct Otherwise(Option<i64>);
+
+const VERSION: Sql = Sql::both(&["select version from kv where tenant = $1 and collection = $2 and key = $3"]);
 const SET: Sql = Sql::both(&["insert into kv (tenant, collection, key, value, version, created_at, updated_at)
      values ($1, $2, $3, $4, 1, $5, $5)
      on conflict (tenant, collection, key) do update
@@ -83,20 +104,28 @@ const DELETE: Sql = Sql::both(&["delete from kv where tenant = $1 and collection
 
 impl Operation for Change {
     const WATCHES_TRIGGERS: bool = true;
-    type Output = Option<Changed>;
+    type Output = Result<Option<Changed>, Otherwise>;
 
     fn tenant(&self) -> Option<TenantId> {
         Some(self.tenant)
     }
 
-    async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<Changed>, StoreError> {
-        let Self { tenant, collection, key, value, depth, triggers } = self;
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
+        let Self { tenant, collection, key, value, condition, depth, triggers } = self;
         let listeners = triggers.current(tx).await?;
-        change(tx, &listeners, *tenant, (collection, key), value.as_deref(), *depth).await
+        hold(tx, *tenant, &[(collection.as_str(), key.as_str())]).await?;
+        if *condition != Condition::Always {
+            let params = [Param::Int(tenant.0), Param::Text(collection), Param::Text(key)];
+            let version = tx.query_opt(&VERSION, &params).await?.map(|row| row.int(0)).transpose()?;
+            if !condition.holds(version) {
+                return Ok(Err(Otherwise(version)));
+            }
+        }
+        change(tx, &listeners, *tenant, (collection, key), value.as_deref(), *depth).await.map(Ok)
     }
 }
 
-/// Sets the value, or without one deletes it; nothing when there was nothing to delete.
+/// Sets the value, or without one deletes it; nothing when there was nothing to delete. The key is held.
 pub(crate) async fn change(
     tx: &mut Tx<'_>,
     listeners: &Listeners,

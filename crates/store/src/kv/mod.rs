@@ -2,6 +2,7 @@
 
 pub mod change;
 pub mod get;
+pub mod seen;
 
 use domain::Time;
 
@@ -18,6 +19,29 @@ pub struct Entry {
     pub version: i64,
     pub created_at: Time,
     pub updated_at: Time,
+}
+
+/// What must be so of a key for it to be changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Condition {
+    Always,
+    /// Nothing is there.
+    Absent,
+    /// Something is.
+    Present,
+    /// It has one of these versions.
+    Version(Vec<i64>),
+}
+
+impl Condition {
+    fn holds(&self, version: Option<i64>) -> bool {
+        match self {
+            Self::Always => true,
+            Self::Absent => version.is_none(),
+            Self::Present => version.is_some(),
+            Self::Version(wanted) => version.is_some_and(|version| wanted.contains(&version)),
+        }
+    }
 }
 
 /// Columns in the order collection, key, value, version, created_at, updated_at.

@@ -26,6 +26,15 @@ struct Beat {
     since: fn(Time, Time, Time) -> Time,
 }
 
+const SERVED: Sql = Sql::both(&["select since, beat_at from service where id = 1"]);
+
+/// Since when service has been up. In an outage that no beat has ended yet, that is only now.
+pub(crate) async fn served_since(tx: &mut Tx<'_>) -> Result<Time, StoreError> {
+    let row = tx.query_opt(&SERVED, &[]).await?;
+    let row = row.ok_or_else(|| StoreError::unexpected("the service row is missing"))?;
+    Ok(service_since(row.time(0)?, row.time(1)?, tx.now()))
+}
+
 const READ: Sql = Sql::new(
     &["select since, beat_at from service where id = 1"],
     "select since, beat_at from service where id = 1 for update",

@@ -54,21 +54,21 @@ struct FillLane {
 
 const ENDED: Sql = Sql::new(
     &["insert into ended (id, tenant, lane, state, run_at, epoch, attempt, max_attempts, started_at, begun_at, finished_at,
-           depth, version, created_at, principal, payload, subject, run, error, error_code)
+           depth, version, created_at, principal, payload, worker, subject, run, error, error_code)
        with recursive numbers(n) as (select 1 union all select n + 1 from numbers where n < $1)
        select unhex(printf('%012x7%03x8000%012x', at / 1000, $3 % 4096, n)), $2, $3,
            case when n % 20 < 16 then 'succeeded' when n % 20 < 19 then 'failed' else 'canceled' end,
-           at, 1, 1, 3, at, at, at + 1000000, 0, 3, at, 'bench', $6,
+           at, 1, 1, 3, at, at, at + 1000000, 0, 3, at, 'bench', $6, zeroblob(16),
            case when n % 10 = 0 then 'machine-' || (n % 1000) end, case when n % 49 = 0 then 'run-' || (n / 1000) end,
            case when n % 20 between 16 and 18 then $7 end,
            case when n % 20 between 16 and 18 then 'BOOM' end
        from (select n, $4 - n * $5 as at from numbers)"],
     "insert into ended (id, tenant, lane, state, run_at, epoch, attempt, max_attempts, started_at, begun_at, finished_at,
-         depth, version, created_at, principal, payload, subject, run, error, error_code)
+         depth, version, created_at, principal, payload, worker, subject, run, error, error_code)
      select (lpad(to_hex((extract(epoch from at) * 1000)::bigint), 12, '0') || '7' || lpad(to_hex($3::bigint % 4096), 3, '0')
              || '8000' || lpad(to_hex(n), 12, '0'))::uuid, $2, $3,
          case when n % 20 < 16 then 'succeeded' when n % 20 < 19 then 'failed' else 'canceled' end,
-         at, 1, 1, 3, at, at, at + interval '1 second', 0, 3, at, 'bench', $6,
+         at, 1, 1, 3, at, at, at + interval '1 second', 0, 3, at, 'bench', $6, '00000000-0000-0000-0000-000000000000',
          case when n % 10 = 0 then 'machine-' || (n % 1000) end, case when n % 49 = 0 then 'run-' || (n / 1000) end,
          case when n % 20 between 16 and 18 then $7::json end,
          case when n % 20 between 16 and 18 then 'BOOM' end
@@ -124,7 +124,7 @@ const TAGS: Sql = Sql::both(&["insert into job_tags (tenant, tag, job)
 const LETTERS: Sql =
     Sql::both(&["insert into dead_letters (id, tenant, event_id, source, op, job, queue, kind, error_code,
          payload, depth, attempts, attempt_count, first_attempt_at, last_attempt_at, last_error, created_at)
-     select id, tenant, id, 'job', 'failed', id, 'queue-0', 'kind-0', error_code, payload, 0, '[]', 1, finished_at,
+     select id, tenant, id, 'job', 'failed', id, 'queue-0', 'kind-0', error_code, payload, 0, $2, 1, finished_at,
          finished_at, error, finished_at
      from ended where tenant = $1 and run is not null and state = 'failed'"]);
 const ENDPOINT: Sql =
@@ -149,9 +149,11 @@ impl Operation for FillBeside {
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
         let tenant = Param::Int(TenantId::DEFAULT.0);
         tx.execute(&ENDPOINT, &[tenant, Param::Time(tx.now())]).await?;
-        for statement in [&TAGS, &LETTERS, &DELIVERIES, &TIMELINE] {
+        for statement in [&TAGS, &DELIVERIES, &TIMELINE] {
             tx.execute(statement, &[tenant]).await?;
         }
+        let attempts = r#"[{"at":0,"code":"BOOM","message":"it broke","retryable":false}]"#;
+        tx.execute(&LETTERS, &[tenant, Param::Json(attempts)]).await?;
         tx.query(&ANALYZE, &[]).await.map(drop)
     }
 }

@@ -18,6 +18,11 @@ impl Store {
     pub async fn check_counters(&self) -> Result<Vec<CounterFault>, StoreError> {
         self.read(Check).await
     }
+
+    /// The same, unless another node is at it.
+    pub async fn check_counters_alone(&self) -> Result<Option<Vec<CounterFault>>, StoreError> {
+        self.read(CheckAlone).await
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,6 +134,7 @@ impl Operation for Check {
     type Output = Vec<CounterFault>;
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<CounterFault>, StoreError> {
+        tx.read_whole().await?;
         let rows = tx.query(&CHECK, &[]).await?;
         rows.iter()
             .map(|row| {
@@ -140,5 +146,18 @@ impl Operation for Check {
                 })
             })
             .collect()
+    }
+}
+
+struct CheckAlone;
+
+impl Operation for CheckAlone {
+    type Output = Option<Vec<CounterFault>>;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
+        match tx.try_lock("windlass check counters").await? {
+            true => Check.run(tx).await.map(Some),
+            false => Ok(None),
+        }
     }
 }

@@ -20,6 +20,13 @@ impl Store {
     pub async fn size(&self) -> Result<Size, StoreError> {
         self.read(Read).await
     }
+
+    /// SQLite's write-ahead log on disk.
+    pub fn sqlite_wal_bytes(&self) -> Option<u64> {
+        let mut path = self.sqlite_path()?.as_os_str().to_owned();
+        path.push("-wal");
+        Some(std::fs::metadata(path).map_or(0, |file| file.len()))
+    }
 }
 
 struct Read;

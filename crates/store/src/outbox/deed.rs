@@ -2,7 +2,7 @@
 //!
 //! A script that fails, or whose node dies, has done nothing; one that is run again does not do things twice.
 
-use domain::{DeadLetterId, JobId, Resolution};
+use domain::{DeadLetterId, JobId, Resolution, TenantId};
 
 use crate::dead_letters::resolve::resolve;
 use crate::effects::Effects;
@@ -10,6 +10,7 @@ use crate::error::StoreError;
 use crate::events::{Event, emit};
 use crate::jobs::enqueue::{EnqueueBatch, EnqueueReply, EnqueueRequest, NewJob};
 use crate::kv::change::change;
+use crate::kv::seen::{Seen, are_as_seen, hold};
 use crate::outbox::Taken;
 use crate::triggers::cache::TriggerCache;
 use crate::tx::{Operation, Tx};
@@ -36,7 +37,28 @@ pub enum Deed {
     },
 }
 
-/// Carries them out in their order; `lanes` are those of the jobs among them.
+/// Holds the keys that a script read or changes until the end of the transaction, and says whether it read what is there.
+/// One that does nothing may have seen what it saw.
+pub(crate) async fn read_what_is_there(
+    tx: &mut Tx<'_>,
+    tenant: TenantId,
+    deeds: &[Deed],
+    reads: &[Seen],
+) -> Result<bool, StoreError> {
+    if deeds.is_empty() {
+        return Ok(true);
+    }
+    let changed = deeds.iter().filter_map(|deed| match deed {
+        Deed::Keep { collection, key, .. } => Some((collection.as_str(), key.as_str())),
+        _ => None,
+    });
+    // All at once: two scripts that change what the other read never wait for each other in a circle.
+    let keys: Vec<_> = reads.iter().map(|seen| (seen.collection.as_str(), seen.key.as_str())).chain(changed).collect();
+    hold(tx, tenant, &keys).await?;
+    are_as_seen(tx, tenant, reads).await
+}
+
+/// Carries them out in their order; `lanes` are those of the jobs among them. The keys are held.
 pub(crate) async fn carry_out(
     tx: &mut Tx<'_>,
     row: &Taken,

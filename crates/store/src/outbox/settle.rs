@@ -22,8 +22,9 @@ use crate::deliveries::{self, NewDelivery};
 use crate::effects::Effects;
 use crate::error::StoreError;
 use crate::jobs::enqueue::{EnqueueBatch, EnqueueReply, EnqueueRequest, NewJob};
+use crate::kv::seen::Seen;
 use crate::outbox::Taken;
-use crate::outbox::deed::{Deed, carry_out};
+use crate::outbox::deed::{Deed, carry_out, read_what_is_there};
 use crate::outbox::operate::Operate;
 use crate::runtimes::request::{Request, Requested, asked_for, moved};
 use crate::store::Store;
@@ -59,6 +60,8 @@ pub enum Verdict {
 pub struct Script {
     pub ran: Ran,
     pub deeds: Vec<Deed>,
+    /// The keys that it read.
+    pub reads: Vec<Seen>,
 }
 
 #[derive(Clone, Debug)]
@@ -82,11 +85,13 @@ pub struct Dispatched {
     pub loops: usize,
     pub later: usize,
     pub dropped: usize,
+    /// Scripts that read what has changed since: nothing of them holds, and their rows are still taken.
+    pub conflicts: usize,
 }
 
 impl AddAssign for Dispatched {
     fn add_assign(&mut self, more: Self) {
-        let Self { jobs, deliveries, operations, done, failed, dead, loops, later, dropped } = more;
+        let Self { jobs, deliveries, operations, done, failed, dead, loops, later, dropped, conflicts } = more;
         self.jobs += jobs;
         self.deliveries += deliveries;
         self.operations += operations;
@@ -96,6 +101,7 @@ impl AddAssign for Dispatched {
         self.loops += loops;
         self.later += later;
         self.dropped += dropped;
+        self.conflicts += conflicts;
     }
 }
 
@@ -223,10 +229,12 @@ impl Operation for Settle {
     type Output = (Dispatched, Effects);
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(Dispatched, Effects), StoreError> {
-        let closing = self.rows.iter().filter(|settling| settling.closes()).map(|settling| settling.row.id);
+        let stale = self.stale(tx).await?;
+        let closes = |settling: &&Settling| settling.closes() && !stale.contains(&settling.row.id);
+        let closing = self.rows.iter().filter(closes).map(|settling| settling.row.id);
         let rows = tx.query_each(&CLOSE, &[Column::uuids(closing)], &[Param::Uuid(self.lease)]).await?;
         let closed: HashSet<Uuid> = rows.iter().map(|row| row.uuid(0)).collect::<Result<_, _>>()?;
-        let mut dispatched = Dispatched::default();
+        let mut dispatched = Dispatched { conflicts: stale.len(), ..Dispatched::default() };
         let mut effects = Effects::default();
         let mut figures: BTreeMap<TriggerId, Figures> = BTreeMap::new();
         let mut jobs: BTreeMap<TenantId, (Vec<NewJob>, Vec<i64>)> = BTreeMap::new();
@@ -258,7 +266,7 @@ impl Operation for Settle {
                     dispatched.deliveries += 1;
                 }
                 Verdict::Script(script) => {
-                    let Script { ran, deeds } = &**script;
+                    let Script { ran, deeds, .. } = &**script;
                     carry_out(tx, &settling.row, deeds, &settling.lanes, &self.triggers, &mut effects).await?;
                     runs::note(tx, &settling.row, RunOutcome::Done, Some(ran), None).await?;
                     handler_ended(tx, settling.row.tenant, &settling.origin(), Resolution::HandledByScript).await?;
@@ -311,6 +319,18 @@ impl Operation for Settle {
 }
 
 impl Settle {
+    /// Rows whose script read what has changed since.
+    async fn stale(&self, tx: &mut Tx<'_>) -> Result<HashSet<Uuid>, StoreError> {
+        let mut stale = HashSet::new();
+        for settling in &self.rows {
+            let Verdict::Script(script) = &settling.verdict else { continue };
+            if !read_what_is_there(tx, settling.row.tenant, &script.deeds, &script.reads).await? {
+                stale.insert(settling.row.id);
+            }
+        }
+        Ok(stale)
+    }
+
     /// A job whose end somebody waits for: which one it is must be known.
     async fn make_noted(
         &self,

@@ -12,6 +12,7 @@ use domain::{Name, TenantId, Time};
 
 use crate::error::StoreError;
 use crate::tx::Row;
+use crate::unread::pass_over;
 use codec::PoolState;
 
 #[derive(Clone, Debug)]
@@ -41,4 +42,10 @@ fn pool(row: &Row) -> Result<Pool, StoreError> {
         created_at: row.time(7)?,
         updated_at: row.time(8)?,
     })
+}
+
+/// The same where one that this program cannot read is left to a node that can.
+fn readable(row: &Row) -> Option<Pool> {
+    let what = || format!("pool {} of tenant {}", row.text(1).unwrap_or_default(), row.int(0).unwrap_or_default());
+    pass_over(pool(row), what)
 }

@@ -9,7 +9,7 @@ use domain::{Name, TenantId};
 use crate::codec::to_json;
 use crate::error::StoreError;
 use crate::pools::codec::PoolState;
-use crate::pools::{Pool, pool};
+use crate::pools::{Pool, readable};
 use crate::runtimes::nodes::NodeOffer;
 use crate::store::Store;
 use crate::tx::{Operation, Param, Sql, Tx};
@@ -83,7 +83,7 @@ impl Operation for Take {
             elsewhere.iter().map(|row| Ok((row.int(0)?, row.text(1)?))).collect::<Result<_, StoreError>>()?;
         let mut taken = Vec::with_capacity(rows.len());
         for row in &rows {
-            let mut pool = pool(row)?;
+            let Some(mut pool) = readable(row) else { continue };
             let is_elsewhere = |member: &Member| elsewhere.contains(&(pool.tenant.0, member.runtime.to_string()));
             let fits = pool.spec.placement.fits(&self.offer.labels) && !pool.spec.members.iter().any(is_elsewhere);
             // A pool that is not for this node any more is let go.

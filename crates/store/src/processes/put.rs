@@ -68,7 +68,8 @@ impl Operation for PutProcess {
         let mut swept_to = Some(String::new());
         match tx.query_opt(&FIND, &id).await? {
             Some(row) if row.opt_time(2)?.is_none() => {
-                if selector_from_json(&row.text(0)?)? == self.settings.selector {
+                // One that a newer program wrote differs.
+                if selector_from_json(&row.text(0)?).is_ok_and(|selector| selector == self.settings.selector) {
                     swept_to = row.opt_text(1)?;
                 }
             }

@@ -13,7 +13,7 @@ use crate::backoffs;
 use crate::effects::Effects;
 use crate::error::StoreError;
 use crate::jobs::enqueue::{EnqueueBatch, EnqueueReply, EnqueueRequest, Extras, NewJob};
-use crate::processes::codec::{selector_from_json, settings_from_json};
+use crate::processes::codec::settings_from_json;
 use crate::store::Store;
 use crate::subjects::facts::FactDocument;
 use crate::subjects::standings::{self, ProcessSelector};
@@ -133,9 +133,10 @@ struct Swept {
 }
 
 const LOCK: Sql = Sql::new(
-    &["select settings, swept_to, dropped_at from processes where tenant = $1 and name = $2 and swept_to is not null"],
-    "select settings, swept_to, dropped_at from processes where tenant = $1 and name = $2 and swept_to is not null
-     for update skip locked",
+    &["select p.swept_to, p.dropped_at, p.settings, s.since, s.beat_at from processes p join service s on s.id = 1
+       where p.tenant = $1 and p.name = $2 and p.swept_to is not null"],
+    "select p.swept_to, p.dropped_at, p.settings, s.since, s.beat_at from processes p join service s on s.id = 1
+     where p.tenant = $1 and p.name = $2 and p.swept_to is not null for update of p skip locked",
 );
 const NEXT_SUBJECTS: Sql = Sql::new(
     &["select id, kind, facts, created_at, updated_at from subjects where tenant = $1 and id > $2
@@ -167,8 +168,8 @@ impl Operation for Sweep {
         let nothing = Swept { judged: 0, more: false };
         let Some(row) = tx.query_opt(&LOCK, &id).await? else { return Ok(nothing) };
         let rows = Param::Int(SCAN_ROWS_AT_ONCE as i64);
-        let swept_to = row.text(1)?;
-        if row.opt_time(2)?.is_some() {
+        let swept_to = row.text(0)?;
+        if row.opt_time(1)?.is_some() {
             let found = tx.query(&NEXT_STANDINGS, &[id[0], id[1], Param::Text(&swept_to), rows]).await?;
             let found = found.iter().map(|row| row.text(0)).collect::<Result<Vec<_>, _>>()?;
             tx.execute_each(&FORGET, &[Column::texts(found.iter().map(String::as_str))], &id).await?;
@@ -178,11 +179,10 @@ impl Operation for Sweep {
             };
             return Ok(Swept { judged: 0, more: !found.is_empty() });
         }
-        let selector = selector_from_json(&row.text(0)?)?;
+        let selector = ProcessSelector::read(self.name.to_string(), &row, 2, tx.now())?;
         let found = tx.query(&NEXT_SUBJECTS, &[id[0], Param::Text(&swept_to), rows]).await?;
         let found = found.iter().map(SubjectRow::read).collect::<Result<Vec<_>, _>>()?;
-        let selectors = [ProcessSelector { name: self.name.to_string(), selector }];
-        standings::judge(tx, self.tenant, &found, &selectors).await?;
+        standings::judge(tx, self.tenant, &found, &[ProcessSelector { is_new: true, ..selector }]).await?;
         let more = found.len() == SCAN_ROWS_AT_ONCE;
         let swept_to = found.last().filter(|_| more).map(|last| last.id.as_str());
         tx.execute(&SWEPT_TO, &[id[0], id[1], Param::text(swept_to)]).await?;
@@ -213,21 +213,22 @@ impl Operation for WithWork {
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<ProcessWork>, StoreError> {
         let now = Param::Time(tx.now());
-        let read = |row: &Row| {
-            let (queue, kind) = (Name::stored(&row.text(2)?), Name::stored(&row.text(3)?));
-            Ok(ProcessWork {
-                tenant: TenantId(row.int(0)?),
-                name: Name::stored(&row.text(1)?),
-                settings: settings_from_json(queue, kind, &row.text(4)?)?,
-                principal: row.text(5)?,
-                updated_at: row.time(6)?,
-            })
-        };
-        tx.query(&WITH_WORK, &[now]).await?.iter().map(read).collect()
+        tx.query(&WITH_WORK, &[now]).await?.iter().map(ProcessWork::read).collect()
     }
 }
 
 impl ProcessWork {
+    fn read(row: &Row) -> Result<Self, StoreError> {
+        let (queue, kind) = (Name::stored(&row.text(2)?), Name::stored(&row.text(3)?));
+        Ok(Self {
+            tenant: TenantId(row.int(0)?),
+            name: Name::stored(&row.text(1)?),
+            settings: settings_from_json(queue, kind, &row.text(4)?)?,
+            principal: row.text(5)?,
+            updated_at: row.time(6)?,
+        })
+    }
+
     /// One attempt: the backoff and the next look at the subject take the place of retries.
     fn job(&self, subject: &str, payload: Box<str>) -> Result<NewJob, StoreError> {
         Ok(NewJob {

@@ -1,12 +1,14 @@
 //! Runtimes: what is declared, what is known of their containers, and the log of operations on them (R1 to R5).
 //!
 //! An operation is a job on the runtime's subject: `request` makes both in one transaction, `place` finds its node, `begin`
-//! and `operate` follow it from the node that drives the engine, `observe` keeps the health, `reconcile` writes what was found on the engine.
+//! and `operate` follow it from the node that drives the engine, `observe` keeps the health, `reconcile` writes what was found on
+//! the engine. `logs` is how a container's log gets from its node to another.
 
 pub mod begin;
 pub mod codec;
 pub mod delete;
 pub mod get;
+pub mod logs;
 pub(crate) mod lost;
 pub mod nodes;
 pub mod observe;

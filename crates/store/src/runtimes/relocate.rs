@@ -3,13 +3,13 @@
 //! The record lets go of the container there at once, so that there is one current container at any time. Should that node
 //! come back, it finds a container whose runtime is elsewhere, and disposes of it.
 
-use domain::lease::service_since;
 use domain::runtime::placement::Nowhere;
 use domain::runtime::{Desired, OperationCode, OperationKind, OperationSource, RuntimeStatus};
 use domain::{JobId, RuntimeName, TenantId, Time};
 
 use crate::codec::to_json;
 use crate::error::StoreError;
+use crate::maintenance::beat::served_since;
 use crate::pools;
 use crate::runtimes::begin::TO_LANE;
 use crate::runtimes::nodes::{self, EngineNode, LOST_AFTER_S};
@@ -216,15 +216,6 @@ impl Operation for Strand {
         }
         Ok(stranded)
     }
-}
-
-const SERVICE: Sql = Sql::both(&["select since, beat_at from service where id = 1"]);
-
-/// Since when nodes could be heard. In an outage that no beat has ended yet, that is only now.
-async fn served_since(tx: &mut Tx<'_>) -> Result<Time, StoreError> {
-    let row = tx.query_opt(&SERVICE, &[]).await?;
-    let row = row.ok_or_else(|| StoreError::unexpected("the service row is missing"))?;
-    Ok(service_since(row.time(0)?, row.time(1)?, tx.now()))
 }
 
 /// For how long a node could have been heard and was not: an outage of ours is nobody's silence.

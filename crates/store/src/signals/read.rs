@@ -52,12 +52,19 @@ struct ReadSignal {
 }
 
 // The columns of a job as `get::read` wants them, and behind them those of its signal.
-const LIVE: Sql = Sql::both(&["select j.*, s.epoch, s.kind, s.summary, s.eta_s, s.last_known_outcome, s.next_actions,
-         s.diagnostics, s.payload, s.updated_at
+const LIVE: Sql = Sql::both(&["select j.id, j.tenant, j.queue, j.kind, j.priority, j.affinity, j.guarded, j.state,
+         j.payload, j.run_at, j.attempt, j.max_attempts, j.epoch, j.worker, j.started_at, j.finished_at,
+         j.created_at, j.updated_at, j.timeout_s, j.retry, j.subject, j.process, j.run, j.unique_key,
+         j.concurrency_key, j.tags, j.phase, j.progress, j.result, j.error, j.webhook, j.parent, j.retried_as,
+         j.principal, j.actor, j.triggered_by, j.depth, j.version, j.parked, j.lane, s.epoch, s.kind, s.summary,
+         s.eta_s, s.last_known_outcome, s.next_actions, s.diagnostics, s.payload, s.updated_at
      from live_jobs j left join signals s on s.job = j.id and s.tenant = j.tenant where j.id = $1 and j.tenant = $2"]);
-const ENDED: Sql =
-    Sql::both(&["select j.*, s.epoch, s.kind, s.summary, s.eta_s, s.last_known_outcome, s.next_actions,
-         s.diagnostics, s.payload, s.updated_at
+const ENDED: Sql = Sql::both(&["select j.id, j.tenant, j.queue, j.kind, j.priority, j.affinity, j.guarded, j.state,
+         j.payload, j.run_at, j.attempt, j.max_attempts, j.epoch, j.worker, j.started_at, j.finished_at,
+         j.created_at, j.updated_at, j.timeout_s, j.retry, j.subject, j.process, j.run, j.unique_key,
+         j.concurrency_key, j.tags, j.phase, j.progress, j.result, j.error, j.webhook, j.parent, j.retried_as,
+         j.principal, j.actor, j.triggered_by, j.depth, j.version, j.parked, j.lane, s.epoch, s.kind, s.summary,
+         s.eta_s, s.last_known_outcome, s.next_actions, s.diagnostics, s.payload, s.updated_at
      from ended_jobs j left join signals s on s.job = j.id and s.tenant = j.tenant where j.id = $1 and j.tenant = $2"]);
 const REMEMBERED: Sql = Sql::both(&["select 1 from history where job = $1 and tenant = $2 limit 1"]);
 // A subject or key may have had many jobs of other kinds: the look stays short.

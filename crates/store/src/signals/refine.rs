@@ -1,6 +1,6 @@
 //! A worker says how its job goes: phase, progress, summary, and whether it is still loading (S1).
 //!
-//! What it says holds for its claim: the row carries the epoch, and a later attempt does not inherit the summary.
+//! What it says holds for its claim: the row carries the epoch, and a later attempt inherits the last known outcome alone.
 
 use domain::job::{Event, Held};
 use domain::queue::PHASES;
@@ -86,10 +86,14 @@ const UPSERT: Sql = Sql::both(&["insert into signals
      on conflict (job) do update set eta_s = excluded.eta_s,
          summary = coalesce(excluded.summary, case when signals.epoch = excluded.epoch then signals.summary end),
          last_known_outcome = coalesce(excluded.last_known_outcome, signals.last_known_outcome),
-         next_actions = coalesce(excluded.next_actions, signals.next_actions),
-         diagnostics = coalesce(excluded.diagnostics, signals.diagnostics),
-         payload = coalesce(excluded.payload, signals.payload), updated_at = excluded.updated_at,
-         epoch = excluded.epoch"]);
+         next_actions = coalesce(excluded.next_actions,
+             case when signals.epoch = excluded.epoch then signals.next_actions end),
+         diagnostics = coalesce(excluded.diagnostics,
+             case when signals.epoch = excluded.epoch then signals.diagnostics end),
+         payload = coalesce(excluded.payload, case when signals.epoch = excluded.epoch then signals.payload end),
+         kind = case when signals.epoch = excluded.epoch or signals.kind in ('failed', 'succeeded', 'canceled')
+             then signals.kind end,
+         updated_at = excluded.updated_at, epoch = excluded.epoch"]);
 const ENDED: Sql = Sql::both(&["select epoch from ended where id = $1 and tenant = $2"]);
 
 impl Operation for Signal {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use domain::limits::{SUBJECT_FACTS, TIMELINE_FACT_BYTES};
+use domain::limits::{FACT_AHEAD_MS, SUBJECT_FACTS, TIMELINE_FACT_BYTES};
 use domain::{Fact, FactValue, Facts, Name, Time};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -59,8 +59,10 @@ impl FactDocument {
                 changed.left_out += 1;
                 continue;
             }
-            // The clock of another transaction may have been ahead.
-            let at = before.map_or(now, |before| now.max(Time::from_micros(before.at)));
+            // The clock of another transaction may have been ahead; one that was far ahead has come back since.
+            let told_at = before.map(|before| Time::from_micros(before.at));
+            let told_at = told_at.filter(|told_at| *told_at <= now.plus_ms(FACT_AHEAD_MS));
+            let at = told_at.map_or(now, |told_at| told_at.max(now));
             if before.is_none_or(|before| canonical(before.value.get()) != canonical(value)) {
                 changed.values.push((name.clone(), Some(value.clone())));
             }
@@ -169,7 +171,10 @@ mod tests {
         assert_eq!([changed(&mut facts, "1", 1), changed(&mut facts, "1.0", 2)], [1, 0]);
         assert_eq!(facts.clone().told()[0].at, Time::from_seconds(2));
         assert_eq!(changed(&mut facts, "1", 1), 0);
-        assert_eq!(facts.told()[0].at, Time::from_seconds(2), "a clock that lags makes no fact older");
+        assert_eq!(facts.clone().told()[0].at, Time::from_seconds(2), "a clock that lags makes no fact older");
+        changed(&mut facts, "1", 1_000);
+        changed(&mut facts, "1", 3);
+        assert_eq!(facts.told()[0].at, Time::from_seconds(3), "a clock that was far ahead is not believed");
     }
 
     #[test]

@@ -6,6 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use domain::backoff::EVERY_PROCESS;
+use domain::lease::service_since;
+use domain::selector::Verdict;
 use domain::{Selector, TenantId, Time};
 
 use crate::error::StoreError;
@@ -19,6 +21,24 @@ pub(crate) const NEVER: Time = Time::from_seconds(253_402_300_799);
 pub(crate) struct ProcessSelector {
     pub(crate) name: String,
     pub(crate) selector: Selector,
+    /// Since when facts could be told: an outage of ours is nobody's silence.
+    pub(crate) served_since: Time,
+    /// What subjects were was judged by another selector.
+    pub(crate) is_new: bool,
+}
+
+impl ProcessSelector {
+    /// Of the settings at `first` and, behind them, since when service has been up and the last beat. In an outage that no
+    /// beat has ended yet, it has been up since now.
+    pub(crate) fn read(name: String, row: &Row, first: usize, now: Time) -> Result<Self, StoreError> {
+        let selector = selector_from_json(&row.text(first)?)?;
+        Ok(Self {
+            name,
+            selector,
+            served_since: service_since(row.time(first + 1)?, row.time(first + 2)?, now),
+            is_new: false,
+        })
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,15 +52,15 @@ struct Standing {
 }
 
 const SELECTORS: Sql =
-    Sql::both(&["select name, settings from processes where tenant = $1 and dropped_at is null order by name"]);
+    Sql::both(&["select p.name, p.settings, s.since, s.beat_at from processes p join service s on s.id = 1
+     where p.tenant = $1 and p.dropped_at is null order by p.name"]);
 
 /// The selectors of all processes. They stay as they are until the transaction ends: a process that changes waits, so
 /// that nobody judges by a selector that has just gone.
 pub(crate) async fn selectors(tx: &mut Tx<'_>, tenant: TenantId) -> Result<Vec<ProcessSelector>, StoreError> {
     tx.lock_shared(&lock_name(tenant)).await?;
     let rows = tx.query(&SELECTORS, &[Param::Int(tenant.0)]).await?;
-    let read = |row: &Row| Ok(ProcessSelector { name: row.text(0)?, selector: selector_from_json(&row.text(1)?)? });
-    rows.iter().map(read).collect()
+    rows.iter().map(|row| ProcessSelector::read(row.text(0)?, row, 1, tx.now())).collect()
 }
 
 pub(crate) fn lock_name(tenant: TenantId) -> String {
@@ -97,8 +117,15 @@ pub(crate) async fn judge(
         let facts = row.facts.facts(&wanted);
         for process in selectors {
             let before = known.remove(&(row.id.clone(), process.name.clone())).unwrap_or_default();
-            let verdict = process.selector.judge(row.kind.as_deref(), &facts, now);
-            let after = before.judged(verdict, now);
+            let kind = row.kind.as_deref();
+            // By the facts as they were told, and when an outage is allowed for. Where these differ, age counts only because
+            // nobody could tell us, and the subject stays what it was.
+            let told = process.selector.judge(kind, &facts, now);
+            let allowed = process.selector.judge_since(process.served_since, kind, &facts, now);
+            let stays = before.since.is_some() && !process.is_new;
+            let eligible = if told.eligible == allowed.eligible { told.eligible } else { stays };
+            let changes_at = told.changes_at.into_iter().chain(allowed.changes_at).min();
+            let after = before.judged(Verdict { eligible, changes_at }, now);
             if after != before {
                 changed.push((&row.id, &process.name, after));
             }
@@ -142,7 +169,7 @@ impl Standing {
         })
     }
 
-    fn judged(&self, verdict: domain::selector::Verdict, now: Time) -> Self {
+    fn judged(&self, verdict: Verdict, now: Time) -> Self {
         let check_at = match (self.check_at, verdict.changes_at) {
             // Looking too early does no harm: a heartbeat need not move the moment every time.
             (Some(planned), later) if planned > now && later.is_none_or(|later| planned <= later) => Some(planned),

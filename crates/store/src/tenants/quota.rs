@@ -99,6 +99,7 @@ impl Bucket {
 impl Store {
     /// Whether the tenant may bring this in now.
     pub async fn admit(&self, tenant: TenantId, wanted: Wanted) -> Result<Admission, StoreError> {
+        self.look_at_tokens().await?;
         let Some(quota) = self.tokens().quota(tenant) else { return Ok(Admission::Admitted) };
         if let Some(limit) = quota.waiting_jobs {
             let waiting = self.waiting_jobs(tenant).await?;

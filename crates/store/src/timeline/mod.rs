@@ -3,6 +3,7 @@
 //! Rows are appended by the transaction in which the thing happened and stay when what they tell of is gone.
 
 pub mod list;
+pub mod prune;
 
 use domain::{JobId, TenantId, WorkerId};
 

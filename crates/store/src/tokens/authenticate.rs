@@ -216,7 +216,7 @@ impl Store {
         self.clock().now().plus_ms(ahead_ms)
     }
 
-    async fn look_at_tokens(&self) -> Result<(), StoreError> {
+    pub(crate) async fn look_at_tokens(&self) -> Result<(), StoreError> {
         let cache = self.tokens();
         match cache.age() {
             Some(age) if age < LOOK_AHEAD => Ok(()),

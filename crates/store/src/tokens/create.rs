@@ -49,6 +49,8 @@ pub enum TokenCreated {
     MoreThanItsParent(&'static str),
     /// The token it is made with has ended meanwhile.
     ParentGone,
+    /// Somebody else made the first token meanwhile.
+    NotTheFirst,
     Misplaced(&'static str),
     TooMany,
 }
@@ -103,9 +105,12 @@ impl Operation for Create {
         if living.map(|row| row.int(0)).transpose()?.unwrap_or(0) as usize >= TOKENS_PER_TENANT {
             return Ok((Err(TokenCreated::TooMany), false));
         }
+        let version = move_version(tx).await?;
+        if matches!(self.maker, Maker::Local) && version != 1 {
+            return Ok((Err(TokenCreated::NotTheFirst), false));
+        }
         let id = TokenId::new(new_uuid(now));
         self.insert(tx, id, tenant, serves.as_ref(), parent.as_ref()).await?;
-        let version = move_version(tx).await?;
         let made = list::find(tx, id).await?.ok_or_else(|| StoreError::unexpected("a token that was just made"))?;
         let detail = json!({"token": &*made.name, "id": id.uuid(), "role": made.access.role.as_str()}).to_string();
         timeline::write(tx, &[Entry::by(tenant, &made.created_by, "token_created", detail)]).await?;

@@ -3,6 +3,7 @@
 pub mod authenticate;
 pub mod create;
 pub mod list;
+pub mod prune;
 pub mod revoke;
 pub mod standing;
 

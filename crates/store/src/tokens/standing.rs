@@ -25,19 +25,22 @@ impl Store {
     }
 }
 
-struct Standings {
-    names: BTreeSet<Named>,
+pub(crate) struct Standings {
+    pub(crate) names: BTreeSet<Named>,
 }
 
-const OF_NAME: Sql = Sql::new(
+const LIVING: Sql = Sql::new(
     &["select t.id, t.tenant, n.name, t.name, t.role, t.rights, t.queues, t.serves, t.parent, t.created_by, t.created_at,
            t.expires_at, t.revoked_at, t.revoked_by, t.used_at
-       from tokens t join tenants n on n.id = t.tenant where t.tenant = $1 and t.name = $2"],
+       from tokens t join tenants n on n.id = t.tenant where t.tenant = $1 and t.name = $2
+           and t.revoked_at is null and (t.expires_at is null or t.expires_at > $3)"],
     "select t.id, t.tenant, n.name, t.name, t.role, t.rights, t.queues, t.serves, t.parent, t.created_by, t.created_at,
          t.expires_at, t.revoked_at, t.revoked_by, t.used_at
      from unnest($1::bigint[], $2::text[]) as p(tenant, name)
-     join tokens t on t.tenant = p.tenant and t.name = p.name join tenants n on n.id = t.tenant",
+     join tokens t on t.tenant = p.tenant and t.name = p.name join tenants n on n.id = t.tenant
+     where t.revoked_at is null and (t.expires_at is null or t.expires_at > $3)",
 );
+const EVER: Sql = Sql::both(&["select 1 from tokens where tenant = $1 and name = $2 limit 1"]);
 
 impl Operation for Standings {
     type Output = HashMap<Named, Standing>;
@@ -50,20 +53,22 @@ impl Operation for Standings {
             Column::ints(self.names.iter().map(|(tenant, _)| tenant.0)),
             Column::texts(self.names.iter().map(|(_, name)| name.as_str())),
         ];
-        let mut tokens: HashMap<Named, Vec<_>> = HashMap::new();
-        for row in tx.query_each(&OF_NAME, &columns, &[] as &[Param<'_>]).await? {
+        let now = Param::Time(tx.now());
+        let mut living: HashMap<Named, Vec<_>> = HashMap::new();
+        for row in tx.query_each(&LIVING, &columns, &[now]).await? {
             let token = read(&row)?;
-            let living = tokens.entry((token.tenant, token.name.to_string())).or_default();
-            if token.is_alive(tx.now()) {
-                living.push(token.access);
-            }
+            living.entry((token.tenant, token.name.to_string())).or_default().push(token.access);
         }
-        let standing = |name: &Named| match tokens.remove(name) {
-            Some(living) => Standing::of(living),
-            None if name.0 == TenantId::DEFAULT && name.1 == LOCAL => Standing::full(),
+        let local = (TenantId::DEFAULT, LOCAL.to_owned());
+        let is_free = self.names.contains(&local) && {
+            let name = [Param::Int(TenantId::DEFAULT.0), Param::Text(LOCAL)];
+            tx.query_opt(&EVER, &name).await?.is_none()
+        };
+        let mut standing = |name: &Named| match living.remove(name) {
+            Some(tokens) => Standing::of(tokens),
+            None if is_free && *name == local => Standing::full(),
             None => Standing::default(),
         };
-        let mut standing = standing;
         Ok(self.names.iter().map(|name| (name.clone(), standing(name))).collect())
     }
 }

@@ -9,8 +9,10 @@ use crate::events::{Event, Row, insert_rows};
 use crate::hints::Topic;
 use crate::schedule::Slots;
 use crate::store::Store;
-use crate::triggers::filter;
+use crate::triggers::fault::Fault;
+use crate::triggers::filter::{self, Schedule};
 use crate::tx::{Operation, Param, Sql, Tx};
+use crate::unread::pass_over;
 
 /// What a look at the schedules did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,7 +41,7 @@ impl Store {
     /// Fires what is due. Any number of nodes may do so at once: a slot fires at most once. A schedule that cannot be read
     /// stops no other.
     pub async fn fire_schedules(&self) -> Result<Fired, StoreError> {
-        let mut fired = Fired::default();
+        let (mut fired, mut failed) = (Fired::default(), None);
         let (due, next) = self.read(Due).await?;
         for trigger in due {
             match self.write(FireSlots { trigger }).await {
@@ -48,13 +50,16 @@ impl Store {
                     fired.skipped += skipped;
                 }
                 Err(error) if error.is_unavailable() => return Err(error),
-                Err(error) => tracing::warn!(%trigger, %error, "a schedule could not fire"),
+                Err(error) => failed = failed.or(Some(error)),
             }
         }
         if fired.slots > 0 {
             self.hints().tell(Topic::Outbox);
         }
-        Ok(Fired { next_in_ms: next, ..fired })
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(Fired { next_in_ms: next, ..fired }),
+        }
     }
 }
 
@@ -115,6 +120,16 @@ const ADVANCE: Sql = Sql::both(&["update triggers set next_at = $2, missed = mis
          last_missed_at = case when $3 > 0 then $4 else last_missed_at end
      where id = $1"]);
 
+impl FireSlots {
+    fn schedule(&self, filter: &str) -> Result<(Schedule, Slots), StoreError> {
+        let fault = |fault: Fault| StoreError::unexpected(fault.to_string());
+        let filter = filter::read(Source::Cron, self.trigger, filter).map_err(fault)?;
+        let schedule = filter.schedule.ok_or_else(|| StoreError::unexpected("there is none"))?;
+        let slots = Slots::read(&schedule).map_err(fault)?;
+        Ok((schedule, slots))
+    }
+}
+
 impl Operation for FireSlots {
     type Output = (usize, usize);
 
@@ -124,10 +139,10 @@ impl Operation for FireSlots {
         let Some(row) = tx.query_opt(&LOCK, &[id]).await? else { return Ok((0, 0)) };
         let (tenant, next_at, enabled) = (TenantId(row.int(0)?), row.opt_time(2)?, row.bool(3)?);
         let Some(due) = next_at.filter(|next| enabled && *next <= now) else { return Ok((0, 0)) };
-        let fault = |fault| StoreError::unexpected(format!("the schedule of trigger {}: {fault}", self.trigger));
-        let filter = filter::read(Source::Cron, self.trigger, &row.text(1)?).map_err(fault)?;
-        let schedule = filter.schedule.ok_or_else(|| StoreError::unexpected("a schedule without one"))?;
-        let slots = Slots::read(&schedule).map_err(fault)?;
+        let read = self.schedule(&row.text(1)?);
+        let Some((schedule, slots)) = pass_over(read, || format!("the schedule of trigger {}", self.trigger)) else {
+            return Ok((0, 0));
+        };
         let (firing, skipped) = due_slots(&slots, schedule.missed, due, now);
         let mut fired = 0;
         for slot in &firing {

@@ -101,7 +101,8 @@ impl Operation for Find {
         for (key, (events, hits, errors)) in figures.iter().filter(|(_, (events, ..))| *events >= EVENTS_LEAST) {
             let share = |part: i64| part as f64 / *events as f64;
             if share(*hits) < HIT_RATE_LEAST {
-                let detail = format!("{:.0} % of first signals were told from what was kept", share(*hits) * 100.0);
+                let [told, least] = [share(*hits), HIT_RATE_LEAST].map(|share| share * 100.0);
+                let detail = format!("{told:.0} % were told from what was kept; the target is {least:.0} %");
                 fire(key, "hit_rate_low", share(*hits), detail);
             }
             if share(*errors) > ERROR_RATE_MOST {

@@ -22,9 +22,14 @@ const RECONNECT: Duration = Duration::from_secs(1);
 impl Store {
     /// Carries hints between this node and the others until dropped; a broken connection is made anew.
     pub async fn relay_hints(&self, url: &str) {
+        let mut told = false;
         loop {
-            if let Err(error) = relay(self.hints(), url).await {
-                tracing::debug!(%error, "the connection for hints broke and will be made anew");
+            let result = relay(self.hints(), url, &mut told).await;
+            self.hints().set_relayed(false);
+            // Once, however long it lasts.
+            if !std::mem::replace(&mut told, true) {
+                let error = result.err().map_or_else(|| "it was closed".into(), |error| error.to_string());
+                tracing::warn!(error, "hints of other nodes are not heard: their connection broke and is made anew");
             }
             // What was missed meanwhile is found by everyone looking once.
             self.hints().wake_all();
@@ -33,7 +38,7 @@ impl Store {
     }
 }
 
-async fn relay(hints: &Hints, url: &str) -> Result<(), StoreError> {
+async fn relay(hints: &Hints, url: &str, told: &mut bool) -> Result<(), StoreError> {
     let Address { mut config, tls } = Address::parse(url)?;
     config.application_name("windlass hints").connect_timeout(Duration::from_secs(5));
     let (client, mut connection) = config.connect(tls).await.map_err(broken)?;
@@ -51,7 +56,7 @@ async fn relay(hints: &Hints, url: &str) -> Result<(), StoreError> {
     };
     tokio::select! {
         result = receive => result.map_err(broken),
-        result = send(hints, &client) => result.map_err(broken),
+        result = send(hints, &client, told) => result.map_err(broken),
     }
 }
 
@@ -59,8 +64,12 @@ fn broken(error: tokio_postgres::Error) -> StoreError {
     StoreError::Unavailable { reason: error.to_string(), source: Some(Box::new(error)) }
 }
 
-async fn send(hints: &Hints, client: &Client) -> Result<(), tokio_postgres::Error> {
+async fn send(hints: &Hints, client: &Client, told: &mut bool) -> Result<(), tokio_postgres::Error> {
     client.batch_execute(&format!("listen {CHANNEL}")).await?;
+    hints.set_relayed(true);
+    if std::mem::take(told) {
+        tracing::info!("hints of other nodes are heard again");
+    }
     hints.wake_all();
     loop {
         let mut lines = String::new();

@@ -253,6 +253,26 @@ impl Tx<'_> {
         }
     }
 
+    /// Holds a name until the end of the transaction, unless another holds it. Gives whether it does.
+    pub(crate) async fn try_lock(&mut self, name: &str) -> Result<bool, StoreError> {
+        match &mut self.driver {
+            Driver::Sqlite(_) => Ok(true),
+            Driver::Postgres(tx) => {
+                let sql = "select pg_try_advisory_xact_lock(hashtextextended($1, 0))";
+                let rows = tx.query(sql, &[], &[Param::Text(name)]).await?;
+                rows.first().ok_or_else(|| StoreError::unexpected("a lock gave no answer"))?.bool(0)
+            }
+        }
+    }
+
+    /// Lets PostgreSQL weigh all plans from here on: for a statement that reads tables whole.
+    pub(crate) async fn read_whole(&mut self) -> Result<(), StoreError> {
+        match &mut self.driver {
+            Driver::Sqlite(_) => Ok(()),
+            Driver::Postgres(tx) => tx.batch(postgres::WEIGH).await,
+        }
+    }
+
     /// Holds names until the end of the transaction: whoever asks for one of them waits.
     ///
     /// SQLite has one writer, which holds everything already.

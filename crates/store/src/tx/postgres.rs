@@ -30,12 +30,21 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A connection keeps the plan of a statement, and most are made while the tables are empty: reading all of `jobs` looks
 /// cheapest then and is ruinous an hour later. Every statement of ours has an index to go by, so there is nothing to
 /// weigh. Without `jit to off` a small table that is read whole would be compiled for, because it now looks expensive.
-pub const BEGIN: &str = "begin; set local search_path to windlass, pg_temp; set local enable_seqscan to off; \
-                         set local enable_hashjoin to off; set local enable_mergejoin to off; \
-                         set local enable_bitmapscan to off; set local jit to off; \
+///
+/// A node that vanishes in mid-transaction keeps its locks until the server notices, which by itself takes two hours: here
+/// it is let go of after half a minute. Who waits long for a lock gives up and begins anew (`is_conflict`), and in the
+/// end says so.
+pub const BEGIN: &str = "begin; set local search_path to windlass, pg_temp; \
+                         set local idle_in_transaction_session_timeout to '30s'; set local lock_timeout to '20s'; \
+                         set local enable_seqscan to off; set local enable_hashjoin to off; \
+                         set local enable_mergejoin to off; set local enable_bitmapscan to off; set local jit to off; \
                          select (extract(epoch from now()) * 1000000)::bigint::text";
 
-/// The same for a connection that keeps its session: the settings stand already.
+/// Takes back what `BEGIN` says of plans, for the rest of a transaction.
+pub(super) const WEIGH: &str = "set local enable_seqscan to on; set local enable_hashjoin to on; \
+                                set local enable_mergejoin to on; set local enable_bitmapscan to on";
+
+/// `BEGIN` for a connection that keeps its session: the settings stand already.
 const BEGIN_IN_SESSION: &str = "begin; select (extract(epoch from now()) * 1000000)::bigint::text";
 
 /// What opens the transaction of an operation: with the clock of the triggers where that is wanted, and with a wall around
@@ -55,10 +64,14 @@ fn raised(tenants: &str) -> String {
     format!("set local {SETTING} to '{tenants}'")
 }
 
-/// What `BEGIN` sets per transaction, for a whole session.
+/// So that the server notices within half a minute that a node is gone. Behind a pooler its peer is the pooler.
+const KEEPALIVES: &str = "set tcp_keepalives_idle to 10; set tcp_keepalives_interval to 5; \
+                          set tcp_keepalives_count to 3; set tcp_user_timeout to '20s'";
+
+/// What `BEGIN` sets per transaction, for a whole session, and what only a session has.
 fn session_settings() -> String {
     let settings = BEGIN.split(';').filter_map(|part| part.trim().strip_prefix("set local "));
-    settings.map(|setting| format!("set {setting}; ")).collect()
+    settings.map(|setting| format!("set {setting}; ")).chain([KEEPALIVES.to_owned()]).collect()
 }
 
 pub(crate) struct Postgres {
@@ -72,7 +85,6 @@ impl Postgres {
     pub(crate) async fn connect(url: &str, clock: Clock) -> Result<Self, StoreError> {
         let Address { mut config, tls } = Address::parse(url)?;
         config.application_name("windlass").connect_timeout(CONNECT_TIMEOUT);
-        config.keepalives_idle(Duration::from_secs(10)).tcp_user_timeout(Duration::from_secs(10));
         let builder = || {
             let fast = ManagerConfig { recycling_method: RecyclingMethod::Fast };
             Pool::builder(Manager::from_config(config.clone(), tls.clone(), fast))
@@ -445,11 +457,12 @@ fn typed<'v>(columns: &'v [Column<'_>], params: &'v [Param<'_>]) -> Vec<(&'v (dy
     columns.chain(params.iter().map(|param| (param as &(dyn ToSql + Sync), param.postgres_type()))).collect()
 }
 
-/// A closed connection, a server that starts or stops, a full disk and a read-only server pass; anything else is a bug.
+/// A closed connection, a server that starts, stops or has let go of us, a full disk and a read-only server pass; anything
+/// else is a bug.
 fn postgres_error(error: &tokio_postgres::Error, context: &str) -> StoreError {
     let reason = || match error.as_db_error() {
         Some(error) if *error.code() == SqlState::LOCK_NOT_AVAILABLE => {
-            "a table that must change is held by another transaction that does not end".to_owned()
+            "what must change is held by another transaction that does not end".to_owned()
         }
         Some(error) => error.message().to_owned(),
         None => match std::error::Error::source(error) {
@@ -465,7 +478,8 @@ fn postgres_error(error: &tokio_postgres::Error, context: &str) -> StoreError {
         }
         Some(state) => {
             let class = &state.code()[..2];
-            matches!(class, "08" | "53" | "57" | "58" | "40" | "55") || *state == SqlState::READ_ONLY_SQL_TRANSACTION
+            let passing = [SqlState::READ_ONLY_SQL_TRANSACTION, SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT];
+            matches!(class, "08" | "53" | "57" | "58" | "40" | "55") || passing.contains(state)
         }
     };
     if passing { StoreError::unavailable(reason()) } else { StoreError::unexpected(format!("{context}: {}", reason())) }

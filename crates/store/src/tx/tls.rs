@@ -6,6 +6,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 use rustls::client::WebPkiServerVerifier;
@@ -45,7 +46,14 @@ impl Address {
             Some(file) => Some(read_roots(Path::new(&file))?),
             None => None,
         };
-        Ok(Self { config: plain.parse().map_err(invalid)?, tls: MakeRustlsConnect::new(client_config(asked, roots)?) })
+        let mut config: Config = plain.parse().map_err(invalid)?;
+        // A server that is gone without a word is noticed within half a minute, also by who only listens.
+        config
+            .keepalives_idle(Duration::from_secs(10))
+            .keepalives_interval(Duration::from_secs(5))
+            .keepalives_retries(3);
+        config.tcp_user_timeout(Duration::from_secs(10));
+        Ok(Self { config, tls: MakeRustlsConnect::new(client_config(asked, roots)?) })
     }
 }
 

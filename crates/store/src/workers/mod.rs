@@ -1,5 +1,6 @@
 //! Workers: registration, heartbeat, removal, listing, and the sweep of the dead. The lease belongs to the worker.
 
+pub mod count;
 pub mod heartbeat;
 pub mod list;
 pub mod register;

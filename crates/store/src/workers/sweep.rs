@@ -1,7 +1,7 @@
 //! The dead give back what they held (X4, Q7): nobody's help is needed, and one bad row never stops the others.
 
 use domain::job::{Event, Held};
-use domain::limits::{MAINTENANCE_ROWS, OUTAGE_MS, TIME_OUT_GRACE_MS};
+use domain::limits::{COUNTED, MAINTENANCE_ROWS, OUTAGE_MS, TIME_OUT_GRACE_MS};
 use domain::{Epoch, JobError, JobId, WorkerId};
 use uuid::Uuid;
 
@@ -52,6 +52,11 @@ impl Store {
             }
         }
         Ok(swept)
+    }
+
+    /// How many rows were set aside because nothing could be done with them; counted up to a bound.
+    pub async fn quarantined(&self) -> Result<i64, StoreError> {
+        self.read(Quarantined).await
     }
 
     async fn bury_one_by_one(&self, worker: WorkerId, swept: &mut Swept) -> Result<(), StoreError> {
@@ -336,6 +341,19 @@ impl Operation for TimeOut {
         drained(tx, &self.lanes.triggers, &changes, &mut effects).await?;
         changes.write(tx).await?;
         Ok((true, effects))
+    }
+}
+
+struct Quarantined;
+
+const QUARANTINED: Sql = Sql::both(&["select count(*) from (select 1 from quarantine limit $1) counted"]);
+
+impl Operation for Quarantined {
+    type Output = i64;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<i64, StoreError> {
+        let row = tx.query_opt(&QUARANTINED, &[Param::Int(COUNTED as i64)]).await?;
+        row.map(|row| row.int(0)).transpose().map(Option::unwrap_or_default)
     }
 }
 

@@ -152,6 +152,9 @@ async fn w5_a_producers_own_job_backs_off_until_it_runs_again() {
         let job = get(&db.store, pushed).await;
         let backoff = card(&db.store, "m-1").await.subject.backoffs.remove(0).backoff;
         assert_eq!((job.state.to_string().as_str(), backoff.until), ("scheduled", Some(job.run_at)));
+        assert!(let_in(&db.store, "m-1", "scrub").await);
+        let waits = get(&db.store, pushed).await;
+        assert_eq!((waits.state, waits.run_at), (job.state, job.run_at), "its retry policy is its own");
         db.pass_ms(61_000).await;
         db.store.promote_due().await.expect("promotes");
         let worker = register(&db.store, &["q"]).await;

@@ -76,6 +76,22 @@ async fn q3_a_job_is_canceled_by_its_key() {
 }
 
 #[tokio::test]
+async fn q3_a_key_whose_time_has_passed_cancels_nothing() {
+    on_both(async |db| {
+        let extras = Extras { unique: Some(Unique { key: "u".into(), for_s: Some(60) }), ..Extras::default() };
+        let id = push(&db.store, NewJob { extras: Some(Box::new(extras)), ..job("q") }).await;
+        let cancel = async || db.store.cancel_by_key(T, name("q"), "u".into(), "me".into()).await.expect("answers");
+        db.pass_ms(61_000).await;
+        assert_eq!(cancel().await, Canceled::NotFound, "as it is once the key is pruned");
+        assert_eq!(state(&db.store, id).await, "queued");
+        let extras = Extras { unique: Some(Unique { key: "u".into(), for_s: Some(60) }), ..Extras::default() };
+        let next = push(&db.store, NewJob { extras: Some(Box::new(extras)), ..job("q") }).await;
+        assert_eq!(cancel().await, Canceled::Canceled(next), "who has the key now");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn an_ended_job_is_not_canceled() {
     on_both(async |db| {
         let id = push(&db.store, job("q")).await;

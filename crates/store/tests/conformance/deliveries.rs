@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 
 use domain::TenantId;
-use domain::limits::{CIRCUIT_FAILURES, ENDPOINT_CONCURRENCY, ENDPOINTS_PER_ROUND};
+use domain::limits::{
+    CIRCUIT_FAILURES, DELIVERIES_BEYOND, DELIVERY_GIVE_UP_S, ENDPOINT_CONCURRENCY, ENDPOINTS_PER_ROUND, GIVE_UP_GRACE_S,
+};
+use store::deliveries::claim::ClaimedDelivery;
 use store::deliveries::settle::{Attempted, Blame, Next, SettledDelivery, Verdict};
 use store::deliveries::{NewDelivery, insert};
 use store::jobs::cancel::Canceled;
@@ -26,13 +29,13 @@ impl Operation for Owe {
     }
 }
 
-async fn owe(store: &Store, tenant: TenantId, urls: impl IntoIterator<Item = String>) {
+pub(crate) async fn owe(store: &Store, tenant: TenantId, urls: impl IntoIterator<Item = String>) {
     let deliveries = urls.into_iter().map(|url| NewDelivery::post(tenant, url, "{}".into())).collect();
     store.write(Owe(deliveries)).await.expect("writes");
 }
 
 /// What this many places are given to: endpoints and addresses.
-async fn taken(store: &Store, places: usize, under_way: HashMap<i64, usize>) -> Vec<(i64, String)> {
+pub(crate) async fn taken(store: &Store, places: usize, under_way: HashMap<i64, usize>) -> Vec<(i64, String)> {
     let claimed = store.claim_deliveries(places, under_way).await.expect("claims").deliveries;
     claimed.into_iter().map(|delivery| (delivery.endpoint, delivery.url)).collect()
 }
@@ -129,6 +132,101 @@ async fn q10_a_webhook_with_a_nul_in_its_url_holds_up_nobody() {
         assert_eq!(claimed, [odd, plain]);
         let took = taken(store, 10, HashMap::new()).await;
         assert!(!took.is_empty() && took.iter().all(|(_, url)| url == "https://old.example/hook"), "{took:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q10_what_waited_for_us_is_tried_before_it_is_given_up() {
+    on_both(async |db| {
+        let store = &db.store;
+        owe(store, T, ["https://one.example/".to_owned(), "https://other.example/".to_owned()]).await;
+        let given_up = async |places| {
+            let took = taken(store, places, HashMap::new()).await.len();
+            (took, number(store, "select count(*) from deliveries where state = 'failed'").await)
+        };
+        // Nobody serves for longer than a delivery waits; then a node starts.
+        db.clock.advance_ms((DELIVERY_GIVE_UP_S + 60) * 1_000);
+        assert_eq!(given_up(0).await, (0, 0), "no beat has ended it yet");
+        assert!(store.beat().await.expect("beats"), "the outage is noticed");
+        assert_eq!(given_up(1).await, (1, 0));
+        db.pass_ms((GIVE_UP_GRACE_S + 60) * 1_000).await;
+        assert_eq!(given_up(0).await, (0, 1), "there was time to try the other");
+    })
+    .await;
+}
+
+const ONE: &str = "https://one.example/";
+
+async fn owe_one(store: &Store, times: usize) {
+    owe(store, T, (0..times).map(|_| ONE.to_owned())).await;
+}
+
+async fn claimed(store: &Store, under_way: HashMap<i64, usize>) -> Vec<ClaimedDelivery> {
+    store.claim_deliveries(1_000, under_way).await.expect("claims").deliveries
+}
+
+/// All that may be sent is sent and delivered. Gives how many that were.
+async fn deliver_all(store: &Store) -> usize {
+    let claimed = claimed(store, HashMap::new()).await;
+    for delivery in &claimed {
+        tell(store, delivery, Verdict::Delivered).await;
+    }
+    claimed.len()
+}
+
+async fn tell(store: &Store, delivery: &ClaimedDelivery, verdict: Verdict) {
+    let (delivery, attempt, at) = (delivery.id, delivery.attempt, store.clock().now());
+    let attempted = Attempted { delivery, attempt, at, duration_ms: 1, status: None, response: None, verdict };
+    store.settle_delivery(attempted).await.expect("settles");
+}
+
+#[tokio::test]
+async fn q10_a_receiver_that_keeps_up_is_sent_more_at_once_and_half_as_many_after_a_failure() {
+    on_both(async |db| {
+        let store = &db.store;
+        owe_one(store, 300).await;
+        for expected in ENDPOINT_CONCURRENCY..20 {
+            assert_eq!(deliver_all(store).await, expected);
+        }
+        let under_way = claimed(store, HashMap::new()).await;
+        assert_eq!(under_way.len(), 20);
+        let next = Next::Again { not_before_s: None };
+        let down = Verdict::Failed { error: "it is down".into(), blame: Blame::Receiver, next };
+        tell(store, &under_way[0], down).await;
+        for delivery in &under_way[1..] {
+            tell(store, delivery, Verdict::Delivered).await;
+        }
+        assert_eq!(deliver_all(store).await, 10);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q10_one_delivery_after_the_other_says_nothing_of_many_at_once() {
+    on_both(async |db| {
+        for _ in 0..2 * ENDPOINT_CONCURRENCY {
+            owe_one(&db.store, 1).await;
+            assert_eq!(deliver_all(&db.store).await, 1);
+        }
+        owe_one(&db.store, 2 * ENDPOINT_CONCURRENCY).await;
+        assert_eq!(claimed(&db.store, HashMap::new()).await.len(), ENDPOINT_CONCURRENCY);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q10_who_is_sent_many_at_once_takes_no_place_that_others_begin_with() {
+    on_both(async |db| {
+        let store = &db.store;
+        owe(store, T, ["https://other.example/".to_owned()]).await;
+        let (other, _) = taken(store, 1, HashMap::new()).await.remove(0);
+        owe_one(store, 100).await;
+        for _ in 0..3 {
+            deliver_all(store).await;
+        }
+        let hanging = HashMap::from([(other, ENDPOINT_CONCURRENCY + DELIVERIES_BEYOND - 1)]);
+        assert_eq!(claimed(store, hanging).await.len(), ENDPOINT_CONCURRENCY + 1, "one of those is left");
     })
     .await;
 }

@@ -4,7 +4,7 @@ use store::counters::Counts;
 use store::jobs::enqueue::{Extras, NewJob};
 use store::jobs::settle::End;
 use store::queues::throughput::Minute;
-use testkit::{Database, job, label, name, on_both};
+use testkit::{Database, job, label, name, on_both, on_postgres, on_sqlite};
 
 use crate::support::*;
 
@@ -94,6 +94,21 @@ async fn x14_a_wrong_figure_is_found() {
 }
 
 #[tokio::test]
+async fn x14_one_node_at_a_time_checks_the_figures() {
+    on_postgres(async |db| {
+        let alone = async || db.store.check_counters_alone().await.expect("answers");
+        assert_eq!(alone().await, Some(Vec::new()));
+        let other = psql(&db.url).await;
+        let lock = "begin; select pg_advisory_xact_lock(hashtextextended('windlass check counters', 0))";
+        other.client.batch_execute(lock).await.expect("another node is at it");
+        assert_eq!(alone().await, None);
+        other.client.batch_execute("commit").await.expect("it is done");
+        assert_eq!(alone().await, Some(Vec::new()));
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_parked_job_that_was_forgotten_looks_again() {
     on_both(async |db| {
         let extras = Extras { concurrency_key: Some(label("c")), ..Extras::default() };
@@ -104,6 +119,20 @@ async fn a_parked_job_that_was_forgotten_looks_again() {
         assert_eq!(db.store.unpark_forgotten().await.expect("repairs"), 1);
         assert_eq!(claim_one(&db.store, worker).await.id, id);
         assert_eq!(db.store.unpark_forgotten().await.expect("repairs"), 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_looks_for_forgotten_jobs_and_finds_none_writes_nothing() {
+    on_sqlite(async |db| {
+        let extras = Extras { concurrency_key: Some(label("c")), ..Extras::default() };
+        let keyed = || NewJob { extras: Some(Box::new(extras.clone())), ..job("q") };
+        push_all(&db.store, vec![keyed(), keyed()]).await;
+        let worker = register(&db.store, &["q"]).await;
+        assert_eq!(claim(&db.store, worker, 2).await.len(), 1, "the other is parked");
+        run_sql(&db.store, "pragma query_only = on").await.expect("this node's writer may not write any more");
+        assert_eq!(db.store.unpark_forgotten().await.expect("only reads"), 0);
     })
     .await;
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use domain::JobId;
 use store::StoreError;
+use store::jobs::cancel::Canceled;
 use store::jobs::enqueue::{EnqueueReply, NewJob};
 use testkit::{Database, job, on_both, on_postgres, on_sqlite};
 
@@ -86,6 +87,24 @@ async fn terminate(psql: &Psql) -> usize {
     let sql = "select pg_terminate_backend(pid) from pg_stat_activity
                where datname = current_database() and pid <> pg_backend_pid()";
     psql.client.query(sql, &[]).await.expect("terminates").len()
+}
+
+#[tokio::test]
+async fn x12_a_node_that_is_lost_in_mid_transaction_does_not_hold_up_the_others() {
+    on_postgres(async |db| {
+        let id = try_push(&db).await.expect("works");
+        let lost = psql(&db.url).await;
+        // As the store opens its own, but for how long it may say nothing.
+        let begin = store::tx::BEGIN.replace("session_timeout to '30s'", "session_timeout to '100ms'");
+        assert_ne!(begin, store::tx::BEGIN);
+        lost.client.batch_execute(&begin).await.expect("begins");
+        let locked = lost.client.batch_execute("select from jobs for update").await;
+        locked.expect("locks every job");
+        let canceled = db.store.cancel(T, id, "me".into()).await.expect("is not held up");
+        assert_eq!(canceled, Canceled::Canceled(id));
+        sound(&db.store).await;
+    })
+    .await;
 }
 
 #[tokio::test]

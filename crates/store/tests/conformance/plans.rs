@@ -48,7 +48,16 @@ fn hot() -> Vec<Hot> {
             "jobs_pkey",
             JOBS_PKEY,
         ),
+        hot("jobs/prune.rs::LANES", "", "ended_lane", "ended_lane"),
+        hot("jobs/enqueue/keys.rs::UNIQUE_JOB", "2, 'q', 'k', now()", "lanes_pkey", "PRIMARY KEY"),
         hot("jobs/holds.rs::UNPARK", "2, 'key q c', 1", "jobs_parked", "jobs_parked"),
+        hot(
+            "maintenance/news.rs::READY",
+            "array[2::bigint], array['q'], array[now()], IDS",
+            "jobs_ready",
+            "jobs_ready",
+        ),
+        hot("maintenance/news.rs::ENDED", "IDS", "jobs_pkey", JOBS_PKEY),
         hot("maintenance/promote.rs::PROMOTE", "now(), 1000", "jobs_due", "jobs_due"),
         hot("maintenance/promote.rs::NEXT", "", "jobs_due", "jobs_due"),
         hot("workers/sweep.rs::PAST_DEADLINE", "now(), 1000, now(), now()", "jobs_deadline", "jobs_deadline"),
@@ -71,6 +80,15 @@ fn hot() -> Vec<Hot> {
             "ended_lane",
             "ended_lane",
         ),
+        hot(
+            "jobs/prune/history.rs::OLD_HISTORY",
+            "now(), 1000, now(), '01890a5d-ac96-774b-bcce-b302099a8057'",
+            "history_at",
+            "history_at",
+        ),
+        hot("jobs/prune/history.rs::KEPT", "IDS", "jobs_pkey", JOBS_PKEY),
+        hot("artifacts/garbage.rs::OLD", "now(), 1000", "blob_garbage_tried_at", "blob_garbage_tried_at"),
+        hot("subjects/put.rs::LATELY", "2, 's', now(), 20", "timeline_subject", "timeline_subject"),
     ]
 }
 

@@ -79,6 +79,24 @@ async fn r7_a_pool_is_run_where_its_labels_and_its_runtimes_are() {
     .await;
 }
 
+/// One of a newer program, say.
+#[tokio::test]
+async fn r7_a_pool_that_cannot_be_read_stops_no_other() {
+    on_both(async |db| {
+        let store = &db.store;
+        beat(store, "a", &[], None).await;
+        declare_as(store, "x", |_| {}).await;
+        pool(store, &["x"], &[]).await;
+        let newer = r#"insert into pools (tenant, name, spec, state, principal, created_at, updated_at)
+                       select tenant, 'newer', '{"slots": "many"}', state, principal, created_at, updated_at from pools"#;
+        run_sql(store, newer).await.expect("writes");
+        assert!(takes(store, "a", &[]).await);
+        let taken = number(store, "select count(*) from pools where node = 'a'").await;
+        assert_eq!(taken, 1, "it is left to a node that can read it");
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn r7_the_members_of_a_pool_are_moved_together_or_not_at_all() {
     on_both(async |db| {

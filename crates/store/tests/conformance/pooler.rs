@@ -157,6 +157,20 @@ async fn x8_the_way_of_a_job_works_through_a_pooler() {
 }
 
 #[tokio::test]
+async fn x12_who_waits_in_a_transaction_is_let_go_of_with_and_without_a_pooler() {
+    let behind = Behind::start().await;
+    let in_force = async |store: &Store, setting: &str| {
+        let text = format!("select current_setting('{setting}')");
+        texts(store, "", &text).await.remove(0)
+    };
+    for store in [&behind.direct.store, &behind.node().await] {
+        assert_eq!(in_force(store, "idle_in_transaction_session_timeout").await, "30s");
+        assert_eq!(in_force(store, "lock_timeout").await, "20s");
+    }
+    assert_eq!(in_force(&behind.direct.store, "tcp_keepalives_idle").await, "10", "in a session of its own");
+}
+
+#[tokio::test]
 async fn x3_no_job_goes_to_two_workers_through_a_pooler() {
     let behind = Behind::start().await;
     let nodes = [behind.node().await, behind.node().await];

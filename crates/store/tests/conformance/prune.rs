@@ -1,4 +1,6 @@
-use domain::limits::{HISTORY_RETENTION_S_DEFAULT, IDEMPOTENCY_KEEP_S, MAINTENANCE_ROWS, RETENTION_S_DEFAULT};
+use domain::limits::{
+    HISTORY_RETENTION_S_DEFAULT, IDEMPOTENCY_KEEP_S, MAINTENANCE_PARTS, MAINTENANCE_ROWS, RETENTION_S_DEFAULT,
+};
 use domain::{JobId, QueueSettings};
 use store::Store;
 use store::jobs::enqueue::{Extras, Idempotency, NewJob};
@@ -147,6 +149,109 @@ async fn q14_what_was_made_before_and_ended_later_hides_nothing() {
         db.clock.advance_ms((RETENTION_S_DEFAULT + 60) * 1_000);
         assert_eq!(prune(&db.store).await, 1, "the one behind them");
         assert_eq!(prune(&db.store).await, 0);
+    })
+    .await;
+}
+
+/// Numbers as rows of `n`, an id that is lower the lower its number, and a moment `n` microseconds after another.
+struct Numbers {
+    rows: String,
+    low_id: &'static str,
+    days: &'static str,
+    microseconds: &'static str,
+}
+
+fn numbers(store: &Store, many: usize) -> Numbers {
+    if store.is_postgres() {
+        Numbers {
+            rows: format!("generate_series(1, {many}) n"),
+            low_id: "lpad(to_hex(n), 32, '0')::uuid",
+            days: "interval '1 day'",
+            microseconds: "interval '1 microsecond'",
+        }
+    } else {
+        let all = format!("with recursive c(n) as (select 1 union all select n + 1 from c where n < {many})");
+        Numbers {
+            rows: format!("({all} select n from c)"),
+            low_id: "unhex(printf('%032x', n))",
+            days: "86400000000",
+            microseconds: "1",
+        }
+    }
+}
+
+#[tokio::test]
+async fn q14_a_look_goes_on_where_the_last_one_ended() {
+    on_both(async |db| {
+        let behind = ended(&db.store, job("q")).await;
+        let Numbers { rows, low_id, days, .. } = numbers(&db.store, MAINTENANCE_PARTS * MAINTENANCE_ROWS + 10);
+        let made_long_ago = format!(
+            "insert into ended (id, tenant, lane, state, run_at, epoch, attempt, max_attempts, finished_at, depth, version,
+                 created_at, principal, payload)
+             select {low_id}, e.tenant, e.lane, e.state, e.run_at, e.epoch, e.attempt, e.max_attempts,
+                 e.finished_at + 60 * {days}, e.depth, e.version, e.created_at, e.principal, e.payload
+             from ended e, {rows}"
+        );
+        run_sql(&db.store, &made_long_ago).await.expect("fills");
+        db.clock.advance_ms((RETENTION_S_DEFAULT + 60) * 1_000);
+        assert_eq!(prune(&db.store).await, 0, "a look is bounded");
+        assert_eq!(prune(&db.store).await, 1);
+        assert!(db.store.job(T, behind).await.expect("reads").is_none());
+        db.clock.advance_ms(60 * 86_400_000);
+        assert_eq!(prune(&db.store).await, MAINTENANCE_ROWS as u64, "and begins anew behind the end");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x13_the_lanes_of_a_queue_go_together_and_are_told_once() {
+    on_both(async |db| {
+        for priority in [0, 1] {
+            ended(&db.store, NewJob { priority, ..job("q") }).await;
+        }
+        db.clock.advance_ms((RETENTION_S_DEFAULT + 60) * 1_000);
+        assert_eq!(prune(&db.store).await, 2);
+        assert_eq!(number(&db.store, "select count(*) from prunings where kind = 'jobs'").await, 1);
+        assert_eq!(number(&db.store, "select rows_pruned from prunings where kind = 'jobs'").await, 2);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x13_what_was_told_of_prunings_goes_in_small_batches() {
+    on_both(async |db| {
+        let Numbers { rows, .. } = numbers(&db.store, MAINTENANCE_ROWS + 1);
+        let long_ago = if db.store.is_postgres() { "timestamptz 'epoch'" } else { "0" };
+        let text = format!(
+            "insert into prunings (at, kind, rows_pruned, why) select {long_ago}, 'jobs', 1, 'long ago' from {rows}"
+        );
+        run_sql(&db.store, &text).await.expect("fills");
+        prune(&db.store).await;
+        assert_eq!(number(&db.store, "select count(*) from prunings").await, 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x5_history_of_kept_jobs_is_passed_over_a_part_at_a_time() {
+    on_both(async |db| {
+        ended(&db.store, job("q")).await;
+        let Numbers { rows, low_id, microseconds, .. } = numbers(&db.store, MAINTENANCE_PARTS * MAINTENANCE_ROWS + 10);
+        let text = format!(
+            "insert into history (job, epoch, event, tenant, lane, at, enqueued_at, attempt)
+             select e.id, n, 'failed', e.tenant, e.lane, e.finished_at + n * {microseconds}, e.created_at, 1
+             from ended e, {rows};
+             insert into history (job, epoch, event, tenant, lane, at, enqueued_at, attempt)
+             select {low_id}, 1, 'failed', h.tenant, h.lane, h.at, h.enqueued_at, 1
+             from (select tenant, lane, max(at) as at, max(enqueued_at) as enqueued_at from history group by 1, 2) h,
+                 (select 1 as n) one"
+        );
+        run_sql(&db.store, &text).await.expect("fills");
+        let kept = number(&db.store, "select count(*) from history").await - 1;
+        db.pass_ms(60_000).await;
+        let pruned = async || db.store.prune(1).await.expect("prunes").history;
+        assert_eq!((pruned().await, pruned().await, pruned().await), (0, 1, 0));
+        assert_eq!(number(&db.store, "select count(*) from history").await, kept);
     })
     .await;
 }

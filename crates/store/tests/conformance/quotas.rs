@@ -36,3 +36,13 @@ async fn q12_what_is_refused_or_not_limited_is_charged_to_no_rate() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn q12_a_node_that_answers_nobody_keeps_to_a_quota_too() {
+    on_both(async |db| {
+        let quota = Quota { waiting_jobs: Some(0), ..Quota::default() };
+        assert!(db.store.set_quota(Name::stored("default"), quota, "me").await.expect("sets"));
+        assert!(refused(&db.another_node().await, 1, 0).await.is_some());
+    })
+    .await;
+}

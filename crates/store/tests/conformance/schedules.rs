@@ -12,7 +12,7 @@ use testkit::{Database, on_both};
 use crate::support::*;
 use crate::triggers::{new, waiting};
 
-async fn scheduled(db: &Database, missed: &str) -> (TriggerId, Time) {
+pub(crate) async fn scheduled(db: &Database, missed: &str) -> (TriggerId, Time) {
     let text = format!(r#"{{"schedule": "0 * * * *", "timezone": "UTC", "missed": "{missed}"}}"#);
     let id = db.store.new_trigger_id();
     let schedule = filter::read(Source::Cron, id, &text).expect("reads").schedule.expect("a schedule");
@@ -22,7 +22,7 @@ async fn scheduled(db: &Database, missed: &str) -> (TriggerId, Time) {
     (id, next)
 }
 
-async fn fire(store: &Store) -> usize {
+pub(crate) async fn fire(store: &Store) -> usize {
     store.fire_schedules().await.expect("fires").slots
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use store::jobs::settle::Status;
 use store::migrate::{MIGRATIONS, Migration, Script};
+use store::signals::read::SignalRead;
 use store::{Store, StoreError};
 use testkit::{Database, job, on_both, on_postgres};
 
@@ -107,6 +108,18 @@ async fn x8_both_schemas_have_the_same_indexes() {
     assert_eq!(set(sqlite), set(postgres.into_iter().map(condition).collect()));
 }
 
+/// Retention deletes from these without end.
+#[tokio::test]
+async fn x13_what_retention_deletes_from_is_vacuumed_before_it_is_much() {
+    on_postgres(async |db| {
+        let text = "select relname::text from pg_class where relnamespace = 'windlass'::regnamespace
+             and 'autovacuum_vacuum_scale_factor=0.01' = any (reloptions)";
+        let soon = ["delivery_attempts", "deliveries", "ended", "history", "job_tags", "timeline", "ttfs_events"];
+        assert_eq!(set(texts(&db.store, "", text).await), BTreeSet::from(soon.map(str::to_owned)));
+    })
+    .await;
+}
+
 /// The summaries of the time to first signal are for people with psql: only PostgreSQL has them.
 #[tokio::test]
 async fn x8_both_schemas_have_the_same_views() {
@@ -150,6 +163,23 @@ async fn x9_migrations_go_down_to_nothing_and_up_again() {
     .await;
 }
 
+#[tokio::test]
+async fn x9_a_database_is_served_until_its_nodes_have_been_silent_for_a_while() {
+    on_postgres(async |db| {
+        let served = async || db.store.is_served().await.expect("looks");
+        db.pass_ms(1).await;
+        assert!(served().await);
+        db.clock.advance_ms(3_600_000);
+        assert!(!served().await);
+        db.pass_ms(1).await;
+        db.store.migrate_down(0).await.expect("goes down");
+        assert!(!served().await, "there is nothing to serve");
+        db.store.migrate_up().await.expect("goes up");
+        assert!(!served().await, "nobody has beaten");
+    })
+    .await;
+}
+
 /// The migration that makes the table of jobs anew on SQLite.
 const ROW_IDS: i64 = 24;
 
@@ -166,6 +196,26 @@ async fn x9_jobs_that_wait_and_run_outlast_a_step_down_and_up() {
         assert_eq!(finish(&db.store, worker, &held).await, Status::Applied);
         let next = claim_one(&db.store, worker).await;
         assert_eq!(finish(&db.store, worker, &next).await, Status::Applied);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x9_jobs_are_read_beside_a_newer_program_that_shows_more_of_them() {
+    on_both(async |db| {
+        let id = push(&db.store, job("q")).await;
+        let reads = async || {
+            let signal = db.store.signal_source(T, id).await.expect("reads");
+            state(&db.store, id).await == "queued" && matches!(signal, SignalRead::Found(_))
+        };
+        assert!(reads().await);
+        let sqlite = "select 'drop view live_jobs; ' || sql from sqlite_master where name = 'live_jobs'";
+        let postgres = "select 'create or replace view live_jobs as ' || pg_get_viewdef('live_jobs'::regclass)";
+        let shown = texts(&db.store, sqlite, postgres).await.remove(0);
+        let more = shown.replacen("j.lane\n", "j.lane, 7 as later\n", 1);
+        assert_ne!(more, shown);
+        run_sql(&db.store, &more).await.expect("replaces the view");
+        assert!(reads().await);
     })
     .await;
 }

@@ -132,6 +132,34 @@ async fn w1_facts_carry_their_time_and_only_those_named_change() {
 }
 
 #[tokio::test]
+async fn w6_what_an_agent_says_again_and_again_is_told_once_a_minute() {
+    on_both(async |db| {
+        declare(&db.store, "install", process()).await;
+        set(&db.store, "m-1", &[("load", "0")]).await;
+        // How often facts changed, as the timeline has it after this report.
+        let report = async |values: &[(&str, &str)]| -> usize {
+            let (id, facts, actor) = (label("m-1"), facts(values), "agent of m-1".into());
+            let put = db.store.report_facts(T, SubjectChange { id, kind: None, facts, actor }).await;
+            assert_eq!(put.expect("reports"), SubjectPut::Done);
+            timeline(&db.store, "m-1").await.iter().filter(|event| *event == "facts_changed").count()
+        };
+        db.pass_ms(61_000).await;
+        assert_eq!(report(&[("load", "1")]).await, 2);
+        db.pass_ms(30_000).await;
+        assert_eq!(report(&[("load", "2")]).await, 2);
+        assert_eq!(report(&[("load", "3"), ("disk", "1")]).await, 3, "of the disk nothing was told yet");
+        assert_eq!(report(&[("load", "4"), ("disk", "2")]).await, 3);
+        assert_eq!((report(&[("state", "1")]).await, report(&[("state", "2")]).await), (4, 5), "a process goes by it");
+        db.pass_ms(61_000).await;
+        assert_eq!(report(&[("load", "5")]).await, 6);
+        set(&db.store, "m-1", &[("load", "6")]).await;
+        assert_eq!(report(&[]).await, 7, "what others say is always told");
+        assert_eq!((report(&[("mode", "\"warm\"")]).await, report(&[("mode", "\"hot\"")]).await), (8, 9), "no number");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn w1_a_changed_fact_is_noticed_at_once_and_makes_one_job() {
     on_both(async |db| {
         declare(&db.store, "install", process()).await;
@@ -175,6 +203,35 @@ async fn w1_an_age_is_noticed_at_its_due_time_and_a_heartbeat_puts_it_off() {
     .await;
 }
 
+#[tokio::test]
+async fn w1_an_outage_of_ours_is_nobodys_silence() {
+    on_both(async |db| {
+        let silent = Selector { all: vec![older("heartbeat", 600)], ..Selector::default() };
+        let fresh = Selector { not: vec![older("heartbeat", 600)], ..Selector::default() };
+        declare(&db.store, "recover", ProcessSettings { selector: silent, ..process() }).await;
+        declare(&db.store, "update", ProcessSettings { selector: fresh, max_active: Some(0), ..process() }).await;
+        scan(&db.store).await;
+        set(&db.store, "m-1", &[("heartbeat", "true")]).await;
+        set(&db.store, "m-2", &[("heartbeat", "true")]).await;
+        let both = async || (figures(&db.store, "recover").await, figures(&db.store, "update").await);
+        assert_eq!((scan(&db.store).await, both().await), (0, ((0, 0, 0), (2, 0, 0))));
+        // Nobody serves for a quarter of an hour; then a node starts.
+        db.clock.advance_ms(900_000);
+        assert_eq!(scan(&db.store).await, 0, "no beat has ended it yet");
+        assert!(db.store.beat().await.expect("beats"), "the outage is noticed");
+        assert_eq!((scan(&db.store).await, both().await), (0, ((0, 0, 0), (2, 0, 0))));
+        db.pass_ms(200_000).await;
+        set(&db.store, "m-1", &[("heartbeat", "true")]).await;
+        set(&db.store, "m-2", &[("state", "1")]).await;
+        assert_eq!((scan(&db.store).await, both().await), (0, ((0, 0, 0), (2, 0, 0))));
+        db.pass_ms(101_000).await;
+        assert_eq!((scan(&db.store).await, both().await), (1, ((0, 1, 0), (1, 0, 0))), "m-2 had time to tell");
+        all_sound(&db.store).await;
+    })
+    .await;
+}
+
+/// One of a newer program, say.
 #[tokio::test]
 async fn w1_a_new_selector_judges_every_subject_there_is() {
     on_both(async |db| {

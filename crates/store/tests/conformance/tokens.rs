@@ -1,8 +1,10 @@
 //! X6, X7: tokens and tenants, on every node at once.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use domain::{Access, Label, Name, Right, Rights, Role, TenantId, Time, TokenId, TokenText};
+use domain::limits::ENDED_TOKEN_RETENTION_S;
+use domain::{Access, Label, Name, Right, Rights, Role, Standing, TenantId, Time, TokenId, TokenText};
 use store::Store;
 use store::tenants::create::TenantCreated;
 use store::tenants::grant_db_role::RoleGranted;
@@ -112,6 +114,60 @@ async fn x7_an_expired_token_is_refused_when_its_time_has_come() {
         db.pass_ms(61_000).await;
         assert!(!is_in(&db.store, &text).await);
         assert!(!is_in(&db.another_node().await, &text).await);
+    })
+    .await;
+}
+
+fn called(name: &str) -> NewToken {
+    NewToken { name: Label::stored(name), ..a_token(Role::Admin) }
+}
+
+async fn revoke(store: &Store, token: &Token) {
+    assert!(store.revoke_token(Some(T), token.id, "me".into()).await.expect("works"));
+}
+
+async fn standing(store: &Store, name: &str) -> Standing {
+    let named = (T, name.to_owned());
+    store.standings(BTreeSet::from([named.clone()])).await.expect("reads").remove(&named).expect("asked for")
+}
+
+#[tokio::test]
+async fn t2_a_name_stands_by_its_living_tokens() {
+    on_both(async |db| {
+        let store = &db.store;
+        let (gone, _) = make(store, called("ann")).await;
+        revoke(store, &gone).await;
+        assert_eq!(standing(store, "ann").await, Standing::default());
+        make(store, called("ann")).await;
+        assert!(standing(store, "ann").await.has(Right::ManageTriggers));
+        assert_eq!(standing(store, "local").await, Standing::full(), "nobody has taken over the name");
+        let (local, _) = make(store, called("local")).await;
+        revoke(store, &local).await;
+        assert_eq!(standing(store, "local").await, Standing::default());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x13_tokens_that_ended_long_ago_are_forgotten_and_that_is_told() {
+    on_both(async |db| {
+        let store = &db.store;
+        let (revoked, _) = make(store, called("revoked")).await;
+        let (local, _) = make(store, called("local")).await;
+        let soon = Some(store.clock().now().plus_s(60));
+        make(store, NewToken { expires_at: soon, ..called("expired") }).await;
+        make(store, called("living")).await;
+        revoke(store, &revoked).await;
+        revoke(store, &local).await;
+        db.pass_ms((ENDED_TOKEN_RETENTION_S - 3_600) * 1_000).await;
+        assert_eq!(store.prune_tokens().await.expect("prunes"), 0);
+        db.pass_ms(2 * 3_600_000).await;
+        assert_eq!(store.prune_tokens().await.expect("prunes"), 2);
+        let left = store.list_tokens(T, None, 10).await.expect("lists");
+        assert_eq!(left.iter().map(|token| &*token.name).collect::<Vec<_>>(), ["living", "local"]);
+        assert_eq!(standing(store, "local").await, Standing::default(), "the name stays taken");
+        let told = store.recent_prunings(1).await.expect("reads").remove(0);
+        assert_eq!((told.kind.as_str(), told.rows), ("tokens", 2));
     })
     .await;
 }

@@ -1,12 +1,17 @@
 //! T1, T3–T6, T8: what happens starts what was asked for, exactly when it happened, and once.
 
-use domain::limits::{DISPATCH_LEASE_MS, ERROR_MESSAGE_BYTES};
+use domain::limits::{DISPATCH_LEASE_MS, ERROR_MESSAGE_BYTES, IDEMPOTENCY_KEEP_S};
 use domain::trigger::Source;
 use domain::{RetryPolicy, TriggerId};
 use store::Store;
 use store::dead_letters::list::DeadLetterFilter;
 use store::events::Event;
+use store::events::publish::Published;
+use store::jobs::enqueue::Idempotency;
 use store::jobs::settle::{End, Status};
+use store::kv::Condition;
+use store::kv::change::KvReply;
+use store::kv::seen::Seen;
 use store::outbox::deed::Deed;
 use store::outbox::settle::{Dispatched, Failure, Script, Verdict};
 use store::outbox::take::Batch;
@@ -15,6 +20,7 @@ use store::triggers::put::Put;
 use store::triggers::runs::{Ran, RunOutcome};
 use store::triggers::{Mode, NewTrigger};
 use testkit::{job, on_both, on_postgres};
+use tokio::task::JoinSet;
 
 use crate::support::*;
 
@@ -129,7 +135,9 @@ async fn t1_a_value_that_is_set_or_deleted_is_an_event() {
     on_both(async |db| {
         let sets = create(&db.store, new("sets", Source::Kv, r#"{"collection": "c", "ops": ["set"]}"#)).await;
         let any = create(&db.store, new("any", Source::Kv, r#"{"collection": "c*"}"#)).await;
-        let (first, _) = db.store.set_kv(T, "c", "a", "{\"v\": 1}".into(), 3).await.expect("sets");
+        let always = Condition::Always;
+        let set = db.store.set_kv(T, ("c", "a"), "{\"v\": 1}".into(), always.clone(), 3).await.expect("answers");
+        let KvReply::Done(first, _) = set else { panic!("{set:?}") };
         assert_eq!((first.version, first.value.as_str()), (1, "{\"v\": 1}"));
         let batch = take(&db.store).await;
         let told: Vec<_> = batch.rows.iter().map(|row| (row.trigger, row.op.as_str(), row.depth)).collect();
@@ -137,11 +145,36 @@ async fn t1_a_value_that_is_set_or_deleted_is_an_event() {
         assert_eq!(batch.rows[0].data, "{\"v\": 1}");
         assert!(batch.rows[0].head.contains(r#""collection":"c","key":"a""#), "{}", batch.rows[0].head);
         settle_all(&db.store, batch, |_| Verdict::Done).await;
-        assert!(db.store.delete_kv(T, "c", "b", 0).await.expect("deletes").is_none());
+        let nothing = db.store.delete_kv(T, ("c", "b"), always.clone(), 0).await.expect("answers");
+        assert_eq!(nothing, KvReply::NotFound);
         assert_eq!(waiting(&db.store).await, [], "nothing was there to delete");
-        let (gone, _) = db.store.delete_kv(T, "c", "a", 0).await.expect("deletes").expect("was there");
+        let deleted = db.store.delete_kv(T, ("c", "a"), always, 0).await.expect("answers");
+        let KvReply::Done(gone, _) = deleted else { panic!("{deleted:?}") };
         assert_eq!((gone.value.as_str(), waiting(&db.store).await), ("{\"v\": 1}", vec![any]));
         assert_eq!(db.store.kv(T, "c", "a").await.expect("reads"), None);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t1_of_many_who_saw_the_same_version_one_changes_it() {
+    on_both(async |db| {
+        let nodes = [db.store.clone(), db.another_node().await];
+        for (round, condition) in [Condition::Absent, Condition::Version(vec![1])].into_iter().enumerate() {
+            let mut tries = JoinSet::new();
+            for number in 0..16 {
+                let (node, condition) = (nodes[number % 2].clone(), condition.clone());
+                tries.spawn(async move { node.set_kv(T, ("c", "k"), number.to_string().into(), condition, 0).await });
+            }
+            let replies: Vec<_> = tries.join_all().await.into_iter().map(|reply| reply.expect("answers")).collect();
+            let done = replies.iter().filter(|reply| matches!(reply, KvReply::Done(..))).count();
+            let refused = KvReply::Otherwise(Some(round as i64 + 1));
+            assert_eq!((done, replies.iter().filter(|reply| **reply == refused).count()), (1, 15), "{replies:?}");
+        }
+        let kept = db.store.delete_kv(T, ("c", "k"), Condition::Version(vec![1]), 0).await.expect("answers");
+        assert_eq!(kept, KvReply::Otherwise(Some(2)));
+        let none = db.store.delete_kv(T, ("c", "other"), Condition::Present, 0).await.expect("answers");
+        assert_eq!(none, KvReply::Otherwise(None));
     })
     .await;
 }
@@ -241,7 +274,8 @@ async fn t4_what_a_script_did_holds_once_and_only_with_its_row() {
             Deed::Enqueue { id, job: Box::new(job("made")) },
             Deed::Keep { collection: "c".into(), key: "k".into(), value: Some("7".into()), depth: 1 },
         ];
-        let verdict = |_: &Taken| Verdict::Script(Box::new(Script { ran: ran.clone(), deeds: deeds.clone() }));
+        let verdict =
+            |_: &Taken| Verdict::Script(Box::new(Script { ran: ran.clone(), deeds: deeds.clone(), reads: vec![] }));
         assert_eq!(settle_all(&db.store, dead, verdict).await, Dispatched::default(), "its row is another's");
         assert_eq!((made(&db.store).await, db.store.kv(T, "c", "k").await.expect("reads")), (0, None));
         assert_eq!(settle_all(&db.store, next.clone(), verdict).await.done, 1);
@@ -310,6 +344,49 @@ async fn t3_a_row_that_appears_below_one_that_was_taken_is_taken_too() {
 }
 
 #[tokio::test]
+async fn t11_a_script_that_read_what_was_changed_since_has_done_nothing_and_keeps_its_row() {
+    on_both(async |db| {
+        create(&db.store, new("script", Source::Pubsub, r#"{"topic": "a"}"#)).await;
+        publish(&db.store, "a").await;
+        let batch = take(&db.store).await;
+        let set = async |value: &str| {
+            db.store.set_kv(T, ("c", "k"), value.into(), Condition::Always, 0).await.expect("sets");
+        };
+        let kept = async || db.store.kv(T, "c", "k").await.expect("reads");
+        let settle = async |seen: &Seen, deeds: Vec<Deed>| {
+            let ran = Ran { script: uuid::Uuid::nil(), duration_ms: 1, result: None, log: vec![] };
+            let script = Script { ran, deeds, reads: vec![seen.clone()] };
+            settle_all(&db.store, batch.clone(), |_| Verdict::Script(Box::new(script.clone()))).await
+        };
+        let conflict = Dispatched { conflicts: 1, ..Dispatched::default() };
+        let keep = |key: &str| vec![Deed::Keep { collection: "c".into(), key: key.into(), value: None, depth: 1 }];
+        let absent = Seen::new("c", "k", None);
+        set("1").await;
+        // Also when what it does is done to another key.
+        assert_eq!(settle(&absent, keep("k")).await, conflict);
+        assert_eq!(settle(&absent, keep("other")).await, conflict);
+        assert_eq!(kept().await.map(|entry| entry.value).as_deref(), Some("1"));
+        let first = Seen::new("c", "k", kept().await.as_ref());
+        db.store.delete_kv(T, ("c", "k"), Condition::Always, 0).await.expect("deletes");
+        assert_eq!(settle(&first, keep("k")).await, conflict, "it is gone");
+        db.pass_ms(1).await;
+        set("2").await;
+        assert_eq!(settle(&first, keep("k")).await, conflict, "it is there again, as another");
+        assert_eq!(waiting(&db.store).await.len(), 1);
+        let second = Seen::new("c", "k", kept().await.as_ref());
+        assert_eq!(settle(&second, keep("k")).await.done, 1);
+        assert_eq!((kept().await, waiting(&db.store).await.len()), (None, 0));
+        publish(&db.store, "a").await;
+        let next = take(&db.store).await;
+        let ran = Ran { script: uuid::Uuid::nil(), duration_ms: 1, result: None, log: vec![] };
+        let looks = Script { ran, deeds: vec![], reads: vec![second] };
+        let looked = settle_all(&db.store, next, |_| Verdict::Script(Box::new(looks.clone()))).await;
+        assert_eq!(looked.done, 1, "what only looks is never too late");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn t4_the_same_event_twice_is_one_run_of_each_trigger() {
     on_both(async |db| {
         let one = create(&db.store, new("one", Source::Pubsub, r#"{"topic": "*"}"#)).await;
@@ -325,6 +402,35 @@ async fn t4_the_same_event_twice_is_one_run_of_each_trigger() {
         let batch = take(&db.store).await;
         assert_eq!(settle_all(&db.store, batch, make_job).await.jobs, 2);
         holds(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn t4_an_event_that_comes_by_two_nodes_at_once_is_told_once() {
+    on_both(async |db| {
+        create(&db.store, new("t", Source::Pubsub, r#"{"topic": "*"}"#)).await;
+        let other = db.another_node().await;
+        let event = |round: usize, hash: u8| {
+            let once = Idempotency { key: format!("key {round}"), body_hash: [hash; 32] };
+            let event = Event::new(db.clock.now(), T, Source::Pubsub, "publish", 0, "1".into()).with("topic", "a");
+            vec![event.once(Some(once))]
+        };
+        for round in 0..10 {
+            let (one, two) = tokio::join!(db.store.publish(event(round, 1)), other.publish(event(round, 1)));
+            let (one, two) = (one.expect("publishes"), two.expect("publishes"));
+            let (Published::Done { ids, before, .. }, Published::Done { ids: same, before: after, .. }) = (&one, &two)
+            else {
+                panic!("{one:?} {two:?}")
+            };
+            assert_eq!((ids, before), (same, &!after));
+        }
+        assert_eq!(db.store.publish(event(0, 2)).await.expect("answers"), Published::KeyReused);
+        assert_eq!(waiting(&db.store).await.len(), 10);
+        db.pass_ms(IDEMPOTENCY_KEEP_S * 1_000).await;
+        let later = db.store.publish(event(0, 2)).await.expect("publishes");
+        assert!(matches!(later, Published::Done { before: false, .. }), "a day later the key is free: {later:?}");
+        assert_eq!(waiting(&db.store).await.len(), 11);
     })
     .await;
 }
@@ -383,7 +489,7 @@ async fn t6_a_run_out_of_tries_becomes_one_letter_that_can_be_played_again() {
 async fn t7_a_replayed_event_says_of_itself_what_it_said_before() {
     on_both(async |db| {
         create(&db.store, new("t", Source::Kv, r#"{"collection": "c", "when": "event.key == 'a'"}"#)).await;
-        db.store.set_kv(T, "c", "a", "1".into(), 3).await.expect("sets");
+        db.store.set_kv(T, ("c", "a"), "1".into(), Condition::Always, 3).await.expect("sets");
         let fail = |_: &Taken| {
             let error = failure("mapping_failed", "no such thing");
             Verdict::Failed(Failure { error, retry: RetryPolicy::NONE, max_attempts: 1, ran: None })

@@ -3,6 +3,7 @@
 
 use domain::TenantId;
 use store::jobs::enqueue::EnqueueReply;
+use store::kv::Condition;
 use store::tenants::create::TenantCreated;
 use store::tx::{Operation, Param, Sql, Tx};
 use store::{Store, StoreError};
@@ -164,7 +165,7 @@ async fn x6_a_wall_around_one_tenant_hides_no_other_tenants_triggers() {
         }
         let node = db.another_node().await;
         for tenant in [T, other] {
-            node.set_kv(tenant, "c", "k", "1".into(), 0).await.expect("sets");
+            node.set_kv(tenant, ("c", "k"), "1".into(), Condition::Always, 0).await.expect("sets");
         }
         assert_eq!(number(&db.store, "select count(distinct tenant) from outbox").await, 2);
     })

@@ -68,7 +68,7 @@ async fn q15_no_worker_serves_it_until_one_does() {
         for other in others {
             db.store.register_worker(T, other).await.expect("registers");
         }
-        check(&db.store, id, Reason::NoWorker, "no live worker").await;
+        check(&db.store, id, Reason::NoWorker, "this queue and kind with the affinity llama").await;
         register(&db.store, &["q"]).await;
         check(&db.store, id, Reason::Behind, "next in line").await;
         db.pass_ms(31_000).await;

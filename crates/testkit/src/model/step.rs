@@ -152,8 +152,8 @@ impl Model {
             Step::Signal { job, epoch, state } => Answer::Signaled(self.signal(job, epoch, state)),
             Step::Cancel { job } => self.cancel_answer(job),
             Step::CancelByKey { queue, key } => match self.unique.get(&(queue, key)).copied() {
-                Some((job, _)) => self.cancel_answer(job),
-                None => Answer::NotFound,
+                Some((job, until)) if until.is_none_or(|until| until > self.now) => self.cancel_answer(job),
+                _ => Answer::NotFound,
             },
             Step::Retry { job } => match self.retry(job) {
                 Ok((job, before)) => Answer::Retried { job, before },

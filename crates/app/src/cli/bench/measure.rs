@@ -49,6 +49,7 @@ pub(super) async fn measure<W: Way>(way: &W, metric: Metric, scaled: impl Fn(u64
             put(way, jobs).await?;
             drain(way, &name, jobs).await
         }
+        Metric::Verify10M => verify(way, &name, scaled(10_000_000)).await,
         Metric::Signals1M | Metric::Streams5k | Metric::Subjects100k => bail!("{name} needs a server"),
         Metric::Pages => bail!("pages are measured one by one"),
     }
@@ -112,6 +113,17 @@ async fn enqueue<W: Way>(way: &W, metric: &str, producers: u64, n: u64) -> anyho
         done??;
     }
     Ok(figure(way, metric, n, started.elapsed()))
+}
+
+async fn verify<W: Way>(way: &W, metric: &str, jobs: u64) -> anyhow::Result<Figure> {
+    way.store().fill_pages(jobs).await?;
+    let started = Instant::now();
+    let verdict = way.store().verify().await?;
+    if !verdict.findings.is_empty() {
+        bail!("what was filled in does not hold: {:?}", verdict.findings);
+    }
+    let figure = figure(way, metric, jobs, started.elapsed());
+    Ok(Figure { value: figure.secs, unit: "s".into(), ..figure })
 }
 
 async fn bulk<W: Way>(way: &W, metric: &str, n: u64) -> anyhow::Result<Figure> {

@@ -12,25 +12,27 @@ use wire::{JobRequest, RawValue, RetrySettings, WebhookSettings};
 use super::follow;
 use crate::cli::exit::{Exit, UsageError};
 use crate::cli::output::{self, Output};
-use crate::cli::value::duration;
+use crate::cli::value::{duration, finite};
 use crate::config::webhook_secret;
 
 #[derive(Args)]
 pub(crate) struct PushArgs {
+    /// Where it waits; a queue that is not there is made.
     #[arg(long)]
     queue: String,
+    /// What is to be done; workers choose by it.
     #[arg(long)]
     kind: String,
-    /// JSON, @FILE, or - for stdin.
+    /// JSON, @FILE, or - for stdin; null unless given.
     #[arg(long, value_name = "JSON")]
     payload: Option<String>,
-    /// What a worker must have loaded, say a model's name.
+    /// What a worker must have loaded, say a model's name; nothing, unless given.
     #[arg(long)]
     affinity: Option<String>,
-    /// Higher first.
+    /// Higher first, from -32768 to 32767; 0 unless given.
     #[arg(long, allow_negative_numbers = true)]
     priority: Option<i64>,
-    /// Not before this time, in RFC 3339.
+    /// Not before this time, in RFC 3339; at once, unless given.
     #[arg(long, value_name = "TIME")]
     run_at: Option<Timestamp>,
     /// Not before this long: 30s, 5m, 2h, 1d.
@@ -39,6 +41,7 @@ pub(crate) struct PushArgs {
     /// What the work is done on.
     #[arg(long)]
     subject: Option<String>,
+    /// The process on that subject which it is part of.
     #[arg(long)]
     process: Option<String>,
     /// The group of jobs it belongs to.
@@ -53,17 +56,18 @@ pub(crate) struct PushArgs {
     /// Hold the key for this long instead of until the job ends.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     unique_for: Option<Duration>,
-    /// Jobs with the same key run one at a time, or as many as the queue allows.
+    /// Jobs with the same key run one at a time, or as many as the queue's `per_key` allows.
     #[arg(long, value_name = "KEY")]
     concurrency_key: Option<String>,
+    /// How often it may be begun, from 1 to 1000; 3 unless given.
     #[arg(long, value_name = "N")]
     max_attempts: Option<i64>,
     #[command(flatten)]
     retry: RetryArgs,
-    /// How long an attempt may take.
+    /// How long an attempt may take; without end, unless this or the queue says so.
     #[arg(long, value_name = "SECONDS")]
     timeout_s: Option<i64>,
-    /// May be given more than once.
+    /// A word to find it by. May be given more than once.
     #[arg(long = "tag", value_name = "TAG")]
     tags: Vec<String>,
     /// Where to send each change of state.
@@ -85,17 +89,19 @@ pub(crate) struct PushArgs {
 
 #[derive(Args)]
 pub(crate) struct RetryArgs {
-    /// How long to wait after the first failure.
+    /// How long to wait after the first failure: 1 if any other --retry flag is given, else as the queue says, which is 5
+    /// unless it was set.
     #[arg(long, value_name = "SECONDS")]
     retry_initial_s: Option<u64>,
-    /// The longest wait between two attempts.
+    /// The longest wait between two attempts: 86400 if any other --retry flag is given, else as the queue says, or 3600.
     #[arg(long, value_name = "SECONDS")]
     retry_maximum_s: Option<u64>,
-    /// By how much the wait grows with each failure.
-    #[arg(long, value_name = "FACTOR")]
+    /// By how much the wait grows with each failure: 1 if any other --retry flag is given, else as the queue says, or 2.
+    #[arg(long, value_name = "FACTOR", value_parser = finite)]
     retry_exponent: Option<f64>,
-    /// The share of the wait that may be added at random, from 0 to 1.
-    #[arg(long, value_name = "SHARE")]
+    /// The share of the wait that may be added at random, from 0 to 1: 0 if any other --retry flag is given, else as the
+    /// queue says, or 0.1.
+    #[arg(long, value_name = "SHARE", value_parser = finite)]
     retry_jitter: Option<f64>,
 }
 

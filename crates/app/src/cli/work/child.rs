@@ -146,13 +146,29 @@ fn verdict(
     if job.cancellation().is_cancelled() {
         return Err(HandlerError::cancel());
     }
-    let message = log.last(MESSAGE_BYTES);
+    let message = headed(&log.last(MESSAGE_BYTES));
     Err(match (status.code(), status.signal()) {
         (Some(code @ DATA_ERROR), _) => HandlerError::permanent(format!("exit_{code}"), message),
         (Some(code), _) => HandlerError::retryable(format!("exit_{code}"), message),
         (None, Some(signal)) => HandlerError::retryable(format!("signal_{signal}"), message),
         (None, None) => HandlerError::retryable("unknown_end", message),
     })
+}
+
+/// What programs add after they said what they died of.
+const AFTERTHOUGHTS: [&str; 4] = ["note: ", "Node.js v", "... ", "exit status "];
+
+/// The line first that says what the program died of: the last that is neither part of a trace nor an afterthought. Whoever
+/// tells of an error in one line, or looks for its like, takes the first.
+fn headed(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+    let says = |line: &&str| {
+        !line.starts_with(char::is_whitespace) && !AFTERTHOUGHTS.iter().any(|start| line.starts_with(start))
+    };
+    let Some(at) = lines.iter().rposition(says).or(lines.len().checked_sub(1)) else { return String::new() };
+    let others = lines.iter().enumerate().filter(|(place, _)| *place != at).map(|(_, line)| *line);
+    let told: Vec<&str> = std::iter::once(lines[at].trim()).chain(others).collect();
+    told.join("\n")
 }
 
 fn held(log: &Mutex<Log>) -> MutexGuard<'_, Log> {
@@ -281,6 +297,30 @@ mod tests {
         assert_eq!(result_of(b"all well\n").as_deref(), Some("\"all well\""));
         assert_eq!(result_of(b"\n"), None);
         assert_eq!(result_of(b"\xff").as_deref(), Some("\"\u{fffd}\""));
+    }
+
+    #[test]
+    fn an_error_says_first_what_the_program_said_last() {
+        assert_eq!(
+            headed("Traceback:\n  File \"x\"\r\n\nValueError: no such row"),
+            "ValueError: no such row\nTraceback:\n  File \"x\""
+        );
+        assert_eq!(["", "no good", "  indented"].map(headed), ["", "no good", "indented"]);
+        let first = |text: &str| headed(text).lines().next().map(str::to_owned);
+        for (said, trace) in [
+            (
+                "thread 'main' panicked at src/main.rs:2:5:",
+                "thread 'main' panicked at src/main.rs:2:5:\nnote: run with `RUST_BACKTRACE=1`",
+            ),
+            ("Error: no such row", "Error: no such row\n    at main (x.js:1:1)\n\nNode.js v20.11.0"),
+            (
+                "Caused by: java.io.IOException: gone",
+                "Exception in main\n\tat A.b\nCaused by: java.io.IOException: gone\n\tat C.d\n\t... 3 more",
+            ),
+            ("goroutine 1 [running]:", "panic: gone\n\ngoroutine 1 [running]:\n\tmain.go:3\nexit status 2"),
+        ] {
+            assert_eq!(first(trace).as_deref(), Some(said));
+        }
     }
 
     #[test]

@@ -71,6 +71,14 @@ impl Place {
         }
     }
 
+    /// What a statement counts, past the program; PostgreSQL only.
+    pub(crate) async fn count(&self, statement: &str) -> i64 {
+        let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await.expect("the server answers");
+        let mut driver = JoinSet::new();
+        driver.spawn(connection);
+        client.query_one(statement, &[]).await.expect("it is counted").get(0)
+    }
+
     /// Runs SQL on the server beside the database, say to close its connections.
     pub(crate) async fn sql_beside(&self, statements: &str) {
         let (base, name) = self.url.rsplit_once('/').expect("the URL names a database");

@@ -13,6 +13,7 @@ use base64::engine::general_purpose::STANDARD;
 use domain::limits::{ARTIFACTS_PER_JOB, LABEL_BYTES};
 use domain::{Epoch, JobId, Label, Refusal, Right};
 use http_body_util::BodyDataStream;
+use pages::segment;
 use store::artifacts::Artifact;
 use store::artifacts::put::{ArtifactPut, NewArtifact};
 use utoipa::ToSchema;
@@ -210,13 +211,6 @@ fn repr_digest(artifact: &Artifact) -> HeaderValue {
 fn attachment(name: &str) -> HeaderValue {
     let plain: String =
         name.chars().map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' }).collect();
-    let encoded: String = name
-        .bytes()
-        .map(|byte| match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' | b'-' => char::from(byte).to_string(),
-            byte => format!("%{byte:02X}"),
-        })
-        .collect();
-    let text = format!("attachment; filename=\"{plain}\"; filename*=UTF-8''{encoded}");
+    let text = format!("attachment; filename=\"{plain}\"; filename*=UTF-8''{}", segment(name));
     HeaderValue::from_str(&text).expect("an encoded name is ASCII")
 }

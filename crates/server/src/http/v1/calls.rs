@@ -25,7 +25,8 @@ use crate::cursor;
 use crate::depth;
 use crate::error::ApiError;
 use crate::extract::{JsonBody, Params};
-use crate::http::v1::jobs::check_quota;
+use crate::http::v1::jobs::{IDEMPOTENCY_KEY, check_quota};
+use crate::page::page;
 use crate::state::AppState;
 use crate::validate::job::Maker;
 use crate::validate::query::{PageQuery, limit};
@@ -46,6 +47,11 @@ async fn call(
     headers: HeaderMap,
     JsonBody(request): JsonBody<JobRequest>,
 ) -> Result<Json<CallView>, ApiError> {
+    if headers.contains_key(&IDEMPOTENCY_KEY) {
+        let detail =
+            "cannot be given with a call, which runs once for each request; enqueue the job and wait for it instead";
+        return Err(ApiError::invalid_header("Idempotency-Key", detail));
+    }
     let payload_bytes = state.options.payload_bytes;
     let (now, depth) = (state.store.clock().now(), depth::of(&headers)?);
     let maker = Maker { principal: principal.name.clone(), payload_bytes, now, depth };
@@ -174,12 +180,8 @@ async fn abandoned(
 ) -> Result<Json<Page<AbandonedView>>, ApiError> {
     let limit = limit(query.limit.as_deref())?;
     let before = cursor::abandoned(query.cursor.as_deref())?;
-    let mut found = state.store.list_abandoned(principal.tenant, before, limit + 1).await?;
-    let more = found.len() > limit;
-    found.truncate(limit);
-    let next_cursor = found.last().filter(|_| more).map(|last| cursor::after_abandoned(last.job));
-    let items = found.into_iter().map(execution).collect::<Result<_, _>>()?;
-    Ok(Json(Page { items, next_cursor, partial: false }))
+    let found = state.store.list_abandoned(principal.tenant, before, limit + 1).await?;
+    Ok(Json(page(found, limit, |last| cursor::after_abandoned(last.job)).try_map(execution)?))
 }
 
 fn execution(execution: AbandonedExecution) -> Result<AbandonedView, StoreError> {

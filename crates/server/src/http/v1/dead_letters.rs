@@ -18,6 +18,7 @@ use crate::cursor;
 use crate::depth::caller;
 use crate::error::ApiError;
 use crate::extract::{JsonBody, OptionalJson, Params, PathDeadLetter};
+use crate::page::page;
 use crate::state::AppState;
 use crate::validate::Place;
 use crate::validate::dead_letter::{CountQuery, DeadLetterQuery, filter, note, resolution};
@@ -45,12 +46,9 @@ pub(crate) async fn list(
 ) -> Result<Json<Page<DeadLetterView>>, ApiError> {
     let limit = limit(query.limit.as_deref())?;
     let before = cursor::dead_letter(query.cursor.as_deref())?;
-    let mut letters = state.store.list_dead_letters(principal.tenant, query.filter()?, before, limit + 1).await?;
-    let more = letters.len() > limit;
-    letters.truncate(limit);
-    let next_cursor = letters.last().filter(|_| more).map(|last| cursor::after_dead_letter(last.id));
-    let items = letters.into_iter().map(|letter| view::dead_letter(letter, &principal)).collect::<Result<_, _>>()?;
-    Ok(Json(Page { items, next_cursor, partial: false }))
+    let letters = state.store.list_dead_letters(principal.tenant, query.filter()?, before, limit + 1).await?;
+    let letters = page(letters, limit, |last| cursor::after_dead_letter(last.id));
+    Ok(Json(letters.try_map(|letter| view::dead_letter(letter, &principal))?))
 }
 
 /// How many dead letters match, counted up to ten thousand.

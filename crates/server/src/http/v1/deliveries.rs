@@ -17,6 +17,7 @@ use crate::auth::Principal;
 use crate::cursor;
 use crate::error::ApiError;
 use crate::extract::{Params, PathDelivery};
+use crate::page::page;
 use crate::state::AppState;
 use crate::validate::query::{DeliveryQuery, limit};
 use crate::view;
@@ -35,12 +36,9 @@ pub(crate) async fn list(
 ) -> Result<Json<Page<DeliveryView>>, ApiError> {
     let limit = limit(query.limit.as_deref())?;
     let before = cursor::delivery(query.cursor.as_deref())?;
-    let mut found = state.store.list_deliveries(principal.tenant, filter(&query)?, before, limit + 1).await?;
-    let more = found.len() > limit;
-    found.truncate(limit);
-    let next_cursor = found.last().filter(|_| more).map(|last| cursor::after_delivery(last.seq));
-    let items = found.into_iter().map(|found| delivery(&principal, found)).collect();
-    Ok(Json(Page { items, next_cursor, partial: false }))
+    let found = state.store.list_deliveries(principal.tenant, filter(&query)?, before, limit + 1).await?;
+    let found = page(found, limit, |last| cursor::after_delivery(last.seq));
+    Ok(Json(found.map(|found| delivery(&principal, found))))
 }
 
 fn filter(query: &DeliveryQuery) -> Result<DeliveryFilter, ApiError> {

@@ -8,7 +8,9 @@ use domain::{EventId, TenantId, Time, TriggerId};
 use sha2::{Digest, Sha256};
 use store::events::Event;
 use store::events::hook::{Message, Received};
+use store::events::publish::Published;
 use store::events::waited::Waited;
+use store::jobs::enqueue::Idempotency;
 use store::secrets::Purpose;
 use store::triggers::filter;
 use store::triggers::{Mode, Trigger};
@@ -21,6 +23,7 @@ use crate::cloudevent::{self, CloudEvent};
 use crate::depth;
 use crate::error::ApiError;
 use crate::extract::{AnyJson, PathTopic, PathTrigger, RawBody, drain, read_at_most};
+use crate::http::v1::jobs::idempotency;
 use crate::json;
 use crate::signature;
 use crate::state::AppState;
@@ -31,8 +34,12 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// Publishes any JSON on a topic. What it starts is durable when the answer comes.
-#[utoipa::path(post, path = "/topics/{topic}", tag = "events", params(("topic" = String, Path)),
-    request_body = serde_json::Value, responses((status = 202, body = EventAccepted)))]
+#[utoipa::path(post, path = "/topics/{topic}", tag = "events",
+    params(("topic" = String, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "the same key and body are one event for a day")),
+    request_body = serde_json::Value,
+    responses((status = 202, body = EventAccepted),
+        (status = 200, body = EventAccepted, description = "it was published before")))]
 async fn publish(
     State(state): State<AppState>,
     principal: Principal,
@@ -40,16 +47,22 @@ async fn publish(
     headers: HeaderMap,
     AnyJson(data): AnyJson,
 ) -> Result<(StatusCode, Json<EventAccepted>), ApiError> {
+    // A key is used for one topic; the keys of jobs are apart from it.
+    let once = idempotency(&principal, &headers, data.as_bytes())?;
+    let once = once.map(|once| Idempotency { key: format!("topic\n{topic}\n{}", once.key), ..once });
     let now = state.store.clock().now();
     let event = Event::new(now, principal.tenant, Source::Pubsub, "publish", depth::of(&headers)?, data.into());
-    accept(&state, vec![event.with("topic", topic.as_str())]).await
+    accept(&state, vec![event.with("topic", topic.as_str()).once(once)]).await
 }
 
 /// Takes CloudEvents in binary, structured or batch mode; each is published on the topic of its type.
+///
+/// One with the source and id of another is the same event: for a day it is answered with the first one's id.
 #[utoipa::path(post, path = "/events", tag = "events",
     request_body(content((Object = "application/cloudevents+json"),
         (Vec<Object> = "application/cloudevents-batch+json"), (serde_json::Value = "application/json"))),
-    responses((status = 202, body = EventAccepted)))]
+    responses((status = 202, body = EventAccepted),
+        (status = 200, body = EventAccepted, description = "all of them were taken before")))]
 async fn cloud_events(
     State(state): State<AppState>,
     principal: Principal,
@@ -59,9 +72,28 @@ async fn cloud_events(
     let depth = depth::of(&headers)?;
     let events = cloudevent::read(&headers, &body)?.ok_or_else(ApiError::not_a_cloudevent)?;
     let now = state.store.clock().now();
-    let events =
-        events.into_iter().map(|event| of_cloud_event(&state, now, principal.tenant, Source::Pubsub, depth, event));
-    accept(&state, events.collect::<Result<_, _>>()?).await
+    let event = |event| of_cloud_event(&state, now, principal.tenant, Place::Topics, depth, event);
+    accept(&state, events.into_iter().map(event).collect::<Result<_, _>>()?).await
+}
+
+/// Where a CloudEvent was sent to. Each hook hears it for itself.
+#[derive(Clone, Copy)]
+enum Place {
+    Topics,
+    Hook(TriggerId),
+}
+
+impl Place {
+    /// The source and id of a CloudEvent are its own: whatever else comes under them is the same event.
+    fn once(self, source: &str, id: &str) -> Idempotency {
+        let digest: [u8; 32] = Sha256::digest(format!("{source}\n{id}")).into();
+        let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let key = match self {
+            Self::Topics => format!("cloudevent\n{hex}"),
+            Self::Hook(trigger) => format!("cloudevent\n{trigger}\n{hex}"),
+        };
+        Idempotency { key, body_hash: digest }
+    }
 }
 
 /// An event with the attributes of a CloudEvent; its topic is its type.
@@ -69,7 +101,7 @@ fn of_cloud_event(
     state: &AppState,
     now: Time,
     tenant: TenantId,
-    source: Source,
+    place: Place,
     depth: i32,
     event: CloudEvent,
 ) -> Result<Event, ApiError> {
@@ -81,8 +113,12 @@ fn of_cloud_event(
             format_args!("may have at most {most} bytes; it has {}", data.len()),
         ));
     }
-    let op = if source == Source::Http { "receive" } else { "publish" };
+    let (source, op) = match place {
+        Place::Topics => (Source::Pubsub, "publish"),
+        Place::Hook(_) => (Source::Http, "receive"),
+    };
     let event = Event::new(now, tenant, source, op, depth, data)
+        .once(Some(place.once(&from, &id)))
         .with("topic", kind.as_str())
         .with("ce_id", id)
         .with("ce_source", from);
@@ -93,9 +129,12 @@ fn of_cloud_event(
 async fn accept(state: &AppState, events: Vec<Event>) -> Result<(StatusCode, Json<EventAccepted>), ApiError> {
     metrics::counter!("windlass_events_total").increment(events.len() as u64);
     let tenant = events.first().map(|event| event.tenant);
-    let (ids, waited) = state.store.publish(events).await?;
+    let (ids, waited, before) = match state.store.publish(events).await? {
+        Published::Done { ids, waited, before } => (ids, waited, before),
+        Published::KeyReused => return Err(ApiError::idempotency_key_reused()),
+    };
     let runs = sync::runs(state, tenant.unwrap_or(TenantId::DEFAULT), waited).await;
-    Ok((StatusCode::ACCEPTED, Json(accepted(&ids, runs))))
+    Ok((if before { StatusCode::OK } else { StatusCode::ACCEPTED }, Json(accepted(&ids, runs))))
 }
 
 fn accepted(ids: &[EventId], runs: Vec<SyncRunView>) -> EventAccepted {
@@ -105,7 +144,8 @@ fn accepted(ids: &[EventId], runs: Vec<SyncRunView>) -> EventAccepted {
 
 /// Calls an `http` trigger: JSON, or CloudEvents. Whoever knows the address may call it, unless it wants a signature.
 ///
-/// A signed message is taken once: the same again gets the same answer, and another one under its id is refused.
+/// A signed message is taken once: the same again gets the same answer, and another one under its id is refused. A
+/// CloudEvent is taken once for a day.
 #[utoipa::path(post, path = "/hooks/{id}", tag = "events", params(("id" = Uuid, Path)),
     request_body = serde_json::Value,
     responses((status = 202, body = EventAccepted),
@@ -172,7 +212,7 @@ fn events(state: &AppState, trigger: &Trigger, headers: &HeaderMap, body: &[u8])
         let data = plain(state, headers, body)?;
         return Ok(vec![Event::new(now, trigger.tenant, Source::Http, "receive", depth, data)]);
     };
-    let event = |event| of_cloud_event(state, now, trigger.tenant, Source::Http, depth, event);
+    let event = |event| of_cloud_event(state, now, trigger.tenant, Place::Hook(trigger.id), depth, event);
     events.into_iter().map(event).collect()
 }
 

@@ -13,7 +13,8 @@ use crate::auth::Principal;
 use crate::cursor;
 use crate::depth::caller;
 use crate::error::ApiError;
-use crate::extract::{OptionalJson, Params, PathId};
+use crate::extract::{OptionalJson, Params, PathFailure};
+use crate::page::page;
 use crate::state::AppState;
 use crate::validate::query::{PageQuery, limit};
 use crate::view;
@@ -32,10 +33,9 @@ pub(crate) async fn list(
 ) -> Result<Json<Page<FailureView>>, ApiError> {
     let after = cursor::failure(query.cursor.as_deref())?;
     let limit = limit(query.limit.as_deref())?;
-    let groups = state.store.list_failures(principal.tenant, after, limit).await?;
-    let next = |last: &FailureGroup| After { last_seen_at: last.last_seen_at, id: last.id };
-    let next_cursor = groups.last().filter(|_| groups.len() == limit).map(|last| cursor::after_failure(next(last)));
-    Ok(Json(Page { items: groups.into_iter().map(shown).collect(), next_cursor, partial: false }))
+    let groups = state.store.list_failures(principal.tenant, after, limit + 1).await?;
+    let after = |last: &FailureGroup| cursor::after_failure(After { last_seen_at: last.last_seen_at, id: last.id });
+    Ok(Json(page(groups, limit, after).map(shown)))
 }
 
 /// One failure group.
@@ -44,7 +44,7 @@ pub(crate) async fn list(
 async fn get(
     State(state): State<AppState>,
     principal: Principal,
-    PathId(id): PathId,
+    PathFailure(id): PathFailure,
 ) -> Result<Json<FailureView>, ApiError> {
     let group = state.store.failure_group(principal.tenant, id).await?;
     Ok(Json(shown(group.ok_or_else(|| ApiError::not_found("failure group"))?)))
@@ -57,7 +57,7 @@ async fn replay(
     State(state): State<AppState>,
     principal: Principal,
     headers: HeaderMap,
-    PathId(id): PathId,
+    PathFailure(id): PathFailure,
     OptionalJson(request): OptionalJson<ReplayFailures>,
 ) -> Result<(StatusCode, Json<ReplayedView>), ApiError> {
     let limit = request.limit.unwrap_or(REPLAY_JOBS);

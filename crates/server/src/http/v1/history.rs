@@ -15,6 +15,7 @@ use crate::auth::Principal;
 use crate::cursor;
 use crate::error::ApiError;
 use crate::extract::Params;
+use crate::page::page;
 use crate::state::AppState;
 use crate::validate::query::{label, limit};
 use crate::view::subject as view;
@@ -26,16 +27,16 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct HistoryQuery {
+pub(crate) struct HistoryQuery {
     /// Only what was done to this subject.
-    subject: Option<String>,
+    pub(crate) subject: Option<String>,
     /// Only what was done to this runtime.
-    runtime: Option<String>,
+    pub(crate) runtime: Option<String>,
     /// Items on a page: 1 to 500, 50 unless set.
     #[param(value_type = Option<u32>)]
-    limit: Option<String>,
+    pub(crate) limit: Option<String>,
     /// `next_cursor` of the page before.
-    cursor: Option<String>,
+    pub(crate) cursor: Option<String>,
 }
 
 impl HistoryQuery {
@@ -52,18 +53,14 @@ impl HistoryQuery {
 /// Lists what was done, and by whom, newest first.
 #[utoipa::path(get, path = "/history", tag = "history", params(HistoryQuery),
     responses((status = 200, body = Page<TimelineItem>)))]
-async fn list(
+pub(crate) async fn list(
     State(state): State<AppState>,
     principal: Principal,
     Params(query): Params<HistoryQuery>,
 ) -> Result<Json<Page<TimelineItem>>, ApiError> {
     let limit = limit(query.limit.as_deref())?;
     let before = cursor::timeline(query.cursor.as_deref())?;
-    let mut items = state.store.timeline(principal.tenant, query.of()?, before, limit + 1).await?;
-    let more = items.len() > limit;
-    items.truncate(limit);
-    let next_cursor = items.last().filter(|_| more).map(|last| cursor::after_timeline(last.id));
-    let item = |item| view::timeline_item_for(item, &principal);
-    let items = items.into_iter().map(item).collect::<Result<_, _>>()?;
-    Ok(Json(Page { items, next_cursor, partial: false }))
+    let items = state.store.timeline(principal.tenant, query.of()?, before, limit + 1).await?;
+    let items = page(items, limit, |last| cursor::after_timeline(last.id));
+    Ok(Json(items.try_map(|item| view::timeline_item_for(item, &principal))?))
 }

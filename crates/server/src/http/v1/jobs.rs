@@ -3,7 +3,6 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, StatusCode};
-use bytes::Bytes;
 use domain::JobId;
 use engine::waiting;
 use sha2::{Digest, Sha256};
@@ -30,7 +29,7 @@ use crate::validate::job::{Maker, queue_and_key};
 use crate::validate::query::{JobQuery, WaitQuery, limit, wait};
 use crate::view;
 
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const IDEMPOTENCY_KEY_BYTES: usize = 255;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
@@ -125,7 +124,12 @@ pub(crate) async fn check_quota(state: &AppState, principal: &Principal, jobs: &
     }
 }
 
-fn idempotency(principal: &Principal, headers: &HeaderMap, body: &Bytes) -> Result<Option<Idempotency>, ApiError> {
+/// What the request is known by when it is sent again.
+pub(super) fn idempotency(
+    principal: &Principal,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Result<Option<Idempotency>, ApiError> {
     let Some(key) = header(headers, &IDEMPOTENCY_KEY)? else { return Ok(None) };
     if key.is_empty() || key.len() > IDEMPOTENCY_KEY_BYTES || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
         let detail = format_args!("must have 1 to {IDEMPOTENCY_KEY_BYTES} visible ASCII characters");

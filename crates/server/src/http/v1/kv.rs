@@ -2,8 +2,12 @@
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::HeaderMap;
-use store::kv::Entry;
+use axum::http::header::{ETAG, IF_MATCH, IF_NONE_MATCH};
+use axum::http::{HeaderMap, HeaderName};
+use axum::response::{IntoResponse, Response};
+use store::events::waited::Waited;
+use store::kv::change::KvReply;
+use store::kv::{Condition, Entry};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use wire::{KvView, Page};
@@ -12,7 +16,8 @@ use crate::auth::Principal;
 use crate::cursor;
 use crate::depth;
 use crate::error::ApiError;
-use crate::extract::{AnyJson, Params, PathEntry, PathName};
+use crate::extract::{AnyJson, Params, PathCollection, PathEntry, header};
+use crate::page::page;
 use crate::state::AppState;
 use crate::sync;
 use crate::validate::query::{PageQuery, limit};
@@ -28,62 +33,100 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 async fn list(
     State(state): State<AppState>,
     principal: Principal,
-    PathName(collection): PathName,
+    PathCollection(collection): PathCollection,
     Params(query): Params<PageQuery>,
 ) -> Result<Json<Page<KvView>>, ApiError> {
     let limit = limit(query.limit.as_deref())?;
     let after = cursor::key(query.cursor.as_deref())?;
-    let mut entries = state.store.list_kv(principal.tenant, collection.as_str(), after, limit + 1).await?;
-    let more = entries.len() > limit;
-    entries.truncate(limit);
-    let next_cursor = entries.last().filter(|_| more).map(|last| cursor::after_key(&last.key));
-    let items = entries.into_iter().map(view).collect::<Result<_, _>>()?;
-    Ok(Json(Page { items, next_cursor, partial: false }))
+    let entries = state.store.list_kv(principal.tenant, collection.as_str(), after, limit + 1).await?;
+    Ok(Json(page(entries, limit, |last| cursor::after_key(&last.key)).try_map(view)?))
 }
 
 /// One value.
 #[utoipa::path(get, path = "/kv/{collection}/{key}", tag = "kv",
-    params(("collection" = String, Path), ("key" = String, Path)), responses((status = 200, body = KvView)))]
+    params(("collection" = String, Path), ("key" = String, Path)),
+    responses((status = 200, body = KvView, headers(("ETag" = String, description = "its version")))))]
 async fn get(
     State(state): State<AppState>,
     principal: Principal,
     PathEntry { collection, key }: PathEntry,
-) -> Result<Json<KvView>, ApiError> {
+) -> Result<Response, ApiError> {
     let entry = state.store.kv(principal.tenant, collection.as_str(), key.as_str()).await?;
-    Ok(Json(view(entry.ok_or_else(|| ApiError::not_found("key"))?)?))
+    let entry = entry.ok_or_else(|| ApiError::not_found("key"))?;
+    let tag = tag(&entry);
+    Ok((tag, Json(view(entry)?)).into_response())
 }
 
 /// Sets a value: any JSON. Triggers that listen to the collection hear of it.
 #[utoipa::path(put, path = "/kv/{collection}/{key}", tag = "kv",
-    params(("collection" = String, Path), ("key" = String, Path)), request_body = serde_json::Value,
-    responses((status = 200, body = KvView)))]
+    params(("collection" = String, Path), ("key" = String, Path),
+        ("If-Match" = Option<String>, Header, description = "only while it has this version: an ETag, or * for any"),
+        ("If-None-Match" = Option<String>, Header, description = "only while there is none: *")),
+    request_body = serde_json::Value,
+    responses((status = 200, body = KvView, headers(("ETag" = String, description = "its version"))),
+        (status = 412, description = "it is not as the headers say; nothing was changed")))]
 async fn put(
     State(state): State<AppState>,
     principal: Principal,
     PathEntry { collection, key }: PathEntry,
     headers: HeaderMap,
     AnyJson(value): AnyJson,
-) -> Result<Json<KvView>, ApiError> {
-    let depth = depth::of(&headers)?;
-    let (entry, waited) = state.store.set_kv(principal.tenant, collection.as_str(), key.as_str(), value, depth).await?;
+) -> Result<Response, ApiError> {
+    let (depth, condition) = (depth::of(&headers)?, condition(&headers)?);
+    let key = (collection.as_str(), key.as_str());
+    let (entry, waited) = done(state.store.set_kv(principal.tenant, key, value, condition, depth).await?)?;
+    let tag = tag(&entry);
     let runs = sync::runs(&state, principal.tenant, waited).await;
-    Ok(Json(KvView { runs, ..view(entry)? }))
+    Ok((tag, Json(KvView { runs, ..view(entry)? })).into_response())
 }
 
 /// Deletes a value and gives what was there.
 #[utoipa::path(delete, path = "/kv/{collection}/{key}", tag = "kv",
-    params(("collection" = String, Path), ("key" = String, Path)), responses((status = 200, body = KvView)))]
+    params(("collection" = String, Path), ("key" = String, Path),
+        ("If-Match" = Option<String>, Header, description = "only while it has this version: an ETag, or * for any")),
+    responses((status = 200, body = KvView),
+        (status = 412, description = "it is not as the headers say; nothing was changed")))]
 async fn delete(
     State(state): State<AppState>,
     principal: Principal,
     PathEntry { collection, key }: PathEntry,
     headers: HeaderMap,
 ) -> Result<Json<KvView>, ApiError> {
-    let depth = depth::of(&headers)?;
-    let deleted = state.store.delete_kv(principal.tenant, collection.as_str(), key.as_str(), depth).await?;
-    let (entry, waited) = deleted.ok_or_else(|| ApiError::not_found("key"))?;
+    let (depth, condition) = (depth::of(&headers)?, condition(&headers)?);
+    let key = (collection.as_str(), key.as_str());
+    let (entry, waited) = done(state.store.delete_kv(principal.tenant, key, condition, depth).await?)?;
     let runs = sync::runs(&state, principal.tenant, waited).await;
     Ok(Json(KvView { runs, ..view(entry)? }))
+}
+
+fn done(reply: KvReply) -> Result<(Entry, Vec<Waited>), ApiError> {
+    match reply {
+        KvReply::Done(entry, waited) => Ok((entry, waited)),
+        KvReply::NotFound => Err(ApiError::not_found("key")),
+        KvReply::Otherwise(version) => Err(ApiError::precondition_failed(version)),
+    }
+}
+
+fn tag(entry: &Entry) -> [(HeaderName, String); 1] {
+    [(ETAG, format!("\"{}\"", entry.version))]
+}
+
+/// What the request says that must be so of the key.
+fn condition(headers: &HeaderMap) -> Result<Condition, ApiError> {
+    match (header(headers, &IF_MATCH)?, header(headers, &IF_NONE_MATCH)?) {
+        (None, None) => Ok(Condition::Always),
+        (Some("*"), None) => Ok(Condition::Present),
+        (Some(tags), None) => tags.split(',').map(version).collect::<Result<_, _>>().map(Condition::Version),
+        (None, Some("*")) => Ok(Condition::Absent),
+        (None, Some(_)) => Err(ApiError::invalid_header("If-None-Match", "takes * alone")),
+        (Some(_), Some(_)) => Err(ApiError::invalid_header("If-None-Match", "cannot go with If-Match")),
+    }
+}
+
+fn version(tag: &str) -> Result<i64, ApiError> {
+    let number = tag.trim().strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
+    let number = number.and_then(|number| number.parse().ok());
+    number.ok_or_else(|| ApiError::invalid_header("If-Match", "must be the key's ETag: its version in quotes"))
 }
 
 fn view(entry: Entry) -> Result<KvView, ApiError> {

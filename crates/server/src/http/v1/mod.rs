@@ -6,7 +6,7 @@ pub(crate) mod dead_letters;
 pub(crate) mod deliveries;
 mod events;
 pub(crate) mod failures;
-mod history;
+pub(crate) mod history;
 pub(crate) mod jobs;
 mod kv;
 pub(crate) mod nodes;

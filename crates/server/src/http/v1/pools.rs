@@ -20,6 +20,7 @@ use crate::auth::Principal;
 use crate::cursor;
 use crate::error::ApiError;
 use crate::extract::{JsonBody, Params, PathQueue};
+use crate::page::page;
 use crate::state::AppState;
 use crate::validate::query::{PageQuery, limit};
 use crate::validate::runtime as validate;
@@ -39,15 +40,13 @@ pub(crate) async fn list(
 ) -> Result<Json<Page<PoolView>>, ApiError> {
     let limit = limit(query.limit.as_deref())?;
     let after = cursor::pool(query.cursor.as_deref())?;
-    let mut pools = state.store.list_pools(principal.tenant, after, limit + 1).await?;
-    let more = pools.len() > limit;
-    pools.truncate(limit);
-    let next_cursor = pools.last().filter(|_| more).map(|last| cursor::after_pool(last.name.as_str()));
-    let mut items = Vec::with_capacity(pools.len());
-    for pool in pools {
+    let pools = state.store.list_pools(principal.tenant, after, limit + 1).await?;
+    let pools = page(pools, limit, |last| cursor::after_pool(last.name.as_str()));
+    let mut items = Vec::with_capacity(pools.items.len());
+    for pool in pools.items {
         items.push(shown(&state, pool).await?);
     }
-    Ok(Json(Page { items, next_cursor, partial: false }))
+    Ok(Json(Page { items, next_cursor: pools.next_cursor, partial: false }))
 }
 
 /// One pool: its slots, what is up in them, who waits, and what taking turns has saved.

@@ -14,6 +14,7 @@ use crate::auth::Principal;
 use crate::cursor;
 use crate::error::ApiError;
 use crate::extract::{JsonBody, Params, PathProcess};
+use crate::page::page;
 use crate::state::AppState;
 use crate::validate::query::{PageQuery, limit};
 use crate::validate::subject::settings;
@@ -33,12 +34,8 @@ pub(crate) async fn list(
 ) -> Result<Json<Page<ProcessView>>, ApiError> {
     let limit = limit(query.limit.as_deref())?;
     let after = cursor::process(query.cursor.as_deref())?;
-    let mut processes = state.store.list_processes(principal.tenant, after, limit + 1).await?;
-    let more = processes.len() > limit;
-    processes.truncate(limit);
-    let next_cursor = processes.last().filter(|_| more).map(|last| cursor::after_process(&last.name));
-    let items = processes.into_iter().map(view::process).collect::<Result<_, _>>()?;
-    Ok(Json(Page { items, next_cursor, partial: false }))
+    let processes = state.store.list_processes(principal.tenant, after, limit + 1).await?;
+    Ok(Json(page(processes, limit, |last| cursor::after_process(&last.name)).try_map(view::process)?))
 }
 
 /// One process with its figures.
@@ -96,11 +93,9 @@ async fn eligible(
     if state.store.process(principal.tenant, &name).await?.is_none() {
         return Err(ApiError::not_found("process"));
     }
-    let mut items = state.store.eligible_subjects(principal.tenant, name, after, limit + 1).await?;
-    let more = items.len() > limit;
-    items.truncate(limit);
-    let next_cursor = items.last().filter(|_| more).map(|last| cursor::after_eligible(last.ready_at, &last.subject));
-    Ok(Json(Page { items: items.into_iter().map(view::eligible).collect(), next_cursor, partial: false }))
+    let subjects = state.store.eligible_subjects(principal.tenant, name, after, limit + 1).await?;
+    let subjects = page(subjects, limit, |last| cursor::after_eligible(last.ready_at, &last.subject));
+    Ok(Json(subjects.map(view::eligible)))
 }
 
 async fn answer(state: &AppState, principal: &Principal, name: &Name) -> Result<Json<ProcessView>, ApiError> {

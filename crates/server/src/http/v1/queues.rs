@@ -14,6 +14,7 @@ use crate::cursor;
 use crate::depth::caller;
 use crate::error::ApiError;
 use crate::extract::{JsonBody, OptionalJson, Params, PathQueue};
+use crate::page::page;
 use crate::state::AppState;
 use crate::validate::query::{PageQuery, limit};
 use crate::validate::queue::{reason, settings};
@@ -32,12 +33,9 @@ pub(crate) async fn list(
 ) -> Result<Json<Page<QueueView>>, ApiError> {
     let limit = limit(query.limit.as_deref())?;
     let after = cursor::queue(query.cursor.as_deref())?;
-    let mut queues = reached(&state, &principal, after, limit + 1).await?;
-    let more = queues.len() > limit;
-    queues.truncate(limit);
-    let next_cursor = queues.last().filter(|_| more).map(|last| cursor::after_queue(&last.name));
-    let items = queues.into_iter().map(|queue| view::queue(queue, &principal)).collect();
-    Ok(Json(Page { items, next_cursor, partial: false }))
+    let queues = reached(&state, &principal, after, limit + 1).await?;
+    let queues = page(queues, limit, |last| cursor::after_queue(&last.name));
+    Ok(Json(queues.map(|queue| view::queue(queue, &principal))))
 }
 
 /// A token that is narrowed to queues is told of those alone: what follows them is none of its business.

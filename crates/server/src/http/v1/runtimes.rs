@@ -14,6 +14,7 @@ use domain::RuntimeName;
 use domain::limits::{LOG_LINES_DEFAULT, LOG_LINES_MAX};
 use domain::runtime::{Desired, ImageRef, OperationCode, OperationKind, OperationSource, RuntimeStatus};
 use engine::runtime::driver::{DriverError, Follow};
+use engine::runtime::logs::LogsError;
 use futures_util::StreamExt;
 use serde::Deserialize;
 use store::runtimes::delete::RuntimeDeleted;
@@ -35,6 +36,7 @@ use crate::cursor;
 use crate::depth;
 use crate::error::ApiError;
 use crate::extract::{JsonBody, OptionalJson, Params, PathRuntime, header};
+use crate::page::page;
 use crate::state::AppState;
 use crate::validate::query::{PageQuery, WaitQuery, limit, wait};
 use crate::validate::runtime as validate;
@@ -72,13 +74,10 @@ pub(crate) async fn list(
 ) -> Result<Json<Page<RuntimeView>>, ApiError> {
     let limit = limit(query.limit.as_deref())?;
     let after = cursor::runtime(query.cursor.as_deref())?;
-    let mut runtimes = state.store.list_runtimes(principal.tenant, after, limit + 1).await?;
-    let more = runtimes.len() > limit;
-    runtimes.truncate(limit);
-    let next_cursor = runtimes.last().filter(|_| more).map(|last| cursor::after_runtime(last.name.as_str()));
+    let runtimes = state.store.list_runtimes(principal.tenant, after, limit + 1).await?;
+    let runtimes = page(runtimes, limit, |last| cursor::after_runtime(last.name.as_str()));
     let (nodes, now) = (state.store.engine_nodes().await?, state.store.clock().now());
-    let items = runtimes.into_iter().map(|runtime| view::runtime::runtime(runtime, &nodes, now)).collect();
-    Ok(Json(Page { items, next_cursor, partial: false }))
+    Ok(Json(runtimes.map(|runtime| view::runtime::runtime(runtime, &nodes, now))))
 }
 
 /// One runtime: what is declared and what is known of its container.
@@ -219,14 +218,11 @@ pub(crate) async fn operations(
 ) -> Result<Json<Page<OperationView>>, ApiError> {
     let limit = limit(query.limit.as_deref())?;
     let before = cursor::operation(query.cursor.as_deref())?;
-    let mut lines = state.store.list_operations(principal.tenant, &name, before, limit + 1).await?;
+    let lines = state.store.list_operations(principal.tenant, &name, before, limit + 1).await?;
     if lines.is_empty() && before.is_none() {
         find(&state, &principal, &name).await?;
     }
-    let more = lines.len() > limit;
-    lines.truncate(limit);
-    let next_cursor = lines.last().filter(|_| more).map(|last| cursor::after_operation(last.id));
-    Ok(Json(Page { items: lines.into_iter().map(view::runtime::operation).collect(), next_cursor, partial: false }))
+    Ok(Json(page(lines, limit, |last| cursor::after_operation(last.id)).map(view::runtime::operation)))
 }
 
 /// How a runtime is, and how it was before.
@@ -241,18 +237,16 @@ pub(crate) async fn health(
     let limit = limit(query.limit.as_deref())?;
     let before = cursor::operation(query.cursor.as_deref())?;
     let runtime = find(&state, &principal, &name).await?;
-    let mut past = state.store.health_history(principal.tenant, &name, before, limit + 1).await?;
-    let more = past.len() > limit;
-    past.truncate(limit);
-    let next_cursor = past.last().filter(|_| more).map(|last| cursor::after_operation(last.id));
+    let past = state.store.health_history(principal.tenant, &name, before, limit + 1).await?;
+    let past = page(past, limit, |last| cursor::after_operation(last.id));
     let now = runtime.health.map(view::runtime::health);
     Ok(Json(RuntimeHealthView {
         status: now.as_ref().map(|now| now.status.clone()),
         source: now.as_ref().map(|now| now.source.clone()),
         details: now.as_ref().map(|now| now.details.clone()),
         observed_at: now.as_ref().map(|now| now.observed_at),
-        items: past.into_iter().map(|past| view::runtime::health(past.observation)).collect(),
-        next_cursor,
+        items: past.items.into_iter().map(|past| view::runtime::health(past.observation)).collect(),
+        next_cursor: past.next_cursor,
     }))
 }
 
@@ -290,20 +284,10 @@ async fn logs(
             })?,
         };
     let runtime = find(&state, &principal, &name).await?;
-    let node = match state.engine.runtimes() {
-        Some(node) if runtime.node.as_deref().is_none_or(|name| name == node.name()) => node,
-        _ => {
-            let detail = format!(
-                "its engine is driven by the node {}; ask that one",
-                runtime.node.as_deref().unwrap_or("that comes next")
-            );
-            return Err(ApiError::operation_refused(OperationCode::ServiceUnavailable, detail));
-        }
-    };
-    let mut lines = node.logs(&runtime, tail, follow).await.map_err(|error| no_logs(&error))?.peekable();
+    let mut lines = state.engine.runtime_logs(&runtime, tail, follow).await.map_err(no_logs)?.peekable();
     // An engine that refuses does so in place of the first line. One who follows a silent container waits no longer for that.
-    let first = tokio::time::timeout(FIRST_LINE, Pin::new(&mut lines).peek()).await;
-    if let Ok(Some(Err(error))) = first {
+    let refused = matches!(tokio::time::timeout(FIRST_LINE, Pin::new(&mut lines).peek()).await, Ok(Some(Err(_))));
+    if refused && let Some(Err(error)) = lines.next().await {
         return Err(no_logs(error));
     }
     // Whoever follows is let go when the server stops, or may not read any more.
@@ -311,14 +295,17 @@ async fn logs(
     Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], Body::from_stream(lines)).into_response())
 }
 
-fn no_logs(error: &DriverError) -> ApiError {
-    match error {
-        DriverError::NotFound(_) => ApiError::not_found("container: the runtime was not started, or it is gone"),
-        DriverError::Unavailable(_) => ApiError::operation_refused(OperationCode::DockerUnavailable, error),
-        DriverError::Conflict(_) | DriverError::Refused(_) => {
-            ApiError::operation_refused(OperationCode::Conflict, error)
+fn no_logs(error: LogsError) -> ApiError {
+    let code = match error {
+        LogsError::Store(error) => return error.into(),
+        LogsError::Engine(DriverError::NotFound(_)) => {
+            return ApiError::not_found("container: the runtime was not started, or it is gone");
         }
-    }
+        LogsError::Engine(DriverError::Unavailable(_)) => OperationCode::DockerUnavailable,
+        LogsError::Engine(DriverError::Conflict(_) | DriverError::Refused(_)) => OperationCode::Conflict,
+        LogsError::Silent(_) | LogsError::Busy(_) | LogsError::Nowhere => OperationCode::ServiceUnavailable,
+    };
+    ApiError::operation_refused(code, error)
 }
 
 /// Who asks for an operation on which runtime, by which way, and how long the answer is waited for.
@@ -419,4 +406,15 @@ async fn answer(state: &AppState, principal: &Principal, name: &RuntimeName) -> 
     let runtime = find(state, principal, name).await?;
     let nodes = state.store.engine_nodes().await?;
     Ok(view::runtime::runtime(runtime, &nodes, state.store.clock().now()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r9_a_node_that_reads_enough_logs_is_busy_and_refuses_nothing_for_good() {
+        let busy = no_logs(LogsError::Busy("enough".into())).into_response();
+        assert_eq!(busy.status(), StatusCode::SERVICE_UNAVAILABLE);
+    }
 }

@@ -18,7 +18,8 @@ use wire::{
 use crate::auth::Principal;
 use crate::cursor;
 use crate::error::ApiError;
-use crate::extract::{JsonBody, Params, PathId};
+use crate::extract::{JsonBody, Params, PathSignature};
+use crate::page::page;
 use crate::state::AppState;
 use crate::validate::query::{PageQuery, limit};
 use crate::validate::signature;
@@ -42,9 +43,8 @@ async fn list(
 ) -> Result<Json<Page<SignatureView>>, ApiError> {
     let before = cursor::signature(query.cursor.as_deref())?;
     let limit = limit(query.limit.as_deref())?;
-    let found = state.store.list_signatures(principal.tenant, before, limit).await?;
-    let next_cursor = found.last().filter(|_| found.len() == limit).map(|last| cursor::after_signature(last.id));
-    Ok(Json(Page { items: found.into_iter().map(shown).collect(), next_cursor, partial: false }))
+    let found = state.store.list_signatures(principal.tenant, before, limit + 1).await?;
+    Ok(Json(page(found, limit, |last| cursor::after_signature(last.id)).map(shown)))
 }
 
 /// Writes a signature. An empty pattern and a bad regular expression are refused.
@@ -92,7 +92,7 @@ async fn find(
 pub(crate) async fn get(
     State(state): State<AppState>,
     principal: Principal,
-    PathId(id): PathId,
+    PathSignature(id): PathSignature,
 ) -> Result<Json<SignatureView>, ApiError> {
     let found = state.store.signature(principal.tenant, id).await?;
     Ok(Json(shown(found.ok_or_else(|| ApiError::not_found("signature"))?)))
@@ -104,7 +104,7 @@ pub(crate) async fn get(
 async fn change(
     State(state): State<AppState>,
     principal: Principal,
-    PathId(id): PathId,
+    PathSignature(id): PathSignature,
     JsonBody(update): JsonBody<SignatureUpdate>,
 ) -> Result<Json<SignatureView>, ApiError> {
     changed(state.store.change_signature(principal.tenant, id, signature::change(update)?).await?)
@@ -116,7 +116,7 @@ async fn change(
 async fn delete(
     State(state): State<AppState>,
     principal: Principal,
-    PathId(id): PathId,
+    PathSignature(id): PathSignature,
 ) -> Result<StatusCode, ApiError> {
     match state.store.delete_signature(principal.tenant, id).await? {
         true => Ok(StatusCode::NO_CONTENT),
@@ -130,7 +130,7 @@ async fn delete(
 async fn merge(
     State(state): State<AppState>,
     principal: Principal,
-    PathId(id): PathId,
+    PathSignature(id): PathSignature,
     JsonBody(request): JsonBody<MergeRequest>,
 ) -> Result<Json<SignatureView>, ApiError> {
     let merged = state.store.merge_signatures(principal.tenant, id, request.into).await?;

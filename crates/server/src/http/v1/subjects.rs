@@ -20,6 +20,7 @@ use crate::auth::Principal;
 use crate::cursor;
 use crate::error::ApiError;
 use crate::extract::{JsonBody, Params, PathBackoff, PathSubject};
+use crate::page::page;
 use crate::state::AppState;
 use crate::validate::Place;
 use crate::validate::query::{PageQuery, SubjectQuery, limit};
@@ -47,12 +48,8 @@ pub(crate) async fn list(
     let limit = limit(query.limit.as_deref())?;
     let after = cursor::subject(query.cursor.as_deref())?;
     let filter: SubjectFilter = query.filter()?;
-    let mut subjects = state.store.list_subjects(principal.tenant, filter, after, limit + 1).await?;
-    let more = subjects.len() > limit;
-    subjects.truncate(limit);
-    let next_cursor = subjects.last().filter(|_| more).map(|last| cursor::after_subject(&last.id));
-    let items = subjects.into_iter().map(view::subject).collect::<Result<_, _>>()?;
-    Ok(Json(Page { items, next_cursor, partial: false }))
+    let subjects = state.store.list_subjects(principal.tenant, filter, after, limit + 1).await?;
+    Ok(Json(page(subjects, limit, |last| cursor::after_subject(&last.id)).try_map(view::subject)?))
 }
 
 /// One subject, with what is being done to it and how it stands with each process.
@@ -125,16 +122,12 @@ pub(crate) async fn history(
     let limit = limit(query.limit.as_deref())?;
     let before = cursor::timeline(query.cursor.as_deref())?;
     let of = TimelineOf::Subject(id.to_string());
-    let mut items = state.store.timeline(principal.tenant, of, before, limit + 1).await?;
+    let items = state.store.timeline(principal.tenant, of, before, limit + 1).await?;
     if items.is_empty() && before.is_none() && state.store.subject(principal.tenant, id).await?.is_none() {
         return Err(ApiError::not_found("subject"));
     }
-    let more = items.len() > limit;
-    items.truncate(limit);
-    let next_cursor = items.last().filter(|_| more).map(|last| cursor::after_timeline(last.id));
-    let item = |item| view::timeline_item_for(item, &principal);
-    let items = items.into_iter().map(item).collect::<Result<_, _>>()?;
-    Ok(Json(Page { items, next_cursor, partial: false }))
+    let items = page(items, limit, |last| cursor::after_timeline(last.id));
+    Ok(Json(items.try_map(|item| view::timeline_item_for(item, &principal))?))
 }
 
 /// Keeps a process, or with `*` every process, off a subject, in place of what did so before.

@@ -18,6 +18,7 @@ use crate::auth::{Parting, Principal};
 use crate::cursor;
 use crate::error::ApiError;
 use crate::extract::{JsonBody, Params, PathToken};
+use crate::page::page;
 use crate::state::AppState;
 use crate::validate::query::{PageQuery, limit};
 use crate::validate::token::new_token;
@@ -34,9 +35,11 @@ async fn create(
     State(state): State<AppState>,
     principal: Principal,
     JsonBody(request): JsonBody<TokenRequest>,
-) -> Result<(StatusCode, Json<wire::TokenCreated>), ApiError> {
+) -> Result<(StatusCode, Option<Extension<Parting>>, Json<wire::TokenCreated>), ApiError> {
     let maker = principal.token_id().map_or(Maker::Local, Maker::Token);
-    Ok((StatusCode::CREATED, Json(make(&state.store, maker, request).await?)))
+    // The first token ends the local operator, who is still to be told its text.
+    let parting = matches!(maker, Maker::Local).then_some(Extension(Parting));
+    Ok((StatusCode::CREATED, parting, Json(make(&state.store, maker, request).await?)))
 }
 
 /// By the same rules here and on the machine.
@@ -52,6 +55,7 @@ pub(crate) async fn make(store: &Store, maker: Maker, request: TokenRequest) -> 
         }
         TokenCreated::MoreThanItsParent(why) => Err(ApiError::forbidden(why)),
         TokenCreated::ParentGone => Err(ApiError::invalid_token()),
+        TokenCreated::NotTheFirst => Err(ApiError::token_required()),
         TokenCreated::Misplaced(why) => Err(ApiError::invalid_field("serves", why)),
         TokenCreated::TooMany => {
             Err(ApiError::limit_reached(format_args!("a tenant may have at most {TOKENS_PER_TENANT} living tokens")))
@@ -83,21 +87,18 @@ pub(crate) async fn list(
     let limit = limit(query.limit.as_deref())?;
     let after = cursor::token(query.cursor.as_deref())?;
     let tenant = tenant(&state, &principal, query.tenant.as_deref()).await?;
-    Ok(Json(page(&state.store, tenant, after, limit).await?))
+    Ok(Json(page_of(&state.store, tenant, after, limit).await?))
 }
 
-pub(crate) async fn page(
+pub(crate) async fn page_of(
     store: &Store,
     tenant: TenantId,
     after: Option<TokenId>,
     limit: usize,
 ) -> Result<Page<TokenView>, ApiError> {
-    let mut tokens = store.list_tokens(tenant, after, limit + 1).await?;
-    let more = tokens.len() > limit;
-    tokens.truncate(limit);
-    let next_cursor = tokens.last().filter(|_| more).map(|last| cursor::after_token(last.id));
+    let tokens = store.list_tokens(tenant, after, limit + 1).await?;
     let now = store.clock().now();
-    Ok(Page { items: tokens.iter().map(|token| view::token(token, now)).collect(), next_cursor, partial: false })
+    Ok(page(tokens, limit, |last| cursor::after_token(last.id)).map(|token| view::token(&token, now)))
 }
 
 /// Another tenant exists for the built-in one alone.
@@ -134,15 +135,12 @@ async fn tenants(
 ) -> Result<Json<Page<TenantView>>, ApiError> {
     let limit = limit(query.limit.as_deref())?;
     let after = cursor::tenant(query.cursor.as_deref())?;
-    let mut tenants = if principal.tenant == TenantId::SYSTEM {
+    let tenants = if principal.tenant == TenantId::SYSTEM {
         state.store.list_tenants(after, limit + 1).await?
     } else {
         state.store.tenant(principal.tenant).await?.into_iter().filter(|own| Some(&own.name) > after.as_ref()).collect()
     };
-    let more = tenants.len() > limit;
-    tenants.truncate(limit);
-    let next_cursor = tenants.last().filter(|_| more).map(|last| cursor::after_tenant(&last.name));
     let shown =
         |tenant: Tenant| TenantView { name: tenant.name.to_string(), created_at: view::time(tenant.created_at) };
-    Ok(Json(Page { items: tenants.into_iter().map(shown).collect(), next_cursor, partial: false }))
+    Ok(Json(page(tenants, limit, |last| cursor::after_tenant(&last.name)).map(shown)))
 }

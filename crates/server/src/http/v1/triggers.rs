@@ -23,6 +23,7 @@ use crate::cursor;
 use crate::depth;
 use crate::error::ApiError;
 use crate::extract::{JsonBody, OptionalJson, Params, PathTrigger};
+use crate::page::page;
 use crate::state::AppState;
 use crate::sync;
 use crate::validate::query::{PageQuery, limit};
@@ -47,13 +48,10 @@ pub(crate) async fn list(
 ) -> Result<Json<Page<TriggerView>>, ApiError> {
     let limit = limit(query.limit.as_deref())?;
     let before = cursor::trigger(query.cursor.as_deref())?;
-    let mut triggers = state.store.list_triggers(principal.tenant, before, limit + 1).await?;
-    let more = triggers.len() > limit;
-    triggers.truncate(limit);
-    let next_cursor = triggers.last().filter(|_| more).map(|last| cursor::after_trigger(last.id));
+    let triggers = state.store.list_triggers(principal.tenant, before, limit + 1).await?;
     let now = state.store.clock().now();
-    let items = triggers.into_iter().map(|trigger| view::trigger(trigger, now)).collect::<Result<_, _>>()?;
-    Ok(Json(Page { items, next_cursor, partial: false }))
+    let triggers = page(triggers, limit, |last| cursor::after_trigger(last.id));
+    Ok(Json(triggers.try_map(|trigger| view::trigger(trigger, &principal, now))?))
 }
 
 /// Registers a trigger. Every event after the answer finds it, on every node.
@@ -74,7 +72,7 @@ async fn create(
 /// One trigger, with its figures and, for a schedule, the next five fires.
 #[utoipa::path(get, path = "/triggers/{id}", tag = "triggers", params(("id" = Uuid, Path)),
     responses((status = 200, body = TriggerView)))]
-async fn get(
+pub(crate) async fn get(
     State(state): State<AppState>,
     principal: Principal,
     PathTrigger(id): PathTrigger,
@@ -172,7 +170,7 @@ async fn fire(
 /// How runs of a script went, with its logs, and those of a trigger that is waited for; newest first.
 #[utoipa::path(get, path = "/triggers/{id}/runs", tag = "triggers", params(("id" = Uuid, Path), PageQuery),
     responses((status = 200, body = Page<TriggerRunView>)))]
-async fn runs(
+pub(crate) async fn runs(
     State(state): State<AppState>,
     principal: Principal,
     PathTrigger(id): PathTrigger,
@@ -181,12 +179,9 @@ async fn runs(
     find(&state, &principal, id).await?;
     let limit = limit(query.limit.as_deref())?;
     let before = cursor::run(query.cursor.as_deref())?;
-    let mut runs = state.store.trigger_runs(principal.tenant, id, before, limit + 1).await?;
-    let more = runs.len() > limit;
-    runs.truncate(limit);
-    let next_cursor = runs.last().filter(|_| more).map(|last| cursor::after_run(last.id));
-    let items = runs.into_iter().map(|run| view::trigger_run(run, &principal)).collect::<Result<_, _>>()?;
-    Ok(Json(Page { items, next_cursor, partial: false }))
+    let runs = state.store.trigger_runs(principal.tenant, id, before, limit + 1).await?;
+    let runs = page(runs, limit, |last| cursor::after_run(last.id));
+    Ok(Json(runs.try_map(|run| view::trigger_run(run, &principal))?))
 }
 
 /// The same way that the dispatcher goes, without its end. A script is run, and nothing that it does is carried out.
@@ -262,7 +257,7 @@ fn nothing() -> DryRunView {
 
 fn of_script(ended: Ended) -> DryRunView {
     match ended {
-        Ended::Well { ran, deeds } => DryRunView {
+        Ended::Well { ran, deeds, .. } => DryRunView {
             matches: true,
             payload: ran.result.and_then(|result| RawValue::from_string(result).ok()),
             deeds: deeds.iter().map(deed).collect(),
@@ -307,5 +302,5 @@ async fn find(state: &AppState, principal: &Principal, id: TriggerId) -> Result<
 
 async fn answer(state: &AppState, principal: &Principal, id: TriggerId) -> Result<Json<TriggerView>, ApiError> {
     let trigger = find(state, principal, id).await?;
-    Ok(Json(view::trigger(trigger, state.store.clock().now())?))
+    Ok(Json(view::trigger(trigger, principal, state.store.clock().now())?))
 }

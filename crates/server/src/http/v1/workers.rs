@@ -19,6 +19,7 @@ use crate::auth::Principal;
 use crate::cursor;
 use crate::error::ApiError;
 use crate::extract::{JsonBody, OptionalJson, Params, PathWorker};
+use crate::page::page;
 use crate::state::AppState;
 use crate::validate::outcome::outcomes;
 use crate::validate::query::{PageQuery, limit};
@@ -64,11 +65,8 @@ pub(crate) async fn list(
 ) -> Result<Json<Page<WorkerView>>, ApiError> {
     let limit = limit(query.limit.as_deref())?;
     let after = cursor::worker(query.cursor.as_deref())?;
-    let mut workers = state.store.list_workers(principal.tenant, after, limit + 1).await?;
-    let more = workers.len() > limit;
-    workers.truncate(limit);
-    let next_cursor = workers.last().filter(|_| more).map(|last| cursor::after_worker(last.worker.id));
-    Ok(Json(Page { items: workers.into_iter().map(view::worker).collect(), next_cursor, partial: false }))
+    let workers = state.store.list_workers(principal.tenant, after, limit + 1).await?;
+    Ok(Json(page(workers, limit, |last| cursor::after_worker(last.worker.id)).map(view::worker)))
 }
 
 /// Renews the lease; with `wait_s`, answers as soon as there is a cancel or a drain.

@@ -32,6 +32,11 @@ impl Bucket {
                 self.parts.insert(part, body);
                 (200, Vec::new())
             }
+            ("PUT", None) => {
+                self.objects.insert(path.into(), body);
+                (200, Vec::new())
+            }
+            ("HEAD", _) => (if self.objects.contains_key(path) { 200 } else { 404 }, Vec::new()),
             ("POST", _) if query.contains("uploadId=") => {
                 let whole = std::mem::take(&mut self.parts).into_values().flatten().collect();
                 self.objects.insert(path.into(), whole);
@@ -119,4 +124,8 @@ async fn q9_a_bucket_takes_a_blob_in_parts_and_gives_it_back() {
     broken_off.write(Bytes::from(content)).await.unwrap();
     broken_off.abort().await;
     assert!(bucket.lock().unwrap().objects.is_empty());
+
+    assert!(!blobs.has("mark").await.unwrap());
+    blobs.mark("mark").await.unwrap();
+    assert!(blobs.has("mark").await.unwrap());
 }

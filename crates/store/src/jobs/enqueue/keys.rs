@@ -200,9 +200,10 @@ const TAKE_UNIQUE: Sql = Sql::both(&["insert into unique_keys (tenant, queue, ke
      returning job"]);
 const UNIQUE_JOB: Sql =
     Sql::both(&["select u.job, coalesce(j.state, e.state), coalesce(j.run_at, e.run_at, u.until, $4),
-         coalesce(j.created_at, e.created_at, u.until, $4), l.kind
+         coalesce(j.created_at, e.created_at, u.until, $4),
+         coalesce(l.kind, o.kind)
      from unique_keys u left join jobs j on j.id = u.job left join ended e on e.id = u.job
-         left join lanes l on l.lane = coalesce(j.lane, e.lane)
+         left join lanes l on l.lane = j.lane left join lanes o on o.lane = e.lane
      where u.tenant = $1 and u.queue = $2 and u.key = $3"]);
 
 /// Jobs whose unique key another job has, with that job.

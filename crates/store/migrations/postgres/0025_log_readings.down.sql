@@ -1,0 +1,2 @@
+drop table log_parts;
+drop table log_readings;

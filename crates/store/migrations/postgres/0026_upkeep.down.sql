@@ -1,0 +1,12 @@
+set local lock_timeout to '5s';
+alter table ended reset (autovacuum_vacuum_scale_factor, autovacuum_vacuum_insert_scale_factor);
+alter table history reset (autovacuum_vacuum_scale_factor, autovacuum_vacuum_insert_scale_factor);
+alter table job_tags reset (autovacuum_vacuum_scale_factor, autovacuum_vacuum_insert_scale_factor);
+alter table timeline reset (autovacuum_vacuum_scale_factor, autovacuum_vacuum_insert_scale_factor);
+alter table deliveries reset (autovacuum_vacuum_scale_factor, autovacuum_vacuum_insert_scale_factor);
+alter table delivery_attempts reset (autovacuum_vacuum_scale_factor, autovacuum_vacuum_insert_scale_factor);
+alter table ttfs_events reset (autovacuum_vacuum_scale_factor, autovacuum_vacuum_insert_scale_factor);
+set local lock_timeout to '500ms';
+alter table installation drop column artifacts;
+drop index blob_garbage_tried_at;
+alter table blob_garbage drop column tried_at;
