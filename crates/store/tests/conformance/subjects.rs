@@ -233,6 +233,19 @@ async fn w1_an_outage_of_ours_is_nobodys_silence() {
 
 /// One of a newer program, say.
 #[tokio::test]
+async fn x13_a_short_retention_of_timelines_leaves_who_did_what() {
+    on_both(async |db| {
+        set(&db.store, "m-1", &[("state", "1")]).await;
+        db.store.pause_queue(T, name("q"), "me".into(), Some("tea".into())).await.expect("pauses");
+        db.pass_ms(3_600_000).await;
+        assert!(db.store.prune_timeline(60).await.expect("prunes") > 0);
+        assert!(timeline(&db.store, "m-1").await.is_empty());
+        assert_eq!(number(&db.store, "select count(*) from timeline where event = 'queue_paused'").await, 1);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn w1_a_new_selector_judges_every_subject_there_is() {
     on_both(async |db| {
         for number in 0..7 {
