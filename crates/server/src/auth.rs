@@ -6,14 +6,13 @@
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use axum::body::{Body, HttpBody};
 use axum::extract::{FromRequestParts, MatchedPath, Request};
 use axum::http::header::{AUTHORIZATION, LOCATION, SET_COOKIE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use domain::limits::{BODY_IDLE_S, SESSION_ROTATE_S, TOKEN_TRUST_MS};
+use domain::limits::{SESSION_ROTATE_S, TOKEN_TRUST_MS};
 use domain::{Access, JobId, Name, Right, Standing, TenantId, TokenId, WorkerId};
 use futures_util::future::BoxFuture;
 use pages::frame::root_of;
@@ -24,12 +23,12 @@ use store::jobs::list::JobFilter;
 use store::tokens::authenticate::{Caller, Known};
 use store::tokens::{Serves, Token};
 use tokio::task::JoinSet;
-use tower_http::timeout::TimeoutBody;
 
 use crate::dashboard::{asks_for_a_page, onward};
 use crate::error::ApiError;
 use crate::extract::{drain, header};
 use crate::host;
+use crate::patience::patient;
 use crate::rights::{self, Found, Need, Reach};
 use crate::session::{SessionSecret, check_browser, check_origin};
 use crate::state::AppState;
@@ -142,7 +141,7 @@ impl Principal {
     pub(crate) fn may(&self, method: &Method, path: &str) -> bool {
         match rights::of(path, method) {
             Found::Route(route) => self.check(route.need, route.reach).is_ok(),
-            Found::OtherMethod | Found::Unheard => false,
+            Found::OtherMethod(_) | Found::Unheard => false,
         }
     }
 
@@ -159,10 +158,8 @@ impl Principal {
     }
 }
 
-/// What every request passes first.
-pub(crate) async fn gate(state: AppState, request: Request, next: Next) -> Response {
-    let path = request.extensions().get::<MatchedPath>();
-    let found = path.map(|path| rights::of(path.as_str(), request.method()));
+/// What every request passes first. `found` is what the table says of its route, where it has one.
+pub(crate) async fn gate(state: AppState, found: Option<Found>, request: Request, next: Next) -> Response {
     let need = match found {
         Some(Found::Route(route)) if route.need == Need::Nothing => {
             let public = state.options.public_origin.as_deref();
@@ -173,7 +170,7 @@ pub(crate) async fn gate(state: AppState, request: Request, next: Next) -> Respo
         }
         Some(Found::Route(route)) => Some((route.need, route.reach)),
         // No route, or not by this method: the router says so to whoever has a token.
-        None | Some(Found::OtherMethod) => Some((Need::Token, Reach::Queues)),
+        None | Some(Found::OtherMethod(_)) => Some((Need::Token, Reach::Queues)),
         Some(Found::Unheard) => None,
     };
     let (mut parts, body) = request.into_parts();
@@ -204,7 +201,7 @@ pub(crate) async fn gate(state: AppState, request: Request, next: Next) -> Respo
             return response;
         }
     };
-    let session = state.options.cookies.read(&parts.headers).filter(|_| principal.has_session());
+    let session = principal.has_session().then(|| state.options.cookies.read(&parts.headers)).flatten();
     let outlives_the_database = is_told_without_the_database(&parts);
     let changing = changes(&parts.method);
     parts.extensions.insert(principal.clone());
@@ -240,11 +237,6 @@ pub(crate) async fn gate(state: AppState, request: Request, next: Next) -> Respo
 /// token, without which nobody is let in any more.
 #[derive(Clone, Copy)]
 pub(crate) struct Parting;
-
-/// A body that says nothing for long counts as broken off.
-fn patient(body: Body) -> Body {
-    if body.is_end_stream() { body } else { Body::new(TimeoutBody::new(Duration::from_secs(BODY_IDLE_S), body)) }
-}
 
 fn to_sign_in(parts: &Parts) -> Response {
     let page = parts.uri.path_and_query().map_or("/", |page| page.as_str());

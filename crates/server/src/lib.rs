@@ -21,6 +21,7 @@ mod openapi;
 mod page;
 #[cfg(any(test, fuzzing))]
 pub mod parsers;
+mod patience;
 mod rights;
 mod serve;
 mod session;

@@ -35,8 +35,8 @@ pub(crate) fn undeclared() -> OpenApiRouter<AppState> {
         .description(Some("A self-hosted durable job engine. Errors are problem documents with a stable `code`."))
         .build();
     let mut router = OpenApiRouter::with_openapi(OpenApiBuilder::new().info(info).build())
-        .nest("/api/v1", v1::routes())
-        .nest(openai::PREFIX, openai::routes())
+        .merge(v1::routes())
+        .merge(openai::routes())
         .merge(health::routes())
         .merge(metrics::routes())
         .merge(dashboard::routes())

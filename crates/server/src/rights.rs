@@ -243,16 +243,27 @@ static BY_PATH: LazyLock<HashMap<&'static str, Vec<&'static Route>>> = LazyLock:
 pub(crate) enum Found {
     Route(&'static Route),
     /// The path has other methods: the router says so.
-    OtherMethod,
+    OtherMethod(&'static str),
     /// The router has a path that the table does not know. There is none, and nobody gets in by it.
     Unheard,
 }
 
 /// By the router's own pattern of the path.
 pub(crate) fn of(path: &str, method: &Method) -> Found {
-    let Some(routes) = BY_PATH.get(path) else { return Found::Unheard };
+    let Some((path, routes)) = BY_PATH.get_key_value(path) else { return Found::Unheard };
     let method = if *method == Method::HEAD { "GET" } else { method.as_str() };
-    routes.iter().find(|route| route.method == method).map_or(Found::OtherMethod, |route| Found::Route(route))
+    routes.iter().find(|route| route.method == method).map_or(Found::OtherMethod(path), |route| Found::Route(route))
+}
+
+impl Found {
+    /// The router's pattern of the path.
+    pub(crate) fn path(&self) -> Option<&'static str> {
+        match self {
+            Self::Route(route) => Some(route.path),
+            Self::OtherMethod(path) => Some(path),
+            Self::Unheard => None,
+        }
+    }
 }
 
 /// Writes what each route needs into the document, and refuses one that does not match the table.

@@ -5,7 +5,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::HeaderValue;
 use axum::http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
 use axum::middleware::{Next, from_fn_with_state};
@@ -20,7 +20,7 @@ use crate::http::metrics::{self, Timed};
 use crate::http::trace;
 use crate::listen::listen;
 use crate::state::AppState;
-use crate::{auth, dashboard, openai, openapi};
+use crate::{auth, dashboard, openai, openapi, rights};
 
 /// How long requests under way may take once the server was told to stop.
 const GRACE: Duration = Duration::from_secs(10);
@@ -42,11 +42,13 @@ async fn every_request(State(state): State<AppState>, request: Request, next: Ne
 }
 
 async fn answer(state: AppState, request: Request, next: Next) -> Response {
-    let timed = Timed::start(&request);
+    let path = request.extensions().get::<MatchedPath>();
+    let found = path.map(|path| rights::of(path.as_str(), request.method()));
+    let timed = Timed::start(found.as_ref(), request.method());
     let reader = dashboard::reader(&request);
     let chunked = request.headers().contains_key(TRANSFER_ENCODING);
     let face = request.uri().path().starts_with(openai::PREFIX);
-    let answered = AssertUnwindSafe(auth::gate(state, request, next)).catch_unwind().await;
+    let answered = AssertUnwindSafe(auth::gate(state, found, request, next)).catch_unwind().await;
     let mut response = answered.unwrap_or_else(panicked);
     response = if face { openai::in_that_apis_words(response).await } else { as_a_problem(response) };
     if chunked {

@@ -1,16 +1,18 @@
 //! Figures for Prometheus (X11). Labels are bounded: routes by their pattern, queues up to a page.
 
+use std::collections::HashMap;
 use std::fmt::{Display, Write};
-use std::sync::OnceLock;
+use std::sync::{LazyLock, OnceLock, RwLock};
 use std::time::{Duration, Instant};
 
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
+use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use domain::limits::PAGE_ITEMS;
 use domain::{TenantId, Time};
 use engine::TaskStatus;
-use metrics::{describe_counter, describe_gauge, describe_histogram};
+use metrics::{Counter, Histogram, describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use store::dead_letters::list::DeadLetterFilter;
 use store::processes::get::Process;
@@ -19,6 +21,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::auth::Principal;
+use crate::rights::Found;
 use crate::state::AppState;
 
 /// From what a commit on a good disk takes to the longest long-poll.
@@ -270,29 +273,51 @@ fn processes(text: &mut String, processes: &[Process], now: Time) {
     }
 }
 
-/// A request under way, to be counted and timed with its answer.
+/// Counts an answer and how long it took, by route.
 pub(crate) struct Timed {
     started: Instant,
-    route: Option<MatchedPath>,
+    route: &'static str,
     method: &'static str,
 }
 
+/// What is counted of the answers of one kind.
+struct Answers {
+    given: Counter,
+    seconds: Histogram,
+}
+
+/// Looking a figure up by its labels takes longer than counting.
+static ANSWERS: LazyLock<RwLock<HashMap<Kind, Answers>>> = LazyLock::new(RwLock::default);
+
+/// Route, method and status.
+type Kind = (&'static str, &'static str, StatusCode);
+
 impl Timed {
-    pub(crate) fn start(request: &Request) -> Self {
-        let route = request.extensions().get::<MatchedPath>().cloned();
-        Self { started: Instant::now(), route, method: method_label(request.method()) }
+    pub(crate) fn start(found: Option<&Found>, method: &Method) -> Self {
+        let route = found.and_then(Found::path).unwrap_or("unmatched");
+        Self { started: Instant::now(), route, method: method_label(method) }
     }
 
     pub(crate) fn answered(self, response: &Response) {
-        let route: metrics::SharedString = match self.route {
-            Some(route) => route.as_str().to_owned().into(),
-            None => "unmatched".into(),
+        let kind = (self.route, self.method, response.status());
+        let count = |answers: &Answers| {
+            answers.given.increment(1);
+            answers.seconds.record(self.started.elapsed().as_secs_f64());
         };
-        let (method, status) = (self.method, response.status().as_u16().to_string());
-        metrics::counter!("windlass_http_requests_total", "route" => route.clone(), "method" => method, "status" => status)
-            .increment(1);
-        metrics::histogram!("windlass_http_request_seconds", "route" => route, "method" => method)
-            .record(self.started.elapsed().as_secs_f64());
+        if let Some(answers) = ANSWERS.read().expect("no reader panics").get(&kind) {
+            return count(answers);
+        }
+        count(ANSWERS.write().expect("no writer panics").entry(kind).or_insert_with(|| Answers::of(kind)));
+    }
+}
+
+impl Answers {
+    fn of((route, method, status): Kind) -> Self {
+        let status = status.as_u16().to_string();
+        Self {
+            given: metrics::counter!("windlass_http_requests_total", "route" => route, "method" => method, "status" => status),
+            seconds: metrics::histogram!("windlass_http_request_seconds", "route" => route, "method" => method),
+        }
     }
 }
 

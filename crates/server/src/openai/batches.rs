@@ -54,7 +54,7 @@ struct BatchesQuery {
 }
 
 /// Makes a batch of an uploaded file.
-#[utoipa::path(post, path = "/batches", tag = "openai", request_body = Object, responses((status = 200, body = Object)))]
+#[utoipa::path(post, path = "/openai/v1/batches", tag = "openai", request_body = Object, responses((status = 200, body = Object)))]
 async fn create(
     State(state): State<AppState>,
     principal: Principal,
@@ -105,7 +105,7 @@ fn checked(request: BatchRequest, principal: &Principal) -> Result<NewBatch, Ref
 }
 
 /// Lists batches, newest first.
-#[utoipa::path(get, path = "/batches", tag = "openai", params(BatchesQuery), responses((status = 200, body = Object)))]
+#[utoipa::path(get, path = "/openai/v1/batches", tag = "openai", params(BatchesQuery), responses((status = 200, body = Object)))]
 async fn list_batches(
     State(state): State<AppState>,
     principal: Principal,
@@ -118,7 +118,7 @@ async fn list_batches(
 }
 
 /// One batch.
-#[utoipa::path(get, path = "/batches/{batch}", tag = "openai", params(("batch" = String, Path)),
+#[utoipa::path(get, path = "/openai/v1/batches/{batch}", tag = "openai", params(("batch" = String, Path)),
     responses((status = 200, body = Object)))]
 async fn batch(
     State(state): State<AppState>,
@@ -129,7 +129,7 @@ async fn batch(
 }
 
 /// Calls a batch off; what is done by then is kept.
-#[utoipa::path(post, path = "/batches/{batch}/cancel", tag = "openai", params(("batch" = String, Path)),
+#[utoipa::path(post, path = "/openai/v1/batches/{batch}/cancel", tag = "openai", params(("batch" = String, Path)),
     responses((status = 200, body = Object)))]
 async fn cancel(
     State(state): State<AppState>,

@@ -47,7 +47,7 @@ struct FilesQuery {
 }
 
 /// Uploads a file: the fields `purpose` and `file` of a form.
-#[utoipa::path(post, path = "/files", tag = "openai", request_body(content = Object, content_type = "multipart/form-data"),
+#[utoipa::path(post, path = "/openai/v1/files", tag = "openai", request_body(content = Object, content_type = "multipart/form-data"),
     responses((status = 200, body = Object)))]
 async fn upload(State(state): State<AppState>, principal: Principal, request: Request) -> Result<Json<Value>, Refused> {
     let form = form::read(&state, principal.tenant, request).await?;
@@ -88,7 +88,7 @@ pub(super) fn invalid_expiry(field: &str) -> Refused {
 }
 
 /// Lists files, newest first.
-#[utoipa::path(get, path = "/files", tag = "openai", params(FilesQuery), responses((status = 200, body = Object)))]
+#[utoipa::path(get, path = "/openai/v1/files", tag = "openai", params(FilesQuery), responses((status = 200, body = Object)))]
 async fn list_files(
     State(state): State<AppState>,
     principal: Principal,
@@ -108,7 +108,7 @@ async fn list_files(
 }
 
 /// One file, without its content.
-#[utoipa::path(get, path = "/files/{file}", tag = "openai", params(("file" = String, Path)),
+#[utoipa::path(get, path = "/openai/v1/files/{file}", tag = "openai", params(("file" = String, Path)),
     responses((status = 200, body = Object)))]
 async fn file(
     State(state): State<AppState>,
@@ -119,7 +119,7 @@ async fn file(
 }
 
 /// What is in a file, as a download.
-#[utoipa::path(get, path = "/files/{file}/content", tag = "openai", params(("file" = String, Path)),
+#[utoipa::path(get, path = "/openai/v1/files/{file}/content", tag = "openai", params(("file" = String, Path)),
     responses((status = 200, content_type = "application/octet-stream", body = String)))]
 async fn content(
     State(state): State<AppState>,
@@ -143,7 +143,7 @@ async fn content(
 }
 
 /// Deletes a file.
-#[utoipa::path(delete, path = "/files/{file}", tag = "openai", params(("file" = String, Path)),
+#[utoipa::path(delete, path = "/openai/v1/files/{file}", tag = "openai", params(("file" = String, Path)),
     responses((status = 200, body = Object)))]
 async fn delete(
     State(state): State<AppState>,

@@ -45,7 +45,7 @@ struct Asked {
 }
 
 /// Chats with a model, streamed with `stream: true`.
-#[utoipa::path(post, path = "/chat/completions", tag = "openai", request_body = Object,
+#[utoipa::path(post, path = "/openai/v1/chat/completions", tag = "openai", request_body = Object,
     responses((status = 200, body = Object)))]
 async fn chat(
     State(state): State<AppState>,
@@ -57,7 +57,7 @@ async fn chat(
 }
 
 /// Completes a text, streamed with `stream: true`.
-#[utoipa::path(post, path = "/completions", tag = "openai", request_body = Object,
+#[utoipa::path(post, path = "/openai/v1/completions", tag = "openai", request_body = Object,
     responses((status = 200, body = Object)))]
 async fn completions(
     State(state): State<AppState>,
@@ -69,7 +69,7 @@ async fn completions(
 }
 
 /// Embeds texts.
-#[utoipa::path(post, path = "/embeddings", tag = "openai", request_body = Object,
+#[utoipa::path(post, path = "/openai/v1/embeddings", tag = "openai", request_body = Object,
     responses((status = 200, body = Object)))]
 async fn embeddings(
     State(state): State<AppState>,

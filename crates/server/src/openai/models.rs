@@ -16,7 +16,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// Lists the models of all pools.
-#[utoipa::path(get, path = "/models", tag = "openai", responses((status = 200, body = Object)))]
+#[utoipa::path(get, path = "/openai/v1/models", tag = "openai", responses((status = 200, body = Object)))]
 async fn list_models(State(state): State<AppState>, principal: Principal) -> Result<Json<Value>, Refused> {
     let models = all(&state.store, principal.tenant).await?;
     let reached = models.iter().filter(|(_, model)| principal.reaches(&model.queue));
@@ -25,7 +25,7 @@ async fn list_models(State(state): State<AppState>, principal: Principal) -> Res
 }
 
 /// One model.
-#[utoipa::path(get, path = "/models/{model}", tag = "openai", params(("model" = String, Path)),
+#[utoipa::path(get, path = "/openai/v1/models/{model}", tag = "openai", params(("model" = String, Path)),
     responses((status = 200, body = Object)))]
 async fn model(
     State(state): State<AppState>,

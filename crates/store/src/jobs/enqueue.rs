@@ -203,7 +203,7 @@ struct Entry<'a> {
 }
 
 impl Operation for EnqueueBatch {
-    const OPENS_FIRST: bool = true;
+    const OPENS_UNHEARD: bool = true;
     type Output = Vec<EnqueueReply>;
 
     fn tenants(&self) -> Vec<TenantId> {

@@ -76,8 +76,10 @@ struct Entry {
 }
 
 impl TokenCache {
-    fn age(&self) -> Option<Duration> {
-        self.remembered.read().expect("no reader panics").looked.map(|looked| looked.elapsed())
+    /// How old the last look is, and whether it found that no token was ever made.
+    fn glance(&self) -> (Option<Duration>, bool) {
+        let remembered = self.remembered.read().expect("no reader panics");
+        (remembered.looked.map(|looked| looked.elapsed()), remembered.version == 0)
     }
 
     pub(crate) fn quota(&self, tenant: TenantId) -> Option<Quota> {
@@ -96,8 +98,7 @@ impl TokenCache {
 impl Store {
     /// Who the caller is. `text` is what it calls its token, if it has one.
     pub async fn authenticate(&self, text: Option<&str>) -> Result<Caller, StoreError> {
-        self.look_at_tokens().await?;
-        let is_open = self.tokens().remembered.read().expect("no reader panics").version == 0;
+        let is_open = self.look_at_tokens().await?;
         let Some(text) = text else { return Ok(if is_open { Caller::Anyone } else { Caller::Nobody }) };
         if is_open {
             return Ok(Caller::Anyone);
@@ -128,8 +129,7 @@ impl Store {
 
     /// Who the caller is whose page session has a secret with this hash. One that has ended is nobody's.
     pub async fn authenticate_session(&self, hash: Hash) -> Result<Caller, StoreError> {
-        self.look_at_tokens().await?;
-        if self.tokens().remembered.read().expect("no reader panics").version == 0 {
+        if self.look_at_tokens().await? {
             return Ok(Caller::Anyone);
         }
         Ok(match self.find_session(hash).await? {
@@ -140,13 +140,13 @@ impl Store {
 
     /// Whether a caller would still be let in; one without a token while there are none. A long-poll asks while it waits.
     pub async fn is_still_good(&self, known: Option<&Known>) -> Result<bool, StoreError> {
-        self.look_at_tokens().await?;
+        let is_open = self.look_at_tokens().await?;
         match known {
             Some(known) if known.session_since.is_some() => {
                 Ok(matches!(self.find_session(known.hash).await?, Caller::Token(_)))
             }
             Some(known) => Ok(matches!(self.find_token(known.hash).await?, Caller::Token(_))),
-            None => Ok(self.tokens().remembered.read().expect("no reader panics").version == 0),
+            None => Ok(is_open),
         }
     }
 
@@ -216,10 +216,12 @@ impl Store {
         self.clock().now().plus_ms(ahead_ms)
     }
 
-    pub(crate) async fn look_at_tokens(&self) -> Result<(), StoreError> {
+    /// Sees to it that what is remembered may be gone by. Gives whether no token was ever made.
+    pub(crate) async fn look_at_tokens(&self) -> Result<bool, StoreError> {
         let cache = self.tokens();
-        match cache.age() {
-            Some(age) if age < LOOK_AHEAD => Ok(()),
+        let (age, is_open) = cache.glance();
+        match age {
+            Some(age) if age < LOOK_AHEAD => Ok(is_open),
             Some(age) if age < TRUST => {
                 if !cache.looking_ahead.swap(true, Ordering::AcqRel) {
                     let store = self.clone();
@@ -229,23 +231,26 @@ impl Store {
                         store.tokens().looking_ahead.store(false, Ordering::Release);
                     });
                 }
-                Ok(())
+                Ok(is_open)
             }
-            _ => self.look_now().await,
+            _ => {
+                self.look_now().await?;
+                Ok(cache.glance().1)
+            }
         }
     }
 
     async fn look_now(&self) -> Result<(), StoreError> {
         let cache = self.tokens();
         let _turn = cache.looking.lock().await;
-        if cache.age().is_some_and(|age| age < LOOK_AHEAD) {
+        if cache.glance().0.is_some_and(|age| age < LOOK_AHEAD) {
             return Ok(());
         }
         // What is read is at least as new as the moment before the question.
         let began = Instant::now();
         let forgotten = cache.remembered.read().expect("no reader panics").forgotten;
         let (version, now) = self.read(Version).await?;
-        let moved = cache.remembered.read().expect("no reader panics").version != version || cache.age().is_none();
+        let moved = cache.remembered.read().expect("no reader panics").version != version || cache.glance().0.is_none();
         let quotas = if moved { Some(self.read(quota::All).await?) } else { None };
         {
             let mut remembered = cache.remembered.write().expect("no writer panics");

@@ -4,6 +4,8 @@
 //! thread and never wait, so a single poll completes them.
 
 mod copy;
+mod failure;
+mod heard;
 mod later;
 mod listen;
 mod postgres;
@@ -47,9 +49,9 @@ impl Sql {
 pub trait Operation: Send + Sync + 'static {
     /// Whether it writes events: then the transaction learns as it opens whether triggers have changed.
     const WATCHES_TRIGGERS: bool = false;
-    /// Whether it is put together once its transaction is open on PostgreSQL too: who comes during that round trip is in it.
-    /// Its wall then goes up with what it does first.
-    const OPENS_FIRST: bool = false;
+    /// Whether on PostgreSQL nobody waits for its transaction to open: that travels with the first thing done in it, be it
+    /// the commit. Its time is then what the database told before, and what has passed since (`heard.rs`).
+    const OPENS_UNHEARD: bool = false;
     /// How often it is tried on PostgreSQL before others that are in its way have it fail.
     const TRIES: usize = 5;
     type Output: Send + 'static;

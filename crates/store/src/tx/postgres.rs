@@ -8,12 +8,13 @@ use deadpool_postgres::{
 };
 use domain::Time;
 use futures_util::FutureExt;
-use tokio_postgres::config::Host;
+use tokio_postgres::SimpleQueryMessage;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Config, SimpleQueryMessage};
 
-use super::later::{self, Later};
+use super::failure::{Failure, is_conflict, naming, pool_error, postgres_error};
+use super::heard::Heard;
+use super::later::{self, Later, Unopened};
 use super::tls::Address;
 use super::value::{Column, Param, Row};
 use super::{Driver, First, Operation, Tx};
@@ -47,6 +48,9 @@ pub(super) const WEIGH: &str = "set local enable_seqscan to on; set local enable
 /// `BEGIN` for a connection that keeps its session: the settings stand already.
 const BEGIN_IN_SESSION: &str = "begin; select (extract(epoch from now()) * 1000000)::bigint::text";
 
+/// What of an opening asks for the time. It stands last.
+const TIME: &str = "select (extract(epoch from now()) * 1000000)::bigint::text";
+
 /// What opens the transaction of an operation: with the clock of the triggers where that is wanted, and with a wall around
 /// the rows of its tenants where it names them. All of it is one round trip.
 fn opening<O: Operation>(begin: &'static str, wall: Option<&str>) -> Cow<'static, str> {
@@ -59,9 +63,10 @@ fn opening<O: Operation>(begin: &'static str, wall: Option<&str>) -> Cow<'static
     format!("{begin}, {version}{wall}{clock}").into()
 }
 
-/// What puts up a wall in a transaction that is open already.
-fn raised(tenants: &str) -> String {
-    format!("set local {SETTING} to '{tenants}'")
+/// What opens a transaction without asking for the time, with the wall around its tenants.
+fn unheard(begin: &'static str, wall: Option<&str>) -> String {
+    let begin = begin.trim_end_matches(TIME);
+    wall.map(|tenants| format!("{begin}set local {SETTING} to '{tenants}'")).unwrap_or_else(|| begin.to_owned())
 }
 
 /// So that the server notices within half a minute that a node is gone. Behind a pooler its peer is the pooler.
@@ -77,6 +82,7 @@ fn session_settings() -> String {
 pub(crate) struct Postgres {
     pool: Pool,
     clock: Clock,
+    heard: Heard,
     /// Statements are prepared once per connection, unless a pooler hands out another session each time.
     prepared: bool,
 }
@@ -96,13 +102,13 @@ impl Postgres {
         let unusable = |error: deadpool_postgres::BuildError| StoreError::Unusable(error.to_string());
         let pool = builder().build().map_err(unusable)?;
         if is_pooled(&pool).await.map_err(|error| naming(&config, error))? {
-            return Ok(Self { pool, clock, prepared: false });
+            return Ok(Self { pool, clock, heard: Heard::default(), prepared: false });
         }
         let set_once = Hook::async_fn(|client: &mut ClientWrapper, _| {
             Box::pin(async move { client.batch_execute(&session_settings()).await.map_err(HookError::Backend) })
         });
         let pool = builder().post_create(set_once).build().map_err(unusable)?;
-        Ok(Self { pool, clock, prepared: true })
+        Ok(Self { pool, clock, heard: Heard::default(), prepared: true })
     }
 
     pub(crate) fn is_behind_a_pooler(&self) -> bool {
@@ -140,22 +146,24 @@ impl Postgres {
         let mut guard = Guard { client: Some(client) };
         let client = guard.client.as_ref().expect("held until the end");
         let prepared = self.prepared;
-        let mut driver = PostgresTx { client, prepared, failed: None, ahead: None, wall: None, later: Vec::new() };
-        let begun = if O::OPENS_FIRST {
-            self.begin::<O>(&mut driver, None, None).await?
-        } else {
-            let operation = operation.made();
-            self.begin(&mut driver, Some(operation), around(operation.tenants()).as_deref()).await?
-        };
-        let (operation, (now, trigger_version)) = (operation.made(), begun);
+        let mut driver = PostgresTx { client, prepared, failed: None, ahead: None, opening: None, later: Vec::new() };
+        // It is put together as late as can be: who comes until then is in it.
+        let told = if O::OPENS_UNHEARD { Some(self.time(client).await?) } else { None };
+        let operation = operation.made();
         let wall = around(operation.tenants());
-        if O::OPENS_FIRST {
-            driver.wall = wall.as_deref().map(raised);
-        }
+        let (now, trigger_version) = match told {
+            Some(now) => {
+                driver.opening = Some(unheard(self.opening(), wall.as_deref()));
+                (now, None)
+            }
+            None => self.begin(&mut driver, operation, wall.as_deref()).await?,
+        };
+        let now = now.plus_ms(self.clock.shift_ms());
         let mut tx = Tx { driver: Driver::Postgres(driver), now, trigger_version, wall };
         let result = operation.run(&mut tx).await;
-        let (failed, wall, later) = match tx.driver {
-            Driver::Postgres(driver) => (driver.failed, driver.wall, driver.later),
+        let wall = tx.wall;
+        let (failed, opening, later) = match tx.driver {
+            Driver::Postgres(driver) => (driver.failed, driver.opening, driver.later),
             Driver::Sqlite(_) => (None, None, Vec::new()),
         };
         match result {
@@ -166,7 +174,14 @@ impl Postgres {
                 Ok(output)
             }
             Ok(output) => {
-                later::commit(client, wall.as_deref(), later).await.map_err(|error| Failure::of_commit(&error))?;
+                let committed = match opening.as_deref() {
+                    Some(opening) => {
+                        let unopened = Unopened { opening, wall: wall.as_deref() };
+                        later::commit_unopened(client, prepared, unopened, later).await
+                    }
+                    None => later::commit(client, prepared, later).await,
+                };
+                committed.map_err(|error| Failure::of_commit(&error))?;
                 guard.release();
                 Ok(output)
             }
@@ -184,13 +199,12 @@ impl Postgres {
     async fn begin<O: Operation>(
         &self,
         tx: &mut PostgresTx<'_>,
-        operation: Option<&O>,
+        operation: &O,
         wall: Option<&str>,
     ) -> Result<(Time, Option<i64>), Failure> {
         let client = tx.client;
-        let begin = if self.prepared { BEGIN_IN_SESSION } else { BEGIN };
-        let text = &opening::<O>(begin, wall);
-        let ahead = operation.and_then(O::reads_first).filter(|_| self.prepared);
+        let text = &opening::<O>(self.opening(), wall);
+        let ahead = operation.reads_first().filter(|_| self.prepared);
         let rows = match ahead {
             None => client.simple_query(text).await,
             Some(First { sql, columns, params }) => {
@@ -206,14 +220,25 @@ impl Postgres {
             }
         };
         let rows = rows.map_err(|error| Failure::of(&error, "begin"))?;
-        let row = rows.iter().find_map(|message| match message {
-            SimpleQueryMessage::Row(row) => Some(row),
-            _ => None,
-        });
-        let number = |column| row.and_then(|row| row.try_get(column).ok().flatten()?.parse::<i64>().ok());
-        let no_time = || Failure { error: StoreError::unexpected("begin gave no time"), again: false };
-        let now = number(0).ok_or_else(no_time)?;
-        Ok((Time::from_micros(now).plus_ms(self.clock.shift_ms()), number(1)))
+        let number = |column| number(&rows, column);
+        let now = Time::from_micros(number(0).ok_or_else(no_time)?);
+        self.heard.hear(now);
+        Ok((now, number(1)))
+    }
+
+    fn opening(&self) -> &'static str {
+        if self.prepared { BEGIN_IN_SESSION } else { BEGIN }
+    }
+
+    /// The database's time, or a little before: it is asked only when it has said nothing of it for a while.
+    async fn time(&self, client: &Object) -> Result<Time, Failure> {
+        if let Some(now) = self.heard.now() {
+            return Ok(now);
+        }
+        let rows = client.simple_query(TIME).await.map_err(|error| Failure::of(&error, "time"))?;
+        let now = Time::from_micros(number(&rows, 0).ok_or_else(no_time)?);
+        self.heard.hear(now);
+        Ok(self.heard.now().unwrap_or(now))
     }
 
     /// Has done at once what the database would do by itself after many changes.
@@ -272,60 +297,22 @@ impl Drop for Guard {
     }
 }
 
-struct Failure {
-    error: StoreError,
-    again: bool,
-}
-
-impl Failure {
-    fn of_commit(error: &tokio_postgres::Error) -> Self {
-        if may_hold(error) {
-            return Self { error: StoreError::InDoubt { reason: error.to_string() }, again: false };
-        }
-        Self::of(error, "commit")
-    }
-
-    fn of(error: &tokio_postgres::Error, context: &str) -> Self {
-        let again = error.code().is_some_and(is_conflict);
-        Self { error: postgres_error(error, context), again }
-    }
-}
-
-/// Whether the server may have done what it was asked and went before it could say so.
-fn may_hold(error: &tokio_postgres::Error) -> bool {
-    error.code().is_none_or(|state| matches!(&state.code()[..2], "08" | "57"))
-}
-
-/// What is nobody's fault: the operation runs again.
-fn is_conflict(state: &SqlState) -> bool {
-    [SqlState::T_R_DEADLOCK_DETECTED, SqlState::T_R_SERIALIZATION_FAILURE, SqlState::LOCK_NOT_AVAILABLE].contains(state)
-}
-
-fn pool_error(error: deadpool_postgres::PoolError) -> Failure {
-    let error = match error {
-        deadpool_postgres::PoolError::Backend(error) => postgres_error(&error, "connect"),
-        error => StoreError::unavailable(error.to_string()),
-    };
-    Failure { error, again: false }
-}
-
-/// Says where nobody answered. Of the URL only the hosts and ports are told: the rest may hold a password.
-fn naming(config: &Config, error: StoreError) -> StoreError {
-    let StoreError::Unavailable { reason, source } = error else { return error };
-    let port = |index: usize| config.get_ports().get(index).or(config.get_ports().first()).copied().unwrap_or(5432);
-    let place = |(index, host): (usize, &Host)| match host {
-        Host::Tcp(name) => format!("{name}:{}", port(index)),
-        Host::Unix(folder) => folder.display().to_string(),
-    };
-    let places: Vec<String> = config.get_hosts().iter().enumerate().map(place).collect();
-    StoreError::Unavailable { reason: format!("{}: {reason}", places.join(", ")), source }
-}
-
 fn first_text(messages: &[SimpleQueryMessage]) -> Option<String> {
     messages.iter().find_map(|message| match message {
         SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
         _ => None,
     })
+}
+
+fn number(messages: &[SimpleQueryMessage], column: usize) -> Option<i64> {
+    messages.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => row.try_get(column).ok().flatten()?.parse().ok(),
+        _ => None,
+    })
+}
+
+fn no_time() -> Failure {
+    Failure { error: StoreError::unexpected("the database told no time"), again: false }
 }
 
 /// Whether two transactions of one connection may meet different sessions: then nothing may live in a session.
@@ -358,16 +345,16 @@ pub(super) struct PostgresTx<'a> {
     failed: Option<SqlState>,
     /// The statement that travelled with the opening, and its rows.
     ahead: Option<(&'static str, Vec<Row>)>,
-    /// The statement that puts up the wall, until something is done behind it.
-    wall: Option<String>,
+    /// What opens the transaction, until something is done in it.
+    opening: Option<String>,
     /// What travels with the commit.
     later: Vec<Later>,
 }
 
 impl PostgresTx<'_> {
-    async fn raise_wall(&mut self) -> Result<(), StoreError> {
-        let Some(wall) = self.wall.take() else { return Ok(()) };
-        self.client.batch_execute(&wall).await.map_err(|error| self.fail(error, &wall))
+    async fn open(&mut self) -> Result<(), StoreError> {
+        let Some(opening) = self.opening.take() else { return Ok(()) };
+        self.client.batch_execute(&opening).await.map_err(|error| self.fail(error, &opening))
     }
 
     pub(super) async fn query(
@@ -376,7 +363,7 @@ impl PostgresTx<'_> {
         columns: &[Column<'_>],
         params: &[Param<'_>],
     ) -> Result<Vec<Row>, StoreError> {
-        self.raise_wall().await?;
+        self.open().await?;
         if self.ahead.as_ref().is_some_and(|(asked, _)| *asked == text) {
             return Ok(self.ahead.take().map(|(_, rows)| rows).unwrap_or_default());
         }
@@ -401,7 +388,7 @@ impl PostgresTx<'_> {
         columns: &[Column<'_>],
         params: &[Param<'_>],
     ) -> Result<u64, StoreError> {
-        self.raise_wall().await?;
+        self.open().await?;
         let changed = if self.prepared {
             match self.client.prepare_cached(text).await {
                 Ok(statement) => self.client.execute(&statement, &values(columns, params)).await,
@@ -419,20 +406,12 @@ impl PostgresTx<'_> {
         columns: &[Column<'_>],
         params: &[Param<'_>],
     ) -> Result<(), StoreError> {
-        let statement = if self.prepared {
-            match self.client.prepare_cached(text).await {
-                Ok(statement) => Ok(statement),
-                Err(error) => return Err(self.fail(error, text)),
-            }
-        } else {
-            Err(text)
-        };
-        self.later.push(Later::of(statement, typed(columns, params))?);
+        self.later.push(Later::of(text, typed(columns, params))?);
         Ok(())
     }
 
     pub(super) async fn batch(&mut self, text: &str) -> Result<(), StoreError> {
-        self.raise_wall().await?;
+        self.open().await?;
         self.client.batch_execute(text).await.map_err(|error| self.fail(error, text))
     }
 
@@ -455,32 +434,4 @@ fn values<'v>(columns: &'v [Column<'_>], params: &'v [Param<'_>]) -> Vec<&'v (dy
 fn typed<'v>(columns: &'v [Column<'_>], params: &'v [Param<'_>]) -> Vec<(&'v (dyn ToSql + Sync), Type)> {
     let columns = columns.iter().map(|column| (column as &(dyn ToSql + Sync), column.postgres_type()));
     columns.chain(params.iter().map(|param| (param as &(dyn ToSql + Sync), param.postgres_type()))).collect()
-}
-
-/// A closed connection, a server that starts, stops or has let go of us, a full disk and a read-only server pass; anything
-/// else is a bug.
-fn postgres_error(error: &tokio_postgres::Error, context: &str) -> StoreError {
-    let reason = || match error.as_db_error() {
-        Some(error) if *error.code() == SqlState::LOCK_NOT_AVAILABLE => {
-            "what must change is held by another transaction that does not end".to_owned()
-        }
-        Some(error) => error.message().to_owned(),
-        None => match std::error::Error::source(error) {
-            Some(cause) => format!("{error}: {cause}"),
-            None => error.to_string(),
-        },
-    };
-    let passing = match error.code() {
-        // Without a code the server said nothing: the connection broke, or a value did not fit its type.
-        None => {
-            let source = std::error::Error::source(error);
-            error.is_closed() || source.is_none() || source.is_some_and(|source| source.is::<std::io::Error>())
-        }
-        Some(state) => {
-            let class = &state.code()[..2];
-            let passing = [SqlState::READ_ONLY_SQL_TRANSACTION, SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT];
-            matches!(class, "08" | "53" | "57" | "58" | "40" | "55") || passing.contains(state)
-        }
-    };
-    if passing { StoreError::unavailable(reason()) } else { StoreError::unexpected(format!("{context}: {}", reason())) }
 }

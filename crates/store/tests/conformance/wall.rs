@@ -38,7 +38,7 @@ struct Late {
 const GIVE: Sql = Sql::both(&["insert into quotas (tenant) values ($1)"]);
 
 impl Operation for Late {
-    const OPENS_FIRST: bool = true;
+    const OPENS_UNHEARD: bool = true;
     type Output = Vec<String>;
 
     fn tenants(&self) -> Vec<TenantId> {

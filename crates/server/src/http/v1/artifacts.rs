@@ -43,7 +43,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// The artifacts of a job, by name.
-#[utoipa::path(get, path = "/jobs/{id}/artifacts", tag = "artifacts", params(("id" = Uuid, Path)),
+#[utoipa::path(get, path = "/api/v1/jobs/{id}/artifacts", tag = "artifacts", params(("id" = Uuid, Path)),
     responses((status = 200, body = Page<ArtifactView>)))]
 pub(crate) async fn list(
     State(state): State<AppState>,
@@ -57,7 +57,7 @@ pub(crate) async fn list(
 }
 
 /// Stores an artifact: the body as it is. The same again is fine; another of the same name is refused.
-#[utoipa::path(put, path = "/jobs/{id}/artifacts/{name}", tag = "artifacts",
+#[utoipa::path(put, path = "/api/v1/jobs/{id}/artifacts/{name}", tag = "artifacts",
     params(("id" = Uuid, Path), ("name" = String, Path),
         ("X-Windlass-Epoch" = Option<i64>, Header, description = "the claim it belongs to; a worker says it"),
         ("Repr-Digest" = Option<String>, Header, description = "RFC 9530, sha-256; checked when sent")),
@@ -118,7 +118,7 @@ async fn store(
 }
 
 /// The artifact's bytes, as a download.
-#[utoipa::path(get, path = "/jobs/{id}/artifacts/{name}", tag = "artifacts",
+#[utoipa::path(get, path = "/api/v1/jobs/{id}/artifacts/{name}", tag = "artifacts",
     params(("id" = Uuid, Path), ("name" = String, Path)),
     responses((status = 200, content_type = "application/octet-stream", body = inline(Content))))]
 async fn get(

@@ -40,7 +40,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 ///
 /// A failure is told by its code: 422 the handler refused, 502 it failed or its worker was lost, 503 nobody was there,
 /// 504 it took too long, 507 it ran out of resources, 500 the handler broke. The problem names the job and carries its error.
-#[utoipa::path(post, path = "/calls", tag = "calls", request_body = JobRequest, responses((status = 200, body = CallView)))]
+#[utoipa::path(post, path = "/api/v1/calls", tag = "calls", request_body = JobRequest, responses((status = 200, body = CallView)))]
 async fn call(
     State(state): State<AppState>,
     principal: Principal,
@@ -171,7 +171,7 @@ impl Drop for Caller {
 }
 
 /// Lists answers to calls whose caller was gone, newest first. They are kept for seven days.
-#[utoipa::path(get, path = "/abandoned", tag = "calls", params(PageQuery),
+#[utoipa::path(get, path = "/api/v1/abandoned", tag = "calls", params(PageQuery),
     responses((status = 200, body = Page<AbandonedView>)))]
 async fn abandoned(
     State(state): State<AppState>,

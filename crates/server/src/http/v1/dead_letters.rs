@@ -37,7 +37,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// Lists dead letters, newest first.
-#[utoipa::path(get, path = "/dead-letters", tag = "dead_letters", params(DeadLetterQuery),
+#[utoipa::path(get, path = "/api/v1/dead-letters", tag = "dead_letters", params(DeadLetterQuery),
     responses((status = 200, body = Page<DeadLetterView>)))]
 pub(crate) async fn list(
     State(state): State<AppState>,
@@ -52,7 +52,7 @@ pub(crate) async fn list(
 }
 
 /// How many dead letters match, counted up to ten thousand.
-#[utoipa::path(get, path = "/dead-letters/count", tag = "dead_letters", params(CountQuery),
+#[utoipa::path(get, path = "/api/v1/dead-letters/count", tag = "dead_letters", params(CountQuery),
     responses((status = 200, body = CountView)))]
 async fn count(
     State(state): State<AppState>,
@@ -64,7 +64,7 @@ async fn count(
 }
 
 /// One dead letter with every attempt.
-#[utoipa::path(get, path = "/dead-letters/{id}", tag = "dead_letters", params(("id" = Uuid, Path)),
+#[utoipa::path(get, path = "/api/v1/dead-letters/{id}", tag = "dead_letters", params(("id" = Uuid, Path)),
     responses((status = 200, body = DeadLetterView)))]
 async fn get(
     State(state): State<AppState>,
@@ -85,7 +85,7 @@ fn not_found() -> ApiError {
 
 /// Makes new work of a dead letter, with its own payload or another. Twice is once; a second time with another payload is
 /// refused.
-#[utoipa::path(post, path = "/dead-letters/{id}/replay", tag = "dead_letters", params(("id" = Uuid, Path)),
+#[utoipa::path(post, path = "/api/v1/dead-letters/{id}/replay", tag = "dead_letters", params(("id" = Uuid, Path)),
     request_body = Option<ReplayRequest>,
     responses((status = 202, body = ReplayView), (status = 200, body = ReplayView, description = "it was replayed before"),
         (status = 409, description = "it was replayed before with another payload")))]
@@ -125,7 +125,7 @@ fn named(work: Work) -> String {
 }
 
 /// Plays many letters again: by their ids, or all unresolved ones that match. With `dry_run`, only counts them.
-#[utoipa::path(post, path = "/dead-letters/replay", tag = "dead_letters", request_body = ReplayManyRequest,
+#[utoipa::path(post, path = "/api/v1/dead-letters/replay", tag = "dead_letters", request_body = ReplayManyRequest,
     responses((status = 202, body = ReplayManyView), (status = 200, body = ReplayManyView, description = "a dry run")))]
 async fn replay_many(
     State(state): State<AppState>,
@@ -168,7 +168,7 @@ async fn replay_many(
 }
 
 /// Says how a dead letter was dealt with.
-#[utoipa::path(post, path = "/dead-letters/{id}/resolve", tag = "dead_letters", params(("id" = Uuid, Path)),
+#[utoipa::path(post, path = "/api/v1/dead-letters/{id}/resolve", tag = "dead_letters", params(("id" = Uuid, Path)),
     request_body = ResolveRequest, responses((status = 200, body = DeadLetterView)))]
 async fn resolve(
     State(state): State<AppState>,

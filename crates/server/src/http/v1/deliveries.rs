@@ -27,7 +27,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// Lists deliveries, newest first.
-#[utoipa::path(get, path = "/deliveries", tag = "deliveries", params(DeliveryQuery),
+#[utoipa::path(get, path = "/api/v1/deliveries", tag = "deliveries", params(DeliveryQuery),
     responses((status = 200, body = Page<DeliveryView>)))]
 pub(crate) async fn list(
     State(state): State<AppState>,
@@ -59,7 +59,7 @@ fn filter(query: &DeliveryQuery) -> Result<DeliveryFilter, ApiError> {
 }
 
 /// One delivery with what is sent and every attempt.
-#[utoipa::path(get, path = "/deliveries/{id}", tag = "deliveries", params(("id" = Uuid, Path)),
+#[utoipa::path(get, path = "/api/v1/deliveries/{id}", tag = "deliveries", params(("id" = Uuid, Path)),
     responses((status = 200, body = DeliveryDetails)))]
 pub(crate) async fn get(
     State(state): State<AppState>,
@@ -71,7 +71,7 @@ pub(crate) async fn get(
 }
 
 /// Sends a delivery again, at once, under the same id. One that is under way is left alone.
-#[utoipa::path(post, path = "/deliveries/{id}/redeliver", tag = "deliveries", params(("id" = Uuid, Path)),
+#[utoipa::path(post, path = "/api/v1/deliveries/{id}/redeliver", tag = "deliveries", params(("id" = Uuid, Path)),
     responses((status = 202, body = DeliveryDetails)))]
 async fn redeliver(
     State(state): State<AppState>,

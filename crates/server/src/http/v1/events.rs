@@ -34,7 +34,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// Publishes any JSON on a topic. What it starts is durable when the answer comes.
-#[utoipa::path(post, path = "/topics/{topic}", tag = "events",
+#[utoipa::path(post, path = "/api/v1/topics/{topic}", tag = "events",
     params(("topic" = String, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "the same key and body are one event for a day")),
     request_body = serde_json::Value,
@@ -58,7 +58,7 @@ async fn publish(
 /// Takes CloudEvents in binary, structured or batch mode; each is published on the topic of its type.
 ///
 /// One with the source and id of another is the same event: for a day it is answered with the first one's id.
-#[utoipa::path(post, path = "/events", tag = "events",
+#[utoipa::path(post, path = "/api/v1/events", tag = "events",
     request_body(content((Object = "application/cloudevents+json"),
         (Vec<Object> = "application/cloudevents-batch+json"), (serde_json::Value = "application/json"))),
     responses((status = 202, body = EventAccepted),
@@ -146,7 +146,7 @@ fn accepted(ids: &[EventId], runs: Vec<SyncRunView>) -> EventAccepted {
 ///
 /// A signed message is taken once: the same again gets the same answer, and another one under its id is refused. A
 /// CloudEvent is taken once for a day.
-#[utoipa::path(post, path = "/hooks/{id}", tag = "events", params(("id" = Uuid, Path)),
+#[utoipa::path(post, path = "/api/v1/hooks/{id}", tag = "events", params(("id" = Uuid, Path)),
     request_body = serde_json::Value,
     responses((status = 202, body = EventAccepted),
         (status = 200, body = EventAccepted, description = "this message was taken before"),

@@ -24,7 +24,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// Lists failure groups, the one seen last first.
-#[utoipa::path(get, path = "/failures", tag = "failures", params(PageQuery),
+#[utoipa::path(get, path = "/api/v1/failures", tag = "failures", params(PageQuery),
     responses((status = 200, body = Page<FailureView>)))]
 pub(crate) async fn list(
     State(state): State<AppState>,
@@ -39,7 +39,7 @@ pub(crate) async fn list(
 }
 
 /// One failure group.
-#[utoipa::path(get, path = "/failures/{id}", tag = "failures", params(("id" = Uuid, Path)),
+#[utoipa::path(get, path = "/api/v1/failures/{id}", tag = "failures", params(("id" = Uuid, Path)),
     responses((status = 200, body = FailureView)))]
 async fn get(
     State(state): State<AppState>,
@@ -51,7 +51,7 @@ async fn get(
 }
 
 /// Runs the jobs of a failure group again, each as a new job linked to it. Twice is once.
-#[utoipa::path(post, path = "/failures/{id}/replay", tag = "failures", params(("id" = Uuid, Path)),
+#[utoipa::path(post, path = "/api/v1/failures/{id}/replay", tag = "failures", params(("id" = Uuid, Path)),
     request_body = Option<ReplayFailures>, responses((status = 202, body = ReplayedView)))]
 async fn replay(
     State(state): State<AppState>,

@@ -51,7 +51,7 @@ impl HistoryQuery {
 }
 
 /// Lists what was done, and by whom, newest first.
-#[utoipa::path(get, path = "/history", tag = "history", params(HistoryQuery),
+#[utoipa::path(get, path = "/api/v1/history", tag = "history", params(HistoryQuery),
     responses((status = 200, body = Page<TimelineItem>)))]
 pub(crate) async fn list(
     State(state): State<AppState>,

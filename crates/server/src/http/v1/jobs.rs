@@ -1,10 +1,13 @@
 //! Jobs: enqueue, look, list, cancel, retry, history and why (Q3, Q4, Q5, Q11, Q13, Q15).
 
+use std::sync::LazyLock;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use domain::JobId;
 use engine::waiting;
+use metrics::Counter;
 use sha2::{Digest, Sha256};
 use store::StoreError;
 use store::jobs::cancel::Canceled;
@@ -31,6 +34,7 @@ use crate::view;
 
 pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const IDEMPOTENCY_KEY_BYTES: usize = 255;
+static ENQUEUED: LazyLock<Counter> = LazyLock::new(|| metrics::counter!("windlass_jobs_enqueued_total"));
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
@@ -45,7 +49,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// Makes a job. It is durable when the answer comes.
-#[utoipa::path(post, path = "/jobs", tag = "jobs", request_body = JobRequest,
+#[utoipa::path(post, path = "/api/v1/jobs", tag = "jobs", request_body = JobRequest,
     params(("Idempotency-Key" = Option<String>, Header, description = "the same key and body give the same job for a day")),
     responses((status = 202, body = JobAccepted), (status = 200, body = JobAccepted, description = "it was there before")))]
 async fn enqueue(
@@ -64,7 +68,7 @@ async fn enqueue(
 }
 
 /// Makes many jobs, all or none.
-#[utoipa::path(post, path = "/jobs/batch", tag = "jobs", request_body = BatchRequest,
+#[utoipa::path(post, path = "/api/v1/jobs/batch", tag = "jobs", request_body = BatchRequest,
     params(("Idempotency-Key" = Option<String>, Header, description = "the same key and body give the same jobs for a day")),
     responses((status = 202, body = BatchAccepted), (status = 200, body = BatchAccepted, description = "all were there before")))]
 async fn enqueue_batch(
@@ -108,7 +112,7 @@ async fn enqueue_all(
     match reply {
         EnqueueReply::Accepted(jobs) => {
             let made = jobs.iter().filter(|job| !job.existing).count();
-            metrics::counter!("windlass_jobs_enqueued_total").increment(made as u64);
+            ENQUEUED.increment(made as u64);
             Ok(jobs)
         }
         EnqueueReply::KeyReused => Err(ApiError::idempotency_key_reused()),
@@ -141,7 +145,7 @@ pub(super) fn idempotency(
 }
 
 /// Lists jobs, newest first.
-#[utoipa::path(get, path = "/jobs", tag = "jobs", params(JobQuery), responses((status = 200, body = Page<JobView>)))]
+#[utoipa::path(get, path = "/api/v1/jobs", tag = "jobs", params(JobQuery), responses((status = 200, body = Page<JobView>)))]
 pub(crate) async fn list(
     State(state): State<AppState>,
     principal: Principal,
@@ -158,7 +162,7 @@ pub(crate) async fn list(
 }
 
 /// One job; with `wait`, once it has ended or the time is up.
-#[utoipa::path(get, path = "/jobs/{id}", tag = "jobs", params(("id" = Uuid, Path), WaitQuery),
+#[utoipa::path(get, path = "/api/v1/jobs/{id}", tag = "jobs", params(("id" = Uuid, Path), WaitQuery),
     responses((status = 200, body = JobView)))]
 async fn get(
     State(state): State<AppState>,
@@ -176,7 +180,7 @@ async fn get(
 }
 
 /// Calls a job off: at once when it waits; when it runs, its worker hears of it.
-#[utoipa::path(post, path = "/jobs/{id}/cancel", tag = "jobs", params(("id" = Uuid, Path)),
+#[utoipa::path(post, path = "/api/v1/jobs/{id}/cancel", tag = "jobs", params(("id" = Uuid, Path)),
     responses((status = 200, body = CancelView)))]
 async fn cancel(
     State(state): State<AppState>,
@@ -188,7 +192,7 @@ async fn cancel(
 }
 
 /// Calls off the job that has a unique key.
-#[utoipa::path(post, path = "/jobs/cancel", tag = "jobs", request_body = CancelByKey,
+#[utoipa::path(post, path = "/api/v1/jobs/cancel", tag = "jobs", request_body = CancelByKey,
     responses((status = 200, body = CancelView)))]
 async fn cancel_by_key(
     State(state): State<AppState>,
@@ -210,7 +214,7 @@ fn canceled(canceled: Canceled) -> Result<Json<CancelView>, ApiError> {
 }
 
 /// Runs an ended job again, as a new job linked to it. Twice is once; a second time with another payload is refused.
-#[utoipa::path(post, path = "/jobs/{id}/retry", tag = "jobs", params(("id" = Uuid, Path)),
+#[utoipa::path(post, path = "/api/v1/jobs/{id}/retry", tag = "jobs", params(("id" = Uuid, Path)),
     request_body = Option<RetryRequest>,
     responses((status = 202, body = JobAccepted), (status = 200, body = JobAccepted, description = "it was retried before"),
         (status = 409, description = "it was retried before with another payload")))]
@@ -245,7 +249,7 @@ async fn retried_before(state: &AppState, principal: &Principal, again: JobId) -
 }
 
 /// What happened to a job, oldest first.
-#[utoipa::path(get, path = "/jobs/{id}/history", tag = "jobs", params(("id" = Uuid, Path)),
+#[utoipa::path(get, path = "/api/v1/jobs/{id}/history", tag = "jobs", params(("id" = Uuid, Path)),
     responses((status = 200, body = Page<HistoryItem>)))]
 pub(crate) async fn history(
     State(state): State<AppState>,
@@ -259,7 +263,7 @@ pub(crate) async fn history(
 }
 
 /// The one reason why a job is not running.
-#[utoipa::path(get, path = "/jobs/{id}/why", tag = "jobs", params(("id" = Uuid, Path)),
+#[utoipa::path(get, path = "/api/v1/jobs/{id}/why", tag = "jobs", params(("id" = Uuid, Path)),
     responses((status = 200, body = WhyView)))]
 pub(crate) async fn why(
     State(state): State<AppState>,

@@ -28,7 +28,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// Lists a collection by key.
-#[utoipa::path(get, path = "/kv/{collection}", tag = "kv", params(("collection" = String, Path), PageQuery),
+#[utoipa::path(get, path = "/api/v1/kv/{collection}", tag = "kv", params(("collection" = String, Path), PageQuery),
     responses((status = 200, body = Page<KvView>)))]
 async fn list(
     State(state): State<AppState>,
@@ -43,7 +43,7 @@ async fn list(
 }
 
 /// One value.
-#[utoipa::path(get, path = "/kv/{collection}/{key}", tag = "kv",
+#[utoipa::path(get, path = "/api/v1/kv/{collection}/{key}", tag = "kv",
     params(("collection" = String, Path), ("key" = String, Path)),
     responses((status = 200, body = KvView, headers(("ETag" = String, description = "its version")))))]
 async fn get(
@@ -58,7 +58,7 @@ async fn get(
 }
 
 /// Sets a value: any JSON. Triggers that listen to the collection hear of it.
-#[utoipa::path(put, path = "/kv/{collection}/{key}", tag = "kv",
+#[utoipa::path(put, path = "/api/v1/kv/{collection}/{key}", tag = "kv",
     params(("collection" = String, Path), ("key" = String, Path),
         ("If-Match" = Option<String>, Header, description = "only while it has this version: an ETag, or * for any"),
         ("If-None-Match" = Option<String>, Header, description = "only while there is none: *")),
@@ -81,7 +81,7 @@ async fn put(
 }
 
 /// Deletes a value and gives what was there.
-#[utoipa::path(delete, path = "/kv/{collection}/{key}", tag = "kv",
+#[utoipa::path(delete, path = "/api/v1/kv/{collection}/{key}", tag = "kv",
     params(("collection" = String, Path), ("key" = String, Path),
         ("If-Match" = Option<String>, Header, description = "only while it has this version: an ETag, or * for any")),
     responses((status = 200, body = KvView),

@@ -16,7 +16,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// Lists the nodes that drive a Docker engine, by name. There are few; the answer has them all.
-#[utoipa::path(get, path = "/nodes", tag = "runtimes", operation_id = "nodes",
+#[utoipa::path(get, path = "/api/v1/nodes", tag = "runtimes", operation_id = "nodes",
     responses((status = 200, body = Page<NodeView>)))]
 pub(crate) async fn list(State(state): State<AppState>, _: Principal) -> Result<Json<Page<NodeView>>, ApiError> {
     let now = state.store.clock().now();

@@ -31,7 +31,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// Lists pools by name.
-#[utoipa::path(get, path = "/pools", tag = "pools", params(PageQuery),
+#[utoipa::path(get, path = "/api/v1/pools", tag = "pools", params(PageQuery),
     responses((status = 200, body = Page<PoolView>)))]
 pub(crate) async fn list(
     State(state): State<AppState>,
@@ -50,7 +50,7 @@ pub(crate) async fn list(
 }
 
 /// One pool: its slots, what is up in them, who waits, and what taking turns has saved.
-#[utoipa::path(get, path = "/pools/{name}", tag = "pools", params(("name" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/pools/{name}", tag = "pools", params(("name" = String, Path)),
     responses((status = 200, body = PoolView)))]
 async fn get(
     State(state): State<AppState>,
@@ -61,7 +61,7 @@ async fn get(
 }
 
 /// Declares a pool, or changes it. From then on the backlog of an affinity brings its runtime up.
-#[utoipa::path(put, path = "/pools/{name}", tag = "pools", params(("name" = String, Path)), request_body = PoolRequest,
+#[utoipa::path(put, path = "/api/v1/pools/{name}", tag = "pools", params(("name" = String, Path)), request_body = PoolRequest,
     responses((status = 200, body = PoolView)))]
 async fn put(
     State(state): State<AppState>,
@@ -82,7 +82,7 @@ async fn put(
 }
 
 /// Takes a pool away. Its runtimes stay as they are, its jobs wait.
-#[utoipa::path(delete, path = "/pools/{name}", tag = "pools", params(("name" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/pools/{name}", tag = "pools", params(("name" = String, Path)),
     responses((status = 204)))]
 async fn delete(
     State(state): State<AppState>,

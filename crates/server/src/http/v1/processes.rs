@@ -25,7 +25,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// Lists processes by name, with their figures.
-#[utoipa::path(get, path = "/processes", tag = "processes", params(PageQuery),
+#[utoipa::path(get, path = "/api/v1/processes", tag = "processes", params(PageQuery),
     responses((status = 200, body = Page<ProcessView>)))]
 pub(crate) async fn list(
     State(state): State<AppState>,
@@ -39,7 +39,7 @@ pub(crate) async fn list(
 }
 
 /// One process with its figures.
-#[utoipa::path(get, path = "/processes/{name}", tag = "processes", params(("name" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/processes/{name}", tag = "processes", params(("name" = String, Path)),
     responses((status = 200, body = ProcessView)))]
 async fn get(
     State(state): State<AppState>,
@@ -50,7 +50,7 @@ async fn get(
 }
 
 /// Declares a process, or changes it. What is left out goes back to its default.
-#[utoipa::path(put, path = "/processes/{name}", tag = "processes", params(("name" = String, Path)),
+#[utoipa::path(put, path = "/api/v1/processes/{name}", tag = "processes", params(("name" = String, Path)),
     request_body = ProcessRequest, responses((status = 200, body = ProcessView)))]
 async fn put(
     State(state): State<AppState>,
@@ -66,7 +66,7 @@ async fn put(
 }
 
 /// Takes a process back. Its jobs go on, and no more are made.
-#[utoipa::path(delete, path = "/processes/{name}", tag = "processes", params(("name" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/processes/{name}", tag = "processes", params(("name" = String, Path)),
     responses((status = 204)))]
 async fn delete(
     State(state): State<AppState>,
@@ -80,7 +80,7 @@ async fn delete(
 }
 
 /// The subjects for which a job may be made now, first come first.
-#[utoipa::path(get, path = "/processes/{name}/eligible", tag = "processes", params(("name" = String, Path), PageQuery),
+#[utoipa::path(get, path = "/api/v1/processes/{name}/eligible", tag = "processes", params(("name" = String, Path), PageQuery),
     responses((status = 200, body = Page<EligibleView>)))]
 async fn eligible(
     State(state): State<AppState>,

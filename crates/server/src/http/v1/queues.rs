@@ -25,7 +25,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// Lists queues by name.
-#[utoipa::path(get, path = "/queues", tag = "queues", params(PageQuery), responses((status = 200, body = Page<QueueView>)))]
+#[utoipa::path(get, path = "/api/v1/queues", tag = "queues", params(PageQuery), responses((status = 200, body = Page<QueueView>)))]
 pub(crate) async fn list(
     State(state): State<AppState>,
     principal: Principal,
@@ -62,7 +62,7 @@ async fn reached(
 }
 
 /// One queue. It exists once it was told something or has had a job.
-#[utoipa::path(get, path = "/queues/{name}", tag = "queues", params(("name" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/queues/{name}", tag = "queues", params(("name" = String, Path)),
     responses((status = 200, body = QueueView)))]
 async fn get(
     State(state): State<AppState>,
@@ -74,7 +74,7 @@ async fn get(
 }
 
 /// Tells a queue what to do. What is left out goes back to its default.
-#[utoipa::path(put, path = "/queues/{name}", tag = "queues", params(("name" = String, Path)),
+#[utoipa::path(put, path = "/api/v1/queues/{name}", tag = "queues", params(("name" = String, Path)),
     request_body = QueueSettings, responses((status = 200, body = QueueView)))]
 async fn put(
     State(state): State<AppState>,
@@ -94,7 +94,7 @@ async fn put(
 }
 
 /// Stops a queue from handing out jobs.
-#[utoipa::path(post, path = "/queues/{name}/pause", tag = "queues", params(("name" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/queues/{name}/pause", tag = "queues", params(("name" = String, Path)),
     request_body = Option<PauseRequest>, responses((status = 200, body = QueueView)))]
 async fn pause(
     State(state): State<AppState>,
@@ -111,7 +111,7 @@ async fn pause(
 }
 
 /// Lets a paused queue go on.
-#[utoipa::path(post, path = "/queues/{name}/resume", tag = "queues", params(("name" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/queues/{name}/resume", tag = "queues", params(("name" = String, Path)),
     responses((status = 200, body = QueueView)))]
 async fn resume(
     State(state): State<AppState>,

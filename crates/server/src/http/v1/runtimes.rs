@@ -65,7 +65,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// Lists runtimes by name.
-#[utoipa::path(get, path = "/runtimes", tag = "runtimes", params(PageQuery),
+#[utoipa::path(get, path = "/api/v1/runtimes", tag = "runtimes", params(PageQuery),
     responses((status = 200, body = Page<RuntimeView>)))]
 pub(crate) async fn list(
     State(state): State<AppState>,
@@ -81,7 +81,7 @@ pub(crate) async fn list(
 }
 
 /// One runtime: what is declared and what is known of its container.
-#[utoipa::path(get, path = "/runtimes/{name}", tag = "runtimes", params(("name" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/runtimes/{name}", tag = "runtimes", params(("name" = String, Path)),
     responses((status = 200, body = RuntimeView)))]
 pub(crate) async fn get(
     State(state): State<AppState>,
@@ -92,7 +92,7 @@ pub(crate) async fn get(
 }
 
 /// Declares a runtime, or changes what is declared. With `desired`, an operation follows by itself.
-#[utoipa::path(put, path = "/runtimes/{name}", tag = "runtimes", params(("name" = String, Path)),
+#[utoipa::path(put, path = "/api/v1/runtimes/{name}", tag = "runtimes", params(("name" = String, Path)),
     request_body = RuntimeRequest, responses((status = 200, body = RuntimeView)))]
 async fn put(
     State(state): State<AppState>,
@@ -134,7 +134,7 @@ async fn put(
 }
 
 /// Takes a runtime away, its container first. The state path, the log and the timeline stay.
-#[utoipa::path(delete, path = "/runtimes/{name}", tag = "runtimes", params(("name" = String, Path), WaitQuery),
+#[utoipa::path(delete, path = "/api/v1/runtimes/{name}", tag = "runtimes", params(("name" = String, Path), WaitQuery),
     responses((status = 204), (status = 202, body = OperationAccepted), (status = 200, body = OperationView)))]
 async fn delete(caller: Caller) -> Result<Response, ApiError> {
     let Caller { state, principal, name, .. } = &caller;
@@ -150,7 +150,7 @@ async fn delete(caller: Caller) -> Result<Response, ApiError> {
 }
 
 /// Starts a runtime. One that runs the same image is left alone (`replay_no_op`).
-#[utoipa::path(post, path = "/runtimes/{name}/start", tag = "runtimes", params(("name" = String, Path), WaitQuery),
+#[utoipa::path(post, path = "/api/v1/runtimes/{name}/start", tag = "runtimes", params(("name" = String, Path), WaitQuery),
     request_body = Option<OperationRequest>,
     responses((status = 202, body = OperationAccepted), (status = 200, body = OperationView)))]
 async fn start(caller: Caller, OptionalJson(request): OptionalJson<OperationRequest>) -> Result<Response, ApiError> {
@@ -158,14 +158,14 @@ async fn start(caller: Caller, OptionalJson(request): OptionalJson<OperationRequ
 }
 
 /// Stops a runtime.
-#[utoipa::path(post, path = "/runtimes/{name}/stop", tag = "runtimes", params(("name" = String, Path), WaitQuery),
+#[utoipa::path(post, path = "/api/v1/runtimes/{name}/stop", tag = "runtimes", params(("name" = String, Path), WaitQuery),
     responses((status = 202, body = OperationAccepted), (status = 200, body = OperationView)))]
 async fn stop(caller: Caller) -> Result<Response, ApiError> {
     caller.operate(OperationKind::Stop, None).await
 }
 
 /// Stops a runtime and starts it as it is declared now.
-#[utoipa::path(post, path = "/runtimes/{name}/restart", tag = "runtimes", params(("name" = String, Path), WaitQuery),
+#[utoipa::path(post, path = "/api/v1/runtimes/{name}/restart", tag = "runtimes", params(("name" = String, Path), WaitQuery),
     request_body = Option<OperationRequest>,
     responses((status = 202, body = OperationAccepted), (status = 200, body = OperationView)))]
 async fn restart(caller: Caller, OptionalJson(request): OptionalJson<OperationRequest>) -> Result<Response, ApiError> {
@@ -173,7 +173,7 @@ async fn restart(caller: Caller, OptionalJson(request): OptionalJson<OperationRe
 }
 
 /// Replaces a runtime's image by another patch of the same major and minor version; nothing else is taken.
-#[utoipa::path(post, path = "/runtimes/{name}/patch", tag = "runtimes", params(("name" = String, Path), WaitQuery),
+#[utoipa::path(post, path = "/api/v1/runtimes/{name}/patch", tag = "runtimes", params(("name" = String, Path), WaitQuery),
     request_body = OperationRequest,
     responses((status = 202, body = OperationAccepted), (status = 200, body = OperationView)))]
 async fn patch(caller: Caller, JsonBody(request): JsonBody<OperationRequest>) -> Result<Response, ApiError> {
@@ -181,7 +181,7 @@ async fn patch(caller: Caller, JsonBody(request): JsonBody<OperationRequest>) ->
 }
 
 /// Removes a runtime's container. The runtime and its state path stay.
-#[utoipa::path(delete, path = "/runtimes/{name}/container", tag = "runtimes",
+#[utoipa::path(delete, path = "/api/v1/runtimes/{name}/container", tag = "runtimes",
     params(("name" = String, Path), WaitQuery),
     responses((status = 202, body = OperationAccepted), (status = 200, body = OperationView)))]
 async fn clean_up(caller: Caller) -> Result<Response, ApiError> {
@@ -190,7 +190,7 @@ async fn clean_up(caller: Caller) -> Result<Response, ApiError> {
 
 /// Moves a runtime to another node: one that does not run, or whose node is lost. It is started there if it ran or is wanted.
 /// What is in its volumes stays behind.
-#[utoipa::path(post, path = "/runtimes/{name}/move", tag = "runtimes", operation_id = "move_runtime",
+#[utoipa::path(post, path = "/api/v1/runtimes/{name}/move", tag = "runtimes", operation_id = "move_runtime",
     params(("name" = String, Path)), request_body = Option<MoveRequest>,
     responses((status = 200, body = RuntimeView)))]
 async fn relocate(
@@ -208,7 +208,7 @@ async fn relocate(
 }
 
 /// The log of operations, newest first; also of a runtime that is gone.
-#[utoipa::path(get, path = "/runtimes/{name}/operations", tag = "runtimes",
+#[utoipa::path(get, path = "/api/v1/runtimes/{name}/operations", tag = "runtimes",
     params(("name" = String, Path), PageQuery), responses((status = 200, body = Page<OperationView>)))]
 pub(crate) async fn operations(
     State(state): State<AppState>,
@@ -226,7 +226,7 @@ pub(crate) async fn operations(
 }
 
 /// How a runtime is, and how it was before.
-#[utoipa::path(get, path = "/runtimes/{name}/health", tag = "runtimes", params(("name" = String, Path), PageQuery),
+#[utoipa::path(get, path = "/api/v1/runtimes/{name}/health", tag = "runtimes", params(("name" = String, Path), PageQuery),
     responses((status = 200, body = RuntimeHealthView)))]
 pub(crate) async fn health(
     State(state): State<AppState>,
@@ -263,7 +263,7 @@ struct LogsQuery {
 }
 
 /// What the runtime's container wrote, as it came.
-#[utoipa::path(get, path = "/runtimes/{name}/logs", tag = "runtimes", params(("name" = String, Path), LogsQuery),
+#[utoipa::path(get, path = "/api/v1/runtimes/{name}/logs", tag = "runtimes", params(("name" = String, Path), LogsQuery),
     responses((status = 200, content_type = "text/plain", body = String)))]
 async fn logs(
     State(state): State<AppState>,

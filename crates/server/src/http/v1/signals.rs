@@ -34,7 +34,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// What is happening to a job.
-#[utoipa::path(get, path = "/jobs/{id}/signal", tag = "signals",
+#[utoipa::path(get, path = "/api/v1/jobs/{id}/signal", tag = "signals",
     params(("id" = Uuid, Path), ("If-None-Match" = Option<String>, Header, description = "the ETag of an answer before")),
     responses((status = 200, body = SignalView,
                headers(("ETag" = String), ("Cache-Status" = String),
@@ -84,7 +84,7 @@ fn answer(told: Told, asked: &HeaderMap) -> Response {
 }
 
 /// A worker says how its job goes. A stale epoch is refused.
-#[utoipa::path(put, path = "/jobs/{id}/signal", tag = "signals", params(("id" = Uuid, Path)),
+#[utoipa::path(put, path = "/api/v1/jobs/{id}/signal", tag = "signals", params(("id" = Uuid, Path)),
     request_body = SignalUpdate, responses((status = 200, body = SignalView)))]
 async fn put(
     State(state): State<AppState>,
@@ -125,7 +125,7 @@ struct SignalQuery {
 }
 
 /// Lists signals, newest job first.
-#[utoipa::path(get, path = "/signals", tag = "signals", params(SignalQuery),
+#[utoipa::path(get, path = "/api/v1/signals", tag = "signals", params(SignalQuery),
     responses((status = 200, body = Page<SignalView>)))]
 async fn list(
     State(state): State<AppState>,

@@ -34,7 +34,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// Lists signatures, newest first.
-#[utoipa::path(get, path = "/signatures", tag = "signatures", params(PageQuery),
+#[utoipa::path(get, path = "/api/v1/signatures", tag = "signatures", params(PageQuery),
     responses((status = 200, body = Page<SignatureView>)))]
 async fn list(
     State(state): State<AppState>,
@@ -48,7 +48,7 @@ async fn list(
 }
 
 /// Writes a signature. An empty pattern and a bad regular expression are refused.
-#[utoipa::path(post, path = "/signatures", tag = "signatures", request_body = SignatureRequest,
+#[utoipa::path(post, path = "/api/v1/signatures", tag = "signatures", request_body = SignatureRequest,
     responses((status = 201, body = SignatureView), (status = 409, description = "another signature has this pattern")))]
 async fn make(
     State(state): State<AppState>,
@@ -63,7 +63,7 @@ async fn make(
 }
 
 /// The signature that tells most of a failure.
-#[utoipa::path(post, path = "/signatures/match", operation_id = "match", tag = "signatures", request_body = MatchRequest,
+#[utoipa::path(post, path = "/api/v1/signatures/match", operation_id = "match", tag = "signatures", request_body = MatchRequest,
     responses((status = 200, body = MatchView), (status = 204, description = "none matches")))]
 async fn find(
     State(state): State<AppState>,
@@ -87,7 +87,7 @@ async fn find(
 }
 
 /// One signature.
-#[utoipa::path(get, path = "/signatures/{id}", tag = "signatures", params(("id" = Uuid, Path)),
+#[utoipa::path(get, path = "/api/v1/signatures/{id}", tag = "signatures", params(("id" = Uuid, Path)),
     responses((status = 200, body = SignatureView)))]
 pub(crate) async fn get(
     State(state): State<AppState>,
@@ -99,7 +99,7 @@ pub(crate) async fn get(
 }
 
 /// Changes a signature: confirm it, name its cause, mute it, say that the cause is mended. What is left out stays.
-#[utoipa::path(put, path = "/signatures/{id}", tag = "signatures", params(("id" = Uuid, Path)),
+#[utoipa::path(put, path = "/api/v1/signatures/{id}", tag = "signatures", params(("id" = Uuid, Path)),
     request_body = SignatureUpdate, responses((status = 200, body = SignatureView)))]
 async fn change(
     State(state): State<AppState>,
@@ -111,7 +111,7 @@ async fn change(
 }
 
 /// Forgets a signature. What it was learnt from stays.
-#[utoipa::path(delete, path = "/signatures/{id}", tag = "signatures", params(("id" = Uuid, Path)),
+#[utoipa::path(delete, path = "/api/v1/signatures/{id}", tag = "signatures", params(("id" = Uuid, Path)),
     responses((status = 204)))]
 async fn delete(
     State(state): State<AppState>,
@@ -125,7 +125,7 @@ async fn delete(
 }
 
 /// Makes two signatures of one cause one: this one goes, its groups and samples are the other's.
-#[utoipa::path(post, path = "/signatures/{id}/merge", tag = "signatures", params(("id" = Uuid, Path)),
+#[utoipa::path(post, path = "/api/v1/signatures/{id}/merge", tag = "signatures", params(("id" = Uuid, Path)),
     request_body = MergeRequest, responses((status = 200, body = SignatureView)))]
 async fn merge(
     State(state): State<AppState>,

@@ -41,7 +41,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// Follows one job: an event `signal` for each change, its id the signal's version, until the job has ended.
-#[utoipa::path(get, path = "/jobs/{id}/stream", tag = "streams",
+#[utoipa::path(get, path = "/api/v1/jobs/{id}/stream", tag = "streams",
     params(("id" = Uuid, Path), ("Last-Event-ID" = Option<i64>, Header, description = "go on after this version")),
     responses((status = 200, content_type = "text/event-stream", body = SignalView),
               (status = 204, description = "the job has ended and its last signal was seen")))]
@@ -155,7 +155,7 @@ struct StreamQuery {
 ///
 /// A stream tells states, not every step between: a reader that is slow, or was away, gets the newest. An event's id is the
 /// time of the change: who comes back with the last one is told only what has changed since, or shortly before.
-#[utoipa::path(get, path = "/stream", tag = "streams",
+#[utoipa::path(get, path = "/api/v1/stream", tag = "streams",
     params(StreamQuery, ("Last-Event-ID" = Option<i64>, Header, description = "go on after this event")),
     responses((status = 200, content_type = "text/event-stream", body = SignalView)))]
 async fn all(

@@ -38,7 +38,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// Lists subjects by id.
-#[utoipa::path(get, path = "/subjects", tag = "subjects", params(SubjectQuery),
+#[utoipa::path(get, path = "/api/v1/subjects", tag = "subjects", params(SubjectQuery),
     responses((status = 200, body = Page<SubjectView>)))]
 pub(crate) async fn list(
     State(state): State<AppState>,
@@ -53,7 +53,7 @@ pub(crate) async fn list(
 }
 
 /// One subject, with what is being done to it and how it stands with each process.
-#[utoipa::path(get, path = "/subjects/{id}", tag = "subjects", params(("id" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/subjects/{id}", tag = "subjects", params(("id" = String, Path)),
     responses((status = 200, body = SubjectView)))]
 pub(crate) async fn get(
     State(state): State<AppState>,
@@ -64,7 +64,7 @@ pub(crate) async fn get(
 }
 
 /// Sets facts, and makes the subject if there is none. What is not named stays.
-#[utoipa::path(put, path = "/subjects/{id}", tag = "subjects", params(("id" = String, Path)),
+#[utoipa::path(put, path = "/api/v1/subjects/{id}", tag = "subjects", params(("id" = String, Path)),
     request_body = SubjectRequest, responses((status = 200, body = SubjectView)))]
 async fn put(
     State(state): State<AppState>,
@@ -87,7 +87,7 @@ async fn put(
 }
 
 /// Deletes a subject with its facts and backoffs; its history stays. Refused while work on it is unfinished.
-#[utoipa::path(delete, path = "/subjects/{id}", tag = "subjects", params(("id" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/subjects/{id}", tag = "subjects", params(("id" = String, Path)),
     responses((status = 204)))]
 async fn delete(
     State(state): State<AppState>,
@@ -111,7 +111,7 @@ async fn delete(
 }
 
 /// Everything done to a subject, newest first; also after its deletion.
-#[utoipa::path(get, path = "/subjects/{id}/history", tag = "subjects", params(("id" = String, Path), PageQuery),
+#[utoipa::path(get, path = "/api/v1/subjects/{id}/history", tag = "subjects", params(("id" = String, Path), PageQuery),
     responses((status = 200, body = Page<TimelineItem>)))]
 pub(crate) async fn history(
     State(state): State<AppState>,
@@ -131,7 +131,7 @@ pub(crate) async fn history(
 }
 
 /// Keeps a process, or with `*` every process, off a subject, in place of what did so before.
-#[utoipa::path(put, path = "/subjects/{id}/backoffs/{process}", tag = "subjects",
+#[utoipa::path(put, path = "/api/v1/subjects/{id}/backoffs/{process}", tag = "subjects",
     params(("id" = String, Path), ("process" = String, Path)),
     request_body = BackoffRequest, responses((status = 200, body = BackoffView)))]
 async fn lock_out(
@@ -151,7 +151,7 @@ async fn lock_out(
 }
 
 /// Lets a process in again.
-#[utoipa::path(delete, path = "/subjects/{id}/backoffs/{process}", tag = "subjects",
+#[utoipa::path(delete, path = "/api/v1/subjects/{id}/backoffs/{process}", tag = "subjects",
     params(("id" = String, Path), ("process" = String, Path)), responses((status = 204)))]
 async fn let_in(
     State(state): State<AppState>,
@@ -166,7 +166,7 @@ async fn let_in(
 }
 
 /// The subject's own agent says facts, with the subject's credential as bearer token.
-#[utoipa::path(put, path = "/subjects/{id}/facts", tag = "subjects", params(("id" = String, Path)),
+#[utoipa::path(put, path = "/api/v1/subjects/{id}/facts", tag = "subjects", params(("id" = String, Path)),
     request_body = FactsReport, responses((status = 204)))]
 async fn report(
     State(state): State<AppState>,
@@ -193,7 +193,7 @@ async fn report(
 
 /// Makes the credential for a subject's own agent, which can set that subject's facts and nothing else. The one before
 /// ends.
-#[utoipa::path(post, path = "/subjects/{id}/credential", tag = "subjects", params(("id" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/subjects/{id}/credential", tag = "subjects", params(("id" = String, Path)),
     responses((status = 201, body = SubjectCredential)))]
 async fn make_credential(
     State(state): State<AppState>,
@@ -209,7 +209,7 @@ async fn make_credential(
 }
 
 /// Ends the credential of a subject's agent.
-#[utoipa::path(delete, path = "/subjects/{id}/credential", tag = "subjects", params(("id" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/subjects/{id}/credential", tag = "subjects", params(("id" = String, Path)),
     responses((status = 204)))]
 async fn end_credential(
     State(state): State<AppState>,

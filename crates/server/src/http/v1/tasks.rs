@@ -21,7 +21,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// Lists the background tasks of this node, how they went, and what was pruned lately.
-#[utoipa::path(get, path = "/tasks", tag = "tasks", responses((status = 200, body = TasksView)))]
+#[utoipa::path(get, path = "/api/v1/tasks", tag = "tasks", responses((status = 200, body = TasksView)))]
 pub(crate) async fn list(State(state): State<AppState>, principal: Principal) -> Result<Json<TasksView>, ApiError> {
     let mut items: Vec<TaskView> = state.engine.tasks().into_iter().map(task).collect();
     // What tasks did and what was pruned is of the whole database.

@@ -29,7 +29,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// Makes a token. Its text is in this answer and nowhere else.
-#[utoipa::path(post, path = "/tokens", tag = "tokens", request_body = TokenRequest,
+#[utoipa::path(post, path = "/api/v1/tokens", tag = "tokens", request_body = TokenRequest,
     responses((status = 201, body = wire::TokenCreated)))]
 async fn create(
     State(state): State<AppState>,
@@ -77,7 +77,7 @@ pub(crate) struct TokenQuery {
 }
 
 /// Lists tokens, newest first, those that have ended among them.
-#[utoipa::path(get, path = "/tokens", tag = "tokens", params(TokenQuery),
+#[utoipa::path(get, path = "/api/v1/tokens", tag = "tokens", params(TokenQuery),
     responses((status = 200, body = Page<TokenView>)))]
 pub(crate) async fn list(
     State(state): State<AppState>,
@@ -111,7 +111,7 @@ async fn tenant(state: &AppState, principal: &Principal, named: Option<&str>) ->
 }
 
 /// Ends a token. Once this is answered no node takes it any more.
-#[utoipa::path(delete, path = "/tokens/{id}", tag = "tokens", params(("id" = Uuid, Path)), responses((status = 204)))]
+#[utoipa::path(delete, path = "/api/v1/tokens/{id}", tag = "tokens", params(("id" = Uuid, Path)), responses((status = 204)))]
 async fn revoke(
     State(state): State<AppState>,
     principal: Principal,
@@ -126,7 +126,7 @@ async fn revoke(
 }
 
 /// Lists tenants: the caller's own, or all for the tenant `system`.
-#[utoipa::path(get, path = "/tenants", tag = "tenants", params(PageQuery),
+#[utoipa::path(get, path = "/api/v1/tenants", tag = "tenants", params(PageQuery),
     responses((status = 200, body = Page<TenantView>)))]
 async fn tenants(
     State(state): State<AppState>,

@@ -39,7 +39,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// Lists triggers, newest first.
-#[utoipa::path(get, path = "/triggers", tag = "triggers", params(PageQuery),
+#[utoipa::path(get, path = "/api/v1/triggers", tag = "triggers", params(PageQuery),
     responses((status = 200, body = Page<TriggerView>)))]
 pub(crate) async fn list(
     State(state): State<AppState>,
@@ -55,7 +55,7 @@ pub(crate) async fn list(
 }
 
 /// Registers a trigger. Every event after the answer finds it, on every node.
-#[utoipa::path(post, path = "/triggers", tag = "triggers", request_body = TriggerRequest,
+#[utoipa::path(post, path = "/api/v1/triggers", tag = "triggers", request_body = TriggerRequest,
     responses((status = 201, body = TriggerView)))]
 async fn create(
     State(state): State<AppState>,
@@ -70,7 +70,7 @@ async fn create(
 }
 
 /// One trigger, with its figures and, for a schedule, the next five fires.
-#[utoipa::path(get, path = "/triggers/{id}", tag = "triggers", params(("id" = Uuid, Path)),
+#[utoipa::path(get, path = "/api/v1/triggers/{id}", tag = "triggers", params(("id" = Uuid, Path)),
     responses((status = 200, body = TriggerView)))]
 pub(crate) async fn get(
     State(state): State<AppState>,
@@ -82,7 +82,7 @@ pub(crate) async fn get(
 
 /// Replaces a trigger, or turns it on or off. What it starts has the rights of whoever replaced it last; who sends back
 /// what was shown with another `enabled` replaces nothing.
-#[utoipa::path(put, path = "/triggers/{id}", tag = "triggers", params(("id" = Uuid, Path)),
+#[utoipa::path(put, path = "/api/v1/triggers/{id}", tag = "triggers", params(("id" = Uuid, Path)),
     request_body = TriggerRequest, responses((status = 200, body = TriggerView)))]
 async fn put(
     State(state): State<AppState>,
@@ -107,7 +107,7 @@ async fn put(
 }
 
 /// Takes a trigger away, with what it had still to start.
-#[utoipa::path(delete, path = "/triggers/{id}", tag = "triggers", params(("id" = Uuid, Path)),
+#[utoipa::path(delete, path = "/api/v1/triggers/{id}", tag = "triggers", params(("id" = Uuid, Path)),
     responses((status = 204)))]
 async fn delete(
     State(state): State<AppState>,
@@ -121,7 +121,7 @@ async fn delete(
 }
 
 /// Starts a trigger by hand; with `dry_run`, shows whether an event would match and what would be started.
-#[utoipa::path(post, path = "/triggers/{id}/fire", tag = "triggers", params(("id" = Uuid, Path)),
+#[utoipa::path(post, path = "/api/v1/triggers/{id}/fire", tag = "triggers", params(("id" = Uuid, Path)),
     request_body = Option<FireRequest>,
     responses((status = 202, body = FireView), (status = 200, body = FireView, description = "a dry run")))]
 async fn fire(
@@ -168,7 +168,7 @@ async fn fire(
 }
 
 /// How runs of a script went, with its logs, and those of a trigger that is waited for; newest first.
-#[utoipa::path(get, path = "/triggers/{id}/runs", tag = "triggers", params(("id" = Uuid, Path), PageQuery),
+#[utoipa::path(get, path = "/api/v1/triggers/{id}/runs", tag = "triggers", params(("id" = Uuid, Path), PageQuery),
     responses((status = 200, body = Page<TriggerRunView>)))]
 pub(crate) async fn runs(
     State(state): State<AppState>,

@@ -22,7 +22,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// Records events as users saw them.
-#[utoipa::path(post, path = "/ttfs/events", tag = "ttfs", request_body = TtfsEvents,
+#[utoipa::path(post, path = "/api/v1/ttfs/events", tag = "ttfs", request_body = TtfsEvents,
     responses((status = 202, body = TtfsAccepted)))]
 async fn record(
     State(state): State<AppState>,
@@ -53,7 +53,7 @@ pub(crate) struct SummaryQuery {
 }
 
 /// The rollups, newest first.
-#[utoipa::path(get, path = "/ttfs/summary", tag = "ttfs", params(SummaryQuery),
+#[utoipa::path(get, path = "/api/v1/ttfs/summary", tag = "ttfs", params(SummaryQuery),
     responses((status = 200, body = Page<TtfsSummary>)))]
 pub(crate) async fn summary(
     State(state): State<AppState>,
@@ -89,7 +89,7 @@ fn shown(summary: Summary) -> TtfsSummary {
 }
 
 /// Rendered signals of the last 24 hours against their targets, and the alerts that hold.
-#[utoipa::path(get, path = "/ttfs/slo", tag = "ttfs", responses((status = 200, body = TtfsSlo)))]
+#[utoipa::path(get, path = "/api/v1/ttfs/slo", tag = "ttfs", responses((status = 200, body = TtfsSlo)))]
 pub(crate) async fn slo(State(state): State<AppState>, principal: Principal) -> Result<Json<TtfsSlo>, ApiError> {
     let item = |hour: SloHour| TtfsSloHour {
         at: view::time(hour.at),

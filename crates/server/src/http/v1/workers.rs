@@ -40,7 +40,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// A worker comes in.
-#[utoipa::path(post, path = "/workers", tag = "workers", request_body = WorkerRequest,
+#[utoipa::path(post, path = "/api/v1/workers", tag = "workers", request_body = WorkerRequest,
     responses((status = 201, body = WorkerRegistered)))]
 async fn register(
     State(state): State<AppState>,
@@ -56,7 +56,7 @@ async fn register(
 }
 
 /// Lists living workers, newest first.
-#[utoipa::path(get, path = "/workers", tag = "workers", params(PageQuery),
+#[utoipa::path(get, path = "/api/v1/workers", tag = "workers", params(PageQuery),
     responses((status = 200, body = Page<WorkerView>)))]
 pub(crate) async fn list(
     State(state): State<AppState>,
@@ -70,7 +70,7 @@ pub(crate) async fn list(
 }
 
 /// Renews the lease; with `wait_s`, answers as soon as there is a cancel or a drain.
-#[utoipa::path(post, path = "/workers/{id}/heartbeat", tag = "workers", params(("id" = Uuid, Path)),
+#[utoipa::path(post, path = "/api/v1/workers/{id}/heartbeat", tag = "workers", params(("id" = Uuid, Path)),
     request_body = Option<HeartbeatRequest>, responses((status = 200, body = HeartbeatView)))]
 async fn heartbeat(
     State(state): State<AppState>,
@@ -93,7 +93,7 @@ async fn heartbeat(
 }
 
 /// Takes jobs; with `wait_s`, waits for some.
-#[utoipa::path(post, path = "/workers/{id}/claim", tag = "workers", params(("id" = Uuid, Path)),
+#[utoipa::path(post, path = "/api/v1/workers/{id}/claim", tag = "workers", params(("id" = Uuid, Path)),
     request_body = ClaimRequest, responses((status = 200, body = ClaimView)))]
 async fn claim(
     State(state): State<AppState>,
@@ -118,7 +118,7 @@ async fn claim(
 }
 
 /// Ends attempts. Each outcome stands for itself.
-#[utoipa::path(post, path = "/workers/{id}/settle", tag = "workers", params(("id" = Uuid, Path)),
+#[utoipa::path(post, path = "/api/v1/workers/{id}/settle", tag = "workers", params(("id" = Uuid, Path)),
     request_body = SettleRequest, responses((status = 200, body = SettleView)))]
 async fn settle(
     State(state): State<AppState>,
@@ -157,7 +157,7 @@ fn told(status: Status) -> OutcomeStatus {
 }
 
 /// Asks a worker to take no more work and to stop when it is done.
-#[utoipa::path(post, path = "/workers/{id}/drain", tag = "workers", params(("id" = Uuid, Path)),
+#[utoipa::path(post, path = "/api/v1/workers/{id}/drain", tag = "workers", params(("id" = Uuid, Path)),
     responses((status = 204)))]
 async fn drain(
     State(state): State<AppState>,
@@ -169,7 +169,7 @@ async fn drain(
 }
 
 /// A worker leaves; what it holds goes back without burning an attempt.
-#[utoipa::path(delete, path = "/workers/{id}", tag = "workers", params(("id" = Uuid, Path)), responses((status = 204)))]
+#[utoipa::path(delete, path = "/api/v1/workers/{id}", tag = "workers", params(("id" = Uuid, Path)), responses((status = 204)))]
 async fn remove(
     State(state): State<AppState>,
     principal: Principal,
