@@ -5,10 +5,12 @@
 //!
 //! SQLite's writer takes commits from a queue, and the next is to be at hand when it is done with one: two are under way. On
 //! PostgreSQL each is a round trip and the fewer the better: one is under way, and another beside it only where that one
-//! is large and would hold the small up.
+//! takes long, be it because it is large or because it waits for a lock, and would hold up the rest.
 
 use std::collections::{HashMap, VecDeque};
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use domain::TenantId;
 use domain::limits::{SHARED_COMMIT_JOBS, SHARED_COMMIT_REQUESTS};
@@ -22,16 +24,25 @@ use crate::tx::Operation;
 
 /// Commits of one kind under way at once, at most.
 const UNDER_WAY: usize = 2;
-/// A commit with more jobs than this is large.
-const LARGE: usize = 500;
+/// A commit that has taken longer than this holds nobody up any more.
+const LONG: Duration = Duration::from_millis(10);
 /// How often a runner steps back on PostgreSQL while most of those whom the last commit has answered are still to come again:
 /// callers in this process do so at once.
 const STEPS_BACK: usize = 2;
 
-#[derive(Default)]
 pub(crate) struct Batchers {
     pub(crate) enqueue: Batcher<EnqueueBatch>,
     pub(crate) settle: Batcher<SettleBatch>,
+}
+
+impl Batchers {
+    pub(crate) fn on_sqlite() -> Self {
+        Self { enqueue: Batcher::of(UNDER_WAY), settle: Batcher::of(UNDER_WAY) }
+    }
+
+    pub(crate) fn on_postgres() -> Self {
+        Self { enqueue: Batcher::of(1), settle: Batcher::of(1) }
+    }
 }
 
 /// An operation made of many callers' requests, with one answer for each, in order.
@@ -51,14 +62,9 @@ pub(crate) trait Batch: Operation<Output = Vec<Self::Reply>> + Sized {
 type Waiting<B> = (<B as Batch>::Request, Answer<B>);
 type Answer<B> = oneshot::Sender<Result<<B as Batch>::Reply, StoreError>>;
 
-/// What a commit is made of.
-struct Taken<B: Batch> {
-    requests: Vec<B::Request>,
-    answers: Vec<Answer<B>>,
-    is_large: bool,
-}
-
 pub(crate) struct Batcher<B: Batch> {
+    /// How many commits may be under way that do not take long.
+    abreast: usize,
     state: Mutex<State<B>>,
 }
 
@@ -71,20 +77,27 @@ struct State<B: Batch> {
     /// How many the last commit had.
     before: usize,
     under_way: usize,
-    /// How many of those are large.
-    large: usize,
+    /// How many of those take long.
+    long: usize,
 }
 
-impl<B: Batch> Default for Batcher<B> {
-    fn default() -> Self {
-        let (turns, waiting) = (VecDeque::new(), HashMap::new());
-        Self { state: Mutex::new(State { turns, waiting, asked: 0, before: 0, under_way: 0, large: 0 }) }
+impl<B: Batch> State<B> {
+    /// Takes a place for another runner, if there is one to be had.
+    fn start(&mut self, abreast: usize) -> bool {
+        let start = self.under_way - self.long < abreast && self.under_way < UNDER_WAY;
+        self.under_way += usize::from(start);
+        start
     }
 }
 
 impl<B: Batch> Batcher<B> {
+    fn of(abreast: usize) -> Self {
+        let (turns, waiting) = (VecDeque::new(), HashMap::new());
+        Self { abreast, state: Mutex::new(State { turns, waiting, asked: 0, before: 0, under_way: 0, long: 0 }) }
+    }
+
     /// Whether the request needs a runner, and where its answer comes.
-    fn submit(&self, request: B::Request, place: Where) -> (bool, oneshot::Receiver<Result<B::Reply, StoreError>>) {
+    fn submit(&self, request: B::Request) -> (bool, oneshot::Receiver<Result<B::Reply, StoreError>>) {
         let (reply, answer) = oneshot::channel();
         let mut state = self.state.lock().expect("no batcher panics");
         let tenant = B::whose(&request);
@@ -94,32 +107,33 @@ impl<B: Batch> Batcher<B> {
             state.turns.push_back(tenant);
         }
         state.asked += 1;
-        let held_up = place == Where::Sqlite || state.under_way == state.large;
-        let start = held_up && state.under_way < UNDER_WAY;
-        if start {
-            state.under_way += 1;
-        }
-        (start, answer)
+        (state.start(self.abreast), answer)
     }
 
-    /// Whether there is nothing to do. If so the runner's place is given back: in the same breath, so that a request that
-    /// comes in now starts a runner of its own.
+    /// Whether there is nothing to do, or others to do it. If so the runner's place is given back: in the same breath, so
+    /// that a request that comes in now starts a runner of its own.
     fn is_done(&self) -> bool {
         let mut state = self.state.lock().expect("no batcher panics");
-        if state.waiting.is_empty() {
-            state.under_way -= 1;
-        }
-        state.waiting.is_empty()
+        let is_done = state.waiting.is_empty() || state.under_way - state.long > self.abreast;
+        state.under_way -= usize::from(is_done);
+        is_done
+    }
+
+    /// A commit takes long. Gives whether those who wait need another runner.
+    fn is_long(&self) -> bool {
+        let mut state = self.state.lock().expect("no batcher panics");
+        state.long += 1;
+        !state.waiting.is_empty() && state.start(self.abreast)
     }
 
     /// Whether many of those whom the last commit has answered are still to come again.
     fn is_early(&self) -> bool {
         let state = self.state.lock().expect("no batcher panics");
-        state.asked * 4 < state.before * 3
+        self.abreast == 1 && state.asked * 4 < state.before * 3
     }
 
     /// As many requests as fit one commit.
-    fn take(&self) -> Taken<B> {
+    fn take(&self) -> (Vec<B::Request>, Vec<Answer<B>>) {
         let mut state = self.state.lock().expect("no batcher panics");
         let (mut requests, mut answers) = (Vec::new(), Vec::new());
         let mut jobs = 0;
@@ -144,30 +158,29 @@ impl<B: Batch> Batcher<B> {
         }
         state.asked -= requests.len();
         state.before = requests.len();
-        let is_large = jobs > LARGE;
-        state.large += usize::from(is_large);
-        Taken { requests, answers, is_large }
+        (requests, answers)
     }
 
     async fn run(&self, store: &Store) {
-        let mut place = Place { batcher: self, taken: Arc::default(), is_given_back: false };
+        let mut place = Place { batcher: self, is_long: false };
         while !self.is_done() {
             for _ in 0..STEPS_BACK {
-                if store.is_postgres() && self.is_early() {
+                if self.is_early() {
                     tokio::task::yield_now().await;
                 }
             }
             // Requests are taken when there is a transaction for them, not when it is asked for: who came meanwhile is in it.
+            let taken: Arc<Mutex<Vec<Answer<B>>>> = Arc::default();
             let late = {
-                let (store, in_place) = (store.clone(), place.taken.clone());
+                let (store, taken) = (store.clone(), taken.clone());
                 move || {
-                    let Taken { requests, answers, is_large } = B::batcher(&store).take();
-                    *in_place.lock().expect("nobody panics with the answers in hand") = (answers, is_large);
+                    let (requests, answers) = B::batcher(&store).take();
+                    *taken.lock().expect("nobody panics with the answers in hand") = answers;
                     B::of(&store, requests)
                 }
             };
-            let written = store.write_late(late).await;
-            let mut answers = place.committed();
+            let written = place.watch(store, store.write_late(late)).await;
+            let mut answers = std::mem::take(&mut *taken.lock().expect("nobody panics with the answers in hand"));
             match written {
                 Ok(replies) => {
                     B::committed(store, &replies);
@@ -178,9 +191,7 @@ impl<B: Batch> Batcher<B> {
                 Err(error) => {
                     // There was no transaction to take them into: whoever waits now hears why.
                     if answers.is_empty() {
-                        let taken = self.take();
-                        self.state.lock().expect("no batcher panics").large -= usize::from(taken.is_large);
-                        answers = taken.answers;
+                        answers = self.take().1;
                     }
                     for answer in answers {
                         let _ = answer.send(Err(error.share()));
@@ -188,43 +199,44 @@ impl<B: Batch> Batcher<B> {
                 }
             }
         }
-        place.is_given_back = true;
+        std::mem::forget(place);
     }
 }
 
 /// A runner's place. A panic gives it back too: the callers hear an error and the next one gets a runner.
 struct Place<'b, B: Batch> {
     batcher: &'b Batcher<B>,
-    /// Who waits for the commit under way, and whether that is a large one.
-    taken: Arc<Mutex<(Vec<Answer<B>>, bool)>>,
-    /// By a runner that found nothing more to do.
-    is_given_back: bool,
+    /// Whether the commit under way takes long.
+    is_long: bool,
 }
 
 impl<B: Batch> Place<'_, B> {
-    /// The commit is over; gives those who waited for it.
-    fn committed(&self) -> Vec<Answer<B>> {
-        let mut taken = self.taken.lock().expect("nobody panics with the answers in hand");
-        let (answers, was_large) = std::mem::take(&mut *taken);
-        self.batcher.state.lock().expect("no batcher panics").large -= usize::from(was_large);
-        answers
+    /// Waits for a commit, and sees to it that nobody else waits for it for long.
+    async fn watch<T>(&mut self, store: &Store, commit: impl Future<Output = T>) -> T {
+        let mut commit = pin!(commit);
+        if let Ok(written) = tokio::time::timeout(LONG, commit.as_mut()).await {
+            return written;
+        }
+        self.is_long = true;
+        if self.batcher.is_long() {
+            store.run_batches::<B>();
+        }
+        let written = commit.await;
+        self.over();
+        written
+    }
+
+    fn over(&mut self) {
+        let was_long = std::mem::take(&mut self.is_long);
+        self.batcher.state.lock().expect("no batcher panics").long -= usize::from(was_long);
     }
 }
 
 impl<B: Batch> Drop for Place<'_, B> {
     fn drop(&mut self) {
-        if !self.is_given_back {
-            drop(self.committed());
-            self.batcher.state.lock().expect("no batcher panics").under_way -= 1;
-        }
+        self.over();
+        self.batcher.state.lock().expect("no batcher panics").under_way -= 1;
     }
-}
-
-/// Where a commit goes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Where {
-    Sqlite,
-    Postgres,
 }
 
 impl Store {
@@ -237,13 +249,17 @@ impl Store {
     }
 
     async fn shared<B: Batch>(&self, request: B::Request) -> Result<B::Reply, StoreError> {
-        let place = if self.is_postgres() { Where::Postgres } else { Where::Sqlite };
-        let (start, answer) = B::batcher(self).submit(request, place);
+        let (start, answer) = B::batcher(self).submit(request);
         if start {
-            let store = self.clone();
-            self.carry_on(async move { B::batcher(&store).run(&store).await });
+            self.run_batches::<B>();
         }
         answer.await.map_err(|_| StoreError::unexpected("a request was dropped"))?
+    }
+
+    /// For whoever has a place.
+    fn run_batches<B: Batch>(&self) {
+        let store = self.clone();
+        self.carry_on(async move { B::batcher(&store).run(&store).await });
     }
 }
 
@@ -288,14 +304,14 @@ mod tests {
     }
 
     fn next(batcher: &Batcher<Turns>) -> Vec<i64> {
-        batcher.take().requests.into_iter().map(|request| request.0).collect()
+        batcher.take().0.into_iter().map(|request| request.0).collect()
     }
 
     #[test]
     fn q12_a_tenant_that_floods_keeps_no_other_out_of_the_next_commit() {
-        let batcher = Batcher::<Turns>::default();
-        let answers: Vec<_> = (0..100).map(|_| batcher.submit(Asked(1, SHARED_COMMIT_JOBS), Where::Postgres)).collect();
-        let small = [batcher.submit(Asked(2, 1), Where::Postgres), batcher.submit(Asked(3, 1), Where::Postgres)];
+        let batcher = Batcher::<Turns>::of(1);
+        let answers: Vec<_> = (0..100).map(|_| batcher.submit(Asked(1, SHARED_COMMIT_JOBS))).collect();
+        let small = [batcher.submit(Asked(2, 1)), batcher.submit(Asked(3, 1))];
         assert_eq!(next(&batcher), [1], "what is full is full");
         assert_eq!(next(&batcher), [2, 3], "the others come before the flood goes on");
         assert_eq!(next(&batcher), [1]);
@@ -303,25 +319,37 @@ mod tests {
     }
 
     #[test]
-    fn q12_small_requests_do_not_wait_for_a_large_commit() {
-        let batcher = Batcher::<Turns>::default();
-        let starts = |jobs: usize| batcher.submit(Asked(1, jobs), Where::Postgres).0;
-        assert!(starts(LARGE), "the first has a runner at once");
-        assert!(!starts(1), "what comes meanwhile is in the same commit");
-        assert!(batcher.take().is_large);
-        assert!(starts(1), "a large commit is under way: the next is not held up by it");
-        assert!(!starts(1), "but by that, which is small");
-        assert!(!batcher.take().is_large);
-        assert!(!starts(LARGE + 1));
-        assert!(batcher.take().is_large);
-        assert!(!starts(1), "there are never more than two");
+    fn q12_nobody_waits_for_a_commit_that_takes_long() {
+        let batcher = Batcher::<Turns>::of(1);
+        let starts = |jobs: usize| batcher.submit(Asked(1, jobs)).0;
+        assert!(starts(1), "the first has a runner at once");
+        batcher.take();
+        assert!(!starts(1), "what comes meanwhile is for the next commit");
+        assert!(batcher.is_long(), "and no longer, once this one takes long");
+        batcher.take();
+        assert!(!starts(1), "the second does not take long yet");
+        assert!(!batcher.is_long(), "there are never more than two");
+        let mut place = Place { batcher: &batcher, is_long: true };
+        place.over();
+        assert!(!batcher.is_done(), "one goes on");
+        place.is_long = true;
+        place.over();
+        assert!(batcher.is_done(), "and one is enough when neither takes long");
+        std::mem::forget(place);
+    }
+
+    #[test]
+    fn two_are_under_way_where_the_writer_has_a_queue() {
+        let batcher = Batcher::<Turns>::of(UNDER_WAY);
+        let starts: Vec<bool> = (0..3).map(|_| batcher.submit(Asked(1, 1)).0).collect();
+        assert_eq!(starts, [true, true, false]);
     }
 
     #[test]
     fn a_runner_waits_for_most_of_those_whom_the_last_commit_answered() {
-        let batcher = Batcher::<Turns>::default();
+        let batcher = Batcher::<Turns>::of(1);
         let mut answers = Vec::new();
-        let mut come = |count: usize| answers.extend((0..count).map(|_| batcher.submit(Asked(1, 1), Where::Postgres)));
+        let mut come = |count: usize| answers.extend((0..count).map(|_| batcher.submit(Asked(1, 1))));
         come(1);
         assert!(!batcher.is_early(), "nobody was answered yet");
         come(7);
@@ -334,9 +362,9 @@ mod tests {
 
     #[test]
     fn q12_one_tenant_is_served_in_the_order_of_its_requests() {
-        let batcher = Batcher::<Turns>::default();
-        let answers: Vec<_> = (0..5).map(|number| batcher.submit(Asked(1, number), Where::Postgres)).collect();
-        let taken: Vec<usize> = batcher.take().requests.into_iter().map(|request| request.1).collect();
+        let batcher = Batcher::<Turns>::of(1);
+        let answers: Vec<_> = (0..5).map(|number| batcher.submit(Asked(1, number))).collect();
+        let taken: Vec<usize> = batcher.take().0.into_iter().map(|request| request.1).collect();
         assert_eq!(taken, [0, 1, 2, 3, 4]);
         assert!(next(&batcher).is_empty());
         drop(answers);

@@ -131,6 +131,7 @@ impl Store {
                 Backend::Postgres(postgres)
             }
         };
+        let is_postgres = matches!(backend, Backend::Postgres(_));
         Ok(Self {
             inner: Arc::new(Inner {
                 backend,
@@ -138,7 +139,7 @@ impl Store {
                 hints: Hints::default(),
                 lanes: LaneCache::default(),
                 floors: Floors::default(),
-                batchers: Batchers::default(),
+                batchers: if is_postgres { Batchers::on_postgres() } else { Batchers::on_sqlite() },
                 carried_on: TaskTracker::new(),
                 tokens: TokenCache::default(),
                 surroundings: Kept::new(Duration::from_millis(SURROUNDINGS_MS), SURROUNDINGS_KEPT),
@@ -159,7 +160,7 @@ impl Store {
         self.write_late(|| operation).await
     }
 
-    /// The same for an operation that is put together once its transaction is open.
+    /// The same for an operation that is put together once there is a transaction for it.
     pub(crate) async fn write_late<O: Operation>(
         &self,
         make: impl FnOnce() -> O + Send + 'static,

@@ -73,6 +73,12 @@ pub(crate) enum Metric {
     /// The same beside 10,000 other tenants.
     #[value(name = "drain_tenants10k")]
     DrainTenants10k,
+    /// A hundred thousand waiting jobs, worked off through two nodes on one PostgreSQL. In this process alone.
+    #[value(name = "drain_nodes2")]
+    DrainNodes2,
+    /// The same through three.
+    #[value(name = "drain_nodes3")]
+    DrainNodes3,
     /// The latency with 1,000 workers that wait for the same queue.
     #[value(name = "latency_workers1k")]
     LatencyWorkers1k,
@@ -95,6 +101,15 @@ impl Metric {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
+    /// Through how many nodes it is measured.
+    fn nodes(self) -> usize {
+        match self {
+            Self::DrainNodes2 => 2,
+            Self::DrainNodes3 => 3,
+            _ => 1,
+        }
+    }
+
     /// Takes minutes.
     fn is_large(self) -> bool {
         let small = [Self::Enqueue16, Self::Enqueue64, Self::Bulk, Self::Drain100k, Self::Latency];
@@ -104,7 +119,7 @@ impl Metric {
     fn is_measured(self, mode: Mode) -> bool {
         match mode {
             Mode::Embedded => !matches!(self, Self::Signals1M | Self::Streams5k | Self::Subjects100k | Self::Pages),
-            Mode::Http => self != Self::Verify10M,
+            Mode::Http => !matches!(self, Self::Verify10M | Self::DrainNodes2 | Self::DrainNodes3),
         }
     }
 }
@@ -159,6 +174,13 @@ async fn median(args: &BenchArgs, mode: Mode, metric: Metric) -> anyhow::Result<
         let scratch = Scratch::open(args.database.as_deref()).await?;
         let scaled = |jobs: u64| scaled(args, jobs);
         let figure = match mode {
+            Mode::Embedded if metric.nodes() > 1 => {
+                let mut nodes = vec![Embed::start(&scratch.store).await?];
+                for _ in 1..metric.nodes() {
+                    nodes.push(Embed::start(&scratch.beside(args.database.as_deref()).await?).await?);
+                }
+                measure::drain_through(&nodes, &metric.name(), scaled(100_000)).await?
+            }
             Mode::Embedded => measure::measure(&Embed::start(&scratch.store).await?, metric, scaled).await?,
             Mode::Http => measure::measure_served(&Http::start(&scratch.store).await?, metric, scaled).await?,
         };
@@ -195,6 +217,15 @@ impl Scratch {
         refuse_what_is_in_use(&store).await?;
         store.migrate_up().await?;
         Ok(Self { store, folder })
+    }
+
+    /// Another node's handle on the same database.
+    async fn beside(&self, database: Option<&str>) -> anyhow::Result<Store> {
+        let url = database.map(DatabaseUrl::parse).transpose()?;
+        let Some(url @ DatabaseUrl::Postgres(_)) = url else {
+            bail!("several nodes need PostgreSQL: --database postgres://…")
+        };
+        Ok(Store::open(&url, StoreOptions::default()).await?)
     }
 
     async fn wipe(self) -> anyhow::Result<()> {

@@ -6,7 +6,6 @@ mod program;
 mod signals;
 
 use std::ffi::OsString;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,8 +57,8 @@ pub(crate) struct WorkArgs {
     #[arg(long = "affinity", value_name = "AFFINITY")]
     affinities: Vec<String>,
     /// Jobs that run at once.
-    #[arg(long, default_value_t = NonZeroUsize::MIN, value_name = "N")]
-    concurrency: NonZeroUsize,
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..), value_name = "N")]
+    concurrency: u16,
     /// Seconds of silence after which the jobs go to others.
     #[arg(long, value_name = "SECONDS")]
     lease_s: Option<i64>,
@@ -88,7 +87,7 @@ pub(super) async fn run(client: Client, args: WorkArgs) -> anyhow::Result<Exit> 
     let mut builder = Worker::builder(client)
         .name(args.name.unwrap_or_else(machine_name))
         .queues(args.queues)
-        .concurrency(args.concurrency.get())
+        .concurrency(usize::from(args.concurrency))
         // Programs take their time: a job that waits here is one that nobody else can take.
         .prefetch(0)
         .drain_grace(args.drain)

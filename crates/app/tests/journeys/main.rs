@@ -6,6 +6,7 @@
 mod support;
 
 mod backup;
+mod benchmark;
 mod calls;
 mod clock;
 mod command_line;

@@ -1,7 +1,8 @@
 //! The database's time without asking for it: what it told last, and what has passed since.
 //!
-//! It is never later than the database's own clock, for an answer arrives after it was written, and earlier by no more than
-//! the quickest answer of the last second took. It does not go back, but with a clock that was set back.
+//! It is not later than the database's own clock, for an answer arrives after it was written, and earlier by no more than
+//! the quickest answer of the last second took. It is never the same twice and does not go back: jobs that come in one after
+//! the other stay in that order. Only with a clock that was set back by more than a second it goes back too.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -46,7 +47,7 @@ impl Heard {
             // That answer was quicker than this one.
             Some(kept) if told <= kept.at(at) && at.saturating_duration_since(kept.at) < KEPT => return,
             Some(kept) => kept.last,
-            None => told,
+            None => Time::from_micros(told.micros() - 1),
         };
         *state = Some(State { told, at, last });
     }
@@ -56,9 +57,7 @@ impl Heard {
         let state = state.as_mut().filter(|state| moment.saturating_duration_since(state.at) < KEPT)?;
         let now = state.at(moment);
         let set_back = state.last.micros() - now.micros() > KEPT.as_micros() as i64;
-        if now > state.last || set_back {
-            state.last = now;
-        }
+        state.last = if set_back { now } else { now.max(Time::from_micros(state.last.micros() + 1)) };
         Some(state.last)
     }
 }
@@ -79,6 +78,7 @@ mod tests {
         assert_eq!(heard.now_at(start), None, "nothing was told yet");
         heard.hear_at(at(1_000), moment(100));
         assert_eq!(heard.now_at(moment(150)), Some(at(1_050)));
+        assert_eq!(heard.now_at(moment(150)), Some(at(1_051)), "no two are the same");
         // This answer was under way for longer: by the first it was later already.
         heard.hear_at(at(1_060), moment(200));
         assert_eq!(heard.now_at(moment(210)), Some(at(1_110)));
@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(heard.now_at(moment(1_000_500)), Some(at(1_001_000)));
         assert_eq!(heard.now_at(moment(2_000_399)), Some(at(2_000_899)));
         heard.hear_at(at(1_999_000), moment(2_000_400));
-        assert_eq!(heard.now_at(moment(2_000_400)), Some(at(2_000_899)));
+        assert_eq!(heard.now_at(moment(2_000_400)), Some(at(2_000_900)));
         assert_eq!(heard.now_at(moment(2_003_000)), Some(at(2_001_600)));
     }
 

@@ -9,45 +9,35 @@ use futures_util::future::join_all;
 use tokio_postgres::Statement;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
+use super::failure::Failure;
 use crate::error::StoreError;
 use crate::wall::SETTING;
 
-/// Commits, with all that was left for later in the same round trip. The server runs them in order; after one that
-/// fails it takes the commit for a rollback, and the failure is told.
-pub(super) async fn commit(client: &Object, prepared: bool, later: Vec<Later>) -> Result<(), tokio_postgres::Error> {
-    ended(client, prepared, None, later).await
-}
-
-/// The same for a transaction that was not opened yet, because all of it was left for later. What is prepared is one
-/// statement then, which is a transaction by itself; elsewhere the opening goes first.
-pub(super) async fn commit_unopened(
-    client: &Object,
-    prepared: bool,
-    unopened: Unopened<'_>,
-    later: Vec<Later>,
-) -> Result<(), tokio_postgres::Error> {
-    if prepared && !later.is_empty() {
-        return as_one(client, unopened.wall, &later).await;
-    }
-    ended(client, prepared, Some(unopened.opening), later).await
-}
-
-/// A transaction that is still to be opened.
+/// A transaction that is still to be opened, because all of it was left for later.
 pub(super) struct Unopened<'a> {
     pub(super) opening: &'a str,
     pub(super) wall: Option<&'a str>,
 }
 
-async fn ended(
+/// Commits, with all that was left for later in the same round trip. The server runs them in order; after one that
+/// fails it takes the commit for a rollback, and the failure is told.
+///
+/// What was not opened is one statement, where statements are prepared: a transaction by itself.
+pub(super) async fn commit(
     client: &Object,
     prepared: bool,
-    opening: Option<&str>,
+    unopened: Option<Unopened<'_>>,
     later: Vec<Later>,
-) -> Result<(), tokio_postgres::Error> {
+) -> Result<(), Failure> {
+    let opening = match unopened {
+        Some(_) if later.is_empty() => return Ok(()),
+        Some(Unopened { wall, .. }) if prepared => return as_one(client, wall, &later).await,
+        Some(Unopened { opening, .. }) => Some(opening),
+        None => None,
+    };
     let mut statements = Vec::with_capacity(later.len());
     for later in &later {
-        let statement =
-            if prepared { Some(client.prepare_typed_cached(later.text, &later.types()).await?) } else { None };
+        let statement = if prepared { Some(prepare(client, later.text, &later.types()).await?) } else { None };
         statements.push(statement);
     }
     let values: Vec<Vec<&(dyn ToSql + Sync)>> = later.iter().map(|later| later.values().collect()).collect();
@@ -60,22 +50,29 @@ async fn ended(
         }
     };
     let (opened, ran, committed) = tokio::join!(open, join_all(runs), client.batch_execute("commit"));
-    opened?;
-    ran.into_iter().collect::<Result<Vec<u64>, _>>()?;
-    committed
+    let ran = ran.into_iter().collect::<Result<Vec<u64>, _>>();
+    opened.and(ran).and(committed).map_err(|error| Failure::of_commit(&error))
 }
 
-async fn as_one(client: &Object, wall: Option<&str>, later: &[Later]) -> Result<(), tokio_postgres::Error> {
+async fn as_one(client: &Object, wall: Option<&str>, later: &[Later]) -> Result<(), Failure> {
     let types: Vec<Type> = later.iter().flat_map(Later::types).chain([Type::TEXT]).collect();
-    let statement = client.prepare_typed_cached(&one_statement(later), &types).await?;
+    let statement = prepare(client, &one_statement(later), &types).await?;
     let wall = wall.unwrap_or_default();
     let values: Vec<&(dyn ToSql + Sync)> =
         later.iter().flat_map(Later::values).chain([&wall as &(dyn ToSql + Sync)]).collect();
-    client.execute(&statement, &values).await.map(|_| ())
+    client.execute(&statement, &values).await.map(|_| ()).map_err(|error| Failure::of_commit(&error))
 }
 
-/// All of them as one statement, their parameters one after the other. PostgreSQL runs the statement itself first, which
-/// puts up the wall, and then what stands in its `with` and nobody reads from.
+/// Nothing has been done yet when this fails.
+async fn prepare(client: &Object, text: &str, types: &[Type]) -> Result<Statement, Failure> {
+    client.prepare_typed_cached(text, types).await.map_err(|error| Failure::of(&error, "prepare"))
+}
+
+/// All of them as one statement, their parameters one after the other. They see nothing of each other, and which comes first is
+/// not said.
+///
+/// PostgreSQL runs the statement itself first, which puts up the wall, and then what stands in its `with` and nobody reads
+/// from. That is how it does it and not what it promises: the tests of the wall hold a new version of it to that.
 fn one_statement(later: &[Later]) -> String {
     let mut text = String::from("with ");
     let mut before = 0;

@@ -50,7 +50,8 @@ pub trait Operation: Send + Sync + 'static {
     /// Whether it writes events: then the transaction learns as it opens whether triggers have changed.
     const WATCHES_TRIGGERS: bool = false;
     /// Whether on PostgreSQL nobody waits for its transaction to open: that travels with the first thing done in it, be it
-    /// the commit. Its time is then what the database told before, and what has passed since (`heard.rs`).
+    /// the commit. Its time is then what the database told before, and what has passed since (`heard.rs`). What it leaves for
+    /// later sees nothing of each other.
     const OPENS_UNHEARD: bool = false;
     /// How often it is tried on PostgreSQL before others that are in its way have it fail.
     const TRIES: usize = 5;
@@ -100,7 +101,7 @@ enum Driver<'a> {
 }
 
 impl Tx<'_> {
-    /// The database's time at the start of this transaction.
+    /// The database's time at the start of this transaction, or a little before (`Operation::OPENS_UNHEARD`).
     pub fn now(&self) -> Time {
         self.now
     }

@@ -65,8 +65,9 @@ fn opening<O: Operation>(begin: &'static str, wall: Option<&str>) -> Cow<'static
 
 /// What opens a transaction without asking for the time, with the wall around its tenants.
 fn unheard(begin: &'static str, wall: Option<&str>) -> String {
-    let begin = begin.trim_end_matches(TIME);
-    wall.map(|tenants| format!("{begin}set local {SETTING} to '{tenants}'")).unwrap_or_else(|| begin.to_owned())
+    let begin = begin.strip_suffix(TIME).expect("the time is asked for last");
+    let wall = wall.map(|tenants| format!("set local {SETTING} to '{tenants}'")).unwrap_or_default();
+    format!("{begin}{wall}")
 }
 
 /// So that the server notices within half a minute that a node is gone. Behind a pooler its peer is the pooler.
@@ -115,7 +116,7 @@ impl Postgres {
         !self.prepared
     }
 
-    /// Runs an operation that is put together once a connection is at hand, or once its transaction is open.
+    /// Runs an operation that is put together once a connection is at hand.
     pub(crate) async fn write<O: Operation>(&self, make: impl FnOnce() -> O) -> Result<O::Output, StoreError> {
         self.run(make, Ending::Durable).await
     }
@@ -153,7 +154,7 @@ impl Postgres {
         let wall = around(operation.tenants());
         let (now, trigger_version) = match told {
             Some(now) => {
-                driver.opening = Some(unheard(self.opening(), wall.as_deref()));
+                driver.opening = Some(unheard(self.begin_text(), wall.as_deref()));
                 (now, None)
             }
             None => self.begin(&mut driver, operation, wall.as_deref()).await?,
@@ -174,14 +175,8 @@ impl Postgres {
                 Ok(output)
             }
             Ok(output) => {
-                let committed = match opening.as_deref() {
-                    Some(opening) => {
-                        let unopened = Unopened { opening, wall: wall.as_deref() };
-                        later::commit_unopened(client, prepared, unopened, later).await
-                    }
-                    None => later::commit(client, prepared, later).await,
-                };
-                committed.map_err(|error| Failure::of_commit(&error))?;
+                let unopened = opening.as_deref().map(|opening| Unopened { opening, wall: wall.as_deref() });
+                later::commit(client, prepared, unopened, later).await?;
                 guard.release();
                 Ok(output)
             }
@@ -203,15 +198,15 @@ impl Postgres {
         wall: Option<&str>,
     ) -> Result<(Time, Option<i64>), Failure> {
         let client = tx.client;
-        let text = &opening::<O>(self.opening(), wall);
+        let text = &opening::<O>(self.begin_text(), wall);
         let ahead = operation.reads_first().filter(|_| self.prepared);
         let rows = match ahead {
-            None => client.simple_query(text).await,
+            None => self.begun(client, text).await,
             Some(First { sql, columns, params }) => {
                 let statement = client.prepare_cached(sql.postgres).await;
                 let statement = statement.map_err(|error| Failure::of(&error, "begin"))?;
                 let values = values(&columns, &params);
-                let (begun, read) = tokio::join!(client.simple_query(text), client.query(&statement, &values));
+                let (begun, read) = tokio::join!(self.begun(client, text), client.query(&statement, &values));
                 let read = read.map_err(|error| Failure::of(&error, "begin"));
                 if begun.is_ok() {
                     tx.ahead = Some((sql.postgres, read?.into_iter().map(Row::Postgres).collect()));
@@ -220,13 +215,20 @@ impl Postgres {
             }
         };
         let rows = rows.map_err(|error| Failure::of(&error, "begin"))?;
-        let number = |column| number(&rows, column);
-        let now = Time::from_micros(number(0).ok_or_else(no_time)?);
-        self.heard.hear(now);
-        Ok((now, number(1)))
+        let now = number(&rows, 0).map(Time::from_micros).ok_or_else(no_time)?;
+        Ok((now, number(&rows, 1)))
     }
 
-    fn opening(&self) -> &'static str {
+    /// Runs what gives the database's time first, and takes note of it.
+    async fn begun(&self, client: &Object, text: &str) -> Result<Vec<SimpleQueryMessage>, tokio_postgres::Error> {
+        let rows = client.simple_query(text).await?;
+        if let Some(now) = number(&rows, 0) {
+            self.heard.hear(Time::from_micros(now));
+        }
+        Ok(rows)
+    }
+
+    fn begin_text(&self) -> &'static str {
         if self.prepared { BEGIN_IN_SESSION } else { BEGIN }
     }
 
@@ -235,10 +237,8 @@ impl Postgres {
         if let Some(now) = self.heard.now() {
             return Ok(now);
         }
-        let rows = client.simple_query(TIME).await.map_err(|error| Failure::of(&error, "time"))?;
-        let now = Time::from_micros(number(&rows, 0).ok_or_else(no_time)?);
-        self.heard.hear(now);
-        Ok(self.heard.now().unwrap_or(now))
+        self.begun(client, TIME).await.map_err(|error| Failure::of(&error, "time"))?;
+        self.heard.now().ok_or_else(no_time)
     }
 
     /// Has done at once what the database would do by itself after many changes.

@@ -29,7 +29,7 @@ impl Operation for Careless {
     }
 }
 
-/// The same of one that is put together once its transaction is open: it reads, or it writes with the commit.
+/// The same of one whose transaction opens with what it does first: it reads, or it writes with the commit.
 struct Late {
     tenants: Vec<TenantId>,
     gives: Option<TenantId>,

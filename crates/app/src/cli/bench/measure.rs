@@ -51,6 +51,7 @@ pub(super) async fn measure<W: Way>(way: &W, metric: Metric, scaled: impl Fn(u64
         }
         Metric::Verify10M => verify(way, &name, scaled(10_000_000)).await,
         Metric::Signals1M | Metric::Streams5k | Metric::Subjects100k => bail!("{name} needs a server"),
+        Metric::DrainNodes2 | Metric::DrainNodes3 => bail!("{name} needs several nodes"),
         Metric::Pages => bail!("pages are measured one by one"),
     }
 }
@@ -144,22 +145,34 @@ async fn put<W: Way>(way: &W, n: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// From the first handler's start until the server has confirmed that as many have ended: that is durable.
 async fn drain<W: Way>(way: &W, metric: &str, n: u64) -> anyhow::Result<Figure> {
+    drained(std::slice::from_ref(way), metric, n).await
+}
+
+/// The same with a worker at each node.
+pub(super) async fn drain_through<W: Way>(nodes: &[W], metric: &str, n: u64) -> anyhow::Result<Figure> {
+    put(nodes.first().context("there is a node")?, n).await?;
+    drained(nodes, metric, n).await
+}
+
+/// From the first handler's start until the servers have confirmed that as many have ended: that is durable.
+async fn drained<W: Way>(nodes: &[W], metric: &str, n: u64) -> anyhow::Result<Figure> {
+    let way = nodes.first().context("there is a node")?;
     let log_before = way.store().log_position().await?;
     let begun = Arc::new(OnceLock::new());
-    let first = begun.clone();
-    let on_start = move |_: &client::JobContext| {
-        let _ = first.set(Instant::now());
-    };
-    let worker = Arc::new(worker(way, 512, 1_000, on_start)?);
     let stop = CancellationToken::new();
-    let mut running = JoinSet::new();
-    {
-        let (worker, stop) = (worker.clone(), stop.clone());
+    let (mut workers, mut running) = (Vec::new(), JoinSet::new());
+    for node in nodes {
+        let first = begun.clone();
+        let on_start = move |_: &client::JobContext| {
+            let _ = first.set(Instant::now());
+        };
+        let worker = Arc::new(worker(node, 512, 1_000, on_start)?);
+        workers.push(worker.clone());
+        let stop = stop.clone();
         running.spawn(async move { worker.run(stop).await });
     }
-    while worker.statistics().done < n {
+    while workers.iter().map(|worker| worker.statistics().done).sum::<u64>() < n {
         if !running.is_empty() && running.try_join_next().is_some() {
             bail!("the worker stopped before its work was done");
         }
