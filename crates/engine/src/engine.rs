@@ -287,3 +287,10 @@ impl Engine {
         let _ = tokio::time::timeout(Duration::from_secs(5), self.tracker.wait()).await;
     }
 }
+
+/// What nobody has a handle on any more does not run on.
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{PATIENCE, Place, on_both, until};
+use crate::support::{PATIENCE, Place, on_both, on_sqlite, until};
 
 /// No pause of the machine is as long as this lease.
 const LONG_LEASE_S: i64 = 600;
@@ -174,6 +174,20 @@ async fn q7_an_embedded_engine_resumes_what_a_dead_one_left_behind() {
         engine.stop().await;
         drop(engine);
         place.verify().await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_nobody_holds_lets_its_database_go() {
+    on_sqlite(async |place| {
+        let engine = open(&place.url).await.expect("opens");
+        let job = enqueue(&engine, "echo").await;
+        assert!(open(&place.url).await.is_err(), "one engine has the file");
+        drop(engine);
+        let next = until("the file can be had again", async || open(&place.url).await.ok()).await;
+        assert!(next.wait(job, Duration::ZERO).await.expect("the engine answers").is_some());
+        next.stop().await;
     })
     .await;
 }
