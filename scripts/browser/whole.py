@@ -1,6 +1,5 @@
 """What holds for every page: who may see it, that nothing in it runs, that everyone can read it."""
 
-import itertools
 import json
 import re
 
@@ -137,12 +136,11 @@ def a_page_behind_another_tells_no_first_signal_and_begins_its_log_when_looked_a
 
 
 def nothing_that_came_from_a_user_runs(driver):
-    with Docker() as docker, Server("--docker-host", docker.host) as server:
+    with Docker() as docker, Server("--docker-host", docker.host) as server, Browser(driver) as browser:
         pages = things_with_polyglots(server)
-        for width, page in itertools.product((1280, 390), pages):
-            # A browser for each: a tab of Chromium 148 crashed after some twenty of them, whichever they were.
-            with Browser(driver) as browser:
-                browser.size(width, 900)
+        for width in (1280, 390):
+            browser.size(width, 900)
+            for page in pages:
                 browser.open(f"{server.url}/{page}")
                 browser.run("return new Promise((done) => setTimeout(done, 300))")
                 assert browser.run("return window.ran") is None, page

@@ -1,6 +1,6 @@
 //! Natural batching: callers that arrive while a commit is under way share the next one.
 //!
-//! No timer and no added latency: an idle batcher runs a lone request at once. Sixteen producers with one job each cost
+//! Nobody waits for a timer: an idle batcher runs a lone request at once. Sixteen producers with one job each cost
 //! one commit. Tenants are taken in turn: one that floods waits for itself, and another's request is in the next commit.
 //!
 //! SQLite's writer takes commits from a queue, and the next is to be at hand when it is done with one: two are under way. On

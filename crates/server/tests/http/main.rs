@@ -9,6 +9,8 @@ mod broken;
 mod calls;
 mod dead_letters;
 mod deliveries;
+mod events;
+mod failures;
 mod frame;
 mod hardening;
 mod history;

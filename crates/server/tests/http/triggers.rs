@@ -3,22 +3,18 @@
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
-use sha2::Sha256;
 use testkit::on_both;
 
 use crate::api::{Answer, Api, request};
 
 pub(crate) const TRIGGERS: &str = "/api/v1/triggers";
 
-fn on(source: &str, filter: Value, job: Value) -> Value {
+pub(crate) fn on(source: &str, filter: Value, job: Value) -> Value {
     json!({"name": format!("{source}-{job}"), "source": source, "filter": filter, "target": {"job": job}})
 }
 
-async fn create(api: &Api, trigger: Value) -> String {
+pub(crate) async fn create(api: &Api, trigger: Value) -> String {
     let answer = api.post(TRIGGERS, trigger).await;
     assert_eq!(answer.status, 201, "{:?}", answer.body);
     answer.json()["id"].as_str().unwrap().to_owned()
@@ -244,151 +240,6 @@ async fn t8_the_handler_of_a_dead_letter_really_runs_and_resolves_it() {
             assert!(letters["items"][0]["resolved_by"].as_str().unwrap().starts_with("trigger:"));
         }
         assert_eq!(api.get("/api/v1/dead-letters/count").await.json()["count"], 2, "no letter of a handler");
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn t1_cloud_events_come_binary_structured_and_in_batches() {
-    on_both(async |db| {
-        let api = Api::new(db).await;
-        create(&api, on("pubsub", json!({"topic": "com.example.*"}), json!({"queue": "ce", "kind": "k"}))).await;
-        let binary = |id: &str, content_type: Option<&str>, body: &str| {
-            let builder = request("POST", "/api/v1/events").header("ce-specversion", "1.0").header("ce-id", id);
-            let builder = builder.header("ce-source", "/here").header("ce-type", "com.example.made");
-            let builder = content_type.into_iter().fold(builder, |builder, text| builder.header("content-type", text));
-            builder.body(Body::from(body.to_owned())).unwrap()
-        };
-        assert_eq!(api.ask(binary("1", Some("application/json"), "{\"a\":1}")).await.status, 202);
-        assert_eq!(api.ask(binary("2", None, "{\"a\":2}")).await.status, 202, "no Content-Type");
-        assert_eq!(api.ask(binary("3", Some("text/plain"), "words")).await.status, 202);
-        let event = |id: &str| {
-            json!({"specversion": "1.0", "id": id, "source": "/here", "type": "com.example.made", "data": {"a": 3}})
-        };
-        let structured = |content_type: &str, body: &Value| {
-            let builder = request("POST", "/api/v1/events").header("content-type", content_type);
-            builder.body(Body::from(body.to_string())).unwrap()
-        };
-        assert_eq!(api.ask(structured("application/cloudevents+json; charset=utf-8", &event("4"))).await.status, 202);
-        let batch = api.ask(structured("application/cloudevents-batch+json", &json!([event("5"), event("6")]))).await;
-        assert_eq!((batch.status.as_u16(), batch.json()["event_ids"].as_array().unwrap().len()), (202, 2));
-        let made = jobs(&api, "ce", 6).await;
-        let data: Vec<&Value> = made.iter().map(|job| &job["payload"]["data"]).collect();
-        for expected in [json!({"a": 1}), json!({"a": 2}), json!("words"), json!({"a": 3})] {
-            assert!(data.contains(&&expected), "{expected} in {data:?}");
-        }
-        assert_eq!(made[0]["payload"]["event"]["ce_source"], "/here");
-        let bad = json!({"specversion": "1.0", "id": "2", "type": "x"});
-        api.ask(structured("application/cloudevents+json", &bad)).await.problem(422, "invalid_field", Some("source"));
-        let bad = json!([event("7"), {"specversion": "0.3"}]);
-        let answer = api.ask(structured("application/cloudevents-batch+json", &bad)).await;
-        answer.problem(422, "invalid_field", Some("[1].specversion"));
-        let list = json!(["1.0", "3", "/here", "com.example.made", null, null, {"a": 4}, null]);
-        for (content_type, body) in
-            [("application/cloudevents+json", &list), ("application/cloudevents-batch+json", &json!([list]))]
-        {
-            api.ask(structured(content_type, body)).await.problem(422, "invalid_field", None);
-        }
-        api.ask(structured("application/json", &event("7"))).await.problem(415, "unsupported_media_type", None);
-        jobs(&api, "ce", 6).await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn t4_a_cloud_event_that_is_sent_again_is_the_same_event() {
-    on_both(async |db| {
-        let api = Api::new(db).await;
-        create(&api, on("pubsub", json!({"topic": "t"}), json!({"queue": "ce", "kind": "k"}))).await;
-        let hook = create(&api, on("http", json!({}), json!({"queue": "hooked", "kind": "k"}))).await;
-        let event = |id: &str| json!({"specversion": "1.0", "id": id, "source": "/here", "type": "t", "data": 1});
-        let send = async |path: &str, body: Value| {
-            let mode = if body.is_array() { "cloudevents-batch+json" } else { "cloudevents+json" };
-            let builder = request("POST", path).header("content-type", format!("application/{mode}"));
-            api.ask(builder.body(Body::from(body.to_string())).unwrap()).await
-        };
-        let (one, two) = tokio::join!(send("/api/v1/events", event("1")), send("/api/v1/events", event("1")));
-        let mut told = [one.status.as_u16(), two.status.as_u16()];
-        told.sort_unstable();
-        assert_eq!((told, one.json()), ([200, 202], two.json()));
-        let batch = send("/api/v1/events", json!([event("2"), event("1"), event("2")])).await;
-        let ids = batch.json()["event_ids"].clone();
-        assert_eq!((batch.status.as_u16(), &ids[0], &ids[1]), (202, &ids[2], &one.json()["event_id"]));
-        jobs(&api, "ce", 2).await;
-        // A hook hears it for itself.
-        let hook = format!("/api/v1/hooks/{hook}");
-        let first = send(&hook, event("1")).await;
-        let again = send(&hook, event("1")).await;
-        assert_eq!((first.status.as_u16(), again.status.as_u16(), again.json()), (202, 200, first.json()));
-        jobs(&api, "hooked", 1).await;
-        api.db.pass_ms(domain::limits::IDEMPOTENCY_KEEP_S * 1_000).await;
-        assert_eq!(send("/api/v1/events", event("1")).await.status, 202, "it is remembered for a day");
-        jobs(&api, "ce", 3).await;
-        jobs(&api, "hooked", 1).await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn t4_a_message_with_an_idempotency_key_is_published_once() {
-    on_both(async |db| {
-        let api = Api::new(db).await;
-        create(&api, on("pubsub", json!({"topic": "*"}), json!({"queue": "q", "kind": "k"}))).await;
-        let publish = async |topic: &str, data: &'static str| {
-            let builder =
-                request("POST", &format!("/api/v1/topics/{topic}")).header("content-type", "application/json");
-            api.ask(builder.header("idempotency-key", "once").body(Body::from(data)).unwrap()).await
-        };
-        let first = publish("t", "1").await;
-        let again = publish("t", "1").await;
-        assert_eq!((first.status.as_u16(), again.status.as_u16(), again.json()), (202, 200, first.json()));
-        publish("t", "2").await.problem(422, "idempotency_key_reused", Some("Idempotency-Key"));
-        assert_eq!(publish("other", "1").await.status, 202, "another topic");
-        jobs(&api, "q", 2).await;
-    })
-    .await;
-}
-
-fn signed(path: &str, key: &[u8], id: &str, timestamp: i64, body: &str) -> axum::http::Request<Body> {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key).unwrap();
-    mac.update(format!("{id}.{timestamp}.{body}").as_bytes());
-    let signature = format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()));
-    let builder = request("POST", path).header("content-type", "application/json").header("webhook-id", id);
-    let builder = builder.header("webhook-timestamp", timestamp).header("webhook-signature", signature);
-    builder.body(Body::from(body.to_owned())).unwrap()
-}
-
-#[tokio::test]
-async fn t1_a_hook_takes_json_and_where_it_is_signed_each_message_once() {
-    on_both(async |db| {
-        let api = Api::new(db).await;
-        let open = create(&api, on("http", json!({}), json!({"queue": "open", "kind": "k"}))).await;
-        assert_eq!(api.post(&format!("/api/v1/hooks/{open}"), json!({"a": 1})).await.status, 202);
-        assert_eq!(jobs(&api, "open", 1).await[0]["payload"]["data"], json!({"a": 1}));
-        let key = [7; 24];
-        let secret = format!("whsec_{}", STANDARD.encode(key));
-        let closed = on("http", json!({"secret": secret}), json!({"queue": "closed", "kind": "k"}));
-        let id = create(&api, closed.clone()).await;
-        let shown = api.get(&format!("{TRIGGERS}/{id}")).await.json();
-        assert_eq!(shown["filter"]["secret"], "(kept)");
-        assert!(!shown.to_string().contains(&secret));
-        let path = shown["hook"].as_str().unwrap();
-        let now = api.db.clock.now().millis() / 1_000;
-        api.post(path, json!({"a": 1})).await.problem(401, "bad_signature", None);
-        api.ask(signed(path, &[8; 24], "m1", now, "{}")).await.problem(401, "bad_signature", None);
-        api.ask(signed(path, &key, "m1", now - 600, "{}")).await.problem(401, "bad_signature", None);
-        let first = api.ask(signed(path, &key, "m1", now, "{\"a\":2}")).await;
-        assert_eq!(first.status, 202);
-        let again = api.ask(signed(path, &key, "m1", now, "{\"a\":2}")).await;
-        assert_eq!((again.status.as_u16(), again.json()), (200, first.json()), "its sender did not hear the answer");
-        api.ask(signed(path, &key, "m1", now, "{\"a\":3}")).await.problem(409, "replay_refused", Some("webhook-id"));
-        // What is given back as it was shown keeps the secret.
-        let kept = json!({"name": "renamed", "source": "http", "filter": shown["filter"], "target": shown["target"]});
-        assert_eq!(api.put(&format!("{TRIGGERS}/{id}"), kept).await.status, 200);
-        assert_eq!(api.ask(signed(path, &key, "m2", now, "{}")).await.status, 202);
-        api.post(path, json!({})).await.problem(401, "bad_signature", None);
-        jobs(&api, "closed", 2).await;
-        api.post("/api/v1/hooks/01890a5d-ac96-774b-bcce-b302099a8057", json!({})).await.problem(404, "not_found", None);
     })
     .await;
 }

@@ -10,6 +10,7 @@ mod clock;
 mod dead_letters;
 mod deliveries;
 mod differential;
+mod dispatch;
 mod enqueue;
 mod failures;
 mod figures;
