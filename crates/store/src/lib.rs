@@ -26,6 +26,7 @@ pub mod jobs;
 mod kept;
 pub mod kv;
 mod lanes;
+pub mod lines;
 pub mod maintenance;
 pub mod migrate;
 pub mod one_form;

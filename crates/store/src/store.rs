@@ -18,6 +18,7 @@ use crate::hints::Hints;
 use crate::jobs::prune::Looks;
 use crate::kept::Kept;
 use crate::lanes::LaneCache;
+use crate::lines::Lines;
 use crate::secrets::SecretKeys;
 use crate::signals::figures::{EndedFeed, Figure, FigureKey};
 use crate::signals::surroundings::Surroundings;
@@ -96,6 +97,7 @@ struct Inner {
     backend: Backend,
     clock: Clock,
     hints: Hints,
+    lines: Lines,
     lanes: LaneCache,
     floors: Floors,
     batchers: Batchers,
@@ -137,6 +139,7 @@ impl Store {
                 backend,
                 clock: options.clock,
                 hints: Hints::default(),
+                lines: Lines::default(),
                 lanes: LaneCache::default(),
                 floors: Floors::default(),
                 batchers: if is_postgres { Batchers::on_postgres() } else { Batchers::on_sqlite() },
@@ -212,6 +215,11 @@ impl Store {
 
     pub fn hints(&self) -> &Hints {
         &self.inner.hints
+    }
+
+    /// Of those who wait for something to claim.
+    pub fn lines(&self) -> &Lines {
+        &self.inner.lines
     }
 
     pub(crate) fn lanes(&self) -> &LaneCache {

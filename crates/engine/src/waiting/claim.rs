@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::{Affinity, TenantId, WorkerId};
-use store::hints::Topic;
+use store::hints::{Listener, Topic};
 use store::jobs::claim::{Claimed, ClaimedJob};
 use store::jobs::settle::{End, Outcome};
+use store::lines::{InLine, Turn};
 use store::tokens::Serves;
 use store::{Store, StoreError};
 use tokio::runtime::Handle;
@@ -35,32 +36,46 @@ pub struct Claim {
 pub async fn claim(claim: Claim, wait: Duration, stop: impl Future<Output = ()>) -> Result<Claimed, StoreError> {
     let claim = Arc::new(claim);
     let first = look(&claim).await?;
-    let queues = match &first {
-        Claimed::Jobs { jobs, queues, draining: false } if jobs.is_empty() && !wait.is_zero() => queues.clone(),
+    let takes = match &first {
+        Claimed::Jobs { jobs, takes, draining: false } if jobs.is_empty() && !wait.is_zero() => takes.clone(),
         _ => return Ok(first),
     };
     let until = Instant::now() + wait;
-    let mut topics = vec![Topic::Worker(claim.worker)];
-    for tenant in claim.heard().await? {
-        topics.extend(queues.iter().map(|queue| Topic::Ready(tenant, queue.clone())));
-    }
-    let listener = claim.store.hints().listen(topics);
+    let tenants = claim.heard().await?;
+    let queues = |tenant| takes.queues.iter().map(move |queue| Topic::Ready(tenant, queue.clone()));
+    let ready = claim.store.hints().listen(tenants.into_iter().flat_map(queues));
+    let own = claim.store.hints().listen([Topic::Worker(claim.worker)]);
+    let line = claim.store.lines().join(claim.tenant, claim.serves.clone(), takes.clone());
     let mut stop = std::pin::pin!(stop);
+    let mut turn = None;
     loop {
         // Subscribed before looking: a job committed between the first look and now is seen by this one.
         let claimed = look(&claim).await?;
         match &claimed {
-            Claimed::Jobs { jobs, draining: false, .. } if jobs.is_empty() => {}
+            Claimed::Jobs { jobs, draining: false, .. } if jobs.is_empty() => {
+                turn.take().into_iter().for_each(Turn::was_in_vain)
+            }
             _ => return Ok(claimed),
         }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Ok(claimed);
         }
-        tokio::select! {
-            () = listener.hint() => {}
-            () = tokio::time::sleep(jittered(claim.poll()).min(left)) => {}
+        turn = tokio::select! {
+            turn = told(&ready, &line) => Some(turn),
+            () = own.hint() => None,
+            () = tokio::time::sleep(jittered(claim.poll()).min(left)) => None,
             () = &mut stop => return Ok(claimed),
+        };
+    }
+}
+
+/// Waits for a hint that nobody else has looked into for all.
+async fn told<'l>(ready: &Listener, line: &'l InLine) -> Turn<'l> {
+    loop {
+        ready.hint().await;
+        if let Some(turn) = line.turn().await {
+            return turn;
         }
     }
 }

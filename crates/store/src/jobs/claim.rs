@@ -22,6 +22,7 @@ use crate::events::{self, jobs::JobChange};
 use crate::floors::{Floor, Floors, Place};
 use crate::hints::Topic;
 use crate::lanes::{Lane, lane_at};
+use crate::lines::Takes;
 use crate::store::Store;
 use crate::triggers::cache::TriggerCache;
 use crate::tx::{Column, First, Operation, Param, Row, Sql, Tx};
@@ -55,8 +56,8 @@ pub struct ClaimedJob {
 pub enum Claimed {
     Jobs {
         jobs: Vec<ClaimedJob>,
-        /// Where to listen for more.
-        queues: Vec<Name>,
+        /// What to listen for more of.
+        takes: Takes,
         draining: bool,
     },
     /// The worker's lease has passed.
@@ -170,13 +171,12 @@ const HEADS: Sql = Sql::new(
 const TAKE: Sql = Sql::new(
     &[
         "select id, epoch + 1, lane, payload, subject, process, run, attempt + 1, max_attempts, coalesce(timeout_s, $6),
-             created_at, run_at, coalesce(webhook, $9)
+             created_at, run_at, coalesce(webhook, $9), rowid
          from jobs where lane = $1 and due_at is null and parked is null and worker is null order by run_at, id limit $2",
         "update jobs set state = 'working', worker = $3, claim = $4, epoch = epoch + 1, attempt = attempt + 1,
              started_at = $5, deadline_at = $5 + coalesce(timeout_s, $6) * 1000000, version = version + 1, updated_at = $5,
              webhook = coalesce(webhook, $9)
-         where rowid in (select rowid from jobs where lane = $1 and due_at is null and parked is null and worker is null
-             order by run_at, id limit $2)",
+         where rowid in (select value from rarray($10))",
     ],
     "with due as materialized (
          select id from jobs where lane = $1 and due_at is null and parked is null and worker is null
@@ -229,10 +229,10 @@ impl Operation for Claim {
         if !worker.is_alive(now) {
             return Ok(Done::of(Claimed::Gone));
         }
-        let queues = worker.queues.clone();
+        let takes = worker.takes();
         if worker.draining {
             worker.touch(tx).await?;
-            return Ok(Done::of(Claimed::Jobs { jobs: Vec::new(), queues, draining: true }));
+            return Ok(Done::of(Claimed::Jobs { jobs: Vec::new(), takes, draining: true }));
         }
         let mut taking = Taking {
             claim: new_uuid(now),
@@ -245,7 +245,7 @@ impl Operation for Claim {
             notices: Vec::new(),
             reached: HashMap::new(),
         };
-        let seen = self.see(tx, &queues).await?;
+        let seen = self.see(tx, &takes.queues).await?;
         let heads = seen.heads.iter().filter(|head| head.is_served_by(&worker)).cloned().collect();
         taking.take(tx, heads, self.max).await?;
         let took = taking.jobs.iter().any(|job| job.affinity.is_some());
@@ -259,7 +259,7 @@ impl Operation for Claim {
         let told = !taking.notices.is_empty();
         let jobs = taking.record(tx).await?;
         let heard = events::jobs::changed(tx, &self.triggers, jobs.iter().map(|job| job.begun(self.of))).await?;
-        Ok(Done { claimed: Claimed::Jobs { jobs, queues, draining: false }, raised, told, heard })
+        Ok(Done { claimed: Claimed::Jobs { jobs, takes, draining: false }, raised, told, heard })
     }
 }
 
@@ -413,7 +413,7 @@ impl Taking {
             Param::json(head.settings.webhook.as_ref().map(|_| QUEUES_OWN)),
         ];
         let before = self.jobs.len();
-        let rows = tx.query(&TAKE, &params).await?;
+        let rows = tx.query_found(&TAKE, &params).await?;
         self.add(&rows, &HashMap::from([(head.head.lane, &head.lane)]))?;
         let last = self.jobs[before..].last().map(|job| Place { run_at: job.run_at, id: job.id.uuid() });
         let reached = if rows.len() < want { Some(Place::settled(tx.now())) } else { last };

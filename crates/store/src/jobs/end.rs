@@ -186,7 +186,7 @@ pub(crate) async fn end(tx: &mut Tx<'_>, endings: &[Ending]) -> Result<Vec<Gone>
 const FINISH: Sql = Sql::new(
     &[
         "select j.id, j.tenant, j.lane, j.state, j.claim, j.held, j.attempt, j.webhook,
-             case when j.unique_until is null then j.unique_key end, j.epoch, j.triggered_by, j.subject, j.process
+             case when j.unique_until is null then j.unique_key end, j.epoch, j.triggered_by, j.subject, j.process, j.rowid
          from rarray($1) n cross join jobs j
          where j.id = n.value and j.tenant = $2 and j.epoch = $3 and j.worker = $4",
         "insert or fail into ended (id, tenant, lane, state, run_at, worker, epoch, attempt, max_attempts, started_at,
@@ -196,9 +196,8 @@ const FINISH: Sql = Sql::new(
              j.begun_at, $5, j.wait_s, j.timeout_s, j.depth, j.progress, j.version + 1, j.created_at, j.principal,
              j.payload, j.retry, j.subject, j.process, j.run, j.unique_key, j.concurrency_key, j.tags, j.phase, j.webhook,
              j.parent, j.triggered_by
-         from rarray($1) n cross join jobs j
-         where j.id = n.value and j.tenant = $2 and j.epoch = $3 and j.worker = $4",
-        "delete from jobs where id in (select value from rarray($1)) and tenant = $2 and epoch = $3 and worker = $4",
+         from jobs j where j.rowid in (select value from rarray($6))",
+        "delete from jobs where rowid in (select value from rarray($6))",
     ],
     "with gone as (
          delete from jobs where id = any($1::uuid[]) and tenant = $2 and epoch = $3 and worker = $4 returning *),
@@ -226,6 +225,6 @@ pub(crate) async fn finish_alike(
 ) -> Result<Vec<Gone>, StoreError> {
     let ids: Vec<Uuid> = jobs.iter().map(|job| job.uuid()).collect();
     let params = [Param::Int(tenant.0), Param::Int(epoch.0), Param::from(worker), Param::Time(tx.now())];
-    let rows = tx.query_listed(&FINISH, &ids, &params).await?;
+    let rows = tx.query_found_of(&FINISH, &ids, &params).await?;
     rows.iter().map(Gone::read).collect()
 }

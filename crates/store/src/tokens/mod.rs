@@ -37,7 +37,7 @@ pub struct Token {
     pub used_at: Option<Time>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Serves {
     Everyone,
     /// By id and name; neither ever changes.

@@ -1,6 +1,5 @@
 //! SQLite in a file: one writer thread that shares commits, and a pool of readers.
 
-use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -16,6 +15,7 @@ use rusqlite::{CachedStatement, Connection, ErrorCode, OpenFlags};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use uuid::Uuid;
 
+use super::forms::{ABREAST, RUN, abreast, in_runs};
 use super::value::{Column, Param, Row};
 use super::{Driver, Operation, Tx};
 use crate::clock::Clock;
@@ -297,17 +297,51 @@ impl SqliteTx<'_> {
         ids: &[Uuid],
         params: &[Param<'_>],
     ) -> Result<Vec<Row>, StoreError> {
-        let blob = |id: &Uuid| SqliteValue::Blob(id.as_bytes().to_vec());
-        let list = Rc::new(ids.iter().map(blob).collect::<Vec<_>>());
         let mut rows = Vec::new();
         for text in texts {
             let mut statement = self.statement(text)?;
-            statement.raw_bind_parameter(1, &list).map_err(sqlite_error)?;
-            let wanted = statement.parameter_count();
-            for (index, param) in params.iter().enumerate().take(wanted - 1) {
-                statement.raw_bind_parameter(index + 2, param).map_err(sqlite_error)?;
-            }
+            bind_ids(&mut statement, ids)?;
+            bind_from(2, &mut statement, params.iter().copied())?;
             fetch(&mut statement, &mut rows)?;
+        }
+        Ok(rows)
+    }
+
+    /// Finds rows by the first text, whose last column is their row id, and changes them by the others: what these say of
+    /// `rowid in (select value from rarray($n))`, with `n` after the last parameter, they do to the rows that were found.
+    pub(super) fn query_found(
+        &mut self,
+        texts: &[&str],
+        ids: Option<&[Uuid]>,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, StoreError> {
+        let (find, changes) = texts.split_first().expect("a statement has text");
+        let first = if ids.is_some() { 2 } else { 1 };
+        let mut rows = Vec::new();
+        let mut statement = self.statement(find)?;
+        ids.map_or(Ok(()), |ids| bind_ids(&mut statement, ids))?;
+        bind_from(first, &mut statement, params.iter().copied())?;
+        fetch(&mut statement, &mut rows)?;
+        let mut found = rows.iter().map(Row::row_id).collect::<Result<Vec<_>, _>>()?;
+        found.sort_unstable();
+        let runs: Vec<&[i64]> = found.chunk_by(|one, next| one + 1 == *next).collect();
+        let place = first + params.len();
+        for text in changes {
+            if runs.len() * RUN <= found.len() {
+                let mut statement = self.statement(&in_runs(text, place))?;
+                for run in &runs {
+                    bind_from(first, &mut statement, params.iter().copied())?;
+                    statement.raw_bind_parameter(place, run[0]).map_err(sqlite_error)?;
+                    statement.raw_bind_parameter(place + 1, run[run.len() - 1]).map_err(sqlite_error)?;
+                    statement.raw_execute().map_err(sqlite_error)?;
+                }
+            } else {
+                let mut statement = self.statement(text)?;
+                bind_from(first, &mut statement, params.iter().copied())?;
+                let list = Rc::new(found.iter().map(|id| SqliteValue::Integer(*id)).collect::<Vec<_>>());
+                statement.raw_bind_parameter(place, &list).map_err(sqlite_error)?;
+                statement.raw_execute().map_err(sqlite_error)?;
+            }
         }
         Ok(rows)
     }
@@ -343,52 +377,39 @@ impl SqliteTx<'_> {
     }
 }
 
-/// Rows that one insert takes where there are as many: opening the table and its indexes for each costs as much as the row.
-const ABREAST: [usize; 2] = [32, 8];
-
-/// Texts of such inserts, by that of one row.
-static WIDE: Mutex<BTreeMap<(&'static str, usize), Arc<str>>> = Mutex::new(BTreeMap::new());
-
-/// The text of an insert of so many rows, if this is one of a single row and nothing else: `insert or fail … values (…)`. What
-/// it does is undone by the savepoint around it, never by itself. The first parameters, `columns` of them, are each row's own.
-fn abreast(text: &'static str, columns: usize, width: usize) -> Option<Arc<str>> {
-    let (head, row) = text.split_once("values (")?;
-    if !head.starts_with("insert or fail into") || !row.ends_with(')') || row.contains("on conflict") {
-        return None;
-    }
-    let mut known = WIDE.lock().expect("nobody panics with it in hand");
-    let wide = known.entry((text, width)).or_insert_with(|| {
-        let row_of = |number: usize| {
-            let mut pieces = row.split('$');
-            let mut text = format!("({}", pieces.next().unwrap_or_default());
-            for piece in pieces {
-                let digits = piece.len() - piece.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-                let parameter: usize = piece[..digits].parse().expect("parameters are numbers");
-                let place = if parameter <= columns { number * columns } else { (width - 1) * columns };
-                text.push_str(&format!("${}{}", place + parameter, &piece[digits..]));
-            }
-            text
-        };
-        format!("{head}values {}", (0..width).map(row_of).collect::<Vec<_>>().join(", ")).into()
-    });
-    Some(wide.clone())
+fn bind<'p>(statement: &mut CachedStatement<'_>, params: impl Iterator<Item = Param<'p>>) -> Result<(), StoreError> {
+    bind_from(1, statement, params)
 }
 
 /// A statement of a sequence may use fewer parameters than the last: what it does not name is not bound.
-fn bind<'p>(statement: &mut CachedStatement<'_>, params: impl Iterator<Item = Param<'p>>) -> Result<(), StoreError> {
+fn bind_from<'p>(
+    first: usize,
+    statement: &mut CachedStatement<'_>,
+    params: impl Iterator<Item = Param<'p>>,
+) -> Result<(), StoreError> {
     let wanted = statement.parameter_count();
-    for (index, param) in params.enumerate().take(wanted) {
-        statement.raw_bind_parameter(index + 1, param).map_err(sqlite_error)?;
+    for (index, param) in (first..=wanted).zip(params) {
+        statement.raw_bind_parameter(index, param).map_err(sqlite_error)?;
     }
     Ok(())
+}
+
+/// As the first parameter, for `rarray`.
+fn bind_ids(statement: &mut CachedStatement<'_>, ids: &[Uuid]) -> Result<(), StoreError> {
+    let blob = |id: &Uuid| SqliteValue::Blob(id.as_bytes().to_vec());
+    let list = Rc::new(ids.iter().map(blob).collect::<Vec<_>>());
+    statement.raw_bind_parameter(1, &list).map_err(sqlite_error)
 }
 
 fn fetch(statement: &mut CachedStatement<'_>, into: &mut Vec<Row>) -> Result<(), StoreError> {
     let width = statement.column_count();
     let mut rows = statement.raw_query();
     while let Some(row) = rows.next().map_err(sqlite_error)? {
-        let values = (0..width).map(|column| row.get::<_, SqliteValue>(column)).collect::<Result<Vec<_>, _>>();
-        into.push(Row::Sqlite(values.map_err(sqlite_error)?));
+        let mut values = Vec::with_capacity(width);
+        for column in 0..width {
+            values.push(row.get(column).map_err(sqlite_error)?);
+        }
+        into.push(Row::Sqlite(values));
     }
     Ok(())
 }
@@ -436,5 +457,42 @@ mod tests {
         let kept: (i64, i64) =
             connection.query_row(kept, [], |row| Ok((row.get(0)?, row.get(1)?))).expect("they are read");
         assert_eq!(kept, (count, count));
+    }
+
+    const MOVE: &[&str] = &[
+        "select id, n, rowid from t where id in (select value from rarray($1)) and n < $2",
+        "insert or fail into gone (id, n) select id, $3 from t where rowid in (select value from rarray($4))",
+        "delete from t where rowid in (select value from rarray($4))",
+    ];
+
+    #[test]
+    fn just_the_rows_that_were_found_are_changed_beside_each_other_or_not() {
+        let mut connection = Connection::open_in_memory().expect("memory is there");
+        array::load_module(&connection).expect("it loads");
+        connection
+            .execute_batch("create table t (id blob primary key, n integer); create table gone (id blob, n integer)")
+            .expect("they are made");
+        let id = |number: i64| Uuid::from_u128(number as u128);
+        for number in 0..100 {
+            let insert = "insert into t (id, n) values (?1, ?2)";
+            connection.execute(insert, rusqlite::params![id(number).as_bytes(), number]).expect("it goes in");
+        }
+        // A run, two with a gap, and rows that stand alone; above 90 none is found.
+        for wanted in [(0..20).rev().collect::<Vec<_>>(), vec![30, 31, 32, 34, 35], (40..100).step_by(3).collect()] {
+            let ids: Vec<Uuid> = wanted.iter().map(|number| id(*number)).collect();
+            let params = [Param::Int(90), Param::Int(wanted[0])];
+            let found =
+                SqliteTx { connection: &mut connection }.query_found(MOVE, Some(&ids), &params).expect("it runs");
+            let mut expected: Vec<i64> = wanted.iter().copied().filter(|number| *number < 90).collect();
+            expected.sort_unstable();
+            let mut told: Vec<i64> = found.iter().map(|row| row.int(1).expect("a number")).collect();
+            told.sort_unstable();
+            assert_eq!(told, expected);
+            let gone = "select count(*) from gone where n = ?1 and not exists (select 1 from t where t.id = gone.id)";
+            let gone: i64 = connection.query_row(gone, [wanted[0]], |row| row.get(0)).expect("it is counted");
+            assert_eq!(gone, expected.len() as i64);
+        }
+        let left: i64 = connection.query_row("select count(*) from t", [], |row| row.get(0)).expect("it is counted");
+        assert_eq!(left, 100 - 20 - 5 - 17);
     }
 }

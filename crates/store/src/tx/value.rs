@@ -308,6 +308,14 @@ impl Row {
         self.opt_int(column)?.ok_or_else(|| wrong(column, "an integer, but null"))
     }
 
+    /// The last column, on SQLite.
+    pub(super) fn row_id(&self) -> Result<i64, StoreError> {
+        match self {
+            Self::Sqlite(values) => self.int(values.len().saturating_sub(1)),
+            Self::Postgres(_) => Err(StoreError::unexpected("a row of PostgreSQL has no row id")),
+        }
+    }
+
     pub fn opt_real(&self, column: usize) -> Result<Option<f64>, StoreError> {
         match self {
             Self::Sqlite(values) => match values.get(column) {

@@ -13,6 +13,7 @@ use domain::{Affinity, Label, Name, TenantId, Time, WorkerId};
 
 use crate::codec::from_json;
 use crate::error::StoreError;
+use crate::lines::Takes;
 use crate::tx::{Column, First, Param, Row, Sql, Tx};
 
 /// A worker's row.
@@ -62,6 +63,10 @@ pub(crate) fn load_first(ids: &[WorkerId]) -> First<'static> {
 }
 
 impl Worker {
+    pub(crate) fn takes(&self) -> Takes {
+        Takes { queues: self.queues.clone(), kinds: self.kinds.clone(), affinities: self.affinities.clone() }
+    }
+
     pub(crate) fn read(row: &Row) -> Result<Self, StoreError> {
         let names = |text: String| -> Result<Vec<Name>, StoreError> {
             Ok(from_json::<Vec<String>>(&text)?.iter().map(|name| Name::stored(name)).collect())

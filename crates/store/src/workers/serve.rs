@@ -124,7 +124,7 @@ impl Store {
             // Nobody has work: its own queues are looked at, which also tells whether the worker lives.
             return self.claim(tenant, worker, max, affinity).await;
         }
-        Ok(Claimed::Jobs { jobs, queues: known.queues, draining: false })
+        Ok(Claimed::Jobs { jobs, takes: known.takes(), draining: false })
     }
 
     /// Ends attempts, each in its own job's tenant. A job that the worker does not serve is not there.

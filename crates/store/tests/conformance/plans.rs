@@ -191,7 +191,9 @@ async fn sqlite_uses_the_meant_indexes() {
                 let whole = plan.contains(&scan);
                 assert!(!whole, "{}: {plan:?}", hot.name);
             }
-            assert!(plan.iter().any(|line| line.contains(hot.sqlite_index)), "{}: {plan:?}", hot.name);
+            // What was found is changed by its row ids.
+            let index = if text.contains("rowid in") { "INTEGER PRIMARY KEY (rowid=?)" } else { hot.sqlite_index };
+            assert!(plan.iter().any(|line| line.contains(index)), "{}: {plan:?}", hot.name);
         }
     }
 }
