@@ -1,4 +1,8 @@
 //! Every bound of the program, in one place. A loop, queue, body, page or retry without a limit here is a bug.
+/// Of the workers of a node that wait for the same, so many look at once when they are told.
+pub const LOOKS_AT_ONCE: usize = 8;
+/// And so many more while they find something.
+pub const LOOKS_MORE: usize = 56;
 
 /// Payload of one job, in bytes of JSON, unless configured.
 pub const PAYLOAD_BYTES: usize = 1 << 20;

@@ -4,16 +4,14 @@
 //! were told before that look began: a thousand workers that wait do not make a thousand claims of each job.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use domain::limits::{LOOKS_AT_ONCE, LOOKS_MORE};
 use domain::{Label, Name, TenantId};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::tokens::Serves;
-
-/// Of those who take the same, so many look at once: enough to share commits, few enough to be no herd.
-pub const ABREAST: usize = 8;
 
 /// What a worker takes. Two that take the same find the same.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -29,24 +27,54 @@ type Shape = (TenantId, Option<Serves>, Takes);
 
 /// The lines of those who wait, on this node.
 #[derive(Clone, Default)]
-pub struct Lines(Arc<Mutex<HashMap<Shape, Arc<Line>>>>);
+pub struct Lines(Arc<Mutex<HashMap<Shape, Members>>>);
+
+struct Members {
+    line: Arc<Line>,
+    count: usize,
+}
 
 struct Line {
     /// Looks that have begun; each has the number that this had then.
     begun: AtomicU64,
     /// The last of them that found nothing.
     in_vain: AtomicU64,
+    /// For so many at once; more while there is something to find.
     places: Semaphore,
+    more: AtomicUsize,
+}
+
+impl Line {
+    fn new() -> Self {
+        let places = Semaphore::new(LOOKS_AT_ONCE);
+        Self { begun: AtomicU64::new(0), in_vain: AtomicU64::new(0), places, more: AtomicUsize::new(0) }
+    }
+
+    fn grow(&self) {
+        let grown = |more: usize| (more < LOOKS_MORE).then_some(more + 1);
+        if self.more.fetch_update(Ordering::SeqCst, Ordering::SeqCst, grown).is_ok() {
+            self.places.add_permits(1);
+        }
+    }
+
+    /// Takes a place away with who had it, down to as many as there were.
+    fn shrink(&self, place: SemaphorePermit<'_>) {
+        let shrunk = |more: usize| more.checked_sub(1);
+        if self.more.fetch_update(Ordering::SeqCst, Ordering::SeqCst, shrunk).is_ok() {
+            place.forget();
+        }
+    }
 }
 
 impl Lines {
     /// Joins those of the tenant that take the same.
     pub fn join(&self, tenant: TenantId, serves: Option<Serves>, takes: Takes) -> InLine {
         let shape = (tenant, serves, takes);
-        let new = || Line { begun: AtomicU64::new(0), in_vain: AtomicU64::new(0), places: Semaphore::new(ABREAST) };
         let mut lines = self.0.lock().expect("nobody panics with it in hand");
-        let line = lines.entry(shape.clone()).or_insert_with(|| Arc::new(new())).clone();
-        InLine { lines: self.clone(), shape, line }
+        let new = || Members { line: Arc::new(Line::new()), count: 0 };
+        let members = lines.entry(shape.clone()).or_insert_with(new);
+        members.count += 1;
+        InLine { lines: self.clone(), shape, line: members.line.clone() }
     }
 }
 
@@ -59,37 +87,46 @@ pub struct InLine {
 
 impl InLine {
     /// For one who was told just now: its turn to look, unless somebody who began to look since then finds nothing.
-    pub async fn turn(&self) -> Option<Turn<'_>> {
+    pub async fn turn(&self) -> Option<Look<'_>> {
         let told = self.line.begun.load(Ordering::SeqCst);
         let place = self.line.places.acquire().await.ok()?;
         if self.line.in_vain.load(Ordering::SeqCst) > told {
+            self.line.shrink(place);
             return None;
         }
         let number = self.line.begun.fetch_add(1, Ordering::SeqCst) + 1;
-        Some(Turn { line: &self.line, number, _place: place })
+        Some(Look { line: &self.line, number, place })
     }
 }
 
 impl Drop for InLine {
     fn drop(&mut self) {
-        let mut all = self.lines.0.lock().expect("nobody panics with it in hand");
-        // The map's and this one.
-        if Arc::strong_count(&self.line) == 2 {
-            all.remove(&self.shape);
+        let mut lines = self.lines.0.lock().expect("nobody panics with it in hand");
+        let Some(members) = lines.get_mut(&self.shape) else { return };
+        members.count -= 1;
+        if members.count == 0 {
+            lines.remove(&self.shape);
         }
     }
 }
 
 /// A look that has begun. Dropped without a word, it speaks for nobody.
-pub struct Turn<'l> {
+pub struct Look<'l> {
     line: &'l Line,
     number: u64,
-    _place: SemaphorePermit<'l>,
+    place: SemaphorePermit<'l>,
 }
 
-impl Turn<'_> {
+impl Look<'_> {
+    /// There was nothing, for anybody.
     pub fn was_in_vain(self) {
         self.line.in_vain.fetch_max(self.number, Ordering::SeqCst);
+        self.line.shrink(self.place);
+    }
+
+    /// Where there was something there may be more: two come after this one.
+    pub fn found_something(self) {
+        self.line.grow();
     }
 }
 
@@ -120,6 +157,8 @@ mod tests {
         jobs: Cell<usize>,
         done: Cell<usize>,
         looked: Cell<usize>,
+        looking: Cell<usize>,
+        most: Cell<usize>,
     }
 
     impl World {
@@ -128,19 +167,22 @@ mod tests {
             let line = self.lines.join(TenantId::DEFAULT, None, takes("q"));
             loop {
                 listener.hint().await;
-                let Some(turn) = line.turn().await else { continue };
+                let Some(look) = line.turn().await else { continue };
                 self.looked.set(self.looked.get() + 1);
+                self.looking.set(self.looking.get() + 1);
+                self.most.set(self.most.get().max(self.looking.get()));
                 // What is there when it begins is taken; that it was is known later.
                 let found = self.jobs.get() > 0;
                 self.jobs.set(self.jobs.get() - usize::from(found));
                 for _ in 0..pause {
                     yield_now().await;
                 }
+                self.looking.set(self.looking.get() - 1);
                 if found {
                     self.done.set(self.done.get() + 1);
-                    return;
+                    return look.found_something();
                 }
-                turn.was_in_vain();
+                look.was_in_vain();
             }
         }
 
@@ -176,7 +218,27 @@ mod tests {
             world.add(1);
             settle().await;
             assert_eq!(world.done.get(), 1);
-            assert!(world.looked.get() <= 2 * ABREAST, "{} looked", world.looked.get());
+            assert!(world.looked.get() <= 2 * LOOKS_AT_ONCE + 1, "{} looked", world.looked.get());
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn q6_where_there_is_something_more_look_at_once_and_afterwards_few_again() {
+        with_waiting(&[3; 900], async |world| {
+            world.add(400);
+            settle().await;
+            assert_eq!(world.done.get(), 400);
+            assert_eq!(world.most.take(), LOOKS_AT_ONCE + LOOKS_MORE);
+            world.looked.take();
+            world.add(1);
+            settle().await;
+            assert_eq!(
+                (world.done.get(), world.most.get()),
+                (401, LOOKS_AT_ONCE + 1),
+                "the one that found it made room"
+            );
+            assert!(world.looked.get() <= 2 * LOOKS_AT_ONCE + 1, "{} looked", world.looked.get());
         })
         .await;
     }

@@ -8,7 +8,7 @@ use domain::{Affinity, TenantId, WorkerId};
 use store::hints::{Listener, Topic};
 use store::jobs::claim::{Claimed, ClaimedJob};
 use store::jobs::settle::{End, Outcome};
-use store::lines::{InLine, Turn};
+use store::lines::{InLine, Look};
 use store::tokens::Serves;
 use store::{Store, StoreError};
 use tokio::runtime::Handle;
@@ -37,7 +37,9 @@ pub async fn claim(claim: Claim, wait: Duration, stop: impl Future<Output = ()>)
     let claim = Arc::new(claim);
     let first = look(&claim).await?;
     let takes = match &first {
-        Claimed::Jobs { jobs, takes, draining: false } if jobs.is_empty() && !wait.is_zero() => takes.clone(),
+        Claimed::Jobs { jobs, takes, draining: false, .. } if jobs.is_empty() && !wait.is_zero() && claim.max > 0 => {
+            takes.clone()
+        }
         _ => return Ok(first),
     };
     let until = Instant::now() + wait;
@@ -51,11 +53,15 @@ pub async fn claim(claim: Claim, wait: Duration, stop: impl Future<Output = ()>)
     loop {
         // Subscribed before looking: a job committed between the first look and now is seen by this one.
         let claimed = look(&claim).await?;
+        let in_turn: Option<Look<'_>> = turn.take();
         match &claimed {
-            Claimed::Jobs { jobs, draining: false, .. } if jobs.is_empty() => {
-                turn.take().into_iter().for_each(Turn::was_in_vain)
+            Claimed::Jobs { jobs, draining: false, hindered, .. } if jobs.is_empty() => {
+                in_turn.filter(|_| !hindered).into_iter().for_each(Look::was_in_vain);
             }
-            _ => return Ok(claimed),
+            _ => {
+                in_turn.into_iter().for_each(Look::found_something);
+                return Ok(claimed);
+            }
         }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -71,7 +77,7 @@ pub async fn claim(claim: Claim, wait: Duration, stop: impl Future<Output = ()>)
 }
 
 /// Waits for a hint that nobody else has looked into for all.
-async fn told<'l>(ready: &Listener, line: &'l InLine) -> Turn<'l> {
+async fn told<'l>(ready: &Listener, line: &'l InLine) -> Look<'l> {
     loop {
         ready.hint().await;
         if let Some(turn) = line.turn().await {

@@ -59,6 +59,8 @@ pub enum Claimed {
         /// What to listen for more of.
         takes: Takes,
         draining: bool,
+        /// There may be more for this worker than it got: others had it in their hands, or it was too far back.
+        hindered: bool,
     },
     /// The worker's lease has passed.
     Gone,
@@ -232,7 +234,7 @@ impl Operation for Claim {
         let takes = worker.takes();
         if worker.draining {
             worker.touch(tx).await?;
-            return Ok(Done::of(Claimed::Jobs { jobs: Vec::new(), takes, draining: true }));
+            return Ok(Done::of(Claimed::Jobs { jobs: Vec::new(), takes, draining: true, hindered: false }));
         }
         let mut taking = Taking {
             claim: new_uuid(now),
@@ -244,6 +246,7 @@ impl Operation for Claim {
             changes: Changes::default(),
             notices: Vec::new(),
             reached: HashMap::new(),
+            hindered: false,
         };
         let seen = self.see(tx, &takes.queues).await?;
         let heads = seen.heads.iter().filter(|head| head.is_served_by(&worker)).cloned().collect();
@@ -256,10 +259,10 @@ impl Operation for Claim {
             worker.renew(tx, &affinity, Some(now)).await?;
         }
         let raised = seen.raised(&taking.reached, now);
-        let told = !taking.notices.is_empty();
+        let (told, hindered) = (!taking.notices.is_empty(), taking.hindered);
         let jobs = taking.record(tx).await?;
         let heard = events::jobs::changed(tx, &self.triggers, jobs.iter().map(|job| job.begun(self.of))).await?;
-        Ok(Done { claimed: Claimed::Jobs { jobs, takes, draining: false }, raised, told, heard })
+        Ok(Done { claimed: Claimed::Jobs { jobs, takes, draining: false, hindered }, raised, told, heard })
     }
 }
 
@@ -357,14 +360,20 @@ struct Taking {
     notices: Vec<Notice>,
     /// How far into each lane everything has been taken.
     reached: HashMap<i64, Place>,
+    /// A lane that has jobs gave none, or there were more rounds to go.
+    hindered: bool,
 }
 
 impl Taking {
     async fn take(&mut self, tx: &mut Tx<'_>, mut heads: Vec<Head>, max: usize) -> Result<(), StoreError> {
         let now = tx.now();
         self.find_room(tx, &heads).await?;
-        for _ in 0..ROUNDS {
+        for round in 0.. {
             if self.jobs.len() >= max {
+                break;
+            }
+            if round == ROUNDS {
+                self.hindered = true;
                 break;
             }
             heads.retain(|head| self.room.get(&head.lane.queue).is_none_or(|room| *room > 0));
@@ -414,6 +423,7 @@ impl Taking {
         ];
         let before = self.jobs.len();
         let rows = tx.query_found(&TAKE, &params).await?;
+        self.hindered |= rows.is_empty();
         self.add(&rows, &HashMap::from([(head.head.lane, &head.lane)]))?;
         let last = self.jobs[before..].last().map(|job| Place { run_at: job.run_at, id: job.id.uuid() });
         let reached = if rows.len() < want { Some(Place::settled(tx.now())) } else { last };

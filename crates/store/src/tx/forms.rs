@@ -34,8 +34,8 @@ pub(super) fn abreast(text: &'static str, columns: usize, width: usize) -> Optio
     Some(wide.clone())
 }
 
-/// Rows beside each other that make a statement of their own worth its while.
-pub(super) const RUN: usize = 4;
+/// Rows beside each other, on average, from which on a statement for each run of them is worth its while.
+pub(super) const RUN_ROWS: usize = 4;
 
 /// The text of a change of listed rows as one of all rows from one to another: nothing is then looked up.
 pub(super) fn in_runs(text: &str, place: usize) -> String {

@@ -15,7 +15,7 @@ use rusqlite::{CachedStatement, Connection, ErrorCode, OpenFlags};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use uuid::Uuid;
 
-use super::forms::{ABREAST, RUN, abreast, in_runs};
+use super::forms::{ABREAST, RUN_ROWS, abreast, in_runs};
 use super::value::{Column, Param, Row};
 use super::{Driver, Operation, Tx};
 use crate::clock::Clock;
@@ -322,25 +322,32 @@ impl SqliteTx<'_> {
         ids.map_or(Ok(()), |ids| bind_ids(&mut statement, ids))?;
         bind_from(first, &mut statement, params.iter().copied())?;
         fetch(&mut statement, &mut rows)?;
+        if rows.is_empty() {
+            return Ok(rows);
+        }
         let mut found = rows.iter().map(Row::row_id).collect::<Result<Vec<_>, _>>()?;
         found.sort_unstable();
         let runs: Vec<&[i64]> = found.chunk_by(|one, next| one + 1 == *next).collect();
         let place = first + params.len();
         for text in changes {
-            if runs.len() * RUN <= found.len() {
+            let mut changed = 0;
+            if runs.len() * RUN_ROWS <= found.len() {
                 let mut statement = self.statement(&in_runs(text, place))?;
                 for run in &runs {
                     bind_from(first, &mut statement, params.iter().copied())?;
                     statement.raw_bind_parameter(place, run[0]).map_err(sqlite_error)?;
                     statement.raw_bind_parameter(place + 1, run[run.len() - 1]).map_err(sqlite_error)?;
-                    statement.raw_execute().map_err(sqlite_error)?;
+                    changed += statement.raw_execute().map_err(sqlite_error)?;
                 }
             } else {
                 let mut statement = self.statement(text)?;
                 bind_from(first, &mut statement, params.iter().copied())?;
                 let list = Rc::new(found.iter().map(|id| SqliteValue::Integer(*id)).collect::<Vec<_>>());
                 statement.raw_bind_parameter(place, &list).map_err(sqlite_error)?;
-                statement.raw_execute().map_err(sqlite_error)?;
+                changed = statement.raw_execute().map_err(sqlite_error)?;
+            }
+            if changed != found.len() {
+                return Err(StoreError::unexpected(format!("{changed} rows were changed of {} found", found.len())));
             }
         }
         Ok(rows)
@@ -477,8 +484,9 @@ mod tests {
             let insert = "insert into t (id, n) values (?1, ?2)";
             connection.execute(insert, rusqlite::params![id(number).as_bytes(), number]).expect("it goes in");
         }
-        // A run, two with a gap, and rows that stand alone; above 90 none is found.
-        for wanted in [(0..20).rev().collect::<Vec<_>>(), vec![30, 31, 32, 34, 35], (40..100).step_by(3).collect()] {
+        // A run, two of them, some with a gap, and rows that stand alone; above 90 none is found.
+        let two = (1..9).chain(10..18).collect::<Vec<_>>();
+        for wanted in [(20..30).rev().collect(), two, vec![30, 31, 32, 34, 35], (40..100).step_by(3).collect()] {
             let ids: Vec<Uuid> = wanted.iter().map(|number| id(*number)).collect();
             let params = [Param::Int(90), Param::Int(wanted[0])];
             let found =
@@ -493,6 +501,6 @@ mod tests {
             assert_eq!(gone, expected.len() as i64);
         }
         let left: i64 = connection.query_row("select count(*) from t", [], |row| row.get(0)).expect("it is counted");
-        assert_eq!(left, 100 - 20 - 5 - 17);
+        assert_eq!(left, 100 - 10 - 16 - 5 - 17);
     }
 }

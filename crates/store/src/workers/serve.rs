@@ -87,6 +87,7 @@ impl Store {
         let waiting = in_turn(candidates.collect(), self.turn().last());
         let mut jobs: Vec<ClaimedJob> = Vec::new();
         let mut held = affinity.clone();
+        let mut hindered = false;
         let mut weights: i64 = waiting.iter().map(|(candidate, _)| candidate.weight).sum();
         for (Candidate { tenant: of, name, weight }, credit) in waiting {
             let room = max - jobs.len();
@@ -106,7 +107,8 @@ impl Store {
                 Err(error) => return Err(error),
             };
             match claimed {
-                Claimed::Jobs { jobs: taken, draining: false, .. } => {
+                Claimed::Jobs { jobs: taken, draining: false, hindered: by_others, .. } => {
+                    hindered |= by_others;
                     self.turn().took(of, credit, share, taken.len());
                     held = taken.iter().rev().find_map(|job| job.affinity.clone()).or(held);
                     let first = jobs.len();
@@ -122,9 +124,13 @@ impl Store {
         }
         if jobs.is_empty() {
             // Nobody has work: its own queues are looked at, which also tells whether the worker lives.
-            return self.claim(tenant, worker, max, affinity).await;
+            let mut claimed = self.claim(tenant, worker, max, affinity).await?;
+            if let Claimed::Jobs { hindered: own, .. } = &mut claimed {
+                *own |= hindered;
+            }
+            return Ok(claimed);
         }
-        Ok(Claimed::Jobs { jobs, takes: known.takes(), draining: false })
+        Ok(Claimed::Jobs { jobs, takes: known.takes(), draining: false, hindered })
     }
 
     /// Ends attempts, each in its own job's tenant. A job that the worker does not serve is not there.

@@ -3,6 +3,7 @@ use store::jobs::enqueue::NewJob;
 use store::workers::register::NewWorker;
 use testkit::{job, label, name, on_both};
 
+use crate::limits::with_key;
 use crate::support::*;
 
 fn with(affinity: &str, priority: i32) -> NewJob {
@@ -189,6 +190,35 @@ async fn a_stranger_and_a_dead_worker_cannot_claim() {
         let worker = register(&db.store, &["q"]).await;
         db.pass_ms(31_000).await;
         assert!(matches!(db.store.claim(T, worker, 1, None).await, Ok(Claimed::Gone)));
+    })
+    .await;
+}
+
+/// Who finds nothing speaks for others that wait for the same: not when somebody had it in hand.
+#[tokio::test]
+async fn q6_a_claim_says_whether_others_kept_it_from_something() {
+    on_both(async |db| {
+        let store = &db.store;
+        let worker = register(store, &["q"]).await;
+        let hindered = async || match store.claim(T, worker, 1, None).await.expect("claims") {
+            Claimed::Jobs { jobs, hindered, .. } => (jobs.len(), hindered),
+            other => panic!("the worker cannot claim: {other:?}"),
+        };
+        assert_eq!(hindered().await, (0, false), "there is nothing");
+        for new in [job("q"), with_key("k")] {
+            let id = push(store, new).await;
+            if store.is_postgres() {
+                let other = psql(&db.url).await;
+                other.client.batch_execute("begin; select 1 from windlass.jobs for update").await.expect("locks");
+                assert_eq!(hindered().await, (0, true), "another has it in hand");
+                other.client.batch_execute("rollback").await.expect("lets go");
+            }
+            let (taken, _) = hindered().await;
+            assert_eq!((taken, state(store, id).await), (1, "working".to_owned()));
+        }
+        push(store, with_key("k")).await;
+        assert_eq!(hindered().await.0, 0, "its key is held");
+        assert_eq!(hindered().await, (0, false), "and it waits apart for that");
     })
     .await;
 }

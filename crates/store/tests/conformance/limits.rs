@@ -4,7 +4,7 @@ use testkit::{job, label, name, on_both};
 
 use crate::support::*;
 
-fn with_key(key: &str) -> NewJob {
+pub(crate) fn with_key(key: &str) -> NewJob {
     let extras = Extras { concurrency_key: Some(label(key)), ..Extras::default() };
     NewJob { extras: Some(Box::new(extras)), ..job("q") }
 }

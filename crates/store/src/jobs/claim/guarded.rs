@@ -64,6 +64,7 @@ impl Taking {
             Column::uuids(chosen.iter().map(|head| head.first.id)),
         ];
         let rows = tx.query_each(&PEEK, &from, &[Param::Int(look as i64)]).await?;
+        self.hindered |= rows.is_empty() && tx.is_postgres();
         let by_lane: HashMap<i64, &Head> = chosen.iter().map(|head| (head.head.lane, head)).collect();
         let mut candidates =
             rows.iter().map(|row| Candidate::read(row, &by_lane)).collect::<Result<Vec<_>, StoreError>>()?;
