@@ -1,0 +1,55 @@
+use super::*;
+
+const INSERT: &[&str] = &["insert or fail into t (a, twice, b, same) values ($1, $1, $2, $3)"];
+
+#[test]
+fn rows_that_go_in_abreast_keep_what_is_their_own() {
+    let mut connection = Connection::open_in_memory().expect("memory is there");
+    connection.execute_batch("create table t (a integer, twice integer, b text, same integer)").expect("it is made");
+    let count = (2 * ABREAST[0] + 2 * ABREAST[1] + 3) as i64;
+    let names: Vec<String> = (0..count).map(|number| format!("row {number}")).collect();
+    let columns = [Column::ints(0..count), Column::texts(names.iter().map(String::as_str))];
+    let mut tx = SqliteTx { connection: &mut connection };
+    let changed = tx.execute_each(INSERT, &columns, &[Param::Int(7)]).expect("they go in");
+    assert_eq!(changed, count as u64);
+    let kept = "select count(*), count(distinct a) from t where twice = a and b = 'row ' || a and same = 7";
+    let kept: (i64, i64) = connection.query_row(kept, [], |row| Ok((row.get(0)?, row.get(1)?))).expect("they are read");
+    assert_eq!(kept, (count, count));
+}
+
+const MOVE: &[&str] = &[
+    "select id, n, rowid from t where id in (select value from rarray($1)) and n < $2",
+    "insert or fail into gone (id, n) select id, $3 from t where rowid in (select value from rarray($4))",
+    "delete from t where rowid in (select value from rarray($4))",
+];
+
+#[test]
+fn just_the_rows_that_were_found_are_changed_beside_each_other_or_not() {
+    let mut connection = Connection::open_in_memory().expect("memory is there");
+    array::load_module(&connection).expect("it loads");
+    connection
+        .execute_batch("create table t (id blob primary key, n integer); create table gone (id blob, n integer)")
+        .expect("they are made");
+    let id = |number: i64| Uuid::from_u128(number as u128);
+    for number in 0..100 {
+        let insert = "insert into t (id, n) values (?1, ?2)";
+        connection.execute(insert, rusqlite::params![id(number).as_bytes(), number]).expect("it goes in");
+    }
+    // A run, two of them, some with a gap, and rows that stand alone; above 90 none is found.
+    let two = (1..9).chain(10..18).collect::<Vec<_>>();
+    for wanted in [(20..30).rev().collect(), two, vec![30, 31, 32, 34, 35], (40..100).step_by(3).collect()] {
+        let ids: Vec<Uuid> = wanted.iter().map(|number| id(*number)).collect();
+        let params = [Param::Int(90), Param::Int(wanted[0])];
+        let found = SqliteTx { connection: &mut connection }.query_found(MOVE, Some(&ids), &params).expect("it runs");
+        let mut expected: Vec<i64> = wanted.iter().copied().filter(|number| *number < 90).collect();
+        expected.sort_unstable();
+        let mut told: Vec<i64> = found.iter().map(|row| row.int(1).expect("a number")).collect();
+        told.sort_unstable();
+        assert_eq!(told, expected);
+        let gone = "select count(*) from gone where n = ?1 and not exists (select 1 from t where t.id = gone.id)";
+        let gone: i64 = connection.query_row(gone, [wanted[0]], |row| row.get(0)).expect("it is counted");
+        assert_eq!(gone, expected.len() as i64);
+    }
+    let left: i64 = connection.query_row("select count(*) from t", [], |row| row.get(0)).expect("it is counted");
+    assert_eq!(left, 100 - 10 - 16 - 5 - 17);
+}
