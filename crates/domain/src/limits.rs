@@ -1,8 +1,4 @@
 //! Every bound of the program, in one place. A loop, queue, body, page or retry without a limit here is a bug.
-/// Of the workers of a node that wait for the same, so many look at once when they are told.
-pub const LOOKS_AT_ONCE: usize = 8;
-/// And so many more while they find something.
-pub const LOOKS_MORE: usize = 56;
 
 /// Payload of one job, in bytes of JSON, unless configured.
 pub const PAYLOAD_BYTES: usize = 1 << 20;
@@ -16,6 +12,10 @@ pub const JSON_DEPTH: usize = 100;
 pub const BATCH_JOBS: usize = 10_000;
 /// Jobs one `claim` may hand out.
 pub const CLAIM_JOBS: usize = 1_000;
+/// Of the workers of a node that wait for the same, so many look at once when they are told.
+pub const LOOKS_AT_ONCE: usize = 8;
+/// And so many more while they find something.
+pub const LOOKS_MORE: usize = 56;
 /// Outcomes in one `settle`.
 pub const SETTLE_OUTCOMES: usize = 1_000;
 /// Queue, kind and process names, in bytes.

@@ -34,6 +34,16 @@ pub struct Claim {
 /// Claims, waiting up to `wait` for something to claim. Stops waiting when `stop` completes. Who drops this half way has
 /// claimed nothing: what was taken meanwhile goes back to its queue at once.
 pub async fn claim(claim: Claim, wait: Duration, stop: impl Future<Output = ()>) -> Result<Claimed, StoreError> {
+    let poll = claim.poll();
+    claim_polling(claim, poll, wait, stop).await
+}
+
+async fn claim_polling(
+    claim: Claim,
+    poll: Duration,
+    wait: Duration,
+    stop: impl Future<Output = ()>,
+) -> Result<Claimed, StoreError> {
     let claim = Arc::new(claim);
     let first = look(&claim).await?;
     let takes = match &first {
@@ -58,10 +68,11 @@ pub async fn claim(claim: Claim, wait: Duration, stop: impl Future<Output = ()>)
             Claimed::Jobs { jobs, draining: false, hindered, .. } if jobs.is_empty() => {
                 in_turn.filter(|_| !hindered).into_iter().for_each(Look::was_in_vain);
             }
-            _ => {
+            Claimed::Jobs { jobs, .. } if !jobs.is_empty() => {
                 in_turn.into_iter().for_each(Look::found_something);
                 return Ok(claimed);
             }
+            _ => return Ok(claimed),
         }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -70,7 +81,7 @@ pub async fn claim(claim: Claim, wait: Duration, stop: impl Future<Output = ()>)
         turn = tokio::select! {
             turn = told(&ready, &line) => Some(turn),
             () = own.hint() => None,
-            () = tokio::time::sleep(jittered(claim.poll()).min(left)) => None,
+            () = tokio::time::sleep(jittered(poll).min(left)) => None,
             () = &mut stop => return Ok(claimed),
         };
     }
@@ -163,12 +174,15 @@ impl Drop for Handed {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
     use std::future::poll_fn;
     use std::pin::pin;
     use std::task::Poll;
 
+    use store::jobs::enqueue::{Extras, NewJob};
     use store::workers::register::NewWorker;
-    use testkit::{job, name, on_both};
+    use testkit::{job, label, name, on_both};
+    use tokio::task::JoinSet;
 
     use super::*;
 
@@ -198,6 +212,32 @@ mod tests {
             asked = true;
             assert!(call.as_mut().poll(context).is_pending(), "the one thread is here");
             if answered { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
+    }
+
+    /// Subjects and plain jobs, which PostgreSQL locks by the hundred and one by one.
+    #[tokio::test]
+    async fn q6_as_many_as_wait_hear_of_as_many_jobs_without_a_poll() {
+        const WAITING: usize = 40;
+        on_both(async |db| {
+            let never = Duration::from_secs(3_600);
+            let mut waiting = JoinSet::new();
+            for _ in 0..WAITING {
+                let (store, worker) = (db.store.clone(), register(&db.store).await);
+                let claim = super::Claim { store, tenant: T, worker, serves: None, max: 1, affinity: None };
+                waiting.spawn(claim_polling(claim, never, PATIENCE, std::future::pending()));
+            }
+            let on = |subject: usize| Extras { subject: Some(label(&format!("s{subject}"))), ..Extras::default() };
+            let guarded = |number| NewJob { extras: Some(Box::new(on(number))), ..job("q") };
+            let jobs = (0..WAITING).map(|number| if number % 2 == 0 { guarded(number) } else { job("q") });
+            db.store.enqueue(T, jobs.collect(), None).await.expect("enqueues");
+            let got = waiting.join_all().await.into_iter().flat_map(|claimed| match claimed.expect("claims") {
+                Claimed::Jobs { jobs, .. } => jobs,
+                other => panic!("it lives: {other:?}"),
+            });
+            let got: HashSet<_> = got.map(|job| job.id).collect();
+            assert_eq!(got.len(), WAITING, "somebody heard nothing");
         })
         .await;
     }

@@ -5,8 +5,9 @@
 
 mod guarded;
 mod room;
+mod taken;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use domain::claim::next_lanes;
 use domain::limits::LANES;
@@ -25,7 +26,7 @@ use crate::lanes::{Lane, lane_at};
 use crate::lines::Takes;
 use crate::store::Store;
 use crate::triggers::cache::TriggerCache;
-use crate::tx::{Column, First, Operation, Param, Row, Sql, Tx};
+use crate::tx::{Column, First, Operation, Param, Sql, Tx};
 use crate::workers::{self, Worker};
 
 /// Choices of lanes one claim makes: each either fills it or leaves fewer jobs in the way.
@@ -104,7 +105,8 @@ impl Store {
     ) -> Result<Claimed, StoreError> {
         let (floors, triggers) = (self.floors().clone(), self.triggers_cache().clone());
         let claim = Claim { tenant, of, worker, max, affinity, floors, triggers };
-        let Done { claimed, raised, told, heard } = self.write(claim).await?;
+        let Done { claimed, raised, left, told, heard } = self.write(claim).await?;
+        left.into_iter().for_each(|queue| self.hints().tell(Topic::Ready(of, queue)));
         for (queue, floor) in raised {
             self.floors().set(of, queue, floor);
         }
@@ -199,6 +201,8 @@ struct Done {
     claimed: Claimed,
     /// How far the heads of lanes have moved.
     raised: Vec<(Name, Floor)>,
+    /// Queues of jobs that it had in hand and did not take: whoever passed over them meanwhile looks again.
+    left: BTreeSet<Name>,
     /// Whether a webhook is to hear of it.
     told: bool,
     /// Whether a trigger did.
@@ -207,7 +211,7 @@ struct Done {
 
 impl Done {
     fn of(claimed: Claimed) -> Self {
-        Self { claimed, raised: Vec::new(), told: false, heard: false }
+        Self { claimed, raised: Vec::new(), left: BTreeSet::new(), told: false, heard: false }
     }
 }
 
@@ -246,6 +250,7 @@ impl Operation for Claim {
             changes: Changes::default(),
             notices: Vec::new(),
             reached: HashMap::new(),
+            left: BTreeSet::new(),
             hindered: false,
         };
         let seen = self.see(tx, &takes.queues).await?;
@@ -260,9 +265,10 @@ impl Operation for Claim {
         }
         let raised = seen.raised(&taking.reached, now);
         let (told, hindered) = (!taking.notices.is_empty(), taking.hindered);
+        let left = std::mem::take(&mut taking.left);
         let jobs = taking.record(tx).await?;
         let heard = events::jobs::changed(tx, &self.triggers, jobs.iter().map(|job| job.begun(self.of))).await?;
-        Ok(Done { claimed: Claimed::Jobs { jobs, takes, draining: false, hindered }, raised, told, heard })
+        Ok(Done { claimed: Claimed::Jobs { jobs, takes, draining: false, hindered }, raised, left, told, heard })
     }
 }
 
@@ -360,6 +366,7 @@ struct Taking {
     notices: Vec<Notice>,
     /// How far into each lane everything has been taken.
     reached: HashMap<i64, Place>,
+    left: BTreeSet<Name>,
     /// A lane that has jobs gave none, or there were more rounds to go.
     hindered: bool,
 }
@@ -422,35 +429,13 @@ impl Taking {
             Param::json(head.settings.webhook.as_ref().map(|_| QUEUES_OWN)),
         ];
         let before = self.jobs.len();
-        let rows = tx.query_found(&TAKE, &params).await?;
+        let rows = tx.query_found(&TAKE, None, &params).await?;
         self.hindered |= rows.is_empty();
         self.add(&rows, &HashMap::from([(head.head.lane, &head.lane)]))?;
         let last = self.jobs[before..].last().map(|job| Place { run_at: job.run_at, id: job.id.uuid() });
         let reached = if rows.len() < want { Some(Place::settled(tx.now())) } else { last };
         self.reached.extend(reached.map(|place| (head.head.lane, place)));
         Ok(false)
-    }
-
-    fn add(&mut self, rows: &[Row], lanes: &HashMap<i64, &Lane>) -> Result<(), StoreError> {
-        let mut jobs = Vec::with_capacity(rows.len());
-        for row in rows {
-            let lane = lanes.get(&row.int(2)?).ok_or_else(|| StoreError::unexpected("a job from another lane"))?;
-            let job = claimed(row, lane)?;
-            self.changes.moved(self.tenant, &lane.queue, JobState::Queued, JobState::Working);
-            if row.opt_text(12)?.is_some() {
-                self.notices.push(Notice {
-                    tenant: self.tenant,
-                    job: job.id,
-                    from: JobState::Queued,
-                    to: JobState::Working,
-                    attempt: job.attempt,
-                });
-            }
-            jobs.push(job);
-        }
-        jobs.sort_by_key(|job| (job.run_at, job.id));
-        self.jobs.extend(jobs);
-        Ok(())
     }
 
     /// Writes the claim itself once it is known what it holds.
@@ -473,25 +458,4 @@ impl Taking {
         notices::write(tx, &self.notices).await?;
         Ok(self.jobs)
     }
-}
-
-fn claimed(row: &Row, lane: &Lane) -> Result<ClaimedJob, StoreError> {
-    Ok(ClaimedJob {
-        id: row.job(0)?,
-        epoch: Epoch(row.int(1)?),
-        queue: lane.queue.clone(),
-        kind: lane.kind.clone(),
-        payload: row.text(3)?,
-        affinity: lane.affinity.clone(),
-        priority: lane.priority,
-        subject: row.opt_text(4)?,
-        process: row.opt_text(5)?,
-        run: row.opt_text(6)?,
-        attempt: row.int(7)? as i32,
-        max_attempts: row.int(8)? as i32,
-        timeout_s: row.opt_int(9)?,
-        created_at: row.time(10)?,
-        tenant: None,
-        run_at: row.time(11)?,
-    })
 }

@@ -225,6 +225,6 @@ pub(crate) async fn finish_alike(
 ) -> Result<Vec<Gone>, StoreError> {
     let ids: Vec<Uuid> = jobs.iter().map(|job| job.uuid()).collect();
     let params = [Param::Int(tenant.0), Param::Int(epoch.0), Param::from(worker), Param::Time(tx.now())];
-    let rows = tx.query_found_of(&FINISH, &ids, &params).await?;
+    let rows = tx.query_found(&FINISH, Some(&ids), &params).await?;
     rows.iter().map(Gone::read).collect()
 }

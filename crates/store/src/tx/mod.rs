@@ -211,28 +211,21 @@ impl Tx<'_> {
         }
     }
 
-    /// Finds rows and changes them, and gives what was found. On SQLite the first text finds them, with their row ids as the
-    /// last column, and the others change those `in (select value from rarray($n))`, the parameter after the last.
-    pub async fn query_found(&mut self, sql: &Sql, params: &[Param<'_>]) -> Result<Vec<Row>, StoreError> {
-        match &mut self.driver {
-            Driver::Sqlite(tx) => tx.query_found(sql.sqlite, None, params),
-            Driver::Postgres(tx) => tx.query(sql.postgres, &[], params).await,
-        }
-    }
-
-    /// The same among the ids, `$1`: on SQLite too they are one parameter, for `rarray`.
-    pub async fn query_found_of(
+    /// Finds rows, among the ids, `$1`, if there are any, changes them, and gives what was found. On SQLite the first text finds
+    /// them, with their row ids as the last column, and the others change those `in (select value from rarray($n))`, the
+    /// parameter after the last.
+    pub async fn query_found(
         &mut self,
         sql: &Sql,
-        ids: &[Uuid],
+        ids: Option<&[Uuid]>,
         params: &[Param<'_>],
     ) -> Result<Vec<Row>, StoreError> {
-        if ids.is_empty() {
-            return Ok(Vec::new());
-        }
         match &mut self.driver {
-            Driver::Sqlite(tx) => tx.query_found(sql.sqlite, Some(ids), params),
-            Driver::Postgres(tx) => tx.query(sql.postgres, &[Column::uuids(ids.iter().copied())], params).await,
+            Driver::Sqlite(tx) => tx.query_found(sql.sqlite, ids, params),
+            Driver::Postgres(tx) => {
+                let ids: Vec<Column<'_>> = ids.map(|ids| Column::uuids(ids.iter().copied())).into_iter().collect();
+                tx.query(sql.postgres, &ids, params).await
+            }
         }
     }
 

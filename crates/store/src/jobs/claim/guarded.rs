@@ -103,6 +103,9 @@ impl Taking {
             }
             taken.push(candidate);
         }
+        if tx.is_postgres() && !taken.is_empty() && rows.len() > taken.len() + parked.len() {
+            self.left.extend(chosen.iter().map(|head| head.lane.queue.clone()));
+        }
         let park =
             [Column::jobs(parked.iter().map(|(job, _)| job.id)), Column::texts(parked.iter().map(|(_, s)| s.as_str()))];
         tx.execute_each(&PARK, &park, &[]).await?;
