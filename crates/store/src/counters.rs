@@ -106,10 +106,11 @@ impl Changes {
         *self.queue(tenant, queue).of(state) += by;
     }
 
-    pub(crate) fn moved(&mut self, tenant: TenantId, queue: &Name, from: JobState, to: JobState) {
+    /// So many jobs went from one state to another.
+    pub(crate) fn moved(&mut self, tenant: TenantId, queue: &Name, (from, to): (JobState, JobState), jobs: i64) {
         let counts = self.queue(tenant, queue);
-        *counts.of(from) -= 1;
-        *counts.of(to) += 1;
+        *counts.of(from) -= jobs;
+        *counts.of(to) += jobs;
     }
 
     /// Queues in which jobs ended, with what changed there.

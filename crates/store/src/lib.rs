@@ -22,6 +22,7 @@ pub mod expression;
 pub mod failures;
 mod floors;
 pub mod hints;
+mod in_hand;
 pub mod jobs;
 mod kept;
 pub mod kv;

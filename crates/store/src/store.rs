@@ -15,6 +15,7 @@ use crate::deliveries::paces::Paces;
 use crate::error::StoreError;
 use crate::floors::Floors;
 use crate::hints::Hints;
+use crate::in_hand::InHand;
 use crate::jobs::prune::Looks;
 use crate::kept::Kept;
 use crate::lanes::LaneCache;
@@ -100,6 +101,7 @@ struct Inner {
     lines: Lines,
     lanes: LaneCache,
     floors: Floors,
+    in_hand: InHand,
     batchers: Batchers,
     carried_on: TaskTracker,
     tokens: TokenCache,
@@ -142,6 +144,7 @@ impl Store {
                 lines: Lines::default(),
                 lanes: LaneCache::default(),
                 floors: Floors::default(),
+                in_hand: InHand::default(),
                 batchers: if is_postgres { Batchers::on_postgres() } else { Batchers::on_sqlite() },
                 carried_on: TaskTracker::new(),
                 tokens: TokenCache::default(),
@@ -228,6 +231,10 @@ impl Store {
 
     pub(crate) fn floors(&self) -> &Floors {
         &self.inner.floors
+    }
+
+    pub(crate) fn in_hand(&self) -> &InHand {
+        &self.inner.in_hand
     }
 
     pub(crate) fn triggers_cache(&self) -> &TriggerCache {

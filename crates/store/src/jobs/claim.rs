@@ -14,6 +14,8 @@ use domain::limits::LANES;
 use domain::{Affinity, Epoch, JobId, JobState, LaneHead, Name, QueueSettings, TenantId, Time, WorkerId};
 use uuid::Uuid;
 
+use taken::Found;
+
 use crate::clock::new_uuid;
 use crate::codec::{settings_from_json, to_json};
 use crate::counters::Changes;
@@ -22,6 +24,7 @@ use crate::error::StoreError;
 use crate::events::{self, jobs::JobChange};
 use crate::floors::{Floor, Floors, Place};
 use crate::hints::Topic;
+use crate::in_hand::Taken;
 use crate::lanes::{Lane, lane_at};
 use crate::lines::Takes;
 use crate::store::Store;
@@ -105,7 +108,8 @@ impl Store {
     ) -> Result<Claimed, StoreError> {
         let (floors, triggers) = (self.floors().clone(), self.triggers_cache().clone());
         let claim = Claim { tenant, of, worker, max, affinity, floors, triggers };
-        let Done { claimed, raised, left, told, heard } = self.write(claim).await?;
+        let Done { claimed, in_hand, raised, left, told, heard } = self.write(claim).await?;
+        self.in_hand().remember(in_hand);
         left.into_iter().for_each(|queue| self.hints().tell(Topic::Ready(of, queue)));
         for (queue, floor) in raised {
             self.floors().set(of, queue, floor);
@@ -175,7 +179,7 @@ const HEADS: Sql = Sql::new(
 const TAKE: Sql = Sql::new(
     &[
         "select id, epoch + 1, lane, payload, subject, process, run, attempt + 1, max_attempts, coalesce(timeout_s, $6),
-             created_at, run_at, coalesce(webhook, $9), rowid
+             created_at, run_at, coalesce(webhook, $9), unique_key is null and triggered_by is null, rowid
          from jobs where lane = $1 and due_at is null and parked is null and worker is null order by run_at, id limit $2",
         "update jobs set state = 'working', worker = $3, claim = $4, epoch = epoch + 1, attempt = attempt + 1,
              started_at = $5, deadline_at = $5 + coalesce(timeout_s, $6) * 1000000, version = version + 1, updated_at = $5,
@@ -199,6 +203,8 @@ const INSERT_CLAIM: Sql = Sql::both(&["insert into claims (claim, tenant, worker
 /// A claim, and what is to be done once it holds.
 struct Done {
     claimed: Claimed,
+    /// Those of its jobs whose rows can be found again by what is known of them.
+    in_hand: Vec<(JobId, Taken)>,
     /// How far the heads of lanes have moved.
     raised: Vec<(Name, Floor)>,
     /// Queues of jobs that it had in hand and did not take: whoever passed over them meanwhile looks again.
@@ -211,7 +217,7 @@ struct Done {
 
 impl Done {
     fn of(claimed: Claimed) -> Self {
-        Self { claimed, raised: Vec::new(), left: BTreeSet::new(), told: false, heard: false }
+        Self { claimed, in_hand: Vec::new(), raised: Vec::new(), left: BTreeSet::new(), told: false, heard: false }
     }
 }
 
@@ -247,6 +253,7 @@ impl Operation for Claim {
             held: self.affinity.clone().or_else(|| worker.affinity.clone()),
             room: BTreeMap::new(),
             jobs: Vec::new(),
+            in_hand: Vec::new(),
             changes: Changes::default(),
             notices: Vec::new(),
             reached: HashMap::new(),
@@ -265,10 +272,11 @@ impl Operation for Claim {
         }
         let raised = seen.raised(&taking.reached, now);
         let (told, hindered) = (!taking.notices.is_empty(), taking.hindered);
-        let left = std::mem::take(&mut taking.left);
+        let (left, in_hand) = (std::mem::take(&mut taking.left), std::mem::take(&mut taking.in_hand));
         let jobs = taking.record(tx).await?;
         let heard = events::jobs::changed(tx, &self.triggers, jobs.iter().map(|job| job.begun(self.of))).await?;
-        Ok(Done { claimed: Claimed::Jobs { jobs, takes, draining: false, hindered }, raised, left, told, heard })
+        let claimed = Claimed::Jobs { jobs, takes, draining: false, hindered };
+        Ok(Done { claimed, in_hand, raised, left, told, heard })
     }
 }
 
@@ -362,6 +370,7 @@ struct Taking {
     /// How many more jobs each limited queue takes.
     room: BTreeMap<Name, usize>,
     jobs: Vec<ClaimedJob>,
+    in_hand: Vec<(JobId, Taken)>,
     changes: Changes,
     notices: Vec<Notice>,
     /// How far into each lane everything has been taken.
@@ -430,10 +439,12 @@ impl Taking {
         ];
         let before = self.jobs.len();
         let rows = tx.query_found(&TAKE, None, &params).await?;
-        self.hindered |= rows.is_empty();
-        self.add(&rows, &HashMap::from([(head.head.lane, &head.lane)]))?;
+        let found = rows.len();
+        let read = if tx.is_postgres() { Found::read } else { Found::in_place };
+        self.took(rows.into_iter().map(|row| read(row, &head.lane)).collect::<Result<_, _>>()?);
+        self.hindered |= found == 0;
         let last = self.jobs[before..].last().map(|job| Place { run_at: job.run_at, id: job.id.uuid() });
-        let reached = if rows.len() < want { Some(Place::settled(tx.now())) } else { last };
+        let reached = if found < want { Some(Place::settled(tx.now())) } else { last };
         self.reached.extend(reached.map(|place| (head.head.lane, place)));
         Ok(false)
     }

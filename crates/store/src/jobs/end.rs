@@ -8,6 +8,7 @@ use crate::codec::error_to_json;
 use crate::dead_letters;
 use crate::error::StoreError;
 use crate::events::jobs::JobChange;
+use crate::in_hand::Taken;
 use crate::jobs::transition::Step;
 use crate::lanes::Lane;
 use crate::tx::{Column, Param, Row, Sql, Tx};
@@ -99,6 +100,25 @@ impl Gone {
         let Some(triggered_by) = self.triggered_by.as_deref() else { return Ok(()) };
         let origin = Origin::parse(Some(triggered_by));
         dead_letters::jobs::handler_ended(tx, self.tenant, &origin, resolution).await
+    }
+
+    /// What a claim knew of it when it was taken, and what has not changed since.
+    fn taken(id: JobId, taken: &Taken) -> Self {
+        Self {
+            id,
+            tenant: taken.tenant,
+            lane: taken.lane,
+            state: JobState::Working,
+            claim: Some(taken.claim),
+            held: false,
+            epoch: taken.epoch,
+            attempt: taken.attempt,
+            webhook: false,
+            unique_key: None,
+            triggered_by: None,
+            subject: None,
+            process: None,
+        }
     }
 
     fn read(row: &Row) -> Result<Self, StoreError> {
@@ -227,4 +247,27 @@ pub(crate) async fn finish_alike(
     let params = [Param::Int(tenant.0), Param::Int(epoch.0), Param::from(worker), Param::Time(tx.now())];
     let rows = tx.query_found(&FINISH, Some(&ids), &params).await?;
     rows.iter().map(Gone::read).collect()
+}
+
+// The claim's id is on the rows that it took and on no others, and only while it stands.
+const FINISH_TAKEN: Sql = Sql::sqlite(&[
+    "insert or fail into ended (id, tenant, lane, state, run_at, worker, epoch, attempt, max_attempts, started_at,
+         begun_at, finished_at, wait_s, timeout_s, depth, progress, version, created_at, principal, payload, retry,
+         subject, process, run, unique_key, concurrency_key, tags, phase, webhook, parent, triggered_by)
+     select id, tenant, lane, 'succeeded', run_at, worker, epoch, attempt, max_attempts, started_at,
+         begun_at, $1, wait_s, timeout_s, depth, progress, version + 1, created_at, principal, payload, retry,
+         subject, process, run, unique_key, concurrency_key, tags, phase, webhook, parent, triggered_by
+     from jobs where rowid in (select value from rarray($5)) and claim = $2 and epoch = $3 and lane = $4
+         and state = 'working' and held = 0",
+    "delete from jobs where rowid in (select value from rarray($5))",
+]);
+
+/// The same for jobs of one lane whose rows are known from the claim that took them. None, if one of them is not any more as the
+/// claim left it: then nothing was done.
+pub(crate) async fn finish_taken(tx: &mut Tx<'_>, taken: &[(JobId, Taken)]) -> Result<Option<Vec<Gone>>, StoreError> {
+    let Some((_, first)) = taken.first() else { return Ok(Some(Vec::new())) };
+    let params = [Param::Time(tx.now()), Param::Uuid(first.claim), Param::Int(first.epoch.0), Param::Int(first.lane)];
+    let rows = taken.iter().map(|(_, taken)| taken.row).collect();
+    let stood = tx.change_known(&FINISH_TAKEN, rows, &params).await?;
+    Ok(stood.then(|| taken.iter().map(|(id, taken)| Gone::taken(*id, taken)).collect()))
 }

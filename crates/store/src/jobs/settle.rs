@@ -16,6 +16,7 @@ use crate::deliveries::notices::{self, Notice};
 use crate::effects::Effects;
 use crate::error::StoreError;
 use crate::events::{self, queues::drained};
+use crate::in_hand::InHand;
 use crate::jobs::end::{self, Ending, Gone};
 use crate::jobs::holds::Holder;
 use crate::jobs::transition::{self, LiveJob, Step};
@@ -129,6 +130,7 @@ pub(crate) struct SettleReply {
 pub(crate) struct SettleBatch {
     requests: Vec<SettleRequest>,
     lanes: LaneCache,
+    in_hand: InHand,
 }
 
 impl Batch for SettleBatch {
@@ -140,7 +142,7 @@ impl Batch for SettleBatch {
     }
 
     fn of(store: &Store, requests: Vec<SettleRequest>) -> Self {
-        Self { requests, lanes: store.lanes().clone() }
+        Self { requests, lanes: store.lanes().clone(), in_hand: store.in_hand().clone() }
     }
 
     fn jobs(request: &SettleRequest) -> usize {
@@ -273,12 +275,16 @@ impl SettleBatch {
         changes: &mut Changes,
         effects: &mut Effects,
     ) -> Result<Vec<Open<'a>>, StoreError> {
-        let gone = finish_all(tx, &finishes).await?;
-        let lanes = self.lanes.of(tx, &gone.iter().map(|gone| gone.lane).collect::<Vec<_>>()).await?;
+        let gone = self.finish_all(tx, &finishes).await?;
+        let mut left: BTreeMap<(TenantId, i64, JobState), i64> = BTreeMap::new();
         for gone in &gone {
-            changes.moved(gone.tenant, &lanes[&gone.lane].queue, gone.state, JobState::Succeeded);
-            effects.ended.push(gone.id);
+            *left.entry((gone.tenant, gone.lane, gone.state)).or_default() += 1;
         }
+        let lanes = self.lanes.of(tx, &left.keys().map(|(_, lane, _)| *lane).collect::<Vec<_>>()).await?;
+        for ((tenant, lane, state), jobs) in left {
+            changes.moved(tenant, &lanes[&lane].queue, (state, JobState::Succeeded), jobs);
+        }
+        effects.ended.extend(gone.iter().map(|gone| gone.id));
         transition::close_claims(tx, gone.iter().filter_map(|gone| gone.claim)).await?;
         let held: Vec<Holder> = gone.iter().filter(|gone| gone.held).map(|gone| (gone.id, gone.epoch)).collect();
         transition::free(tx, &self.lanes, &held, effects).await?;
@@ -448,32 +454,36 @@ impl SettleBatch {
 /// Alike are at least this many: fewer are not worth a statement of their own.
 const ALIKE: usize = 4;
 
-/// Moves what the guard lets through to `ended`: those that are alike together, the rest row by row.
-async fn finish_all(tx: &mut Tx<'_>, finishes: &[Open<'_>]) -> Result<Vec<Gone>, StoreError> {
-    let mut alike: BTreeMap<(TenantId, WorkerId, Epoch), Vec<JobId>> = BTreeMap::new();
-    let mut singly: Vec<Ending> = Vec::new();
-    for open in finishes {
-        match &open.outcome.end {
-            End::Finish(None) => {
-                let of = (open.tenant, open.worker, open.outcome.epoch);
-                alike.entry(of).or_default().push(open.outcome.job);
-            }
-            end => {
-                let of = (open.tenant, open.worker, open.outcome.epoch);
-                singly.push(Ending::succeeded(of, open.outcome.job, end.result()));
+impl SettleBatch {
+    /// Moves what the guard lets through to `ended`: those that are alike together, the rest row by row.
+    async fn finish_all(&self, tx: &mut Tx<'_>, finishes: &[Open<'_>]) -> Result<Vec<Gone>, StoreError> {
+        let mut alike: BTreeMap<(TenantId, WorkerId, Epoch), Vec<JobId>> = BTreeMap::new();
+        let mut singly: Vec<Ending> = Vec::new();
+        for open in finishes {
+            let of = (open.tenant, open.worker, open.outcome.epoch);
+            match &open.outcome.end {
+                End::Finish(None) => alike.entry(of).or_default().push(open.outcome.job),
+                end => singly.push(Ending::succeeded(of, open.outcome.job, end.result())),
             }
         }
-    }
-    let mut gone = Vec::with_capacity(finishes.len());
-    for (of, jobs) in alike {
-        if jobs.len() < ALIKE {
-            singly.extend(jobs.into_iter().map(|job| Ending::succeeded(of, job, None)));
-        } else {
-            gone.extend(end::finish_alike(tx, of.0, of.1, of.2, &jobs).await?);
+        let mut gone = Vec::with_capacity(finishes.len());
+        for (of, jobs) in alike {
+            let (taken, mut jobs) = self.in_hand.give(of, jobs);
+            for taken in taken {
+                match end::finish_taken(tx, &taken).await? {
+                    Some(finished) => gone.extend(finished),
+                    None => jobs.extend(taken.iter().map(|(job, _)| *job)),
+                }
+            }
+            if jobs.len() < ALIKE {
+                singly.extend(jobs.into_iter().map(|job| Ending::succeeded(of, job, None)));
+            } else {
+                gone.extend(end::finish_alike(tx, of.0, of.1, of.2, &jobs).await?);
+            }
         }
+        gone.extend(end::end(tx, &singly).await?);
+        Ok(gone)
     }
-    gone.extend(end::end(tx, &singly).await?);
-    Ok(gone)
 }
 
 fn refused(refusal: Refusal) -> Status {

@@ -176,7 +176,7 @@ pub(crate) async fn apply(
     let mut let_go: Vec<Holder> = Vec::new();
     for step in &steps {
         let lane = &of_lane[&step.before.lane];
-        changes.moved(step.before.tenant, &lane.queue, step.before.state, step.after.job_state());
+        changes.moved(step.before.tenant, &lane.queue, (step.before.state, step.after.job_state()), 1);
         match step.after.state {
             State::Ended { .. } => effects.ended.push(step.before.id),
             State::Scheduled { .. } => effects.due = true,

@@ -58,7 +58,7 @@ impl Operation for Promote {
         let lanes = self.lanes.of(tx, &ids).await?;
         for id in &ids {
             let lane = &lanes[id];
-            changes.moved(lane.tenant, &lane.queue, JobState::Scheduled, JobState::Queued);
+            changes.moved(lane.tenant, &lane.queue, (JobState::Scheduled, JobState::Queued), 1);
             effects.ready.insert((lane.tenant, lane.queue.clone()));
         }
         changes.write(tx).await?;

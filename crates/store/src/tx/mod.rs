@@ -42,6 +42,11 @@ impl Sql {
     pub const fn new(sqlite: &'static [&'static str], postgres: &'static str) -> Self {
         Self { sqlite, postgres }
     }
+
+    /// For what only SQLite is asked.
+    pub const fn sqlite(sqlite: &'static [&'static str]) -> Self {
+        Self { sqlite, postgres: "select 1" }
+    }
 }
 
 /// One unit of work: its data in, its answer out, all in one transaction.
@@ -226,6 +231,15 @@ impl Tx<'_> {
                 let ids: Vec<Column<'_>> = ids.map(|ids| Column::uuids(ids.iter().copied())).into_iter().collect();
                 tx.query(sql.postgres, &ids, params).await
             }
+        }
+    }
+
+    /// Changes rows of SQLite that are known from before: by each text those `in (select value from rarray($n))`, the parameter
+    /// after the last. Gives whether each text changed each of them; if not, nothing was done.
+    pub async fn change_known(&mut self, sql: &Sql, rows: Vec<i64>, params: &[Param<'_>]) -> Result<bool, StoreError> {
+        match &mut self.driver {
+            Driver::Sqlite(tx) => tx.change_known(sql.sqlite, rows, params),
+            Driver::Postgres(_) => Err(StoreError::unexpected("rows of PostgreSQL are not known by a number")),
         }
     }
 

@@ -1,11 +1,14 @@
 //! SQLite in a file: one writer thread that shares commits, and a pool of readers.
 
+mod checkpoint;
+
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use domain::limits::{SHARED_COMMIT_REQUESTS, SQLITE_HOLD_MS};
@@ -16,7 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use uuid::Uuid;
 
 use super::forms::{ABREAST, RUN_ROWS, abreast, in_runs};
-use super::value::{Column, Param, Row};
+use super::value::{Column, Param, Row, Value};
 use super::{Driver, Operation, Tx};
 use crate::clock::Clock;
 use crate::error::StoreError;
@@ -35,8 +38,23 @@ pub(crate) struct Sqlite {
     permits: Arc<Semaphore>,
     clock: Clock,
     path: PathBuf,
+    // What follows goes last: the writer has been told and the readers are closed by then.
+    _closing: Closing,
     /// Keeps a second server out for as long as this one lives.
     _lock: Option<File>,
+}
+
+/// Waits until the writer has closed the file: whoever closes it last copies the log into it and removes it.
+struct Closing {
+    writer: Option<JoinHandle<()>>,
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        // A request may have held the last handle: the writer does not wait for itself.
+        let others = self.writer.take().filter(|writer| writer.thread().id() != std::thread::current().id());
+        let _ = others.map(JoinHandle::join);
+    }
 }
 
 type Readers = Arc<Mutex<Vec<Connection>>>;
@@ -67,13 +85,17 @@ impl Sqlite {
     /// Opens (or makes) the file. With `exclusive`, a second exclusive opener is refused.
     pub(crate) fn open(path: &Path, clock: Clock, exclusive: bool) -> Result<Self, StoreError> {
         let lock = if exclusive { Some(lock(path)?) } else { None };
-        let connection = connect(path, WRITER_CACHE_KB)?;
+        let mut connection = connect(path, WRITER_CACHE_KB)?;
+        let copier = checkpoint::beside(&mut connection, connect(path, READER_CACHE_KB)?)?;
         let readers = (0..READERS).map(|_| connect(path, READER_CACHE_KB)).collect::<Result<Vec<_>, _>>()?;
         let (sender, receiver) = mpsc::channel(SHARED_COMMIT_REQUESTS);
         let writer_clock = clock.clone();
-        std::thread::Builder::new()
+        let writer = std::thread::Builder::new()
             .name("sqlite-writer".into())
-            .spawn(move || write_until_closed(connection, receiver, &writer_clock))
+            .spawn(move || {
+                write_until_closed(&mut connection, receiver, &writer_clock);
+                copier.close_with(connection);
+            })
             .map_err(|error| StoreError::unavailable(error.to_string()))?;
         Ok(Self {
             writer: sender,
@@ -81,6 +103,7 @@ impl Sqlite {
             permits: Arc::new(Semaphore::new(READERS)),
             clock,
             path: path.to_owned(),
+            _closing: Closing { writer: Some(writer) },
             _lock: lock,
         })
     }
@@ -148,7 +171,7 @@ fn connect(path: &Path, cache_kb: u32) -> Result<Connection, StoreError> {
     connection
         .execute_batch(&format!(
             "pragma journal_mode = wal; pragma synchronous = full; pragma foreign_keys = on;
-             pragma cache_size = -{cache_kb}; pragma temp_store = memory; pragma wal_autocheckpoint = 4000;
+             pragma cache_size = -{cache_kb}; pragma temp_store = memory;
              pragma journal_size_limit = {WAL_BYTES};"
         ))
         .map_err(|error| open_error(path, &error.to_string()))?;
@@ -167,7 +190,7 @@ fn connect(path: &Path, cache_kb: u32) -> Result<Connection, StoreError> {
 }
 
 /// Takes what has come in since the last commit, runs it in one transaction, commits, answers.
-fn write_until_closed(mut connection: Connection, mut requests: mpsc::Receiver<Request>, clock: &Clock) {
+fn write_until_closed(connection: &mut Connection, mut requests: mpsc::Receiver<Request>, clock: &Clock) {
     while let Some(first) = requests.blocking_recv() {
         if let Err(error) = connection.execute_batch("begin immediate").map_err(sqlite_error) {
             // Nothing ran: every caller that waits now hears the same.
@@ -179,10 +202,10 @@ fn write_until_closed(mut connection: Connection, mut requests: mpsc::Receiver<R
             continue;
         }
         let held_until = Instant::now() + Duration::from_millis(SQLITE_HOLD_MS);
-        let mut finishes = vec![first(Ok((&mut connection, clock)))];
+        let mut finishes = vec![first(Ok((&mut *connection, clock)))];
         while finishes.len() < SHARED_COMMIT_REQUESTS && Instant::now() < held_until {
             match requests.try_recv() {
-                Ok(request) => finishes.push(request(Ok((&mut connection, clock)))),
+                Ok(request) => finishes.push(request(Ok((&mut *connection, clock)))),
                 Err(_) => break,
             }
         }
@@ -325,13 +348,44 @@ impl SqliteTx<'_> {
         if rows.is_empty() {
             return Ok(rows);
         }
-        let mut found = rows.iter().map(Row::row_id).collect::<Result<Vec<_>, _>>()?;
-        found.sort_unstable();
-        let runs: Vec<&[i64]> = found.chunk_by(|one, next| one + 1 == *next).collect();
+        let found = rows.iter().map(Row::row_id).collect::<Result<Vec<_>, _>>()?;
+        if self.change_rows(changes, found, first, params)? {
+            return Ok(rows);
+        }
+        Err(StoreError::unexpected(format!("other rows were changed than the {} found", rows.len())))
+    }
+
+    /// Changes rows that are known from before, as `query_found` does. Gives whether each text changed each of them; otherwise
+    /// nothing is done.
+    pub(super) fn change_known(
+        &mut self,
+        texts: &[&str],
+        rows: Vec<i64>,
+        params: &[Param<'_>],
+    ) -> Result<bool, StoreError> {
+        self.execute(&["savepoint known"], &[])?;
+        let changed = self.change_rows(texts, rows, 1, params)?;
+        if !changed {
+            self.execute(&["rollback to known"], &[])?;
+        }
+        self.execute(&["release known"], &[])?;
+        Ok(changed)
+    }
+
+    /// Gives whether each text changed as many rows as there are. The first parameter of `params` has the number `first`.
+    fn change_rows(
+        &self,
+        texts: &[&str],
+        mut rows: Vec<i64>,
+        first: usize,
+        params: &[Param<'_>],
+    ) -> Result<bool, StoreError> {
+        rows.sort_unstable();
+        let runs: Vec<&[i64]> = rows.chunk_by(|one, next| one + 1 == *next).collect();
         let place = first + params.len();
-        for text in changes {
+        for text in texts {
             let mut changed = 0;
-            if runs.len() * RUN_ROWS <= found.len() {
+            if runs.len() * RUN_ROWS <= rows.len() {
                 let mut statement = self.statement(&in_runs(text, place))?;
                 for run in &runs {
                     bind_from(first, &mut statement, params.iter().copied())?;
@@ -342,15 +396,15 @@ impl SqliteTx<'_> {
             } else {
                 let mut statement = self.statement(text)?;
                 bind_from(first, &mut statement, params.iter().copied())?;
-                let list = Rc::new(found.iter().map(|id| SqliteValue::Integer(*id)).collect::<Vec<_>>());
+                let list = Rc::new(rows.iter().map(|id| SqliteValue::Integer(*id)).collect::<Vec<_>>());
                 statement.raw_bind_parameter(place, &list).map_err(sqlite_error)?;
                 changed = statement.raw_execute().map_err(sqlite_error)?;
             }
-            if changed != found.len() {
-                return Err(StoreError::unexpected(format!("{changed} rows were changed of {} found", found.len())));
+            if changed != rows.len() {
+                return Ok(false);
             }
         }
-        Ok(rows)
+        Ok(true)
     }
 
     pub(super) fn execute_each(
@@ -414,7 +468,7 @@ fn fetch(statement: &mut CachedStatement<'_>, into: &mut Vec<Row>) -> Result<(),
     while let Some(row) = rows.next().map_err(sqlite_error)? {
         let mut values = Vec::with_capacity(width);
         for column in 0..width {
-            values.push(row.get(column).map_err(sqlite_error)?);
+            values.push(Value::of(row.get_ref(column).map_err(sqlite_error)?)?);
         }
         into.push(Row::Sqlite(values));
     }

@@ -233,9 +233,34 @@ impl ToSql for Column<'_> {
     to_sql_checked!();
 }
 
+/// A value of SQLite's. Most blobs are ids, which need no memory of their own.
+pub enum Value {
+    Null,
+    Int(i64),
+    Real(f64),
+    Text(String),
+    Blob(Vec<u8>),
+    Sixteen([u8; 16]),
+}
+
+impl Value {
+    pub(super) fn of(value: ValueRef<'_>) -> Result<Self, StoreError> {
+        Ok(match value {
+            ValueRef::Null => Self::Null,
+            ValueRef::Integer(value) => Self::Int(value),
+            ValueRef::Real(value) => Self::Real(value),
+            ValueRef::Text(text) => {
+                let text = std::str::from_utf8(text).map_err(|_| StoreError::unexpected("text that is not UTF-8"))?;
+                Self::Text(text.to_owned())
+            }
+            ValueRef::Blob(bytes) => bytes.try_into().map_or_else(|_| Self::Blob(bytes.to_vec()), Self::Sixteen),
+        })
+    }
+}
+
 /// One row of an answer. Columns are read by position.
 pub enum Row {
-    Sqlite(Vec<SqliteValue>),
+    Sqlite(Vec<Value>),
     Postgres(tokio_postgres::Row),
 }
 
@@ -252,6 +277,18 @@ impl<'a> FromSql<'a> for AnyInt {
 
     fn accepts(ty: &Type) -> bool {
         matches!(*ty, Type::INT2 | Type::INT4 | Type::INT8)
+    }
+}
+
+struct Anything;
+
+impl<'a> FromSql<'a> for Anything {
+    fn from_sql(_: &Type, _: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
+        Ok(Self)
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
     }
 }
 
@@ -293,8 +330,8 @@ impl Row {
     pub fn opt_int(&self, column: usize) -> Result<Option<i64>, StoreError> {
         match self {
             Self::Sqlite(values) => match values.get(column) {
-                Some(SqliteValue::Integer(value)) => Ok(Some(*value)),
-                Some(SqliteValue::Null) => Ok(None),
+                Some(Value::Int(value)) => Ok(Some(*value)),
+                Some(Value::Null) => Ok(None),
                 _ => Err(wrong(column, "an integer")),
             },
             Self::Postgres(row) => row
@@ -309,7 +346,7 @@ impl Row {
     }
 
     /// The last column, on SQLite.
-    pub(super) fn row_id(&self) -> Result<i64, StoreError> {
+    pub(crate) fn row_id(&self) -> Result<i64, StoreError> {
         match self {
             Self::Sqlite(values) => self.int(values.len().saturating_sub(1)),
             Self::Postgres(_) => Err(StoreError::unexpected("a row of PostgreSQL has no row id")),
@@ -319,9 +356,9 @@ impl Row {
     pub fn opt_real(&self, column: usize) -> Result<Option<f64>, StoreError> {
         match self {
             Self::Sqlite(values) => match values.get(column) {
-                Some(SqliteValue::Real(value)) => Ok(Some(*value)),
-                Some(SqliteValue::Integer(value)) => Ok(Some(*value as f64)),
-                Some(SqliteValue::Null) => Ok(None),
+                Some(Value::Real(value)) => Ok(Some(*value)),
+                Some(Value::Int(value)) => Ok(Some(*value as f64)),
+                Some(Value::Null) => Ok(None),
                 _ => Err(wrong(column, "a number")),
             },
             Self::Postgres(row) => row.try_get(column).map_err(|e| postgres_error(column, e)),
@@ -331,7 +368,7 @@ impl Row {
     pub fn bool(&self, column: usize) -> Result<bool, StoreError> {
         match self {
             Self::Sqlite(values) => match values.get(column) {
-                Some(SqliteValue::Integer(value)) => Ok(*value != 0),
+                Some(Value::Int(value)) => Ok(*value != 0),
                 _ => Err(wrong(column, "a boolean")),
             },
             Self::Postgres(row) => row.try_get(column).map_err(|e| postgres_error(column, e)),
@@ -341,8 +378,8 @@ impl Row {
     pub fn opt_text(&self, column: usize) -> Result<Option<String>, StoreError> {
         match self {
             Self::Sqlite(values) => match values.get(column) {
-                Some(SqliteValue::Text(value)) => Ok(Some(value.clone())),
-                Some(SqliteValue::Null) => Ok(None),
+                Some(Value::Text(value)) => Ok(Some(value.clone())),
+                Some(Value::Null) => Ok(None),
                 _ => Err(wrong(column, "text")),
             },
             Self::Postgres(row) => row
@@ -356,11 +393,33 @@ impl Row {
         self.opt_text(column)?.ok_or_else(|| wrong(column, "text, but null"))
     }
 
+    /// The same where nobody reads it again: SQLite's is handed out and not copied.
+    pub fn take_text(&mut self, column: usize) -> Result<String, StoreError> {
+        match self {
+            Self::Sqlite(values) => match values.get_mut(column) {
+                Some(Value::Text(value)) => Ok(std::mem::take(value)),
+                _ => Err(wrong(column, "text")),
+            },
+            Self::Postgres(_) => self.text(column),
+        }
+    }
+
+    pub fn is_null(&self, column: usize) -> Result<bool, StoreError> {
+        match self {
+            Self::Sqlite(values) => Ok(matches!(values.get(column), Some(Value::Null))),
+            Self::Postgres(row) => row
+                .try_get::<_, Option<Anything>>(column)
+                .map(|value| value.is_none())
+                .map_err(|e| postgres_error(column, e)),
+        }
+    }
+
     pub fn opt_blob(&self, column: usize) -> Result<Option<Vec<u8>>, StoreError> {
         match self {
             Self::Sqlite(values) => match values.get(column) {
-                Some(SqliteValue::Blob(value)) => Ok(Some(value.clone())),
-                Some(SqliteValue::Null) => Ok(None),
+                Some(Value::Blob(value)) => Ok(Some(value.clone())),
+                Some(Value::Sixteen(value)) => Ok(Some(value.to_vec())),
+                Some(Value::Null) => Ok(None),
                 _ => Err(wrong(column, "bytes")),
             },
             Self::Postgres(row) => row.try_get(column).map_err(|e| postgres_error(column, e)),
@@ -370,10 +429,8 @@ impl Row {
     pub fn opt_uuid(&self, column: usize) -> Result<Option<Uuid>, StoreError> {
         match self {
             Self::Sqlite(values) => match values.get(column) {
-                Some(SqliteValue::Blob(value)) => {
-                    Uuid::from_slice(value).map(Some).map_err(|_| wrong(column, "a UUID"))
-                }
-                Some(SqliteValue::Null) => Ok(None),
+                Some(Value::Sixteen(value)) => Ok(Some(Uuid::from_bytes(*value))),
+                Some(Value::Null) => Ok(None),
                 _ => Err(wrong(column, "a UUID")),
             },
             Self::Postgres(row) => row.try_get(column).map_err(|e| postgres_error(column, e)),
@@ -391,8 +448,8 @@ impl Row {
     pub fn opt_time(&self, column: usize) -> Result<Option<Time>, StoreError> {
         match self {
             Self::Sqlite(values) => match values.get(column) {
-                Some(SqliteValue::Integer(value)) => Ok(Some(Time::from_micros(*value))),
-                Some(SqliteValue::Null) => Ok(None),
+                Some(Value::Int(value)) => Ok(Some(Time::from_micros(*value))),
+                Some(Value::Null) => Ok(None),
                 _ => Err(wrong(column, "a time")),
             },
             Self::Postgres(row) => row

@@ -1,7 +1,9 @@
-use domain::Epoch;
+use domain::{Epoch, JobState, QueueSettings};
+use store::jobs::claim::ClaimedJob;
 use store::jobs::enqueue::{Extras, NewJob};
 use store::jobs::settle::{End, Outcome, Settled, Status};
-use testkit::{job, on_both};
+use store::signals::refine::{SignalChange, Signaled};
+use testkit::{job, name, on_both};
 
 use crate::support::*;
 
@@ -213,6 +215,96 @@ async fn w1_facts_for_a_job_without_a_subject_are_refused_and_nothing_is_settled
         assert_eq!(settled, Settled::Results(vec![Status::Applied; 2]));
         let card = db.store.subject(T, testkit::label("m")).await.expect("reads").expect("it was made by its facts");
         assert_eq!(card.subject.facts.len(), 1);
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+/// Everything a worker says to have done, without results.
+async fn finish_all(store: &store::Store, worker: domain::WorkerId, jobs: &[&ClaimedJob]) -> Vec<Status> {
+    let outcome = |job: &&ClaimedJob| Outcome { job: job.id, epoch: job.epoch, end: End::Finish(None) };
+    match store.settle(T, worker, jobs.iter().map(outcome).collect()).await.expect("settles") {
+        Settled::Results(statuses) => statuses,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn x3_what_is_said_of_a_lost_claim_does_not_end_the_job_that_has_its_place() {
+    on_both(async |db| {
+        push_all(&db.store, (0..6).map(|_| job("q")).collect()).await;
+        let worker = register(&db.store, &["q"]).await;
+        let before = claim(&db.store, worker, 6).await;
+        let lost = before.last().expect("six");
+        db.store.cancel(T, lost.id, "me".into()).await.expect("cancels");
+        assert_eq!(settle(&db.store, worker, lost.id, lost.epoch, End::Cancel).await, Status::Applied);
+        let next = push(&db.store, job("q")).await;
+        let later = claim_one(&db.store, worker).await;
+        assert_eq!(
+            (later.id, later.epoch),
+            (next, lost.epoch),
+            "on SQLite it also has the row of the one that is lost"
+        );
+        let said = finish_all(&db.store, worker, &before.iter().collect::<Vec<_>>()).await;
+        assert_eq!(said[..5], [Status::Applied; 5]);
+        assert_eq!(said[5], Status::AlreadyEnded);
+        assert_eq!(
+            (state(&db.store, lost.id).await, state(&db.store, next).await),
+            ("canceled".into(), "working".into())
+        );
+        assert_eq!(finish_all(&db.store, worker, &[&later]).await, [Status::Applied]);
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x3_who_lost_some_jobs_to_another_ends_the_others() {
+    on_both(async |db| {
+        push_all(&db.store, (0..8).map(|_| job("q")).collect()).await;
+        let (worker, other) = (register(&db.store, &["q"]).await, register(&db.store, &["q"]).await);
+        let mine = claim(&db.store, worker, 8).await;
+        for job in &mine[2..4] {
+            assert_eq!(settle(&db.store, worker, job.id, job.epoch, End::Release).await, Status::Applied);
+        }
+        let theirs = claim(&db.store, other, 2).await;
+        let said = finish_all(&db.store, worker, &mine.iter().collect::<Vec<_>>()).await;
+        let expected = |at| if (2..4).contains(&at) { Status::ClaimLost } else { Status::Applied };
+        assert_eq!(said, (0..8).map(expected).collect::<Vec<_>>());
+        assert_eq!(finish_all(&db.store, other, &theirs.iter().collect::<Vec<_>>()).await, [Status::Applied; 2]);
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q12_a_place_that_is_counted_since_the_claim_is_free_when_the_job_ends() {
+    on_both(async |db| {
+        push_all(&db.store, (0..8).map(|_| job("q")).collect()).await;
+        let worker = register(&db.store, &["q"]).await;
+        let running = claim(&db.store, worker, 4).await;
+        let settings = QueueSettings { concurrency: Some(4), ..Default::default() };
+        db.store.put_queue(T, name("q"), settings, "me".into()).await.expect("puts");
+        assert!(claim(&db.store, worker, 4).await.is_empty());
+        let said = finish_all(&db.store, worker, &running.iter().collect::<Vec<_>>()).await;
+        assert_eq!(said, [Status::Applied; 4]);
+        assert_eq!(claim(&db.store, worker, 8).await.len(), 4);
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q2_who_is_still_loading_ends_as_who_works() {
+    on_both(async |db| {
+        push_all(&db.store, (0..4).map(|_| job("q")).collect()).await;
+        let worker = register(&db.store, &["q"]).await;
+        let running = claim(&db.store, worker, 4).await;
+        let loading =
+            SignalChange { epoch: running[1].epoch, state: Some(JobState::Loading), ..SignalChange::default() };
+        assert_eq!(db.store.signal(T, running[1].id, loading).await.expect("signals"), Signaled::Applied);
+        let said = finish_all(&db.store, worker, &running.iter().collect::<Vec<_>>()).await;
+        assert_eq!(said, [Status::Applied; 4]);
         sound(&db.store).await;
     })
     .await;

@@ -52,25 +52,25 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// `Sql::both(&["…"])` or `Sql::new(&["…", …], "…")`, and what follows it.
+/// `Sql::both(&["…"])`, `Sql::sqlite(&["…", …])` or `Sql::new(&["…", …], "…")`, and what follows it.
 fn read(text: &str) -> Option<(Sql, &str)> {
     let (head, body) = text.split_once('(')?;
-    let both = match head.trim() {
-        "Sql::both" => true,
-        "Sql::new" => false,
-        _ => return None,
-    };
+    let head = head.trim();
     let (list, after) = body.split_once('[')?;
     if list.trim() != "&" {
         return None;
     }
     let (sqlite, after) = literals(after, ']')?;
     let sqlite: &'static [&'static str] = Box::leak(sqlite.into_boxed_slice());
-    if both {
-        return Some((Sql { sqlite, postgres: sqlite[0] }, after));
+    match head {
+        "Sql::both" => Some((Sql { sqlite, postgres: sqlite[0] }, after)),
+        "Sql::sqlite" => Some((Sql::sqlite(sqlite), after)),
+        "Sql::new" => {
+            let (postgres, after) = literals(after, ')')?;
+            Some((Sql { sqlite, postgres: postgres.first()? }, after))
+        }
+        _ => None,
     }
-    let (postgres, after) = literals(after, ')')?;
-    Some((Sql { sqlite, postgres: postgres.first()? }, after))
 }
 
 /// String literals up to the closing character, and what follows it.

@@ -120,7 +120,7 @@ impl Taking {
         let params = [Param::from(self.worker), Param::Uuid(self.claim), Param::Time(tx.now())];
         let rows = tx.query_each(&TAKE_CHOSEN, &columns, &params).await?;
         let before = self.jobs.len();
-        self.add(&rows, &by_lane.iter().map(|(id, head)| (*id, &head.lane)).collect())?;
+        self.took_rows(rows, &by_lane.iter().map(|(id, head)| (*id, &head.lane)).collect())?;
         self.tell_subjects(tx, before).await?;
         // Parked jobs, and those of a queue that is full now, stood before others that were not looked at.
         Ok(!parked.is_empty() || candidates.len() == look)

@@ -1,0 +1,96 @@
+//! Brings SQLite's log back into its file beside the writer, for which everybody would wait meanwhile.
+//!
+//! The log is begun anew once all of it is in the file, and whoever copies while the writer goes on never comes to its end. So a
+//! thread of its own does most of it, and the writer, when the log has grown on, what is left.
+
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread::JoinHandle;
+
+use rusqlite::Connection;
+use rusqlite::hooks::Wal;
+
+use super::sqlite_error;
+use crate::error::StoreError;
+
+/// Pages of the log for which the thread is told, and again for as many more.
+const SOON: i32 = 1_500;
+/// Pages from which on the writer sees to it.
+const PAGES: i32 = 4_000;
+
+/// The thread that copies.
+pub(super) struct Copier {
+    thread: JoinHandle<()>,
+}
+
+impl Copier {
+    /// Ends it, and closes the writer's connection after its own: whoever closes last copies the rest and removes the log.
+    pub(super) fn close_with(self, mut writer: Connection) {
+        let none = None::<fn(&mut Wal, i32) -> rusqlite::Result<()>>;
+        if writer.wal_hook(none).is_ok() {
+            let _ = self.thread.join();
+        }
+    }
+}
+
+/// Lets the other connection, on a thread of its own, copy what the writer has put into the log.
+pub(super) fn beside(writer: &mut Connection, other: Connection) -> Result<Copier, StoreError> {
+    let (tell, told) = sync_channel(1);
+    let thread = std::thread::Builder::new()
+        .name("sqlite-copier".into())
+        .spawn(move || copy_until_closed(&other, &told))
+        .map_err(|error| StoreError::unavailable(error.to_string()))?;
+    let mut next = SOON;
+    let hook = move |log: &mut Wal, pages: i32| {
+        if pages < SOON {
+            next = SOON;
+        } else if pages >= PAGES {
+            // Another time, if somebody reads or the thread is at it; what was committed stands.
+            let _ = log.checkpoint();
+        } else if pages >= next {
+            next = pages + SOON;
+            let _ = tell.try_send(());
+        }
+        Ok(())
+    };
+    writer.wal_hook(Some(hook)).map_err(sqlite_error)?;
+    Ok(Copier { thread })
+}
+
+fn copy_until_closed(connection: &Connection, told: &Receiver<()>) {
+    while told.recv().is_ok() {
+        if let Err(error) = connection.query_row("pragma wal_checkpoint(passive)", [], |_| Ok(())) {
+            tracing::warn!(%error, "SQLite's log could not be copied; the writer does it when there is more");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{WRITER_CACHE_KB, connect};
+    use super::*;
+
+    /// Roughly: the pages of one commit are those of its blob.
+    const COMMIT_PAGES: i32 = 64;
+
+    #[test]
+    fn the_log_is_begun_anew_though_the_writer_never_rests() {
+        let folder = tempfile::tempdir().expect("there is room");
+        let path = folder.path().join("log.db");
+        let mut writer = connect(&path, WRITER_CACHE_KB).expect("it opens");
+        let copier = beside(&mut writer, connect(&path, WRITER_CACHE_KB).expect("it opens")).expect("it starts");
+        writer.execute_batch("create table t (number integer primary key, blob blob)").expect("it is made");
+        let rounds = 8 * PAGES / COMMIT_PAGES;
+        for number in 0..rounds {
+            let insert =
+                "insert into t values (?1 % 10, randomblob(4096 * ?2)) on conflict do update set blob = excluded.blob";
+            writer.execute(insert, [number, COMMIT_PAGES]).expect("it goes in");
+        }
+        let log = folder.path().join("log.db-wal");
+        let pages = std::fs::metadata(&log).expect("there is a log").len() / 4_096;
+        assert!(pages < 3 * PAGES as u64, "{pages} pages of log");
+        let check: String = writer.query_row("pragma integrity_check", [], |row| row.get(0)).expect("it is checked");
+        assert_eq!(check, "ok");
+        copier.close_with(writer);
+        assert!(!log.exists(), "all of it is in the file");
+    }
+}
