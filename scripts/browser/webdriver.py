@@ -86,7 +86,10 @@ class Browser:
         self.command("Emulation.setDeviceMetricsOverride", size)
 
     def open(self, address):
+        # On a busy machine the driver may answer while the page before is still there: that one is marked.
+        self.run("window.before = true")
         ask("POST", self.url + "/url", {"url": address})
+        wait_for(f"{address} to be loaded", lambda: self.run("return !window.before && document.readyState === 'complete'"))
 
     def run(self, script, *arguments):
         return ask("POST", self.url + "/execute/sync", {"script": script, "args": list(arguments)})
