@@ -5,6 +5,7 @@
 //! and the row itself is asked for that (`FINISH_TAKEN`). Anything may be forgotten, and what is remembered in vain does no harm.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Mutex};
 
 use domain::{Epoch, JobId, TenantId, WorkerId};
@@ -30,10 +31,31 @@ pub(crate) struct InHand {
     jobs: Arc<Mutex<Generations>>,
 }
 
+type ByJob = HashMap<JobId, Taken, BuildHasherDefault<OwnDice>>;
+
 #[derive(Default)]
 struct Generations {
-    young: HashMap<JobId, Taken>,
-    old: HashMap<JobId, Taken>,
+    young: ByJob,
+    old: ByJob,
+}
+
+/// The dice that are in an id already: this program threw them itself, so nobody can have chosen ids that meet.
+#[derive(Default)]
+struct OwnDice(u64);
+
+impl Hasher for OwnDice {
+    fn write(&mut self, bytes: &[u8]) {
+        for part in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..part.len()].copy_from_slice(part);
+            // What differs between ids is in the last bytes; a table looks at both ends of the number.
+            self.0 = (self.0.rotate_left(26) ^ u64::from_be_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0 ^ (self.0 >> 32)
+    }
 }
 
 impl InHand {

@@ -27,6 +27,8 @@ use overdue::{Abandoned, Waiting, after};
 
 /// Unsettled outcomes past which no further job is started: during an outage, memory stays bounded.
 const BACKLOG: usize = 10_000;
+/// Jobs that are started before answers are looked at again: the next call to the server does not wait for all of them.
+const STARTED_AT_ONCE: usize = 64;
 
 pub(super) async fn run<B: Backend>(worker: &Worker<B>, shutdown: CancellationToken) -> Result<(), WorkerError> {
     let Some(session) = register(worker, &shutdown).await? else { return Ok(()) };
@@ -36,7 +38,11 @@ pub(super) async fn run<B: Backend>(worker: &Worker<B>, shutdown: CancellationTo
         if shutdown.is_cancelled() && run.deadline().is_none() {
             run.drain();
         }
-        run.advance();
+        // Then all that was answered meanwhile: one answer's jobs must not keep another call from being made.
+        while let Some(answer) = run.calls.try_join_next() {
+            run.called(answer);
+        }
+        let more = run.advance();
         if run.is_over() {
             break;
         }
@@ -48,6 +54,10 @@ pub(super) async fn run<B: Backend>(worker: &Worker<B>, shutdown: CancellationTo
             }
             continue;
         }
+        if more {
+            tokio::task::yield_now().await;
+            continue;
+        }
         let (deadline, alarm) = (run.deadline(), run.alarm);
         tokio::select! {
             Some(joined) = run.handlers.join_next_with_id(), if !run.handlers.is_empty() => {
@@ -56,12 +66,7 @@ pub(super) async fn run<B: Backend>(worker: &Worker<B>, shutdown: CancellationTo
                     run.joined(joined);
                 }
             }
-            Some(answer) = run.calls.join_next(), if !run.calls.is_empty() => match answer {
-                Ok(answer) => run.answered(answer),
-                Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-                // A claim that a drain called back.
-                Err(_) => {}
-            },
+            Some(answer) = run.calls.join_next(), if !run.calls.is_empty() => run.called(answer),
             () = shutdown.cancelled(), if deadline.is_none() => {}
             () = async { sleep_until(deadline.expect("checked before")).await }, if deadline.is_some() => {
                 run.deadline_passed();
@@ -175,20 +180,22 @@ impl<'a, B: Backend> Run<'a, B> {
         }
     }
 
-    /// Starts everything that can be started now.
-    fn advance(&mut self) {
+    /// Starts what can be started now: calls first, so that the server has something to do while jobs start here. Gives whether
+    /// there is more.
+    fn advance(&mut self) -> bool {
         if self.gone {
-            return;
+            return false;
         }
         self.look_for_overdue();
-        self.start_jobs();
         self.settle();
         self.claim(Duration::ZERO);
+        let more = self.start_jobs();
         self.beat(Duration::ZERO);
         let handlers_done = self.running.is_empty() && self.waiting.is_empty();
         if handlers_done && matches!(self.stage, Stage::Draining { .. } | Stage::Stopping { .. }) {
             self.stage = Stage::Settling { until: after(self.session.lease) };
         }
+        more
     }
 
     fn is_settled(&self) -> bool {
@@ -203,20 +210,27 @@ impl<'a, B: Backend> Run<'a, B> {
         }
     }
 
-    fn start_jobs(&mut self) {
-        while self.stage == Stage::Working
+    fn has_room(&self) -> bool {
+        self.stage == Stage::Working
             && self.loading.is_none()
             && self.outcomes.len() < BACKLOG
             && self.running.len() + self.abandoned.len() < self.worker.settings.concurrency
-        {
-            let Some(Waiting { job, .. }) = self.waiting.front() else { return };
+    }
+
+    /// Starts some of those that wait. Gives whether there are more.
+    fn start_jobs(&mut self) -> bool {
+        for _ in 0..STARTED_AT_ONCE {
+            if !self.has_room() {
+                return false;
+            }
+            let Some(Waiting { job, .. }) = self.waiting.front() else { return false };
             let swap = job.affinity.is_some() && job.affinity != self.held;
             let is_idle = self.running.is_empty() && self.abandoned.is_empty();
             if swap && self.worker.handlers.loader.is_some() && !is_idle {
                 // What runs needs the affinity that is held.
-                return;
+                return false;
             }
-            let Some(Waiting { job, .. }) = self.waiting.pop_front() else { return };
+            let Some(Waiting { job, .. }) = self.waiting.pop_front() else { return false };
             let cancellation = CancellationToken::new();
             let claim = Claim { job: job.id, epoch: job.epoch };
             let affinity = job.affinity.clone();
@@ -227,6 +241,7 @@ impl<'a, B: Backend> Run<'a, B> {
             };
             self.running.insert(claim, Running { cancellation, task, called_off: false, abort_at: None });
         }
+        self.has_room() && !self.waiting.is_empty()
     }
 
     fn swap(&mut self, context: JobContext, affinity: String) -> AbortHandle {
@@ -261,6 +276,15 @@ impl<'a, B: Backend> Run<'a, B> {
             let outcome = guarded(work).await;
             Ended::Handler { claim, outcome, context }
         })
+    }
+
+    fn called(&mut self, answer: Result<Answer, JoinError>) {
+        match answer {
+            Ok(answer) => self.answered(answer),
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            // A claim that a drain called back.
+            Err(_) => {}
+        }
     }
 
     fn joined(&mut self, joined: Result<(Id, Ended), JoinError>) {

@@ -181,7 +181,7 @@ const TAKE: Sql = Sql::new(
         "select id, epoch + 1, lane, payload, subject, process, run, attempt + 1, max_attempts, coalesce(timeout_s, $6),
              created_at, run_at, coalesce(webhook, $9), unique_key is null and triggered_by is null, rowid
          from jobs where lane = $1 and due_at is null and parked is null and worker is null order by run_at, id limit $2",
-        "update jobs set state = 'working', worker = $3, claim = $4, epoch = epoch + 1, attempt = attempt + 1,
+        "update or fail jobs set state = 'working', worker = $3, claim = $4, epoch = epoch + 1, attempt = attempt + 1,
              started_at = $5, deadline_at = $5 + coalesce(timeout_s, $6) * 1000000, version = version + 1, updated_at = $5,
              webhook = coalesce(webhook, $9)
          where rowid in (select value from rarray($10))",
@@ -441,7 +441,7 @@ impl Taking {
         let rows = tx.query_found(&TAKE, None, &params).await?;
         let found = rows.len();
         let read = if tx.is_postgres() { Found::read } else { Found::in_place };
-        self.took(rows.into_iter().map(|row| read(row, &head.lane)).collect::<Result<_, _>>()?);
+        self.took(rows, |row| read(row, &head.lane))?;
         self.hindered |= found == 0;
         let last = self.jobs[before..].last().map(|job| Place { run_at: job.run_at, id: job.id.uuid() });
         let reached = if found < want { Some(Place::settled(tx.now())) } else { last };

@@ -247,9 +247,10 @@ impl SettleBatch {
 
     /// Outcomes of living workers: finishes apart from the rest. A job named twice is judged in order.
     fn open(&self, living: &BTreeMap<(WorkerId, TenantId), bool>) -> (Vec<Open<'_>>, Vec<Open<'_>>) {
-        let mut finishes = Vec::new();
+        let outcomes = self.requests.iter().map(|request| request.outcomes.len()).sum();
+        let mut finishes = Vec::with_capacity(outcomes);
         let mut others = Vec::new();
-        let mut seen = HashSet::new();
+        let mut seen = HashSet::with_capacity(outcomes);
         for (number, request) in self.requests.iter().enumerate() {
             if living.get(&(request.worker, request.tenant)) != Some(&true) {
                 continue;

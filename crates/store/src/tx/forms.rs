@@ -10,7 +10,8 @@ pub(super) const ABREAST: [usize; 2] = [32, 8];
 static WIDE: Mutex<BTreeMap<(&'static str, usize), Arc<str>>> = Mutex::new(BTreeMap::new());
 
 /// The text of an insert of so many rows, if this is one of a single row and nothing else: `insert or fail … values (…)`. What
-/// it does is undone by the savepoint around it, never by itself. The first parameters, `columns` of them, are each row's own.
+/// it does is undone by the transaction or savepoint around it, never by itself. The first parameters, `columns` of them, are
+/// each row's own.
 pub(super) fn abreast(text: &'static str, columns: usize, width: usize) -> Option<Arc<str>> {
     let (head, row) = text.split_once("values (")?;
     if !head.starts_with("insert or fail into") || !row.ends_with(')') || row.contains("on conflict") {

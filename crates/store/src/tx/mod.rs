@@ -51,7 +51,8 @@ impl Sql {
 
 /// One unit of work: its data in, its answer out, all in one transaction.
 ///
-/// It may run more than once (a deadlock on PostgreSQL is retried), so it takes `&self` and acts on the database only.
+/// It may run more than once (a deadlock on PostgreSQL is retried, and on SQLite whoever shares a commit with one that fails),
+/// so it takes `&self` and acts on the database only, and on what may be forgotten.
 pub trait Operation: Send + Sync + 'static {
     /// Whether it writes events: then the transaction learns as it opens whether triggers have changed.
     const WATCHES_TRIGGERS: bool = false;
@@ -235,7 +236,8 @@ impl Tx<'_> {
     }
 
     /// Changes rows of SQLite that are known from before: by each text those `in (select value from rarray($n))`, the parameter
-    /// after the last. Gives whether each text changed each of them; if not, nothing was done.
+    /// after the last. Gives whether each text changed each of them; if not, nothing was done: the operation runs again to hear
+    /// that.
     pub async fn change_known(&mut self, sql: &Sql, rows: Vec<i64>, params: &[Param<'_>]) -> Result<bool, StoreError> {
         match &mut self.driver {
             Driver::Sqlite(tx) => tx.change_known(sql.sqlite, rows, params),

@@ -1,6 +1,7 @@
 //! SQLite in a file: one writer thread that shares commits, and a pool of readers.
 
 mod checkpoint;
+mod writer;
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -9,15 +10,17 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use domain::limits::{SHARED_COMMIT_REQUESTS, SQLITE_HOLD_MS};
+use domain::limits::SHARED_COMMIT_REQUESTS;
+use rusqlite::config::DbConfig;
 use rusqlite::types::Value as SqliteValue;
 use rusqlite::vtab::array;
 use rusqlite::{CachedStatement, Connection, ErrorCode, OpenFlags};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use uuid::Uuid;
 
+use self::writer::{Asked, Request, write_until_closed};
 use super::forms::{ABREAST, RUN_ROWS, abreast, in_runs};
 use super::value::{Column, Param, Row, Value};
 use super::{Driver, Operation, Tx};
@@ -33,7 +36,7 @@ const WAL_BYTES: u64 = 64 << 20;
 const STATEMENTS: usize = 256;
 
 pub(crate) struct Sqlite {
-    writer: mpsc::Sender<Request>,
+    writer: mpsc::Sender<Box<dyn Request>>,
     readers: Readers,
     permits: Arc<Semaphore>,
     clock: Clock,
@@ -76,11 +79,6 @@ impl Drop for Borrowed {
     }
 }
 
-/// Runs inside the writer's transaction, or hears why there is none, and returns what to do once it is known whether
-/// the commit held.
-type Request = Box<dyn FnOnce(Result<(&mut Connection, &Clock), StoreError>) -> Finish + Send>;
-type Finish = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
-
 impl Sqlite {
     /// Opens (or makes) the file. With `exclusive`, a second exclusive opener is refused.
     pub(crate) fn open(path: &Path, clock: Clock, exclusive: bool) -> Result<Self, StoreError> {
@@ -118,12 +116,7 @@ impl Sqlite {
         make: impl FnOnce() -> O + Send + 'static,
     ) -> Result<O::Output, StoreError> {
         let (reply, answer) = oneshot::channel();
-        let request: Request = Box::new(move |begun| {
-            let result = begun.and_then(|(connection, clock)| in_savepoint(connection, clock, &make()));
-            Box::new(move |committed| {
-                let _ = reply.send(committed.and(result));
-            })
-        });
+        let request = Box::new(Asked::new(make, reply));
         let stopped = || StoreError::unavailable("the writer has stopped");
         self.writer.send(request).await.map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?
@@ -141,7 +134,7 @@ impl Sqlite {
         let read = tokio::task::spawn_blocking(move || {
             let connection = reader.connection.as_mut().ok_or_else(|| StoreError::unavailable("no reader is left"))?;
             connection.execute_batch("begin").map_err(sqlite_error)?;
-            run_now(connection, &clock, &operation)
+            run_now(connection, &clock, &operation, Attempt::Again)
         });
         read.await.map_err(|_| StoreError::unexpected("a read panicked"))?
     }
@@ -175,6 +168,8 @@ fn connect(path: &Path, cache_kb: u32) -> Result<Connection, StoreError> {
              pragma journal_size_limit = {WAL_BYTES};"
         ))
         .map_err(|error| open_error(path, &error.to_string()))?;
+    // Otherwise a statement is planned anew for each new value of a limit, or that an index's condition might be held against.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(sqlite_error)?;
     array::load_module(&connection).map_err(sqlite_error)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
     let mode: String = connection.pragma_query_value(None, "journal_mode", |row| row.get(0)).map_err(sqlite_error)?;
@@ -189,66 +184,23 @@ fn connect(path: &Path, cache_kb: u32) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-/// Takes what has come in since the last commit, runs it in one transaction, commits, answers.
-fn write_until_closed(connection: &mut Connection, mut requests: mpsc::Receiver<Request>, clock: &Clock) {
-    while let Some(first) = requests.blocking_recv() {
-        if let Err(error) = connection.execute_batch("begin immediate").map_err(sqlite_error) {
-            // Nothing ran: every caller that waits now hears the same.
-            let mut next = Some(first);
-            while let Some(request) = next {
-                request(Err(error.share()))(Ok(()));
-                next = requests.try_recv().ok();
-            }
-            continue;
-        }
-        let held_until = Instant::now() + Duration::from_millis(SQLITE_HOLD_MS);
-        let mut finishes = vec![first(Ok((&mut *connection, clock)))];
-        while finishes.len() < SHARED_COMMIT_REQUESTS && Instant::now() < held_until {
-            match requests.try_recv() {
-                Ok(request) => finishes.push(request(Ok((&mut *connection, clock)))),
-                Err(_) => break,
-            }
-        }
-        let committed = if connection.is_autocommit() {
-            // A full disk or an I/O error made SQLite roll the whole transaction back.
-            Err(StoreError::unavailable("the transaction was rolled back"))
-        } else {
-            connection.execute_batch("commit").map_err(sqlite_error)
-        };
-        if committed.is_err() && !connection.is_autocommit() {
-            let _ = connection.execute_batch("rollback");
-        }
-        for finish in finishes {
-            finish(committed.as_ref().map(|_| ()).map_err(StoreError::share));
-        }
-    }
+/// Whether what an operation does can be taken back alone.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Attempt {
+    /// If it fails, all that share its transaction run again.
+    Bare,
+    /// In a savepoint, or where nothing is written.
+    Again,
 }
 
-fn in_savepoint<O: Operation>(
+fn run_now<O: Operation>(
     connection: &mut Connection,
     clock: &Clock,
     operation: &O,
+    attempt: Attempt,
 ) -> Result<O::Output, StoreError> {
-    if connection.is_autocommit() {
-        return Err(StoreError::unavailable("the transaction was rolled back"));
-    }
-    connection.prepare_cached("savepoint op").and_then(|mut s| s.execute([])).map_err(sqlite_error)?;
-    // A bug in one operation must not take the writer, and with it everyone else's work, down.
-    let run = std::panic::AssertUnwindSafe(|| run_now(connection, clock, operation));
-    let result = std::panic::catch_unwind(run).unwrap_or_else(|_| Err(StoreError::unexpected("an operation panicked")));
-    if connection.is_autocommit() {
-        return result.and_then(|_| Err(StoreError::unavailable("the transaction was rolled back")));
-    }
-    if result.is_err() {
-        connection.execute_batch("rollback to op").map_err(sqlite_error)?;
-    }
-    connection.prepare_cached("release op").and_then(|mut s| s.execute([])).map_err(sqlite_error)?;
-    result
-}
-
-fn run_now<O: Operation>(connection: &mut Connection, clock: &Clock, operation: &O) -> Result<O::Output, StoreError> {
-    let mut tx =
-        Tx { driver: Driver::Sqlite(SqliteTx { connection }), now: clock.now(), trigger_version: None, wall: None };
+    let driver = Driver::Sqlite(SqliteTx { connection, attempt });
+    let mut tx = Tx { driver, now: clock.now(), trigger_version: None, wall: None };
     let future = pin!(operation.run(&mut tx));
     match future.poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,
@@ -258,6 +210,7 @@ fn run_now<O: Operation>(connection: &mut Connection, clock: &Clock, operation: 
 
 pub(super) struct SqliteTx<'a> {
     connection: &'a mut Connection,
+    attempt: Attempt,
 }
 
 impl SqliteTx<'_> {
@@ -355,21 +308,21 @@ impl SqliteTx<'_> {
         Err(StoreError::unexpected(format!("other rows were changed than the {} found", rows.len())))
     }
 
-    /// Changes rows that are known from before, as `query_found` does. Gives whether each text changed each of them; otherwise
-    /// nothing is done.
+    /// Changes rows that are known from before, as `query_found` does. If not each text changes each of them, the operation runs
+    /// again, and is then told that nothing was done.
     pub(super) fn change_known(
         &mut self,
         texts: &[&str],
         rows: Vec<i64>,
         params: &[Param<'_>],
     ) -> Result<bool, StoreError> {
-        self.execute(&["savepoint known"], &[])?;
-        let changed = self.change_rows(texts, rows, 1, params)?;
-        if !changed {
-            self.execute(&["rollback to known"], &[])?;
+        if self.attempt == Attempt::Again {
+            return Ok(false);
         }
-        self.execute(&["release known"], &[])?;
-        Ok(changed)
+        if self.change_rows(texts, rows, 1, params)? {
+            return Ok(true);
+        }
+        Err(StoreError::unexpected("rows are not as they were known"))
     }
 
     /// Gives whether each text changed as many rows as there are. The first parameter of `params` has the number `first`.

@@ -149,6 +149,6 @@ fn statements_are_read_as_the_compiler_reads_them() {
     let (sql, after) = read(text).expect("it reads");
     assert_eq!((sql.sqlite, sql.postgres, after), (&["a \"b\"", "c"][..], "d e", " ;"));
     let sql = statement("jobs/claim.rs::TAKE");
-    assert!(sql.sqlite[1].starts_with("update jobs set state = 'working'"));
+    assert!(sql.sqlite[1].starts_with("update or fail jobs set state = 'working'"));
     assert!(sql.postgres.ends_with("j.webhook"));
 }

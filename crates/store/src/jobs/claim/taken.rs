@@ -1,8 +1,8 @@
 //! What the rows of jobs say that a claim takes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{HashMap, HashSet};
 
-use domain::{Epoch, JobState, Name};
+use domain::{Epoch, JobState};
 
 use super::{ClaimedJob, Taking};
 use crate::deliveries::notices::Notice;
@@ -54,32 +54,50 @@ impl Found {
 
 impl Taking {
     /// Jobs that are this worker's now.
-    pub(super) fn took(&mut self, mut taken: Vec<Found>) {
-        taken.sort_by_key(|found| (found.job.run_at, found.job.id));
-        let mut by_queue: BTreeMap<&Name, i64> = BTreeMap::new();
-        taken.iter().for_each(|found| *by_queue.entry(&found.job.queue).or_default() += 1);
-        for (queue, jobs) in by_queue {
-            self.changes.moved(self.tenant, queue, (JobState::Queued, JobState::Working), jobs);
-        }
-        for Found { job, lane, has_webhook, row } in taken {
-            let attempt = job.attempt;
+    pub(super) fn took(
+        &mut self,
+        rows: Vec<Row>,
+        read: impl Fn(Row) -> Result<Found, StoreError>,
+    ) -> Result<(), StoreError> {
+        let before = self.jobs.len();
+        let mut heard = HashSet::new();
+        self.jobs.reserve(rows.len());
+        self.in_hand.reserve(rows.len());
+        for row in rows {
+            let Found { job, lane, has_webhook, row } = read(row)?;
             if has_webhook {
-                let (from, to) = (JobState::Queued, JobState::Working);
-                self.notices.push(Notice { tenant: self.tenant, job: job.id, from, to, attempt });
+                heard.insert(job.id);
             } else if let Some(row) = row {
-                let (claim, worker, epoch) = (self.claim, self.worker, job.epoch);
+                let (claim, worker, epoch, attempt) = (self.claim, self.worker, job.epoch, job.attempt);
                 self.in_hand.push((job.id, Taken { row, claim, tenant: self.tenant, worker, epoch, lane, attempt }));
             }
             self.jobs.push(job);
         }
+        let taken = &mut self.jobs[before..];
+        let order = |job: &ClaimedJob| (job.run_at, job.id);
+        // SQLite gives them in order.
+        if !taken.is_sorted_by_key(order) {
+            taken.sort_by_key(order);
+        }
+        for alike in taken.chunk_by(|one, next| one.queue == next.queue) {
+            let moved = (JobState::Queued, JobState::Working);
+            self.changes.moved(self.tenant, &alike[0].queue, moved, alike.len() as i64);
+        }
+        let told = taken.iter().filter(|job| heard.contains(&job.id));
+        self.notices.extend(told.map(|job| Notice {
+            tenant: self.tenant,
+            job: job.id,
+            from: JobState::Queued,
+            to: JobState::Working,
+            attempt: job.attempt,
+        }));
+        Ok(())
     }
 
     pub(super) fn took_rows(&mut self, rows: Vec<Row>, lanes: &HashMap<i64, &Lane>) -> Result<(), StoreError> {
         let lane = |row: &Row| {
             lanes.get(&row.int(2)?).copied().ok_or_else(|| StoreError::unexpected("a job from another lane"))
         };
-        let taken = rows.into_iter().map(|row| lane(&row).and_then(|lane| Found::read(row, lane)));
-        self.took(taken.collect::<Result<_, _>>()?);
-        Ok(())
+        self.took(rows, |row| lane(&row).and_then(|lane| Found::read(row, lane)))
     }
 }

@@ -9,7 +9,7 @@ fn rows_that_go_in_abreast_keep_what_is_their_own() {
     let count = (2 * ABREAST[0] + 2 * ABREAST[1] + 3) as i64;
     let names: Vec<String> = (0..count).map(|number| format!("row {number}")).collect();
     let columns = [Column::ints(0..count), Column::texts(names.iter().map(String::as_str))];
-    let mut tx = SqliteTx { connection: &mut connection };
+    let mut tx = SqliteTx { connection: &mut connection, attempt: Attempt::Bare };
     let changed = tx.execute_each(INSERT, &columns, &[Param::Int(7)]).expect("they go in");
     assert_eq!(changed, count as u64);
     let kept = "select count(*), count(distinct a) from t where twice = a and b = 'row ' || a and same = 7";
@@ -40,7 +40,9 @@ fn just_the_rows_that_were_found_are_changed_beside_each_other_or_not() {
     for wanted in [(20..30).rev().collect(), two, vec![30, 31, 32, 34, 35], (40..100).step_by(3).collect()] {
         let ids: Vec<Uuid> = wanted.iter().map(|number| id(*number)).collect();
         let params = [Param::Int(90), Param::Int(wanted[0])];
-        let found = SqliteTx { connection: &mut connection }.query_found(MOVE, Some(&ids), &params).expect("it runs");
+        let found = SqliteTx { connection: &mut connection, attempt: Attempt::Bare }
+            .query_found(MOVE, Some(&ids), &params)
+            .expect("it runs");
         let mut expected: Vec<i64> = wanted.iter().copied().filter(|number| *number < 90).collect();
         expected.sort_unstable();
         let mut told: Vec<i64> = found.iter().map(|row| row.int(1).expect("a number")).collect();
