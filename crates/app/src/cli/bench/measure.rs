@@ -167,7 +167,7 @@ async fn drained<W: Way>(nodes: &[W], metric: &str, n: u64) -> anyhow::Result<Fi
         let on_start = move |_: &client::JobContext| {
             let _ = first.set(Instant::now());
         };
-        let worker = Arc::new(worker(node, 512, 3_000, on_start)?);
+        let worker = Arc::new(worker(node, 1_000, 4_000, on_start)?);
         workers.push(worker.clone());
         let stop = stop.clone();
         running.spawn(async move { worker.run(stop).await });
