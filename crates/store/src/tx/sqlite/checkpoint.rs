@@ -13,9 +13,9 @@ use super::sqlite_error;
 use crate::error::StoreError;
 
 /// Pages of the log for which the thread is told, and again for as many more.
-const SOON: i32 = 2_000;
+const SOON: i32 = 1_500;
 /// Pages from which on the writer sees to it.
-const PAGES: i32 = 8_000;
+const PAGES: i32 = 4_000;
 
 /// The thread that copies.
 pub(super) struct Copier {
