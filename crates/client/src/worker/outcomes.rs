@@ -28,6 +28,11 @@ impl Outcomes {
         self.fresh.len() + self.parts.iter().map(Vec::len).sum::<usize>()
     }
 
+    /// Whether there are as many as the server takes at once, all of them new to it.
+    pub(super) fn fill_a_batch(&self) -> bool {
+        self.fresh.len() >= BATCH && self.parts.is_empty()
+    }
+
     pub(super) fn has(&self, job: Uuid) -> bool {
         self.fresh.iter().chain(self.parts.iter().flatten()).any(|outcome| outcome.job_id == job)
     }

@@ -99,9 +99,12 @@ struct Run<'a, B> {
     called_off: HashMap<Uuid, bool>,
     handlers: JoinSet<Ended>,
     calls: JoinSet<Answer>,
-    claiming: Option<AbortHandle>,
-    /// The jobs of the settle that is on its way; empty when none is.
-    settling: Vec<Uuid>,
+    /// The claims that are on their way.
+    claiming: Vec<AbortHandle>,
+    /// The last claim brought as many jobs as one can: there are more.
+    plenty: bool,
+    /// The jobs of each settle that is on its way.
+    settling: Vec<Vec<Uuid>>,
     beating: bool,
     /// The lease has passed.
     gone: bool,
@@ -168,7 +171,8 @@ impl<'a, B: Backend> Run<'a, B> {
             called_off: HashMap::new(),
             handlers: JoinSet::new(),
             calls: JoinSet::new(),
-            claiming: None,
+            claiming: Vec::new(),
+            plenty: false,
             settling: Vec::new(),
             beating: false,
             gone: false,
@@ -196,6 +200,10 @@ impl<'a, B: Backend> Run<'a, B> {
             self.stage = Stage::Settling { until: after(self.session.lease) };
         }
         more
+    }
+
+    fn is_being_settled(&self, job: Uuid) -> bool {
+        self.settling.iter().flatten().any(|settled| *settled == job)
     }
 
     fn is_settled(&self) -> bool {

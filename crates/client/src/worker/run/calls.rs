@@ -1,8 +1,10 @@
-//! Calls to the server and what their answers change. Each is a task of its own; at most one claim, one settle and one
-//! heartbeat are on their way at a time.
+//! Calls to the server and what their answers change. Each is a task of its own. One heartbeat, one claim and one settle are on
+//! their way at a time; behind a claim or a settle goes a second one if it is full: the server has it at hand then when it is
+//! done with the first, and smaller ones would cost it a commit each.
 
 use std::time::Duration;
 
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 use wire::{
     ClaimRequest, ClaimView, HeartbeatRequest, HeartbeatView, OutcomeKind, OutcomeRequest, OutcomeStatus, Problem,
@@ -29,12 +31,18 @@ pub(super) enum Answer {
 impl<B: Backend> Run<'_, B> {
     pub(super) fn claim(&mut self, delay: Duration) {
         let settings = &self.worker.settings;
-        let taken = self.running.len() + self.abandoned.len() + self.waiting.len();
+        let coming = self.claiming.len() * CLAIM_JOBS;
+        let taken = self.running.len() + self.abandoned.len() + self.waiting.len() + coming;
         let want = (settings.concurrency + settings.prefetch).saturating_sub(taken).min(CLAIM_JOBS);
-        // While there is something to do, ask for a good part of the prefetch and not for each job singly.
-        let worthwhile = if self.waiting.is_empty() { 1 } else { (settings.prefetch / 2).clamp(1, CLAIM_JOBS) };
+        let worthwhile = match self.claiming.len() {
+            0 if self.waiting.is_empty() => 1,
+            // While there is something to do, ask for a good part of the prefetch and not for each job singly.
+            0 => (settings.prefetch / 2).clamp(1, CLAIM_JOBS),
+            1 if self.plenty => CLAIM_JOBS,
+            _ => return,
+        };
         let may = self.stage == Stage::Working && !self.suspect && !self.gone;
-        if !may || self.claiming.is_some() || want < worthwhile || self.outcomes.len() >= BACKLOG || self.is_stuck() {
+        if !may || want < worthwhile || self.outcomes.len() >= BACKLOG || self.is_stuck() {
             return;
         }
         // What will be held once the jobs at hand are done.
@@ -46,20 +54,22 @@ impl<B: Backend> Run<'_, B> {
             pause(delay).await;
             Answer::Claim(backend.claim(id, request).await)
         });
-        self.claiming = Some(call);
+        self.claiming.push(call);
     }
 
     pub(super) fn settle(&mut self) {
-        if !self.settling.is_empty() {
-            return;
-        }
-        if let Some(request) = self.outcomes.next_batch() {
+        let may = match self.settling.len() {
+            0 => true,
+            1 => self.outcomes.fill_a_batch(),
+            _ => false,
+        };
+        if let Some(request) = may.then(|| self.outcomes.next_batch()).flatten() {
             self.send_settle(request, Duration::ZERO);
         }
     }
 
     fn send_settle(&mut self, request: SettleRequest, delay: Duration) {
-        self.settling = request.outcomes.iter().map(|outcome| outcome.job_id).collect();
+        self.settling.push(request.outcomes.iter().map(|outcome| outcome.job_id).collect());
         let (backend, id) = (self.worker.backend.clone(), self.session.id);
         self.calls.spawn(async move {
             pause(delay).await;
@@ -130,9 +140,12 @@ impl<B: Backend> Run<'_, B> {
     }
 
     fn claim_answered(&mut self, answer: Result<ClaimView, BackendError>) {
-        self.claiming = None;
+        if let Some(place) = self.claiming.iter().position(AbortHandle::is_finished) {
+            self.claiming.swap_remove(place);
+        }
         match answer {
             Ok(view) => {
+                self.plenty = view.jobs.len() >= CLAIM_JOBS;
                 self.claim_backoff.reset();
                 self.worker.counters.claimed(view.jobs.len());
                 view.jobs.into_iter().for_each(|job| self.take_in(job));
@@ -154,7 +167,10 @@ impl<B: Backend> Run<'_, B> {
     }
 
     fn settle_answered(&mut self, request: SettleRequest, answer: Result<SettleView, BackendError>) {
-        self.settling.clear();
+        let first = request.outcomes.first().map(|outcome| outcome.job_id);
+        if let Some(place) = self.settling.iter().position(|jobs| jobs.first().copied() == first) {
+            self.settling.swap_remove(place);
+        }
         match answer {
             Ok(view) => {
                 self.settle_backoff.reset();

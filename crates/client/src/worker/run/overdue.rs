@@ -55,7 +55,7 @@ impl<B: Backend> Run<'_, B> {
     /// Whether this is news.
     pub(super) fn call_off(&mut self, job: Uuid) -> bool {
         // After a timeout a new attempt of the same job may already be here: the older one is meant, wherever it is.
-        if self.called_off.contains_key(&job) || self.settling.contains(&job) || self.outcomes.has(job) {
+        if self.called_off.contains_key(&job) || self.is_being_settled(job) || self.outcomes.has(job) {
             return false;
         }
         let abort_at = after(self.worker.settings.stop_grace);

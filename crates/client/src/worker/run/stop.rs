@@ -16,7 +16,7 @@ const LAST_SIGNALS: Duration = Duration::from_secs(1);
 impl<B: Backend> Run<'_, B> {
     pub(super) fn drain(&mut self) {
         tracing::info!(worker = %self.session.id, running = self.running.len(), "draining");
-        if let Some(claim) = self.claiming.take() {
+        for claim in self.claiming.drain(..) {
             // What the server has handed out meanwhile goes back: it sees that nobody waits, or hears the goodbye.
             claim.abort();
         }
@@ -89,7 +89,7 @@ impl<B: Backend> Run<'_, B> {
         } else {
             deregister(self.worker, self.session.id).await;
         }
-        self.claiming = None;
+        self.claiming.clear();
         self.settling.clear();
         self.beating = false;
         self.gone = false;
