@@ -21,6 +21,7 @@ pub mod events;
 pub mod expression;
 pub mod failures;
 mod floors;
+mod habits;
 pub mod hints;
 mod in_hand;
 pub mod jobs;

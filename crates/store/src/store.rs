@@ -14,6 +14,7 @@ use crate::clock::Clock;
 use crate::deliveries::paces::Paces;
 use crate::error::StoreError;
 use crate::floors::Floors;
+use crate::habits::Habits;
 use crate::hints::Hints;
 use crate::in_hand::InHand;
 use crate::jobs::prune::Looks;
@@ -101,6 +102,7 @@ struct Inner {
     lines: Lines,
     lanes: LaneCache,
     floors: Floors,
+    habits: Habits,
     in_hand: InHand,
     batchers: Batchers,
     carried_on: TaskTracker,
@@ -144,6 +146,7 @@ impl Store {
                 lines: Lines::default(),
                 lanes: LaneCache::default(),
                 floors: Floors::default(),
+                habits: Habits::default(),
                 in_hand: InHand::default(),
                 batchers: if is_postgres { Batchers::on_postgres() } else { Batchers::on_sqlite() },
                 carried_on: TaskTracker::new(),
@@ -231,6 +234,10 @@ impl Store {
 
     pub(crate) fn floors(&self) -> &Floors {
         &self.inner.floors
+    }
+
+    pub(crate) fn habits(&self) -> &Habits {
+        &self.inner.habits
     }
 
     pub(crate) fn in_hand(&self) -> &InHand {

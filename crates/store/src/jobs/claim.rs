@@ -107,7 +107,8 @@ impl Store {
         affinity: Affinity,
     ) -> Result<Claimed, StoreError> {
         let (floors, triggers) = (self.floors().clone(), self.triggers_cache().clone());
-        let claim = Claim { tenant, of, worker, max, affinity, floors, triggers };
+        let guess = self.habits().of(worker).map(|queues| Look::above(&floors, of, &queues));
+        let claim = Claim { tenant, of, worker, max, affinity, guess, floors, triggers };
         let Done { claimed, in_hand, raised, left, told, heard } = self.write(claim).await?;
         self.in_hand().remember(in_hand);
         left.into_iter().for_each(|queue| self.hints().tell(Topic::Ready(of, queue)));
@@ -117,7 +118,10 @@ impl Store {
         if heard {
             self.hints().wake(&Topic::Outbox);
         }
-        if let Claimed::Jobs { jobs, .. } = &claimed {
+        if let Claimed::Jobs { jobs, takes, .. } = &claimed {
+            if self.is_postgres() {
+                self.habits().remember(worker, &takes.queues);
+            }
             jobs.iter().for_each(|job| self.hints().tell_changed(job.id));
         }
         if told {
@@ -135,8 +139,40 @@ struct Claim {
     worker: WorkerId,
     max: usize,
     affinity: Affinity,
+    /// Where it will look, if the worker is what it was.
+    guess: Option<Look>,
     floors: Floors,
     triggers: TriggerCache,
+}
+
+/// Queues whose lanes are looked at, each from where its waiting jobs begin.
+#[derive(Clone)]
+struct Look {
+    queues: Vec<Name>,
+    floors: HashMap<Name, Floor>,
+}
+
+impl Look {
+    fn new(queues: &[Name], floor: impl Fn(&Name) -> Floor) -> Self {
+        Self { queues: queues.to_vec(), floors: queues.iter().map(|queue| (queue.clone(), floor(queue))).collect() }
+    }
+
+    fn above(floors: &Floors, tenant: TenantId, queues: &[Name]) -> Self {
+        Self::new(queues, |queue| floors.of(tenant, queue))
+    }
+
+    fn from_the_beginning(queues: &[Name]) -> Self {
+        Self::new(queues, |_| Floor::none())
+    }
+
+    fn columns(&self) -> [Column<'_>; 3] {
+        let places = || self.queues.iter().map(|queue| self.floors[queue].place);
+        [
+            Column::texts(self.queues.iter().map(Name::as_str)),
+            Column::Time(places().map(|place| Some(place.run_at)).collect()),
+            Column::uuids(places().map(|place| place.id)),
+        ]
+    }
 }
 
 /// A lane with work, and what its queue says about it.
@@ -174,12 +210,13 @@ const HEADS: Sql = Sql::new(
      where q.paused_at is null limit 10000",
 );
 
-// The claimed columns, in the order `claimed` reads them. SQLite is asked for them beforehand: `returning` puts every row
-// aside until the last is written, which costs more.
+// SQLite is asked for the claimed columns beforehand: `returning` puts every row aside until the last is written, which costs
+// more. It is asked for what `Found::in_place` reads, PostgreSQL for what `Found::read` does.
 const TAKE: Sql = Sql::new(
     &[
-        "select id, epoch + 1, lane, payload, subject, process, run, attempt + 1, max_attempts, coalesce(timeout_s, $6),
-             created_at, run_at, coalesce(webhook, $9), unique_key is null and triggered_by is null, rowid
+        "select id, epoch + 1, payload, run, attempt + 1, max_attempts, coalesce(timeout_s, $6), created_at, run_at,
+             case when coalesce(webhook, $9) is not null then 2 when unique_key is null and triggered_by is null then 0
+                 else 1 end, rowid
          from jobs where lane = $1 and due_at is null and parked is null and worker is null order by run_at, id limit $2",
         "update or fail jobs set state = 'working', worker = $3, claim = $4, epoch = epoch + 1, attempt = attempt + 1,
              started_at = $5, deadline_at = $5 + coalesce(timeout_s, $6) * 1000000, version = version + 1, updated_at = $5,
@@ -230,8 +267,13 @@ impl Operation for Claim {
         Some(self.of).filter(|of| *of == self.tenant && *of != TenantId::SYSTEM)
     }
 
-    fn reads_first(&self) -> Option<First<'_>> {
-        Some(workers::load_first(&[self.worker]))
+    fn reads_first(&self) -> Vec<First<'_>> {
+        let heads = self.guess.as_ref().map(|guess| First {
+            sql: HEADS,
+            columns: guess.columns().into(),
+            params: vec![Param::Int(self.of.0)],
+        });
+        [workers::load_first(&[self.worker])].into_iter().chain(heads).collect()
     }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Done, StoreError> {
@@ -290,24 +332,21 @@ struct Seen {
 impl Claim {
     async fn see(&self, tx: &mut Tx<'_>, queues: &[Name]) -> Result<Seen, StoreError> {
         // On SQLite the index holds jobs that wait and nothing else: there is nothing to walk over.
-        let is_postgres = tx.is_postgres();
-        let floor = |queue: &Name| if is_postgres { self.floors.of(self.of, queue) } else { Floor::none() };
-        let floors: HashMap<Name, Floor> = queues.iter().map(|queue| (queue.clone(), floor(queue))).collect();
-        let seen = self.look(tx, queues, floors).await?;
+        let look = match &self.guess {
+            Some(guess) if guess.queues == queues => guess.clone(),
+            _ if tx.is_postgres() => Look::above(&self.floors, self.of, queues),
+            _ => Look::from_the_beginning(queues),
+        };
+        let seen = self.look(tx, look).await?;
         if !seen.heads.is_empty() || seen.floors.values().all(Floor::is_none) {
             return Ok(seen);
         }
-        let floors = queues.iter().map(|queue| (queue.clone(), Floor::none())).collect();
-        self.look(tx, queues, floors).await
+        self.look(tx, Look::from_the_beginning(queues)).await
     }
 
-    async fn look(&self, tx: &mut Tx<'_>, queues: &[Name], floors: HashMap<Name, Floor>) -> Result<Seen, StoreError> {
-        let columns = [
-            Column::texts(queues.iter().map(Name::as_str)),
-            Column::Time(queues.iter().map(|queue| Some(floors[queue].place.run_at)).collect()),
-            Column::uuids(queues.iter().map(|queue| floors[queue].place.id)),
-        ];
-        let rows = tx.query_each(&HEADS, &columns, &[Param::Int(self.of.0)]).await?;
+    async fn look(&self, tx: &mut Tx<'_>, look: Look) -> Result<Seen, StoreError> {
+        let rows = tx.query_each(&HEADS, &look.columns(), &[Param::Int(self.of.0)]).await?;
+        let floors = look.floors;
         let mut heads = Vec::with_capacity(rows.len());
         for row in &rows {
             let waiting_since = row.time(12)?;
@@ -440,8 +479,10 @@ impl Taking {
         let before = self.jobs.len();
         let rows = tx.query_found(&TAKE, None, &params).await?;
         let found = rows.len();
-        let read = if tx.is_postgres() { Found::read } else { Found::in_place };
-        self.took(rows, |row| read(row, &head.lane))?;
+        match tx.is_postgres() {
+            true => self.took(rows, |row| Found::read(row, &head.lane))?,
+            false => self.took(rows, |row| Found::in_place(row, head))?,
+        }
         self.hindered |= found == 0;
         let last = self.jobs[before..].last().map(|job| Place { run_at: job.run_at, id: job.id.uuid() });
         let reached = if found < want { Some(Place::settled(tx.now())) } else { last };

@@ -249,24 +249,31 @@ pub(crate) async fn finish_alike(
     rows.iter().map(Gone::read).collect()
 }
 
-// The claim's id is on the rows that it took and on no others, and only while it stands.
+// The claim's id is on the rows that it took and on no others, and only while it stands. What none of them has is left out.
 const FINISH_TAKEN: Sql = Sql::sqlite(&[
     "insert or fail into ended (id, tenant, lane, state, run_at, worker, epoch, attempt, max_attempts, started_at,
          begun_at, finished_at, wait_s, timeout_s, depth, progress, version, created_at, principal, payload, retry,
-         subject, process, run, unique_key, concurrency_key, tags, phase, webhook, parent, triggered_by)
-     select id, tenant, lane, 'succeeded', run_at, worker, epoch, attempt, max_attempts, started_at,
+         run, tags, phase, parent)
+     select id, $5, $4, 'succeeded', run_at, $6, $3, attempt, max_attempts, started_at,
          begun_at, $1, wait_s, timeout_s, depth, progress, version + 1, created_at, principal, payload, retry,
-         subject, process, run, unique_key, concurrency_key, tags, phase, webhook, parent, triggered_by
-     from jobs where rowid in (select value from rarray($5)) and claim = $2 and epoch = $3 and lane = $4
+         run, tags, phase, parent
+     from jobs where rowid in (select value from rarray($7)) and claim = $2 and epoch = $3 and lane = $4
          and state = 'working' and held = 0",
-    "delete from jobs where rowid in (select value from rarray($5))",
+    "delete from jobs where rowid in (select value from rarray($7))",
 ]);
 
 /// The same for jobs of one lane whose rows are known from the claim that took them. None, if one of them is not any more as the
 /// claim left it: then nothing was done.
 pub(crate) async fn finish_taken(tx: &mut Tx<'_>, taken: &[(JobId, Taken)]) -> Result<Option<Vec<Gone>>, StoreError> {
     let Some((_, first)) = taken.first() else { return Ok(Some(Vec::new())) };
-    let params = [Param::Time(tx.now()), Param::Uuid(first.claim), Param::Int(first.epoch.0), Param::Int(first.lane)];
+    let params = [
+        Param::Time(tx.now()),
+        Param::Uuid(first.claim),
+        Param::Int(first.epoch.0),
+        Param::Int(first.lane),
+        Param::Int(first.tenant.0),
+        Param::from(first.worker),
+    ];
     let rows = taken.iter().map(|(_, taken)| taken.row).collect();
     let stood = tx.change_known(&FINISH_TAKEN, rows, &params).await?;
     Ok(stood.then(|| taken.iter().map(|(id, taken)| Gone::taken(*id, taken)).collect()))

@@ -175,8 +175,8 @@ impl Operation for SettleBatch {
         self.requests.iter().flat_map(|request| [request.tenant, request.of]).collect()
     }
 
-    fn reads_first(&self) -> Option<First<'_>> {
-        Some(workers::load_first(&self.workers()))
+    fn reads_first(&self) -> Vec<First<'_>> {
+        vec![workers::load_first(&self.workers())]
     }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<SettleReply>, StoreError> {

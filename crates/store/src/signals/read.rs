@@ -87,9 +87,9 @@ impl Operation for ReadSignal {
         Some(self.tenant)
     }
 
-    fn reads_first(&self) -> Option<First<'_>> {
+    fn reads_first(&self) -> Vec<First<'_>> {
         let params = vec![Param::from(self.job), Param::Int(self.tenant.0)];
-        Some(First { sql: LIVE, columns: Vec::new(), params })
+        vec![First { sql: LIVE, columns: Vec::new(), params }]
     }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<SignalRead, StoreError> {

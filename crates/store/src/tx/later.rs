@@ -1,4 +1,4 @@
-//! Statements that travel to PostgreSQL with the commit, in one round trip.
+//! Statements that travel to PostgreSQL with the commit, in one round trip, or with the opening.
 
 use std::error::Error;
 use std::fmt::Write;
@@ -37,8 +37,7 @@ pub(super) async fn commit(
     };
     let mut statements = Vec::with_capacity(later.len());
     for later in &later {
-        let statement = if prepared { Some(prepare(client, later.text, &later.types()).await?) } else { None };
-        statements.push(statement);
+        statements.push(if prepared { Some(later.prepare(client).await?) } else { None });
     }
     let values: Vec<Vec<&(dyn ToSql + Sync)>> = later.iter().map(|later| later.values().collect()).collect();
     let runs = later.iter().zip(&statements).zip(&values);
@@ -138,6 +137,37 @@ impl Later {
         self.params.iter().map(|(_, ty)| ty.clone()).collect()
     }
 
+    pub(super) fn is_of(&self, text: &str) -> bool {
+        self.text == text
+    }
+
+    /// Whether these are its parameters.
+    pub(super) fn has(&self, values: &[(&(dyn ToSql + Sync), Type)]) -> bool {
+        let mut bytes = BytesMut::new();
+        let mut is = |kept: &Encoded, value: &(dyn ToSql + Sync), ty: &Type| {
+            bytes.clear();
+            match value.to_sql_checked(ty, &mut bytes) {
+                Ok(IsNull::No) => kept.0.as_ref() == Some(&bytes),
+                Ok(IsNull::Yes) => kept.0.is_none(),
+                Err(_) => false,
+            }
+        };
+        let mut pairs = self.params.iter().zip(values);
+        self.params.len() == values.len() && pairs.all(|((kept, _), (value, ty))| is(kept, *value, ty))
+    }
+
+    pub(super) async fn prepare(&self, client: &Object) -> Result<Statement, Failure> {
+        prepare(client, self.text, &self.types()).await
+    }
+
+    pub(super) async fn query(
+        &self,
+        client: &Object,
+        statement: &Statement,
+    ) -> Result<Vec<tokio_postgres::Row>, tokio_postgres::Error> {
+        client.query(statement, &self.values().collect::<Vec<_>>()).await
+    }
+
     /// Without a statement nothing may be prepared: then the text goes.
     async fn run(
         &self,
@@ -158,6 +188,24 @@ impl Later {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_asked_ahead_is_known_by_its_parameters() {
+        let of = |(number, text): (i64, Option<&'static str>)| {
+            Later::of("select $1, $2", vec![(&number, Type::INT8), (&text, Type::TEXT)]).expect("they have a form")
+        };
+        let has = |asked: &Later, (number, text): (i64, Option<&'static str>)| {
+            asked.has(&[(&number, Type::INT8), (&text, Type::TEXT)])
+        };
+        let asked = of((1, Some("a")));
+        assert!(asked.is_of("select $1, $2") && !asked.is_of("select $2, $1"));
+        assert!(has(&asked, (1, Some("a"))));
+        for other in [(2, Some("a")), (1, Some("b")), (1, Some("")), (1, None)] {
+            assert!(!has(&asked, other), "{other:?}");
+        }
+        assert!(has(&of((1, None)), (1, None)) && !has(&of((1, None)), (1, Some(""))));
+        assert!(!asked.has(&[(&1i64, Type::INT8)]), "there is one missing");
+    }
 
     #[test]
     fn statements_become_one_with_their_parameters_in_a_row() {

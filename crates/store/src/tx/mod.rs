@@ -77,9 +77,9 @@ pub trait Operation: Send + Sync + 'static {
     fn run(&self, tx: &mut Tx<'_>) -> impl Future<Output = Result<Self::Output, StoreError>> + Send;
 
     /// What it will read first, where that is known beforehand: on PostgreSQL it travels with the opening of the
-    /// transaction and costs no round trip of its own. `run` asks for it as for anything else.
-    fn reads_first(&self) -> Option<First<'_>> {
-        None
+    /// transaction and costs no round trip of its own. `run` asks for it as for anything else, or for something else.
+    fn reads_first(&self) -> Vec<First<'_>> {
+        Vec::new()
     }
 }
 

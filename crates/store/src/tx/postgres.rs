@@ -1,13 +1,13 @@
 //! PostgreSQL through a pool, directly or through a pooler in transaction mode.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use deadpool_postgres::{
-    ClientWrapper, Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime,
+    ClientWrapper, Hook, HookError, Manager, ManagerConfig, Object, Pool, QueueMode, RecyclingMethod, Runtime,
 };
 use domain::Time;
 use futures_util::FutureExt;
+use futures_util::future::join_all;
 use tokio_postgres::SimpleQueryMessage;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
@@ -24,6 +24,10 @@ use crate::wall::{SETTING, around};
 
 const CONNECTIONS: usize = 16;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A connection may go unused for long, and what is between it and the server must not forget it.
+const KEEPALIVES_IDLE: Duration = Duration::from_secs(30);
+/// What the driver does where the URL says nothing.
+const DRIVERS_KEEPALIVES: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// Opens a transaction in the schema of ours and learns the database's time in the same round trip. All is set per
 /// transaction because a pooler gives every transaction another session.
@@ -51,16 +55,13 @@ const BEGIN_IN_SESSION: &str = "begin; select (extract(epoch from now()) * 10000
 /// What of an opening asks for the time. It stands last.
 const TIME: &str = "select (extract(epoch from now()) * 1000000)::bigint::text";
 
-/// What opens the transaction of an operation: with the clock of the triggers where that is wanted, and with a wall around
-/// the rows of its tenants where it names them. All of it is one round trip.
-fn opening<O: Operation>(begin: &'static str, wall: Option<&str>) -> Cow<'static, str> {
-    if !O::WATCHES_TRIGGERS && wall.is_none() {
-        return begin.into();
-    }
+/// What an opening asks for beside the time: the clock of the triggers where that is wanted, and a wall around the rows of its
+/// tenants where the operation names them.
+fn beside_time<O: Operation>(wall: Option<&str>) -> String {
     let (version, clock) =
-        if O::WATCHES_TRIGGERS { ("version::text", " from trigger_clock where id = 1") } else { ("null", "") };
-    let wall = wall.map(|tenants| format!(", set_config('{SETTING}', '{tenants}', true)")).unwrap_or_default();
-    format!("{begin}, {version}{wall}{clock}").into()
+        if O::WATCHES_TRIGGERS { ("version::text", " from trigger_clock where id = 1") } else { ("null::text", "") };
+    let wall = wall.map(|tenants| format!(", set_config('{SETTING}', {tenants}, true)")).unwrap_or_default();
+    format!(", {version}{wall}{clock}")
 }
 
 /// What opens a transaction without asking for the time, with the wall around its tenants.
@@ -92,10 +93,15 @@ impl Postgres {
     pub(crate) async fn connect(url: &str, clock: Clock) -> Result<Self, StoreError> {
         let Address { mut config, tls } = Address::parse(url)?;
         config.application_name("windlass").connect_timeout(CONNECT_TIMEOUT);
+        if config.get_keepalives_idle() == DRIVERS_KEEPALIVES {
+            config.keepalives_idle(KEEPALIVES_IDLE);
+        }
         let builder = || {
             let fast = ManagerConfig { recycling_method: RecyclingMethod::Fast };
             Pool::builder(Manager::from_config(config.clone(), tls.clone(), fast))
                 .max_size(CONNECTIONS)
+                // The one that was used last has its plans and the processor's caches at hand.
+                .queue_mode(QueueMode::Lifo)
                 .wait_timeout(Some(Duration::from_secs(10)))
                 .create_timeout(Some(CONNECT_TIMEOUT))
                 .runtime(Runtime::Tokio1)
@@ -147,7 +153,8 @@ impl Postgres {
         let mut guard = Guard { client: Some(client) };
         let client = guard.client.as_ref().expect("held until the end");
         let prepared = self.prepared;
-        let mut driver = PostgresTx { client, prepared, failed: None, ahead: None, opening: None, later: Vec::new() };
+        let (ahead, later) = (Vec::new(), Vec::new());
+        let mut driver = PostgresTx { client, prepared, failed: None, ahead, opening: None, later };
         // It is put together as late as can be: who comes until then is in it.
         let told = if O::OPENS_UNHEARD { Some(self.time(client).await?) } else { None };
         let operation = operation.made();
@@ -198,34 +205,43 @@ impl Postgres {
         wall: Option<&str>,
     ) -> Result<(Time, Option<i64>), Failure> {
         let client = tx.client;
-        let text = &opening::<O>(self.begin_text(), wall);
-        let ahead = operation.reads_first().filter(|_| self.prepared);
-        let rows = match ahead {
-            None => self.begun(client, text).await,
-            Some(First { sql, columns, params }) => {
-                let statement = client.prepare_cached(sql.postgres).await;
-                let statement = statement.map_err(|error| Failure::of(&error, "begin"))?;
-                let values = values(&columns, &params);
-                let (begun, read) = tokio::join!(self.begun(client, text), client.query(&statement, &values));
-                let read = read.map_err(|error| Failure::of(&error, "begin"));
-                if begun.is_ok() {
-                    tx.ahead = Some((sql.postgres, read?.into_iter().map(Row::Postgres).collect()));
-                }
-                begun
-            }
+        let failed = |error: tokio_postgres::Error| Failure::of(&error, "begin");
+        if !self.prepared {
+            let wall = wall.map(|tenants| format!("'{tenants}'"));
+            let text = format!("{BEGIN}{}", beside_time::<O>(wall.as_deref()));
+            let rows = client.simple_query(&text).await.map_err(failed)?;
+            return self.told(number(&rows, 0), number(&rows, 1));
+        }
+        // All is prepared before anything is sent: what is sent stays in this order.
+        let question = format!("{TIME}{}", beside_time::<O>(wall.map(|_| "$1")));
+        let question = client.prepare_cached(&question).await.map_err(failed)?;
+        let wall: Vec<&(dyn ToSql + Sync)> = wall.iter().map(|wall| wall as &(dyn ToSql + Sync)).collect();
+        let mut asked = Vec::new();
+        for First { sql, columns, params } in operation.reads_first() {
+            let first = Later::of(sql.postgres, typed(&columns, &params));
+            let first = first.map_err(|error| Failure { error, again: false })?;
+            asked.push((first.prepare(client).await?, first));
+        }
+        let told = async {
+            let row = client.query_one(&question, &wall).await.map_err(failed)?;
+            let number = |place: usize| row.get::<_, Option<&str>>(place).and_then(|text| text.parse().ok());
+            self.told(number(0), number(1))
         };
-        let rows = rows.map_err(|error| Failure::of(&error, "begin"))?;
-        let now = number(&rows, 0).map(Time::from_micros).ok_or_else(no_time)?;
-        Ok((now, number(&rows, 1)))
+        let reads = join_all(asked.iter().map(|(statement, first)| first.query(client, statement)));
+        let (begun, told, read) = tokio::join!(client.batch_execute("begin"), told, reads);
+        begun.map_err(failed)?;
+        let told = told?;
+        for ((_, first), read) in asked.into_iter().zip(read) {
+            tx.ahead.push((first, read.map_err(failed)?.into_iter().map(Row::Postgres).collect()));
+        }
+        Ok(told)
     }
 
-    /// Runs what gives the database's time first, and takes note of it.
-    async fn begun(&self, client: &Object, text: &str) -> Result<Vec<SimpleQueryMessage>, tokio_postgres::Error> {
-        let rows = client.simple_query(text).await?;
-        if let Some(now) = number(&rows, 0) {
-            self.heard.hear(Time::from_micros(now));
-        }
-        Ok(rows)
+    /// Takes note of the time.
+    fn told(&self, now: Option<i64>, trigger_version: Option<i64>) -> Result<(Time, Option<i64>), Failure> {
+        let now = now.map(Time::from_micros).ok_or_else(no_time)?;
+        self.heard.hear(now);
+        Ok((now, trigger_version))
     }
 
     fn begin_text(&self) -> &'static str {
@@ -237,7 +253,8 @@ impl Postgres {
         if let Some(now) = self.heard.now() {
             return Ok(now);
         }
-        self.begun(client, TIME).await.map_err(|error| Failure::of(&error, "time"))?;
+        let rows = client.simple_query(TIME).await.map_err(|error| Failure::of(&error, "time"))?;
+        self.told(number(&rows, 0), None)?;
         self.heard.now().ok_or_else(no_time)
     }
 
@@ -343,8 +360,8 @@ pub(super) struct PostgresTx<'a> {
     client: &'a Object,
     prepared: bool,
     failed: Option<SqlState>,
-    /// The statement that travelled with the opening, and its rows.
-    ahead: Option<(&'static str, Vec<Row>)>,
+    /// The statements that travelled with the opening, and their rows.
+    ahead: Vec<(Later, Vec<Row>)>,
     /// What opens the transaction, until something is done in it.
     opening: Option<String>,
     /// What travels with the commit.
@@ -364,8 +381,8 @@ impl PostgresTx<'_> {
         params: &[Param<'_>],
     ) -> Result<Vec<Row>, StoreError> {
         self.open().await?;
-        if self.ahead.as_ref().is_some_and(|(asked, _)| *asked == text) {
-            return Ok(self.ahead.take().map(|(_, rows)| rows).unwrap_or_default());
+        if let Some(rows) = self.asked_ahead(text, columns, params) {
+            return Ok(rows);
         }
         let rows = if self.prepared {
             let statement = self.client.prepare_cached(text).await;
@@ -380,6 +397,13 @@ impl PostgresTx<'_> {
             Ok(rows) => Ok(rows.into_iter().map(Row::Postgres).collect()),
             Err(error) => Err(self.fail(error, text)),
         }
+    }
+
+    /// The rows of what travelled with the opening, if that is what is asked for now.
+    fn asked_ahead(&mut self, text: &str, columns: &[Column<'_>], params: &[Param<'_>]) -> Option<Vec<Row>> {
+        let is_asked = |asked: &Later| asked.is_of(text) && asked.has(&typed(columns, params));
+        let place = self.ahead.iter().position(|(asked, _)| is_asked(asked))?;
+        Some(self.ahead.swap_remove(place).1)
     }
 
     pub(super) async fn execute(

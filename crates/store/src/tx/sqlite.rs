@@ -34,6 +34,8 @@ const READER_CACHE_KB: u32 = 2 * 1_024;
 /// What a long read lets the log grow by is given back down to this.
 const WAL_BYTES: u64 = 64 << 20;
 const STATEMENTS: usize = 256;
+/// Rows that are moved from one table to another at a time.
+const PART_ROWS: usize = 100;
 
 pub(crate) struct Sqlite {
     writer: mpsc::Sender<Box<dyn Request>>,
@@ -334,27 +336,30 @@ impl SqliteTx<'_> {
         params: &[Param<'_>],
     ) -> Result<bool, StoreError> {
         rows.sort_unstable();
-        let runs: Vec<&[i64]> = rows.chunk_by(|one, next| one + 1 == *next).collect();
         let place = first + params.len();
-        for text in texts {
-            let mut changed = 0;
-            if runs.len() * RUN_ROWS <= rows.len() {
-                let mut statement = self.statement(&in_runs(text, place))?;
-                for run in &runs {
-                    bind_from(first, &mut statement, params.iter().copied())?;
-                    statement.raw_bind_parameter(place, run[0]).map_err(sqlite_error)?;
-                    statement.raw_bind_parameter(place + 1, run[run.len() - 1]).map_err(sqlite_error)?;
-                    changed += statement.raw_execute().map_err(sqlite_error)?;
+        let by_runs = rows.chunk_by(|one, next| one + 1 == *next).count() * RUN_ROWS <= rows.len();
+        let text_of = |text: &&str| if by_runs { self.statement(&in_runs(text, place)) } else { self.statement(text) };
+        let mut statements = texts.iter().map(text_of).collect::<Result<Vec<_>, _>>()?;
+        // What moves goes part by part: a page that one part leaves is filled by the next, and is written once.
+        let part = if texts.len() > 1 { PART_ROWS } else { rows.len().max(1) };
+        for part in rows.chunks(part) {
+            for statement in &mut statements {
+                bind_from(first, statement, params.iter().copied())?;
+                let mut changed = 0;
+                if by_runs {
+                    for run in part.chunk_by(|one, next| one + 1 == *next) {
+                        statement.raw_bind_parameter(place, run[0]).map_err(sqlite_error)?;
+                        statement.raw_bind_parameter(place + 1, run[run.len() - 1]).map_err(sqlite_error)?;
+                        changed += statement.raw_execute().map_err(sqlite_error)?;
+                    }
+                } else {
+                    let list = Rc::new(part.iter().map(|id| SqliteValue::Integer(*id)).collect::<Vec<_>>());
+                    statement.raw_bind_parameter(place, &list).map_err(sqlite_error)?;
+                    changed = statement.raw_execute().map_err(sqlite_error)?;
                 }
-            } else {
-                let mut statement = self.statement(text)?;
-                bind_from(first, &mut statement, params.iter().copied())?;
-                let list = Rc::new(rows.iter().map(|id| SqliteValue::Integer(*id)).collect::<Vec<_>>());
-                statement.raw_bind_parameter(place, &list).map_err(sqlite_error)?;
-                changed = statement.raw_execute().map_err(sqlite_error)?;
-            }
-            if changed != rows.len() {
-                return Ok(false);
+                if changed != part.len() {
+                    return Ok(false);
+                }
             }
         }
         Ok(true)

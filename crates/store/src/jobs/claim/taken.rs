@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use domain::{Epoch, JobState};
 
-use super::{ClaimedJob, Taking};
+use super::{ClaimedJob, Head, Taking};
 use crate::deliveries::notices::Notice;
 use crate::error::StoreError;
 use crate::in_hand::Taken;
@@ -22,7 +22,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Reads the columns of `TAKE` and `TAKE_CHOSEN`.
+    /// Reads the columns of `TAKE_CHOSEN`, and on PostgreSQL of `TAKE`.
     pub(super) fn read(mut row: Row, lane: &Lane) -> Result<Self, StoreError> {
         let job = ClaimedJob {
             id: row.job(0)?,
@@ -45,10 +45,29 @@ impl Found {
         Ok(Self { job, lane: row.int(2)?, has_webhook: !row.is_null(12)?, row: None })
     }
 
-    /// The same from SQLite's text of `TAKE`, which tells more.
-    pub(super) fn in_place(row: Row, lane: &Lane) -> Result<Self, StoreError> {
-        let place = if row.bool(13)? { Some(row.row_id()?) } else { None };
-        Ok(Self { row: place, ..Self::read(row, lane)? })
+    /// Reads the columns of SQLite's `TAKE`: those in which jobs of a lane without guards may differ. None is on a subject.
+    pub(super) fn in_place(mut row: Row, head: &Head) -> Result<Self, StoreError> {
+        let (lane, tells) = (&head.lane, row.int(9)?);
+        let job = ClaimedJob {
+            id: row.job(0)?,
+            epoch: Epoch(row.int(1)?),
+            queue: lane.queue.clone(),
+            kind: lane.kind.clone(),
+            payload: row.take_text(2)?,
+            affinity: lane.affinity.clone(),
+            priority: lane.priority,
+            subject: None,
+            process: None,
+            run: row.opt_text(3)?,
+            attempt: row.int(4)? as i32,
+            max_attempts: row.int(5)? as i32,
+            timeout_s: row.opt_int(6)?,
+            created_at: row.time(7)?,
+            tenant: None,
+            run_at: row.time(8)?,
+        };
+        let place = if tells == 0 { Some(row.row_id()?) } else { None };
+        Ok(Self { job, lane: head.head.lane, has_webhook: tells == 2, row: place })
     }
 }
 

@@ -13,7 +13,7 @@ use super::sqlite_error;
 use crate::error::StoreError;
 
 /// Pages of the log for which the thread is told, and again for as many more.
-const SOON: i32 = 1_500;
+const SOON: i32 = 1_200;
 /// Pages from which on the writer sees to it.
 const PAGES: i32 = 4_000;
 

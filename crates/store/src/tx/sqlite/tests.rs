@@ -55,3 +55,32 @@ fn just_the_rows_that_were_found_are_changed_beside_each_other_or_not() {
     let left: i64 = connection.query_row("select count(*) from t", [], |row| row.get(0)).expect("it is counted");
     assert_eq!(left, 100 - 10 - 16 - 5 - 17);
 }
+
+const MOVE_KNOWN: &[&str] = &[
+    "insert or fail into gone (id, text) select id, text from t where rowid in (select value from rarray($1))",
+    "delete from t where rowid in (select value from rarray($1))",
+];
+
+#[test]
+fn pages_that_moving_rows_leave_are_filled_by_those_that_follow() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let mut connection = connect(&folder.path().join("move.db"), WRITER_CACHE_KB).expect("it opens");
+    let rows = 10 * PART_ROWS as i64;
+    connection
+        .execute_batch(&format!(
+            "create table t (id integer, text text); create table gone (id integer primary key, text text);
+             with recursive n(n) as (select 1 union all select n + 1 from n where n < {rows} + 7)
+             insert into t select n, printf('%0300d', n) from n;
+             pragma wal_checkpoint(truncate); begin immediate"
+        ))
+        .expect("it is made");
+    let before: i64 = connection.query_row("pragma page_count", [], |row| row.get(0)).expect("it is told");
+    let mut tx = SqliteTx { connection: &mut connection, attempt: Attempt::Bare };
+    assert!(tx.change_known(MOVE_KNOWN, (1..=rows).collect(), &[]).expect("it runs"));
+    connection.execute_batch("commit").expect("it holds");
+    let count = |text: &str| connection.query_row(text, [], |row| row.get::<_, i64>(0)).expect("it is counted");
+    assert_eq!((count("select count(*) from t"), count("select count(*) from gone where id = text + 0")), (7, rows));
+    let log = std::fs::metadata(folder.path().join("move.db-wal")).expect("there is a log").len();
+    let written = log as i64 / 4_096;
+    assert!(written < before * 3 / 2, "{written} pages are written for {before} that were moved");
+}
