@@ -78,8 +78,9 @@ pub const MAINTENANCE_PARTS: usize = 20;
 /// Callers that share one commit.
 pub const SHARED_COMMIT_REQUESTS: usize = 4_096;
 pub const SHARED_COMMIT_JOBS: usize = 10_000;
-/// How long the SQLite writer may hold its transaction open while it takes more work in.
-pub const SQLITE_HOLD_MS: u64 = 50;
+/// How long the SQLite writer may hold its transaction open while it takes more work in. What is left for the next one then is at
+/// hand while those who are answered make up their minds.
+pub const SQLITE_HOLD_MS: u64 = 6;
 /// Artifacts up to this size live in the database; larger ones in the blob store.
 pub const ARTIFACT_INLINE_BYTES: usize = 64 << 10;
 pub const ARTIFACT_BYTES: u64 = 10 << 30;

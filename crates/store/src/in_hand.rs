@@ -14,7 +14,7 @@ use uuid::Uuid;
 /// Jobs that are remembered, where so many are in hand; up to twice as many may be.
 const REMEMBERED: usize = 16_384;
 
-/// A job without subject, keys, webhook or origin, as it was taken.
+/// A job without subject, process, keys, webhook or origin, as it was taken.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Taken {
     pub(crate) row: i64,

@@ -5,7 +5,7 @@ mod calls;
 mod overdue;
 mod stop;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -103,8 +103,9 @@ struct Run<'a, B> {
     claiming: Vec<AbortHandle>,
     /// The last claim brought as many jobs as one can: there are more.
     plenty: bool,
-    /// The jobs of each settle that is on its way.
-    settling: Vec<Vec<Uuid>>,
+    /// The settles that are on their way, by their numbers, with their jobs.
+    settling: BTreeMap<u64, Vec<Uuid>>,
+    settles: u64,
     beating: bool,
     /// The lease has passed.
     gone: bool,
@@ -173,7 +174,8 @@ impl<'a, B: Backend> Run<'a, B> {
             calls: JoinSet::new(),
             claiming: Vec::new(),
             plenty: false,
-            settling: Vec::new(),
+            settling: BTreeMap::new(),
+            settles: 0,
             beating: false,
             gone: false,
             suspect: false,
@@ -203,7 +205,7 @@ impl<'a, B: Backend> Run<'a, B> {
     }
 
     fn is_being_settled(&self, job: Uuid) -> bool {
-        self.settling.iter().flatten().any(|settled| *settled == job)
+        self.settling.values().flatten().any(|settled| *settled == job)
     }
 
     fn is_settled(&self) -> bool {

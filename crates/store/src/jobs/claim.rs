@@ -8,6 +8,7 @@ mod room;
 mod taken;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
 
 use domain::claim::next_lanes;
 use domain::limits::LANES;
@@ -107,8 +108,8 @@ impl Store {
         affinity: Affinity,
     ) -> Result<Claimed, StoreError> {
         let (floors, triggers) = (self.floors().clone(), self.triggers_cache().clone());
-        let guess = self.habits().of(worker).map(|queues| Look::above(&floors, of, &queues));
-        let claim = Claim { tenant, of, worker, max, affinity, guess, floors, triggers };
+        let guess = self.habits().of(worker);
+        let claim = Claim { tenant, of, worker, max, affinity, guess, asked: Mutex::default(), floors, triggers };
         let Done { claimed, in_hand, raised, left, told, heard } = self.write(claim).await?;
         self.in_hand().remember(in_hand);
         left.into_iter().for_each(|queue| self.hints().tell(Topic::Ready(of, queue)));
@@ -139,14 +140,15 @@ struct Claim {
     worker: WorkerId,
     max: usize,
     affinity: Affinity,
-    /// Where it will look, if the worker is what it was.
-    guess: Option<Look>,
+    /// The queues that it will look into, if the worker is what it was.
+    guess: Option<Arc<[Name]>>,
+    /// The look that went ahead with the opening of the transaction.
+    asked: Mutex<Option<Look>>,
     floors: Floors,
     triggers: TriggerCache,
 }
 
 /// Queues whose lanes are looked at, each from where its waiting jobs begin.
-#[derive(Clone)]
 struct Look {
     queues: Vec<Name>,
     floors: HashMap<Name, Floor>,
@@ -165,10 +167,11 @@ impl Look {
         Self::new(queues, |_| Floor::none())
     }
 
-    fn columns(&self) -> [Column<'_>; 3] {
+    /// The names are these queues'.
+    fn columns<'q>(&self, queues: &'q [Name]) -> [Column<'q>; 3] {
         let places = || self.queues.iter().map(|queue| self.floors[queue].place);
         [
-            Column::texts(self.queues.iter().map(Name::as_str)),
+            Column::texts(queues.iter().map(Name::as_str)),
             Column::Time(places().map(|place| Some(place.run_at)).collect()),
             Column::uuids(places().map(|place| place.id)),
         ]
@@ -214,9 +217,9 @@ const HEADS: Sql = Sql::new(
 // more. It is asked for what `Found::in_place` reads, PostgreSQL for what `Found::read` does.
 const TAKE: Sql = Sql::new(
     &[
-        "select id, epoch + 1, payload, run, attempt + 1, max_attempts, coalesce(timeout_s, $6), created_at, run_at,
-             case when coalesce(webhook, $9) is not null then 2 when unique_key is null and triggered_by is null then 0
-                 else 1 end, rowid
+        "select id, epoch + 1, payload, process, run, attempt + 1, max_attempts, coalesce(timeout_s, $6), created_at, run_at,
+             case when coalesce(webhook, $9) is not null then 2
+                 when process is null and unique_key is null and triggered_by is null then 0 else 1 end, rowid
          from jobs where lane = $1 and due_at is null and parked is null and worker is null order by run_at, id limit $2",
         "update or fail jobs set state = 'working', worker = $3, claim = $4, epoch = epoch + 1, attempt = attempt + 1,
              started_at = $5, deadline_at = $5 + coalesce(timeout_s, $6) * 1000000, version = version + 1, updated_at = $5,
@@ -268,10 +271,11 @@ impl Operation for Claim {
     }
 
     fn reads_first(&self) -> Vec<First<'_>> {
-        let heads = self.guess.as_ref().map(|guess| First {
-            sql: HEADS,
-            columns: guess.columns().into(),
-            params: vec![Param::Int(self.of.0)],
+        let heads = self.guess.as_ref().map(|queues| {
+            let look = Look::above(&self.floors, self.of, queues);
+            let columns = look.columns(queues).into();
+            *self.asked.lock().expect("nobody panics with it in hand") = Some(look);
+            First { sql: HEADS, columns, params: vec![Param::Int(self.of.0)] }
         });
         [workers::load_first(&[self.worker])].into_iter().chain(heads).collect()
     }
@@ -332,8 +336,9 @@ struct Seen {
 impl Claim {
     async fn see(&self, tx: &mut Tx<'_>, queues: &[Name]) -> Result<Seen, StoreError> {
         // On SQLite the index holds jobs that wait and nothing else: there is nothing to walk over.
-        let look = match &self.guess {
-            Some(guess) if guess.queues == queues => guess.clone(),
+        let asked = self.asked.lock().expect("nobody panics with it in hand").take();
+        let look = match asked {
+            Some(asked) if asked.queues == queues => asked,
             _ if tx.is_postgres() => Look::above(&self.floors, self.of, queues),
             _ => Look::from_the_beginning(queues),
         };
@@ -345,7 +350,7 @@ impl Claim {
     }
 
     async fn look(&self, tx: &mut Tx<'_>, look: Look) -> Result<Seen, StoreError> {
-        let rows = tx.query_each(&HEADS, &look.columns(), &[Param::Int(self.of.0)]).await?;
+        let rows = tx.query_each(&HEADS, &look.columns(&look.queues), &[Param::Int(self.of.0)]).await?;
         let floors = look.floors;
         let mut heads = Vec::with_capacity(rows.len());
         for row in &rows {
@@ -479,9 +484,10 @@ impl Taking {
         let before = self.jobs.len();
         let rows = tx.query_found(&TAKE, None, &params).await?;
         let found = rows.len();
-        match tx.is_postgres() {
-            true => self.took(rows, |row| Found::read(row, &head.lane))?,
-            false => self.took(rows, |row| Found::in_place(row, head))?,
+        if tx.is_postgres() {
+            self.took(rows, |row| Found::read(row, &head.lane))?;
+        } else {
+            self.took(rows, |row| Found::in_place(row, head))?;
         }
         self.hindered |= found == 0;
         let last = self.jobs[before..].last().map(|job| Place { run_at: job.run_at, id: job.id.uuid() });

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use domain::job::{Claim, Event, Held};
 use domain::{Epoch, Job, JobId, JobState, Outcome, RetryPolicy, State, Time};
 use store::Store;
-use store::jobs::enqueue::{Extras, NewJob};
+use store::jobs::enqueue::{Extras, NewJob, Unique};
 use store::jobs::get::StoredJob;
 use store::jobs::settle::{End, Settled, Status};
 use testkit::{Database, job, label, name, on_both};
+use uuid::Uuid;
 
 use crate::support::*;
 
@@ -69,9 +70,17 @@ async fn with_pasts(db: &Database) -> Vec<JobId> {
         webhook: Some(r#"{"url":"https://example.org/"}"#.into()),
         ..Extras::default()
     };
+    // Each of these stands alone with what it has: a shortcut for plain jobs must not drop it.
+    let only = |n| match n {
+        1 => Extras { run: Some(label("r")), depth: 3, ..Extras::default() },
+        3 => Extras { process: Some(name("p")), ..Extras::default() },
+        5 => Extras { unique: Some(Unique { key: "u".into(), for_s: None }), ..Extras::default() },
+        7 => Extras { parent: Some(JobId::new(Uuid::from_u128(7))), tags: vec![label("y")], ..Extras::default() },
+        _ => Extras { timeout_s: Some(700), retry: Some(RetryPolicy::NONE), ..Extras::default() },
+    };
     let jobs = (0..12).map(|n| NewJob {
         payload: format!("{n}").into(),
-        extras: (n % 2 == 0).then(|| Box::new(full())),
+        extras: (n != 11).then(|| Box::new(if n % 2 == 0 { full() } else { only(n) })),
         ..job("q")
     });
     let mut ids: Vec<JobId> = push_all(&db.store, jobs.collect()).await.iter().map(|job| job.id).collect();

@@ -25,7 +25,7 @@ const REPEATED: Duration = Duration::from_millis(250);
 pub(super) enum Answer {
     Heartbeat { early: bool, answer: Result<HeartbeatView, BackendError> },
     Claim(Result<ClaimView, BackendError>),
-    Settle(SettleRequest, Result<SettleView, BackendError>),
+    Settle { number: u64, request: SettleRequest, answer: Result<SettleView, BackendError> },
 }
 
 impl<B: Backend> Run<'_, B> {
@@ -48,6 +48,10 @@ impl<B: Backend> Run<'_, B> {
         // What will be held once the jobs at hand are done.
         let affinity = self.waiting.iter().rev().find_map(|waiting| waiting.job.affinity.clone());
         let affinity = affinity.or_else(|| self.held.clone());
+        // The first may bring another to hold.
+        if affinity.is_some() && !self.claiming.is_empty() {
+            return;
+        }
         let request = ClaimRequest { max: want as i64, wait_s: Some(CLAIM_WAIT_S), affinity };
         let (backend, id) = (self.worker.backend.clone(), self.session.id);
         let call = self.calls.spawn(async move {
@@ -69,12 +73,14 @@ impl<B: Backend> Run<'_, B> {
     }
 
     fn send_settle(&mut self, request: SettleRequest, delay: Duration) {
-        self.settling.push(request.outcomes.iter().map(|outcome| outcome.job_id).collect());
+        self.settles += 1;
+        let number = self.settles;
+        self.settling.insert(number, request.outcomes.iter().map(|outcome| outcome.job_id).collect());
         let (backend, id) = (self.worker.backend.clone(), self.session.id);
         self.calls.spawn(async move {
             pause(delay).await;
             let answer = backend.settle(id, &request).await;
-            Answer::Settle(request, answer)
+            Answer::Settle { number, request, answer }
         });
     }
 
@@ -104,7 +110,10 @@ impl<B: Backend> Run<'_, B> {
         match answer {
             Answer::Heartbeat { early, answer } => self.heartbeat_answered(early, answer),
             Answer::Claim(answer) => self.claim_answered(answer),
-            Answer::Settle(request, answer) => self.settle_answered(request, answer),
+            Answer::Settle { number, request, answer } => {
+                self.settling.remove(&number);
+                self.settle_answered(request, answer);
+            }
         }
     }
 
@@ -143,9 +152,9 @@ impl<B: Backend> Run<'_, B> {
         if let Some(place) = self.claiming.iter().position(AbortHandle::is_finished) {
             self.claiming.swap_remove(place);
         }
+        self.plenty = answer.as_ref().is_ok_and(|view| view.jobs.len() >= CLAIM_JOBS);
         match answer {
             Ok(view) => {
-                self.plenty = view.jobs.len() >= CLAIM_JOBS;
                 self.claim_backoff.reset();
                 self.worker.counters.claimed(view.jobs.len());
                 view.jobs.into_iter().for_each(|job| self.take_in(job));
@@ -167,10 +176,6 @@ impl<B: Backend> Run<'_, B> {
     }
 
     fn settle_answered(&mut self, request: SettleRequest, answer: Result<SettleView, BackendError>) {
-        let first = request.outcomes.first().map(|outcome| outcome.job_id);
-        if let Some(place) = self.settling.iter().position(|jobs| jobs.first().copied() == first) {
-            self.settling.swap_remove(place);
-        }
         match answer {
             Ok(view) => {
                 self.settle_backoff.reset();

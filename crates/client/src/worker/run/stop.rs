@@ -76,7 +76,8 @@ impl<B: Backend> Run<'_, B> {
     /// Forgets everything that belongs to this registration. After a lease that passed the jobs are others' already, and
     /// their handlers are told to stop.
     pub(super) async fn leave_session(&mut self) {
-        let lost = self.running.len() + self.outcomes.clear();
+        let unanswered = self.settling.values().map(Vec::len).sum::<usize>();
+        let lost = self.running.len() + self.outcomes.clear() + unanswered;
         self.calls = JoinSet::new();
         self.waiting.clear();
         self.called_off.clear();
@@ -94,6 +95,7 @@ impl<B: Backend> Run<'_, B> {
         self.beating = false;
         self.gone = false;
         self.suspect = false;
+        self.plenty = false;
     }
 
     pub(super) async fn close(mut self) -> Result<(), WorkerError> {

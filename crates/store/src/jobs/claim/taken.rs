@@ -47,7 +47,7 @@ impl Found {
 
     /// Reads the columns of SQLite's `TAKE`: those in which jobs of a lane without guards may differ. None is on a subject.
     pub(super) fn in_place(mut row: Row, head: &Head) -> Result<Self, StoreError> {
-        let (lane, tells) = (&head.lane, row.int(9)?);
+        let (lane, tells) = (&head.lane, row.int(10)?);
         let job = ClaimedJob {
             id: row.job(0)?,
             epoch: Epoch(row.int(1)?),
@@ -57,14 +57,14 @@ impl Found {
             affinity: lane.affinity.clone(),
             priority: lane.priority,
             subject: None,
-            process: None,
-            run: row.opt_text(3)?,
-            attempt: row.int(4)? as i32,
-            max_attempts: row.int(5)? as i32,
-            timeout_s: row.opt_int(6)?,
-            created_at: row.time(7)?,
+            process: row.opt_text(3)?,
+            run: row.opt_text(4)?,
+            attempt: row.int(5)? as i32,
+            max_attempts: row.int(6)? as i32,
+            timeout_s: row.opt_int(7)?,
+            created_at: row.time(8)?,
             tenant: None,
-            run_at: row.time(8)?,
+            run_at: row.time(9)?,
         };
         let place = if tells == 0 { Some(row.row_id()?) } else { None };
         Ok(Self { job, lane: head.head.lane, has_webhook: tells == 2, row: place })

@@ -12,7 +12,8 @@ use rusqlite::hooks::Wal;
 use super::sqlite_error;
 use crate::error::StoreError;
 
-/// Pages of the log for which the thread is told, and again for as many more.
+/// Pages of the log for which the thread is told, and again for as many more: the last time shortly before the writer's turn, to
+/// which little is left then.
 const SOON: i32 = 1_200;
 /// Pages from which on the writer sees to it.
 const PAGES: i32 = 4_000;
