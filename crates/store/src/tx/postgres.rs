@@ -258,10 +258,16 @@ impl Postgres {
         self.heard.now().ok_or_else(no_time)
     }
 
-    /// Has done at once what the database would do by itself after many changes.
+    /// Has done at once what the database would do by itself after many changes, its checkpoint too where its user may have one.
     pub(crate) async fn vacuum(&self) -> Result<(), StoreError> {
         let client = self.pool.get().await.map_err(|error| pool_error(error).error)?;
-        client.batch_execute("vacuum (analyze)").await.map_err(|error| Failure::of(&error, "vacuum").error)
+        client.batch_execute("vacuum (analyze)").await.map_err(|error| Failure::of(&error, "vacuum").error)?;
+        match client.batch_execute("checkpoint").await {
+            Err(error) if error.code() != Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+                Err(Failure::of(&error, "checkpoint").error)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Outside any transaction.

@@ -337,7 +337,7 @@ impl SqliteTx<'_> {
     ) -> Result<bool, StoreError> {
         rows.sort_unstable();
         let place = first + params.len();
-        let by_runs = rows.chunk_by(|one, next| one + 1 == *next).count() * RUN_ROWS <= rows.len();
+        let by_runs = runs(&rows).count() * RUN_ROWS <= rows.len();
         let text_of = |text: &&str| if by_runs { self.statement(&in_runs(text, place)) } else { self.statement(text) };
         let mut statements = texts.iter().map(text_of).collect::<Result<Vec<_>, _>>()?;
         // What moves goes part by part: a page that one part leaves is filled by the next, and is written once.
@@ -347,7 +347,7 @@ impl SqliteTx<'_> {
                 bind_from(first, statement, params.iter().copied())?;
                 let mut changed = 0;
                 if by_runs {
-                    for run in part.chunk_by(|one, next| one + 1 == *next) {
+                    for run in runs(part) {
                         statement.raw_bind_parameter(place, run[0]).map_err(sqlite_error)?;
                         statement.raw_bind_parameter(place + 1, run[run.len() - 1]).map_err(sqlite_error)?;
                         changed += statement.raw_execute().map_err(sqlite_error)?;
@@ -418,6 +418,11 @@ fn bind_ids(statement: &mut CachedStatement<'_>, ids: &[Uuid]) -> Result<(), Sto
     let blob = |id: &Uuid| SqliteValue::Blob(id.as_bytes().to_vec());
     let list = Rc::new(ids.iter().map(blob).collect::<Vec<_>>());
     statement.raw_bind_parameter(1, &list).map_err(sqlite_error)
+}
+
+/// Rows that stand beside each other.
+fn runs(rows: &[i64]) -> impl Iterator<Item = &[i64]> {
+    rows.chunk_by(|one, next| one + 1 == *next)
 }
 
 fn fetch(statement: &mut CachedStatement<'_>, into: &mut Vec<Row>) -> Result<(), StoreError> {
