@@ -1,6 +1,7 @@
 //! The worker against a server in memory. Time is paused: waits cost nothing and happen in order.
 
 mod bounds;
+mod calls;
 mod fake;
 mod overdue;
 mod refusals;
@@ -140,68 +141,6 @@ async fn no_more_handlers_run_at_once_than_the_concurrency() {
     let statistics = running.stop().await;
     assert_eq!(seen.load(Ordering::SeqCst), 4);
     assert_eq!((statistics.claimed, statistics.done), (50, 50));
-}
-
-#[tokio::test(start_paused = true)]
-async fn outcomes_that_come_during_a_settle_share_the_next() {
-    let fake = Fake::default();
-    fake.change(|state| state.settle_takes = Duration::from_millis(50));
-    fake.push((0..400).map(job));
-    let worker = builder(&fake).concurrency(100).handle("test", |_| async { Ok(()) }).build().unwrap();
-    let running = Running::start(worker);
-    fake.until_settled(400).await;
-    let settles = fake.change(|state| state.settles.len());
-    assert!(settles <= 5, "{settles} settles");
-    assert_eq!(running.stop().await.done, 400);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_second_settle_goes_after_the_first_if_it_is_full() {
-    let fake = Fake::default();
-    fake.change(|state| state.settle_takes = Duration::from_millis(50));
-    fake.push((0..3_500).map(job));
-    let worker = builder(&fake).concurrency(1_000).prefetch(4_000).handle("test", |_| async { Ok(()) });
-    let began = Instant::now();
-    let running = Running::start(worker.build().unwrap());
-    let settled = fake.until_settled(3_500).await;
-    assert_eq!(settled.iter().map(|outcome| outcome.job_id).collect::<HashSet<_>>().len(), 3_500, "each is told once");
-    let sizes = fake.change(|state| state.settles.iter().map(Vec::len).collect::<Vec<_>>());
-    assert!(sizes.contains(&1_000), "{sizes:?}");
-    // One after the other they would take 50 ms each.
-    assert!(began.elapsed() < Duration::from_millis(50) * sizes.len() as u32, "{:?} for {sizes:?}", began.elapsed());
-    assert_eq!(running.stop().await.done, 3_500);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_second_claim_goes_after_the_first_while_there_is_plenty() {
-    let fake = Fake::default();
-    fake.push((0..1_000).map(job));
-    let worker = builder(&fake).concurrency(1_000).prefetch(2_000).handle("test", |_| async { Ok(()) });
-    let running = Running::start(worker.build().unwrap());
-    fake.until_settled(1_000).await;
-    // The first was full, so two wait for more; then there is little, and one is enough.
-    fake.until(|state| (state.claims.len() == 3).then_some(())).await;
-    for (number, claims) in [(1_000, 3), (1_001, 4), (1_002, 5)] {
-        fake.push([job(number)]);
-        fake.until_settled(number as usize + 1).await;
-        assert_eq!(fake.change(|state| state.claims.len()), claims);
-    }
-    assert!(fake.change(|state| state.claims.iter().all(|claim| claim.max == 1_000)));
-    assert_eq!(running.stop().await.done, 1_003);
-}
-
-#[tokio::test(start_paused = true)]
-async fn claims_overlap_with_running_handlers() {
-    let fake = Fake::default();
-    let running = start(&fake, |job| async move {
-        job.cancellation().cancelled().await;
-        Ok(())
-    });
-    fake.push((0..8).map(job));
-    // Four run and never end; four more are claimed ahead.
-    fake.until(|state| (state.claimed.len() == 8).then_some(())).await;
-    assert_eq!(fake.change(|state| state.claims[0].max), 8);
-    running.stop().await;
 }
 
 #[tokio::test(start_paused = true)]

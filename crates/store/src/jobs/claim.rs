@@ -4,6 +4,7 @@
 //! from by one statement; the others go through holds.
 
 mod guarded;
+mod heads;
 mod room;
 mod taken;
 
@@ -11,14 +12,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 
 use domain::claim::next_lanes;
-use domain::limits::LANES;
-use domain::{Affinity, Epoch, JobId, JobState, LaneHead, Name, QueueSettings, TenantId, Time, WorkerId};
+use domain::{Affinity, Epoch, JobId, JobState, LaneHead, Name, TenantId, Time, WorkerId};
 use uuid::Uuid;
 
+use heads::{Head, Look};
 use taken::Found;
 
 use crate::clock::new_uuid;
-use crate::codec::{settings_from_json, to_json};
+use crate::codec::to_json;
 use crate::counters::Changes;
 use crate::deliveries::notices::{self, Notice, QUEUES_OWN};
 use crate::error::StoreError;
@@ -26,12 +27,11 @@ use crate::events::{self, jobs::JobChange};
 use crate::floors::{Floor, Floors, Place};
 use crate::hints::Topic;
 use crate::in_hand::Taken;
-use crate::lanes::{Lane, lane_at};
 use crate::lines::Takes;
 use crate::store::Store;
 use crate::triggers::cache::TriggerCache;
-use crate::tx::{Column, First, Operation, Param, Sql, Tx};
-use crate::workers::{self, Worker};
+use crate::tx::{First, Operation, Param, Sql, Tx};
+use crate::workers;
 
 /// Choices of lanes one claim makes: each either fills it or leaves fewer jobs in the way.
 const ROUNDS: usize = 64;
@@ -148,71 +148,6 @@ struct Claim {
     triggers: TriggerCache,
 }
 
-/// Queues whose lanes are looked at, each from where its waiting jobs begin.
-struct Look {
-    queues: Vec<Name>,
-    floors: HashMap<Name, Floor>,
-}
-
-impl Look {
-    fn new(queues: &[Name], floor: impl Fn(&Name) -> Floor) -> Self {
-        Self { queues: queues.to_vec(), floors: queues.iter().map(|queue| (queue.clone(), floor(queue))).collect() }
-    }
-
-    fn above(floors: &Floors, tenant: TenantId, queues: &[Name]) -> Self {
-        Self::new(queues, |queue| floors.of(tenant, queue))
-    }
-
-    fn from_the_beginning(queues: &[Name]) -> Self {
-        Self::new(queues, |_| Floor::none())
-    }
-
-    /// The names are these queues'.
-    fn columns<'q>(&self, queues: &'q [Name]) -> [Column<'q>; 3] {
-        let places = || self.queues.iter().map(|queue| self.floors[queue].place);
-        [
-            Column::texts(queues.iter().map(Name::as_str)),
-            Column::Time(places().map(|place| Some(place.run_at)).collect()),
-            Column::uuids(places().map(|place| place.id)),
-        ]
-    }
-}
-
-/// A lane with work, and what its queue says about it.
-#[derive(Clone)]
-struct Head {
-    head: LaneHead,
-    lane: Lane,
-    settings: QueueSettings,
-    /// Every job of the lane that waits is behind it.
-    floor: Place,
-    /// The first of them.
-    first: Place,
-}
-
-const HEADS: Sql = Sql::new(
-    &["select l.lane, l.tenant, l.queue, l.kind, l.priority, l.affinity, l.guarded,
-           q.starvation_s, q.concurrency, q.per_key, q.rate_per_s, q.settings,
-           (select j.run_at from jobs j where j.lane = l.lane and j.due_at is null and j.parked is null
-                and j.worker is null order by j.run_at, j.id limit 1),
-           (select j.id from jobs j where j.lane = l.lane and j.due_at is null and j.parked is null
-                and j.worker is null order by j.run_at, j.id limit 1)
-       from lanes l left join queues q on q.tenant = l.tenant and q.name = l.queue
-       where l.tenant = $4 and l.queue = $1 and q.paused_at is null
-           and exists (select 1 from jobs j where j.lane = l.lane and j.due_at is null and j.parked is null
-               and j.worker is null)
-       limit 10000"],
-    "select l.lane, l.tenant, l.queue, l.kind, l.priority, l.affinity, l.guarded,
-         q.starvation_s, q.concurrency, q.per_key, q.rate_per_s, q.settings, h.run_at, h.id
-     from unnest($1::text[], $2::timestamptz[], $3::uuid[]) as n(queue, run_at, id)
-         join lanes l on l.tenant = $4 and l.queue = n.queue
-         left join queues q on q.tenant = l.tenant and q.name = l.queue
-         cross join lateral (select j.run_at, j.id from jobs j where j.lane = l.lane and j.due_at is null
-             and j.parked is null and j.worker is null and (j.run_at, j.id) > (n.run_at, n.id)
-             order by j.run_at, j.id limit 1) h
-     where q.paused_at is null limit 10000",
-);
-
 // SQLite is asked for the claimed columns beforehand: `returning` puts every row aside until the last is written, which costs
 // more. It is asked for what `Found::in_place` reads, PostgreSQL for what `Found::read` does.
 const TAKE: Sql = Sql::new(
@@ -234,8 +169,8 @@ const TAKE: Sql = Sql::new(
          started_at = $5::timestamptz, deadline_at = $5::timestamptz + coalesce(timeout_s, $6::bigint) * interval '1 second',
          version = version + 1, updated_at = $5::timestamptz, webhook = coalesce(webhook, $9::json)
      from due where j.id = due.id
-     returning j.id, j.epoch, j.lane, j.payload, j.subject, j.process, j.run, j.attempt, j.max_attempts,
-         coalesce(j.timeout_s, $6::bigint), j.created_at, j.run_at, j.webhook",
+     returning j.id, j.epoch, j.payload, j.process, j.run, j.attempt, j.max_attempts,
+         coalesce(j.timeout_s, $6::bigint), j.created_at, j.run_at, j.lane, j.subject, j.webhook",
 );
 const INSERT_CLAIM: Sql = Sql::both(&["insert into claims (claim, tenant, worker, jobs, remaining, at)
      values ($1, $2, $3, $4, $5, $6)"]);
@@ -273,9 +208,9 @@ impl Operation for Claim {
     fn reads_first(&self) -> Vec<First<'_>> {
         let heads = self.guess.as_ref().map(|queues| {
             let look = Look::above(&self.floors, self.of, queues);
-            let columns = look.columns(queues).into();
+            let first = look.asks(queues, self.of);
             *self.asked.lock().expect("nobody panics with it in hand") = Some(look);
-            First { sql: HEADS, columns, params: vec![Param::Int(self.of.0)] }
+            first
         });
         [workers::load_first(&[self.worker])].into_iter().chain(heads).collect()
     }
@@ -323,85 +258,6 @@ impl Operation for Claim {
         let heard = events::jobs::changed(tx, &self.triggers, jobs.iter().map(|job| job.begun(self.of))).await?;
         let claimed = Claimed::Jobs { jobs, takes, draining: false, hindered };
         Ok(Done { claimed, in_hand, raised, left, told, heard })
-    }
-}
-
-/// The lanes with work, as one look found them.
-struct Seen {
-    heads: Vec<Head>,
-    /// Where each queue was looked at from.
-    floors: HashMap<Name, Floor>,
-}
-
-impl Claim {
-    async fn see(&self, tx: &mut Tx<'_>, queues: &[Name]) -> Result<Seen, StoreError> {
-        // On SQLite the index holds jobs that wait and nothing else: there is nothing to walk over.
-        let asked = self.asked.lock().expect("nobody panics with it in hand").take();
-        let look = match asked {
-            Some(asked) if asked.queues == queues => asked,
-            _ if tx.is_postgres() => Look::above(&self.floors, self.of, queues),
-            _ => Look::from_the_beginning(queues),
-        };
-        let seen = self.look(tx, look).await?;
-        if !seen.heads.is_empty() || seen.floors.values().all(Floor::is_none) {
-            return Ok(seen);
-        }
-        self.look(tx, Look::from_the_beginning(queues)).await
-    }
-
-    async fn look(&self, tx: &mut Tx<'_>, look: Look) -> Result<Seen, StoreError> {
-        let rows = tx.query_each(&HEADS, &look.columns(&look.queues), &[Param::Int(self.of.0)]).await?;
-        let floors = look.floors;
-        let mut heads = Vec::with_capacity(rows.len());
-        for row in &rows {
-            let waiting_since = row.time(12)?;
-            let lane = lane_at(row, 1)?;
-            let mut settings = settings_from_json(row.opt_text(11)?.as_deref())?;
-            settings.starvation_s = row.opt_int(7)?;
-            settings.concurrency = row.opt_int(8)?.map(|limit| limit as u32);
-            settings.per_key = row.opt_int(9)?.map(|limit| limit as u32);
-            settings.rate_per_s = row.opt_real(10)?;
-            let first = Place { run_at: waiting_since, id: row.opt_uuid(13)?.unwrap_or_default() };
-            let head = LaneHead {
-                lane: row.int(0)?,
-                priority: lane.priority,
-                affinity: lane.affinity.clone(),
-                waiting_since,
-                order: first.id.as_u128(),
-                starvation_ms: settings.starvation_ms(),
-            };
-            let floor = floors[&lane.queue].place;
-            heads.push(Head { head, lane, settings, floor, first });
-        }
-        Ok(Seen { heads, floors })
-    }
-}
-
-impl Seen {
-    /// Where the queues that had work begin now. Of one that had none it is not known why: it may be paused.
-    fn raised(self, reached: &HashMap<i64, Place>, now: Time) -> Vec<(Name, Floor)> {
-        if self.heads.len() >= LANES {
-            return Vec::new();
-        }
-        let mut places: HashMap<Name, Place> = HashMap::new();
-        for head in self.heads {
-            // The first job that was seen still waits, unless jobs were taken from there on.
-            let before = Place { id: Uuid::nil(), ..head.first };
-            let place = reached.get(&head.head.lane).copied().unwrap_or(before).min(Place::settled(now));
-            places.entry(head.lane.queue).and_modify(|least| *least = place.min(*least)).or_insert(place);
-        }
-        places.into_iter().map(|(queue, place)| (queue.clone(), self.floors[&queue].raised(place))).collect()
-    }
-}
-
-impl Head {
-    fn is_served_by(&self, worker: &Worker) -> bool {
-        let serves_kind = worker.kinds.as_ref().is_none_or(|kinds| kinds.contains(&self.lane.kind));
-        let serves_affinity = match (&worker.affinities, &self.lane.affinity) {
-            (Some(affinities), Some(affinity)) => affinities.contains(affinity),
-            _ => true,
-        };
-        serves_kind && serves_affinity
     }
 }
 

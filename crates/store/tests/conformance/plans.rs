@@ -29,7 +29,7 @@ fn hot() -> Vec<Hot> {
     let end = "IDS, array[2::bigint], array[1::bigint], array[null::uuid], array[1::bigint], array['succeeded'],
         array[null::json], array[null::json], array[null::text], array[null::text], now()";
     vec![
-        hot("jobs/claim.rs::HEADS", "array['q'], array[now()], IDS, 2", "jobs_ready", "jobs_ready"),
+        hot("jobs/claim/heads.rs::HEADS", "array['q'], array[now()], IDS, 2", "jobs_ready", "jobs_ready"),
         hot("jobs/claim.rs::TAKE", "1, 10, null, null, now(), null, now(), null, null", "jobs_ready", "jobs_ready"),
         hot("jobs/claim/guarded.rs::PEEK", "array[1::bigint], array[now()], IDS, 10", "jobs_ready", "jobs_ready"),
         hot(

@@ -4,7 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use domain::{Epoch, JobId, Label, Name, Time};
 
-use super::{Head, Taking};
+use super::Taking;
+use super::heads::Head;
 use crate::deliveries::notices::QUEUES_OWN;
 use crate::error::StoreError;
 use crate::jobs::holds::{self, Holder, Want};
@@ -32,13 +33,13 @@ const TAKE_CHOSEN: Sql = Sql::new(
            started_at = $7, deadline_at = $7 + $2 * 1000000, held = $3, version = version + 1, updated_at = $7,
            webhook = coalesce(webhook, $4)
        where id = $1
-       returning id, epoch, lane, payload, subject, process, run, attempt, max_attempts, $2, created_at, run_at, webhook"],
+       returning id, epoch, payload, process, run, attempt, max_attempts, $2, created_at, run_at, lane, subject, webhook"],
     "update jobs j set state = 'working', worker = $5, claim = $6, epoch = epoch + 1, attempt = attempt + 1,
          started_at = $7::timestamptz, deadline_at = $7::timestamptz + n.timeout_s * interval '1 second',
          held = n.held <> 0, version = version + 1, updated_at = $7::timestamptz, webhook = coalesce(j.webhook, n.webhook)
      from unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::json[]) as n(id, timeout_s, held, webhook) where j.id = n.id
-     returning j.id, j.epoch, j.lane, j.payload, j.subject, j.process, j.run, j.attempt, j.max_attempts, n.timeout_s,
-         j.created_at, j.run_at, j.webhook",
+     returning j.id, j.epoch, j.payload, j.process, j.run, j.attempt, j.max_attempts, n.timeout_s, j.created_at,
+         j.run_at, j.lane, j.subject, j.webhook",
 );
 const PARK: Sql = Sql::new(
     &["update jobs set parked = $2 where id = $1"],

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use domain::{Name, QueueSettings, TenantId};
 
-use super::{ClaimedJob, Head, Taking};
+use super::heads::Head;
+use super::{ClaimedJob, Taking};
 use crate::error::StoreError;
 use crate::jobs::holds;
 use crate::tx::{Param, Sql, Tx};

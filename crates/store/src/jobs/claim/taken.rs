@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use domain::{Epoch, JobState};
 
-use super::{ClaimedJob, Head, Taking};
+use super::heads::Head;
+use super::{ClaimedJob, Taking};
 use crate::deliveries::notices::Notice;
 use crate::error::StoreError;
 use crate::in_hand::Taken;
@@ -21,52 +22,43 @@ pub(super) struct Found {
     pub(super) row: Option<i64>,
 }
 
+/// Reads what SQLite's and PostgreSQL's texts of `TAKE`, and `TAKE_CHOSEN`, begin with.
+fn claimed(row: &mut Row, lane: &Lane) -> Result<ClaimedJob, StoreError> {
+    Ok(ClaimedJob {
+        id: row.job(0)?,
+        epoch: Epoch(row.int(1)?),
+        queue: lane.queue.clone(),
+        kind: lane.kind.clone(),
+        payload: row.take_text(2)?,
+        affinity: lane.affinity.clone(),
+        priority: lane.priority,
+        subject: None,
+        process: row.opt_text(3)?,
+        run: row.opt_text(4)?,
+        attempt: row.int(5)? as i32,
+        max_attempts: row.int(6)? as i32,
+        timeout_s: row.opt_int(7)?,
+        created_at: row.time(8)?,
+        tenant: None,
+        run_at: row.time(9)?,
+    })
+}
+
+/// Where `TAKE_CHOSEN`, and `TAKE` on PostgreSQL, tell the lane.
+const LANE: usize = 10;
+
 impl Found {
-    /// Reads the columns of `TAKE_CHOSEN`, and on PostgreSQL of `TAKE`.
+    /// Of `TAKE_CHOSEN`, and of `TAKE` on PostgreSQL.
     pub(super) fn read(mut row: Row, lane: &Lane) -> Result<Self, StoreError> {
-        let job = ClaimedJob {
-            id: row.job(0)?,
-            epoch: Epoch(row.int(1)?),
-            queue: lane.queue.clone(),
-            kind: lane.kind.clone(),
-            payload: row.take_text(3)?,
-            affinity: lane.affinity.clone(),
-            priority: lane.priority,
-            subject: row.opt_text(4)?,
-            process: row.opt_text(5)?,
-            run: row.opt_text(6)?,
-            attempt: row.int(7)? as i32,
-            max_attempts: row.int(8)? as i32,
-            timeout_s: row.opt_int(9)?,
-            created_at: row.time(10)?,
-            tenant: None,
-            run_at: row.time(11)?,
-        };
-        Ok(Self { job, lane: row.int(2)?, has_webhook: !row.is_null(12)?, row: None })
+        let job = ClaimedJob { subject: row.opt_text(11)?, ..claimed(&mut row, lane)? };
+        Ok(Self { job, lane: row.int(LANE)?, has_webhook: !row.is_null(12)?, row: None })
     }
 
-    /// Reads the columns of SQLite's `TAKE`: those in which jobs of a lane without guards may differ. None is on a subject.
+    /// Of `TAKE` on SQLite, which tells those things alone in which jobs of a lane without guards may differ: none has a subject.
     pub(super) fn in_place(mut row: Row, head: &Head) -> Result<Self, StoreError> {
-        let (lane, tells) = (&head.lane, row.int(10)?);
-        let job = ClaimedJob {
-            id: row.job(0)?,
-            epoch: Epoch(row.int(1)?),
-            queue: lane.queue.clone(),
-            kind: lane.kind.clone(),
-            payload: row.take_text(2)?,
-            affinity: lane.affinity.clone(),
-            priority: lane.priority,
-            subject: None,
-            process: row.opt_text(3)?,
-            run: row.opt_text(4)?,
-            attempt: row.int(5)? as i32,
-            max_attempts: row.int(6)? as i32,
-            timeout_s: row.opt_int(7)?,
-            created_at: row.time(8)?,
-            tenant: None,
-            run_at: row.time(9)?,
-        };
+        let tells = row.int(10)?;
         let place = if tells == 0 { Some(row.row_id()?) } else { None };
+        let job = claimed(&mut row, &head.lane)?;
         Ok(Self { job, lane: head.head.lane, has_webhook: tells == 2, row: place })
     }
 }
@@ -115,7 +107,7 @@ impl Taking {
 
     pub(super) fn took_rows(&mut self, rows: Vec<Row>, lanes: &HashMap<i64, &Lane>) -> Result<(), StoreError> {
         let lane = |row: &Row| {
-            lanes.get(&row.int(2)?).copied().ok_or_else(|| StoreError::unexpected("a job from another lane"))
+            lanes.get(&row.int(LANE)?).copied().ok_or_else(|| StoreError::unexpected("a job from another lane"))
         };
         self.took(rows, |row| lane(&row).and_then(|lane| Found::read(row, lane)))
     }
