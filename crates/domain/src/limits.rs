@@ -11,13 +11,13 @@ pub const JSON_DEPTH: usize = 100;
 /// Jobs in one bulk enqueue.
 pub const BATCH_JOBS: usize = 10_000;
 /// Jobs one `claim` may hand out.
-pub const CLAIM_JOBS: usize = 1_000;
+pub const CLAIM_JOBS: usize = 2_000;
 /// Of the workers of a node that wait for the same, so many look at once when they are told.
 pub const LOOKS_AT_ONCE: usize = 8;
 /// And so many more while they find something.
 pub const LOOKS_MORE: usize = 56;
 /// Outcomes in one `settle`.
-pub const SETTLE_OUTCOMES: usize = 1_000;
+pub const SETTLE_OUTCOMES: usize = 4_000;
 /// Queue, kind and process names, in bytes.
 pub const NAME_BYTES: usize = 128;
 /// Affinities, subjects, runs, tags and keys, in bytes.

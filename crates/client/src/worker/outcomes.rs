@@ -8,7 +8,7 @@ use wire::{JobError, OutcomeKind, OutcomeRequest, Problem, SettleRequest};
 use super::handler::{Ending, Verdict};
 
 /// Outcomes in one settle, as many as the server takes.
-const BATCH: usize = 1_000;
+const BATCH: usize = 4_000;
 /// Bytes of results in one settle, well below what the server takes as one body.
 const BATCH_BYTES: usize = 8 << 20;
 
@@ -28,9 +28,9 @@ impl Outcomes {
         self.fresh.len() + self.parts.iter().map(Vec::len).sum::<usize>()
     }
 
-    /// Whether there are as many as the server takes at once, all of them new to it.
-    pub(super) fn fill_a_batch(&self) -> bool {
-        self.fresh.len() >= BATCH && self.parts.is_empty()
+    /// Whether there are as many, all of them new to the server.
+    pub(super) fn has_new(&self, count: usize) -> bool {
+        self.fresh.len() >= count && self.parts.is_empty()
     }
 
     pub(super) fn has(&self, job: Uuid) -> bool {

@@ -300,7 +300,7 @@ async fn x10_queues_and_workers_are_checked() {
         for (claim, field) in [
             (json!({}), "max"),
             (json!({"max": 0}), "max"),
-            (json!({"max": 1001}), "max"),
+            (json!({"max": 2001}), "max"),
             (json!({"max": 1, "wait_s": -1}), "wait_s"),
             (json!({"max": 1, "affinity": "\u{0}"}), "affinity"),
         ] {
@@ -310,7 +310,7 @@ async fn x10_queues_and_workers_are_checked() {
                 Some(field),
             );
         }
-        let many = json!({"outcomes": vec![json!({"job_id": worker, "epoch": 1, "outcome": "cancel"}); 1_001]});
+        let many = json!({"outcomes": vec![json!({"job_id": worker, "epoch": 1, "outcome": "cancel"}); 4_001]});
         let settle = api.post(&format!("/api/v1/workers/{worker}/settle"), many).await;
         settle.problem(422, "invalid_field", Some("outcomes"));
     })

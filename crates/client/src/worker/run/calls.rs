@@ -1,7 +1,8 @@
 //! Calls to the server and what their answers change. Each is a task of its own. One heartbeat, one claim and one settle are on
-//! their way at a time; behind a claim or a settle goes a second one if it is full: the server has it at hand then when it is
+//! their way at a time; behind a claim or a settle goes a second one if it is large: the server has it at hand then when it is
 //! done with the first, and smaller ones would cost it a commit each.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use tokio::task::AbortHandle;
@@ -16,8 +17,9 @@ use crate::backend::{Backend, BackendError};
 
 /// How long the server may hold a claim open when there is nothing to do.
 const CLAIM_WAIT_S: f64 = 20.0;
-/// Jobs one claim asks for, as many as the server hands out.
-const CLAIM_JOBS: usize = 1_000;
+/// Jobs one claim asks for: a quarter of what is taken ahead, as one part is begun, one waits and two are on their way; but
+/// not few at a time, and not more than the server hands out.
+const CLAIM_JOBS: RangeInclusive<usize> = 1_000..=2_000;
 /// A heartbeat that came back early and told nothing new is followed by this pause: the server repeats a cancel until it
 /// has our answer, and the handler may take its time.
 const REPEATED: Duration = Duration::from_millis(250);
@@ -29,16 +31,21 @@ pub(super) enum Answer {
 }
 
 impl<B: Backend> Run<'_, B> {
+    fn full_claim(&self) -> usize {
+        (self.worker.settings.prefetch / 4).clamp(*CLAIM_JOBS.start(), *CLAIM_JOBS.end())
+    }
+
     pub(super) fn claim(&mut self, delay: Duration) {
         let settings = &self.worker.settings;
-        let coming = self.claiming.len() * CLAIM_JOBS;
+        let full = self.full_claim();
+        let coming = self.claiming.len() * full;
         let taken = self.running.len() + self.abandoned.len() + self.waiting.len() + coming;
-        let want = (settings.concurrency + settings.prefetch).saturating_sub(taken).min(CLAIM_JOBS);
+        let want = (settings.concurrency + settings.prefetch).saturating_sub(taken).min(full);
         let worthwhile = match self.claiming.len() {
             0 if self.waiting.is_empty() => 1,
             // While there is something to do, ask for a good part of the prefetch and not for each job singly.
-            0 => (settings.prefetch / 2).clamp(1, CLAIM_JOBS),
-            1 if self.plenty => CLAIM_JOBS,
+            0 => (settings.prefetch / 2).clamp(1, full),
+            1 if self.plenty => full,
             _ => return,
         };
         let may = self.stage == Stage::Working && !self.suspect && !self.gone;
@@ -64,7 +71,7 @@ impl<B: Backend> Run<'_, B> {
     pub(super) fn settle(&mut self) {
         let may = match self.settling.len() {
             0 => true,
-            1 => self.outcomes.fill_a_batch(),
+            1 => self.outcomes.has_new(self.full_claim()),
             _ => false,
         };
         if let Some(request) = may.then(|| self.outcomes.next_batch()).flatten() {
@@ -152,7 +159,7 @@ impl<B: Backend> Run<'_, B> {
         if let Some(place) = self.claiming.iter().position(AbortHandle::is_finished) {
             self.claiming.swap_remove(place);
         }
-        self.plenty = answer.as_ref().is_ok_and(|view| view.jobs.len() >= CLAIM_JOBS);
+        self.plenty = answer.as_ref().is_ok_and(|view| view.jobs.len() >= self.full_claim());
         match answer {
             Ok(view) => {
                 self.claim_backoff.reset();
