@@ -192,7 +192,8 @@ impl Store {
         matches!(self.inner.backend, Backend::Postgres(_))
     }
 
-    pub(crate) async fn vacuum(&self) -> Result<(), StoreError> {
+    /// Has done at once what PostgreSQL would do by itself after many changes: measurements begin so.
+    pub async fn vacuum(&self) -> Result<(), StoreError> {
         match &self.inner.backend {
             Backend::Sqlite(_) => Ok(()),
             Backend::Postgres(postgres) => postgres.vacuum().await,

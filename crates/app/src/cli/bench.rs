@@ -216,6 +216,8 @@ impl Scratch {
         let store = Store::open(&url, options).await.context("cannot open the database to measure")?;
         refuse_what_is_in_use(&store).await?;
         store.migrate_up().await?;
+        // What was measured before is not to be cleared away at the cost of what comes now. Peers begin with a checkpoint too.
+        store.vacuum().await?;
         Ok(Self { store, folder })
     }
 
