@@ -28,6 +28,9 @@ use crate::clock::Clock;
 use crate::error::StoreError;
 
 const READERS: usize = 4;
+/// Of a file that is made anew: what takes and moves many rows has half as many pages to log and to look after as with SQLite's
+/// own 4 KiB, and single jobs are as fast.
+const PAGE_BYTES: u32 = 8_192;
 /// Of pages, beside what the system keeps: more of them took memory and no time.
 const WRITER_CACHE_KB: u32 = 16 * 1_024;
 const READER_CACHE_KB: u32 = 2 * 1_024;
@@ -165,7 +168,7 @@ fn connect(path: &Path, cache_kb: u32) -> Result<Connection, StoreError> {
     connection.busy_timeout(Duration::from_secs(5)).map_err(sqlite_error)?;
     connection
         .execute_batch(&format!(
-            "pragma journal_mode = wal; pragma synchronous = full; pragma foreign_keys = on;
+            "pragma page_size = {PAGE_BYTES}; pragma journal_mode = wal; pragma synchronous = full; pragma foreign_keys = on;
              pragma cache_size = -{cache_kb}; pragma temp_store = memory;
              pragma journal_size_limit = {WAL_BYTES};"
         ))

@@ -67,7 +67,7 @@ fn copy_until_closed(connection: &Connection, told: &Receiver<()>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{WRITER_CACHE_KB, connect};
+    use super::super::{PAGE_BYTES, WRITER_CACHE_KB, connect};
     use super::*;
 
     /// Roughly: the pages of one commit are those of its blob.
@@ -82,12 +82,11 @@ mod tests {
         writer.execute_batch("create table t (number integer primary key, blob blob)").expect("it is made");
         let rounds = 8 * PAGES / COMMIT_PAGES;
         for number in 0..rounds {
-            let insert =
-                "insert into t values (?1 % 10, randomblob(4096 * ?2)) on conflict do update set blob = excluded.blob";
-            writer.execute(insert, [number, COMMIT_PAGES]).expect("it goes in");
+            let insert = "insert or replace into t values (?1 % 10, randomblob(?2))";
+            writer.execute(insert, [number, COMMIT_PAGES * PAGE_BYTES as i32]).expect("it goes in");
         }
         let log = folder.path().join("log.db-wal");
-        let pages = std::fs::metadata(&log).expect("there is a log").len() / 4_096;
+        let pages = std::fs::metadata(&log).expect("there is a log").len() / u64::from(PAGE_BYTES);
         assert!(pages < 3 * PAGES as u64, "{pages} pages of log");
         let check: String = writer.query_row("pragma integrity_check", [], |row| row.get(0)).expect("it is checked");
         assert_eq!(check, "ok");

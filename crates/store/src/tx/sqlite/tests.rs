@@ -81,6 +81,6 @@ fn pages_that_moving_rows_leave_are_filled_by_those_that_follow() {
     let count = |text: &str| connection.query_row(text, [], |row| row.get::<_, i64>(0)).expect("it is counted");
     assert_eq!((count("select count(*) from t"), count("select count(*) from gone where id = text + 0")), (7, rows));
     let log = std::fs::metadata(folder.path().join("move.db-wal")).expect("there is a log").len();
-    let written = log as i64 / 4_096;
+    let written = log as i64 / i64::from(PAGE_BYTES);
     assert!(written < before * 3 / 2, "{written} pages are written for {before} that were moved");
 }
