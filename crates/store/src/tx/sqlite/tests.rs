@@ -56,6 +56,24 @@ fn just_the_rows_that_were_found_are_changed_beside_each_other_or_not() {
     assert_eq!(left, 100 - 10 - 16 - 5 - 17);
 }
 
+#[test]
+fn a_file_has_the_pages_it_was_made_with() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let older = folder.path().join("older.db");
+    let made = Connection::open(&older).expect("it opens");
+    made.execute_batch("pragma page_size = 4096; pragma journal_mode = wal; create table t (n integer)")
+        .expect("it is made");
+    drop(made);
+    for (path, bytes) in [(older, 4_096), (folder.path().join("new.db"), PAGE_BYTES)] {
+        let connection = connect(&path, WRITER_CACHE_KB).expect("it opens");
+        connection
+            .execute_batch("create table if not exists t (n integer); insert into t values (1)")
+            .expect("it is written");
+        let told: u32 = connection.query_row("pragma page_size", [], |row| row.get(0)).expect("it is told");
+        assert_eq!(told, bytes);
+    }
+}
+
 const MOVE_KNOWN: &[&str] = &[
     "insert or fail into gone (id, text) select id, text from t where rowid in (select value from rarray($1))",
     "delete from t where rowid in (select value from rarray($1))",
