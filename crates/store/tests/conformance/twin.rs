@@ -60,6 +60,17 @@ async fn rows(store: &Store, ids: &[JobId]) -> Rows {
     rows
 }
 
+/// Each of these stands alone with what it has: a shortcut for plain jobs must not drop it.
+fn only(n: usize) -> Extras {
+    match n {
+        1 => Extras { run: Some(label("r")), depth: 3, ..Extras::default() },
+        3 => Extras { process: Some(name("p")), ..Extras::default() },
+        5 => Extras { unique: Some(Unique { key: "u".into(), for_s: None }), ..Extras::default() },
+        7 => Extras { parent: Some(JobId::new(Uuid::from_u128(7))), tags: vec![label("y")], ..Extras::default() },
+        _ => Extras { timeout_s: Some(700), retry: Some(RetryPolicy::NONE), ..Extras::default() },
+    }
+}
+
 /// Jobs with every kind of past: fresh, released, expired, failed, for later, of another kind, canceled.
 async fn with_pasts(db: &Database) -> Vec<JobId> {
     let full = || Extras {
@@ -69,14 +80,6 @@ async fn with_pasts(db: &Database) -> Vec<JobId> {
         retry: Some(RetryPolicy::NONE),
         webhook: Some(r#"{"url":"https://example.org/"}"#.into()),
         ..Extras::default()
-    };
-    // Each of these stands alone with what it has: a shortcut for plain jobs must not drop it.
-    let only = |n| match n {
-        1 => Extras { run: Some(label("r")), depth: 3, ..Extras::default() },
-        3 => Extras { process: Some(name("p")), ..Extras::default() },
-        5 => Extras { unique: Some(Unique { key: "u".into(), for_s: None }), ..Extras::default() },
-        7 => Extras { parent: Some(JobId::new(Uuid::from_u128(7))), tags: vec![label("y")], ..Extras::default() },
-        _ => Extras { timeout_s: Some(700), retry: Some(RetryPolicy::NONE), ..Extras::default() },
     };
     let jobs = (0..12).map(|n| NewJob {
         payload: format!("{n}").into(),
@@ -186,7 +189,9 @@ async fn x3_the_finish_statement_does_what_the_rules_say() {
 async fn x3_finishes_that_are_alike_do_what_the_rules_say() {
     on_both(async |db| {
         let mut ids = with_pasts(&db).await;
-        ids.extend(push_all(&db.store, (0..20).map(|_| job("q")).collect()).await.iter().map(|job| job.id));
+        // Fresh ones, which end together: of those above few are in the same epoch.
+        let fresh = (0..20).map(|n| NewJob { extras: [1, 3, 7].contains(&n).then(|| Box::new(only(n))), ..job("q") });
+        ids.extend(push_all(&db.store, fresh.collect()).await.iter().map(|job| job.id));
         let (worker, other) = (register(&db.store, &["q"]).await, register(&db.store, &["q"]).await);
         claim(&db.store, worker, 16).await;
         claim(&db.store, other, 8).await;
