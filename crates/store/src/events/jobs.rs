@@ -8,7 +8,8 @@ use std::collections::HashMap;
 
 use crate::error::StoreError;
 use crate::events::{Event, emit};
-use crate::triggers::cache::{Listeners, TriggerCache};
+use crate::lanes::Lane;
+use crate::triggers::cache::{Listener, Listeners, TriggerCache};
 use crate::tx::{Column, Sql, Tx};
 
 /// A change of a job's state.
@@ -94,12 +95,21 @@ pub(crate) async fn changed(
 }
 
 fn is_heard(listeners: &Listeners, change: &JobChange) -> bool {
+    hear(listeners, change.tenant, &change.queue, &change.kind, change.to)
+}
+
+fn hear(listeners: &Listeners, tenant: TenantId, queue: &Name, kind: &Name, to: JobState) -> bool {
     let attribute = |name: &str| match name {
-        "queue" => Some(change.queue.as_str()),
-        "kind" => Some(change.kind.as_str()),
+        "queue" => Some(queue.as_str()),
+        "kind" => Some(kind.as_str()),
         _ => None,
     };
-    let pattern =
-        |listener: &crate::triggers::cache::Listener| listener.filter.pattern.matches(change.to.as_str(), attribute);
-    listeners.of(change.tenant, Source::Job).iter().any(pattern)
+    let pattern = |listener: &Listener| listener.filter.pattern.matches(to.as_str(), attribute);
+    listeners.of(tenant, Source::Job).iter().any(pattern)
+}
+
+/// The clock of the triggers, if at that time nobody listened to jobs of the lane that go into this state.
+pub(crate) fn unheard(triggers: &TriggerCache, tenant: TenantId, lane: &Lane, to: JobState) -> Option<i64> {
+    let (version, listeners) = triggers.last_known_at()?;
+    (!hear(&listeners, tenant, &lane.queue, &lane.kind, to)).then_some(version)
 }

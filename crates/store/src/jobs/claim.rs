@@ -3,6 +3,7 @@
 //! The heads of the lanes are read, the rules choose lanes, jobs are taken from them. A lane without guards is taken
 //! from by one statement; the others go through holds.
 
+mod at_once;
 mod guarded;
 mod heads;
 mod room;
@@ -15,6 +16,8 @@ use domain::claim::next_lanes;
 use domain::{Affinity, Epoch, JobId, JobState, LaneHead, Name, TenantId, Time, WorkerId};
 use uuid::Uuid;
 
+use at_once::AtOnce;
+pub(crate) use at_once::Usual;
 use heads::{Head, Look};
 use taken::Found;
 
@@ -25,6 +28,7 @@ use crate::deliveries::notices::{self, Notice, QUEUES_OWN};
 use crate::error::StoreError;
 use crate::events::{self, jobs::JobChange};
 use crate::floors::{Floor, Floors, Place};
+use crate::habits::Lesson;
 use crate::hints::Topic;
 use crate::in_hand::Taken;
 use crate::lines::Takes;
@@ -73,6 +77,10 @@ pub enum Claimed {
 }
 
 impl ClaimedJob {
+    fn place(&self) -> Place {
+        Place { run_at: self.run_at, id: self.id.uuid() }
+    }
+
     fn begun(&self, tenant: TenantId) -> JobChange {
         JobChange {
             tenant,
@@ -107,10 +115,42 @@ impl Store {
         max: usize,
         affinity: Affinity,
     ) -> Result<Claimed, StoreError> {
+        let habit = self.habits().of(worker);
+        let usual = habit.as_ref().and_then(|habit| habit.usual.clone()).filter(|_| of == tenant);
+        if let Some(at_once) = usual.and_then(|usual| self.at_once(tenant, worker, max, &affinity, usual))
+            && let Some(done) = self.write(at_once).await?
+        {
+            return Ok(self.claimed(of, worker, done));
+        }
         let (floors, triggers) = (self.floors().clone(), self.triggers_cache().clone());
-        let guess = self.habits().of(worker);
+        let guess = habit.map(|habit| habit.queues);
         let claim = Claim { tenant, of, worker, max, affinity, guess, asked: Mutex::default(), floors, triggers };
-        let Done { claimed, in_hand, raised, left, told, heard } = self.write(claim).await?;
+        let done = self.write(claim).await?;
+        Ok(self.claimed(of, worker, done))
+    }
+
+    /// The claim as one statement, where that can be.
+    fn at_once(
+        &self,
+        tenant: TenantId,
+        worker: WorkerId,
+        max: usize,
+        affinity: &Affinity,
+        usual: Arc<Usual>,
+    ) -> Option<AtOnce> {
+        // A statement that is a transaction by itself needs the settings of a session, and a wall to put up.
+        if self.is_behind_a_pooler() || tenant == TenantId::SYSTEM {
+            return None;
+        }
+        let triggers = events::jobs::unheard(self.triggers_cache(), tenant, usual.lane(), JobState::Working)?;
+        let look = Look::above(self.floors(), tenant, usual.queues());
+        let (affinity, shift_ms) = (affinity.clone(), self.clock().shift_ms());
+        Some(AtOnce { tenant, worker, max, affinity, usual, look, triggers, shift_ms })
+    }
+
+    /// What is to be done once a claim holds.
+    fn claimed(&self, of: TenantId, worker: WorkerId, done: Done) -> Claimed {
+        let Done { claimed, in_hand, raised, left, told, heard, lesson } = done;
         self.in_hand().remember(in_hand);
         left.into_iter().for_each(|queue| self.hints().tell(Topic::Ready(of, queue)));
         for (queue, floor) in raised {
@@ -121,14 +161,14 @@ impl Store {
         }
         if let Claimed::Jobs { jobs, takes, .. } = &claimed {
             if self.is_postgres() {
-                self.habits().remember(worker, &takes.queues);
+                self.habits().remember(worker, takes, lesson);
             }
             jobs.iter().for_each(|job| self.hints().tell_changed(job.id));
         }
         if told {
             self.hints().wake(&Topic::Deliveries);
         }
-        Ok(claimed)
+        claimed
     }
 }
 
@@ -188,11 +228,13 @@ struct Done {
     told: bool,
     /// Whether a trigger did.
     heard: bool,
+    lesson: Lesson,
 }
 
 impl Done {
     fn of(claimed: Claimed) -> Self {
-        Self { claimed, in_hand: Vec::new(), raised: Vec::new(), left: BTreeSet::new(), told: false, heard: false }
+        let (in_hand, raised, left, lesson) = (Vec::new(), Vec::new(), BTreeSet::new(), Lesson::None);
+        Self { claimed, in_hand, raised, left, told: false, heard: false, lesson }
     }
 }
 
@@ -242,14 +284,16 @@ impl Operation for Claim {
             hindered: false,
         };
         let seen = self.see(tx, &takes.queues).await?;
-        let heads = seen.heads.iter().filter(|head| head.is_served_by(&worker)).cloned().collect();
+        let served: Vec<&Head> = seen.heads.iter().filter(|head| head.is_served_by(&worker)).collect();
+        let lesson = Usual::seen(&served, &takes);
+        let heads = served.into_iter().cloned().collect();
         taking.take(tx, heads, self.max).await?;
         let took = taking.jobs.iter().any(|job| job.affinity.is_some());
         let affinity = if took { taking.held.clone() } else { self.affinity.clone() };
         if taking.jobs.is_empty() {
             worker.touch(tx).await?;
         } else {
-            worker.renew(tx, &affinity, Some(now)).await?;
+            worker.claimed(tx, &affinity).await?;
         }
         let raised = seen.raised(&taking.reached, now);
         let (told, hindered) = (!taking.notices.is_empty(), taking.hindered);
@@ -257,7 +301,7 @@ impl Operation for Claim {
         let jobs = taking.record(tx).await?;
         let heard = events::jobs::changed(tx, &self.triggers, jobs.iter().map(|job| job.begun(self.of))).await?;
         let claimed = Claimed::Jobs { jobs, takes, draining: false, hindered };
-        Ok(Done { claimed, in_hand, raised, left, told, heard })
+        Ok(Done { claimed, in_hand, raised, left, told, heard, lesson })
     }
 }
 
@@ -346,7 +390,7 @@ impl Taking {
             self.took(rows, |row| Found::in_place(row, head))?;
         }
         self.hindered |= found == 0;
-        let last = self.jobs[before..].last().map(|job| Place { run_at: job.run_at, id: job.id.uuid() });
+        let last = self.jobs[before..].last().map(ClaimedJob::place);
         let reached = if found < want { Some(Place::settled(tx.now())) } else { last };
         self.reached.extend(reached.map(|place| (head.head.lane, place)));
         Ok(false)

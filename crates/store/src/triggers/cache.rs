@@ -126,7 +126,12 @@ impl TriggerCache {
 
     /// As this node last knew them.
     pub(crate) fn last_known(&self) -> Option<Arc<Listeners>> {
-        self.known.read().expect("no reader panics").as_ref().map(|known| known.listeners.clone())
+        self.last_known_at().map(|(_, listeners)| listeners)
+    }
+
+    /// The same, with the clock at which they were so.
+    pub(crate) fn last_known_at(&self) -> Option<(i64, Arc<Listeners>)> {
+        self.known.read().expect("no reader panics").as_ref().map(|known| (known.version, known.listeners.clone()))
     }
 }
 

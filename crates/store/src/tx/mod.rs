@@ -47,6 +47,11 @@ impl Sql {
     pub const fn sqlite(sqlite: &'static [&'static str]) -> Self {
         Self { sqlite, postgres: "select 1" }
     }
+
+    /// For what only PostgreSQL is asked.
+    pub const fn postgres(postgres: &'static str) -> Self {
+        Self { sqlite: &["select 1"], postgres }
+    }
 }
 
 /// One unit of work: its data in, its answer out, all in one transaction.
@@ -242,6 +247,25 @@ impl Tx<'_> {
         match &mut self.driver {
             Driver::Sqlite(tx) => tx.change_known(sql.sqlite, rows, params),
             Driver::Postgres(_) => Err(StoreError::unexpected("rows of PostgreSQL are not known by a number")),
+        }
+    }
+
+    /// Runs a statement of PostgreSQL that is the whole transaction of an operation that opens unheard, and gives its rows: one
+    /// round trip for all of it. Its last parameter says whose rows it is about, for which it puts up the wall itself; the
+    /// last column of its rows is the database's time.
+    pub async fn query_alone(
+        &mut self,
+        sql: &Sql,
+        columns: &[Column<'_>],
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, StoreError> {
+        match &mut self.driver {
+            Driver::Sqlite(_) => Err(StoreError::unexpected("SQLite has no wall")),
+            Driver::Postgres(tx) => {
+                let wall = self.wall.as_deref().unwrap_or_default();
+                let params: Vec<Param<'_>> = params.iter().copied().chain([Param::Text(wall)]).collect();
+                tx.query_alone(sql.postgres, columns, &params).await
+            }
         }
     }
 

@@ -47,7 +47,8 @@ pub const BEGIN: &str = "begin; set local search_path to windlass, pg_temp; \
 
 /// Takes back what `BEGIN` says of plans, for the rest of a transaction.
 pub(super) const WEIGH: &str = "set local enable_seqscan to on; set local enable_hashjoin to on; \
-                                set local enable_mergejoin to on; set local enable_bitmapscan to on";
+                                set local enable_mergejoin to on; set local enable_bitmapscan to on; \
+                                set local plan_cache_mode to auto";
 
 /// `BEGIN` for a connection that keeps its session: the settings stand already.
 const BEGIN_IN_SESSION: &str = "begin; ";
@@ -71,14 +72,17 @@ fn unheard(begin: &'static str, wall: Option<&str>) -> String {
     format!("{begin}{wall}")
 }
 
-/// So that the server notices within half a minute that a node is gone. Behind a pooler its peer is the pooler.
-const KEEPALIVES: &str = "set tcp_keepalives_idle to 10; set tcp_keepalives_interval to 5; \
-                          set tcp_keepalives_count to 3; set tcp_user_timeout to '20s'";
+/// What only a session has. The server is to notice within half a minute that a node is gone; behind a pooler its peer is the
+/// pooler. And what is prepared is planned once: as there is nothing to weigh, a plan for these very parameters is no better,
+/// and making it takes as long as ending a job does.
+const SESSION: &str = "set tcp_keepalives_idle to 10; set tcp_keepalives_interval to 5; \
+                       set tcp_keepalives_count to 3; set tcp_user_timeout to '20s'; \
+                       set plan_cache_mode to force_generic_plan";
 
-/// What `BEGIN` sets per transaction, for a whole session, and what only a session has.
+/// What `BEGIN` sets per transaction, for a whole session, and `SESSION`.
 fn session_settings() -> String {
     let settings = BEGIN.split(';').filter_map(|part| part.trim().strip_prefix("set local "));
-    settings.map(|setting| format!("set {setting}; ")).chain([KEEPALIVES.to_owned()]).collect()
+    settings.map(|setting| format!("set {setting}; ")).chain([SESSION.to_owned()]).collect()
 }
 
 pub(crate) struct Postgres {
@@ -154,7 +158,8 @@ impl Postgres {
         let client = guard.client.as_ref().expect("held until the end");
         let prepared = self.prepared;
         let (ahead, later) = (Vec::new(), Vec::new());
-        let mut driver = PostgresTx { client, prepared, failed: None, ahead, opening: None, later };
+        let heard = &self.heard;
+        let mut driver = PostgresTx { client, heard, prepared, failed: None, ahead, opening: None, later };
         // It is put together as late as can be: who comes until then is in it.
         let told = if O::OPENS_UNHEARD { Some(self.time(client).await?) } else { None };
         let operation = operation.made();
@@ -364,6 +369,7 @@ async fn is_pooled(pool: &Pool) -> Result<bool, StoreError> {
 
 pub(super) struct PostgresTx<'a> {
     client: &'a Object,
+    heard: &'a Heard,
     prepared: bool,
     failed: Option<SqlState>,
     /// The statements that travelled with the opening, and their rows.
@@ -403,6 +409,27 @@ impl PostgresTx<'_> {
             Ok(rows) => Ok(rows.into_iter().map(Row::Postgres).collect()),
             Err(error) => Err(self.fail(error, text)),
         }
+    }
+
+    /// Without an opening there is nothing to commit: the statement is the transaction, and what becomes of it if nobody
+    /// answers is not known.
+    pub(super) async fn query_alone(
+        &mut self,
+        text: &str,
+        columns: &[Column<'_>],
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, StoreError> {
+        let statement = self.client.prepare_cached(text).await.map_err(|error| self.fail(error, text))?;
+        let rows = self.client.query(&statement, &values(columns, params)).await.map_err(|error| {
+            self.failed = error.code().cloned();
+            Failure::of_commit(&error).error
+        })?;
+        let time = statement.columns().len() - 1;
+        let rows: Vec<Row> = rows.into_iter().map(Row::Postgres).collect();
+        if let Some(row) = rows.first() {
+            self.heard.hear(row.time(time)?);
+        }
+        Ok(rows)
     }
 
     /// The rows of what travelled with the opening, if that is what is asked for now.

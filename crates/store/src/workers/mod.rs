@@ -39,6 +39,8 @@ pub struct Worker {
 }
 
 const COLUMNS_FROM: usize = 13;
+/// How exactly it is known when a worker made its last claim.
+const CLAIM_NOTED_MS: i64 = 1_000;
 
 const LOAD: Sql = Sql::new(
     &["select w.id, w.tenant, w.name, w.queues, w.kinds, w.affinities, w.affinity, w.lease_ms, w.lease_until,
@@ -103,6 +105,17 @@ impl Worker {
     pub(crate) async fn touch(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
         if self.lease.wants_renewal(tx.now()) {
             self.renew(tx, &None, None).await?;
+        }
+        Ok(())
+    }
+
+    /// Renews it after a claim that gave jobs, where that is worth a write, or tells something new of the worker.
+    pub(crate) async fn claimed(&self, tx: &mut Tx<'_>, affinity: &Affinity) -> Result<(), StoreError> {
+        let now = tx.now();
+        let is_noted = self.last_claim_at.is_some_and(|last| (0..=CLAIM_NOTED_MS).contains(&now.ms_since(last)));
+        let is_held = affinity.is_none() || *affinity == self.affinity;
+        if !is_noted || !is_held || self.lease.wants_renewal(now) {
+            self.renew(tx, affinity, Some(now)).await?;
         }
         Ok(())
     }

@@ -50,6 +50,7 @@ mod triggers;
 mod ttfs;
 mod twin;
 mod url;
+mod usual;
 mod verify;
 mod wall;
 mod why;

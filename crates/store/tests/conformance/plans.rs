@@ -31,6 +31,12 @@ fn hot() -> Vec<Hot> {
     vec![
         hot("jobs/claim/heads.rs::HEADS", "array['q'], array[now()], IDS, 2", "jobs_ready", "jobs_ready"),
         hot("jobs/claim.rs::TAKE", "1, 10, null, null, now(), null, now(), null, null", "jobs_ready", "jobs_ready"),
+        hot(
+            "jobs/claim/at_once.rs::AT_ONCE",
+            "array['q'], array[now()], IDS, array['k'], 2, 0, null, 0, 'q', null, 1, now(), null, 10, null, null, null, '2'",
+            "jobs_ready",
+            "SCAN",
+        ),
         hot("jobs/claim/guarded.rs::PEEK", "array[1::bigint], array[now()], IDS, 10", "jobs_ready", "jobs_ready"),
         hot(
             "jobs/claim/guarded.rs::TAKE_CHOSEN",
@@ -117,7 +123,7 @@ async fn check_postgres(psql: &Psql, when: &str) {
         let by_index = [format!("using {} on", hot.index), format!("on {}", hot.index)];
         assert!(by_index.iter().any(|by| plan.contains(by)), "{} {when}, without {}:\n{plan}", hot.name, hot.index);
         // A sort means that a whole lane is read to hand out its first job.
-        let first_only = ["HEADS", "TAKE", "PEEK", "PROMOTE", "NEXT", "PAST_DEADLINE"];
+        let first_only = ["HEADS", "AT_ONCE", "TAKE", "PEEK", "PROMOTE", "NEXT", "PAST_DEADLINE"];
         let sorts = plan.contains("Sort") && first_only.iter().any(|name| hot.name.ends_with(name));
         assert!(!sorts, "{} {when}:\n{plan}", hot.name);
     }

@@ -52,10 +52,14 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// `Sql::both(&["…"])`, `Sql::sqlite(&["…", …])` or `Sql::new(&["…", …], "…")`, and what follows it.
+/// `Sql::both(&["…"])`, `Sql::sqlite(&["…", …])`, `Sql::postgres("…")` or `Sql::new(&["…", …], "…")`, and what follows it.
 fn read(text: &str) -> Option<(Sql, &str)> {
     let (head, body) = text.split_once('(')?;
     let head = head.trim();
+    if head == "Sql::postgres" {
+        let (postgres, after) = literals(body, ')')?;
+        return Some((Sql::postgres(postgres.first()?), after));
+    }
     let (list, after) = body.split_once('[')?;
     if list.trim() != "&" {
         return None;

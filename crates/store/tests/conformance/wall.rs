@@ -72,6 +72,41 @@ async fn x6_the_wall_of_what_opens_first_is_up_before_anything_is_done() {
     .await;
 }
 
+/// The same of one that is a single statement, in the form that puts up its own wall.
+struct Alone {
+    tenant: TenantId,
+}
+
+const WHOSE: Sql = Sql::postgres(
+    "with seen as (update jobs set phase = 'seen' returning tenant)
+     select s.tenant::text, now() from (select set_config('windlass.tenant', $1, true) as wall offset 0) w
+         left join lateral (select * from seen where w.wall is not null) s on true",
+);
+
+impl Operation for Alone {
+    const OPENS_UNHEARD: bool = true;
+    type Output = Vec<String>;
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<String>, StoreError> {
+        tx.query_alone(&WHOSE, &[], &[]).await?.iter().map(|row| row.text(0)).collect()
+    }
+}
+
+#[tokio::test]
+async fn x6_a_statement_that_is_all_of_its_transaction_has_its_wall_up_before_it_reads_and_holds() {
+    on_postgres(async |db| {
+        let other = two_tenants(&db.store).await;
+        let own = db.store.write(Alone { tenant: other }).await.expect("updates");
+        assert_eq!(own, [other.0.to_string(), other.0.to_string()]);
+        assert_eq!(number(&db.store, "select count(*) from jobs where phase = 'seen'").await, 2, "it is committed");
+    })
+    .await;
+}
+
 async fn two_tenants(store: &Store) -> TenantId {
     let TenantCreated::Created(other) = store.create_tenant(name("other")).await.expect("made") else { panic!("new") };
     for (tenant, count) in [(T, 3), (other, 2)] {

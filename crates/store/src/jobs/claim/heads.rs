@@ -35,13 +35,21 @@ impl Look {
 
     /// What it asks. The names are these queues', which are its own.
     pub(super) fn asks<'q>(&self, queues: &'q [Name], tenant: TenantId) -> First<'q> {
+        First { sql: HEADS, columns: self.columns(queues), params: vec![Param::Int(tenant.0)] }
+    }
+
+    /// The queues, and where each is looked at from.
+    pub(super) fn columns<'q>(&self, queues: &'q [Name]) -> Vec<Column<'q>> {
         let places = || self.queues.iter().map(|queue| self.floors[queue].place);
-        let columns = vec![
+        vec![
             Column::texts(queues.iter().map(Name::as_str)),
             Column::Time(places().map(|place| Some(place.run_at)).collect()),
             Column::uuids(places().map(|place| place.id)),
-        ];
-        First { sql: HEADS, columns, params: vec![Param::Int(tenant.0)] }
+        ]
+    }
+
+    pub(super) fn floor(&self, queue: &Name) -> Floor {
+        self.floors[queue]
     }
 }
 
@@ -51,6 +59,8 @@ pub(super) struct Head {
     pub(super) head: LaneHead,
     pub(super) lane: Lane,
     pub(super) settings: QueueSettings,
+    /// The settings as they are stored.
+    pub(super) stored: Option<String>,
     /// Every job of the lane that waits is behind it.
     pub(super) floor: Place,
     /// The first of them.
@@ -111,7 +121,8 @@ impl Claim {
         for row in &rows {
             let waiting_since = row.time(12)?;
             let lane = lane_at(row, 1)?;
-            let mut settings = settings_from_json(row.opt_text(11)?.as_deref())?;
+            let stored = row.opt_text(11)?;
+            let mut settings = settings_from_json(stored.as_deref())?;
             settings.starvation_s = row.opt_int(7)?;
             settings.concurrency = row.opt_int(8)?.map(|limit| limit as u32);
             settings.per_key = row.opt_int(9)?.map(|limit| limit as u32);
@@ -126,7 +137,7 @@ impl Claim {
                 starvation_ms: settings.starvation_ms(),
             };
             let floor = floors[&lane.queue].place;
-            heads.push(Head { head, lane, settings, floor, first });
+            heads.push(Head { head, lane, settings, stored, floor, first });
         }
         Ok(Seen { heads, floors })
     }

@@ -85,10 +85,9 @@ impl Taking {
             self.jobs.push(job);
         }
         let taken = &mut self.jobs[before..];
-        let order = |job: &ClaimedJob| (job.run_at, job.id);
         // SQLite gives them in order.
-        if !taken.is_sorted_by_key(order) {
-            taken.sort_by_key(order);
+        if !taken.is_sorted_by_key(ClaimedJob::place) {
+            taken.sort_by_key(ClaimedJob::place);
         }
         for alike in taken.chunk_by(|one, next| one.queue == next.queue) {
             let moved = (JobState::Queued, JobState::Working);

@@ -1,0 +1,196 @@
+//! A worker's claim that is like its last one may be a single statement on PostgreSQL: it heeds all that the whole claim heeds
+//! (Q6, Q12, X3, X4, X6), whatever has changed since.
+
+use domain::trigger::Source;
+use domain::{JobState, QueueSettings, WorkerId};
+use store::jobs::claim::Claimed;
+use store::jobs::enqueue::{Extras, NewJob};
+use store::tenants::create::TenantCreated;
+use store::workers::register::NewWorker;
+use store::{Store, StoreError};
+use testkit::{job, label, name, on_both, on_postgres};
+
+use crate::support::*;
+use crate::triggers::{create, new};
+
+const LEASE_MS: i64 = 30_000;
+
+/// A worker of queues `q` and `r` that had two jobs of `q`, one after the other.
+async fn used(store: &Store) -> WorkerId {
+    let worker = register(store, &["q", "r"]).await;
+    for _ in 0..2 {
+        push(store, job("q")).await;
+        let claimed = claim_one(store, worker).await;
+        finish(store, worker, &claimed).await;
+    }
+    worker
+}
+
+async fn put(store: &Store, settings: QueueSettings) -> Result<(), StoreError> {
+    store.put_queue(T, name("q"), settings, "me".into()).await.map(|_| ())
+}
+
+#[tokio::test]
+async fn q6_a_claim_like_the_last_one_is_one_statement() {
+    on_postgres(async |db| {
+        let at_once = "select count(*)::text from pg_prepared_statements where statement like 'with clock as%'";
+        let worker = register(&db.store, &["q"]).await;
+        push(&db.store, job("q")).await;
+        claim_one(&db.store, worker).await;
+        assert_eq!(texts(&db.store, "", at_once).await, ["0"], "nothing is usual yet");
+        let jobs = push_all(&db.store, vec![job("q"); 5]).await;
+        let claimed = claim(&db.store, worker, 3).await;
+        assert_eq!(texts(&db.store, "", at_once).await, ["1"]);
+        let ids = |range: std::ops::Range<usize>| jobs[range].iter().map(|job| job.id).collect::<Vec<_>>();
+        assert_eq!(
+            claimed.iter().map(|job| job.id).collect::<Vec<_>>(),
+            ids(0..3),
+            "oldest first, as many as asked for"
+        );
+        assert_eq!(claim(&db.store, worker, 10).await.iter().map(|job| job.id).collect::<Vec<_>>(), ids(3..5));
+        assert!(claim(&db.store, worker, 10).await.is_empty());
+        let stored = get(&db.store, claimed[0].id).await;
+        assert_eq!((stored.state, stored.attempt, stored.worker), (JobState::Working, 1, Some(worker)));
+        assert_eq!(number(&db.store, "select sum(remaining) from claims").await, 6);
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q6_a_usual_claim_still_goes_by_priority_and_looks_into_other_queues_and_lanes() {
+    on_both(async |db| {
+        let worker = used(&db.store).await;
+        let low = push(&db.store, job("q")).await;
+        let high = push(&db.store, NewJob { priority: 5, ..job("q") }).await;
+        assert_eq!(claim_one(&db.store, worker).await.id, high);
+        assert_eq!(claim_one(&db.store, worker).await.id, low);
+        let older = push(&db.store, job("r")).await;
+        let younger = push(&db.store, job("q")).await;
+        let with_model = push(&db.store, NewJob { affinity: Some(label("a")), ..job("q") }).await;
+        for id in [older, younger, with_model] {
+            assert_eq!(claim_one(&db.store, worker).await.id, id);
+        }
+        assert!(claim(&db.store, worker, 1).await.is_empty());
+        let queue = db.store.queue(T, &name("q")).await.expect("reads").expect("exists");
+        assert_eq!(queue.counts.swaps_made, 1, "what it holds is changed once");
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q6_a_usual_claim_takes_no_kind_that_its_worker_does_not() {
+    on_both(async |db| {
+        let kinds = Some(vec![name("k")]);
+        let worker = db.store.register_worker(T, NewWorker { kinds, ..a_worker(&["q"]) }).await.expect("registers");
+        for _ in 0..2 {
+            push(&db.store, NewJob { kind: name("k"), ..job("q") }).await;
+            claim_one(&db.store, worker).await;
+        }
+        push(&db.store, NewJob { kind: name("other"), priority: 9, ..job("q") }).await;
+        assert!(claim(&db.store, worker, 5).await.is_empty());
+        let own = push(&db.store, NewJob { kind: name("k"), ..job("q") }).await;
+        assert_eq!(claim_one(&db.store, worker).await.id, own);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q12_a_usual_claim_heeds_what_was_said_of_its_queue_since() {
+    on_both(async |db| {
+        let worker = used(&db.store).await;
+        push_all(&db.store, vec![job("q"); 9]).await;
+        db.store.pause_queue(T, name("q"), "me".into(), None).await.expect("pauses");
+        assert!(claim(&db.store, worker, 1).await.is_empty(), "it is paused");
+        db.store.resume_queue(T, name("q"), "me".into()).await.expect("goes on");
+        assert_eq!(claim_one(&db.store, worker).await.timeout_s, None);
+        put(&db.store, QueueSettings { timeout_s: Some(7), ..Default::default() }).await.expect("puts");
+        assert_eq!(claim_one(&db.store, worker).await.timeout_s, Some(7));
+        assert_eq!(claim_one(&db.store, worker).await.timeout_s, Some(7));
+        put(&db.store, QueueSettings { concurrency: Some(4), ..Default::default() }).await.expect("puts");
+        assert_eq!(claim(&db.store, worker, 9).await.len(), 1, "three of the four that may run at once do already");
+        sound(&db.store).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x4_a_usual_claim_gives_nothing_to_a_worker_that_drains_or_is_dead() {
+    on_both(async |db| {
+        let (draining, dead) = (used(&db.store).await, used(&db.store).await);
+        push(&db.store, job("q")).await;
+        db.store.drain_worker(T, draining).await.expect("drains");
+        let claimed = db.store.claim(T, draining, 1, None).await.expect("answers");
+        assert!(matches!(claimed, Claimed::Jobs { jobs, draining: true, .. } if jobs.is_empty()));
+        db.pass_ms(LEASE_MS + 1).await;
+        let claimed = db.store.claim(T, dead, 1, None).await.expect("answers");
+        assert!(matches!(claimed, Claimed::Gone), "{claimed:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x4_what_a_usual_claim_took_comes_back_from_a_dead_worker() {
+    on_both(async |db| {
+        let worker = used(&db.store).await;
+        let id = push(&db.store, job("q")).await;
+        claim_one(&db.store, worker).await;
+        db.pass_ms(LEASE_MS + 1).await;
+        assert_eq!(db.store.sweep().await.expect("sweeps").jobs, 1);
+        assert_eq!(events(&db.store, id).await.last().map(String::as_str), Some("expired"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x4_usual_claims_renew_the_lease_of_their_worker() {
+    on_both(async |db| {
+        let worker = used(&db.store).await;
+        for number in 0..6 {
+            db.pass_ms(LEASE_MS / 2).await;
+            // With work and without.
+            if number % 2 == 0 {
+                push(&db.store, job("q")).await;
+            }
+            assert_eq!(claim(&db.store, worker, 1).await.len(), usize::from(number % 2 == 0));
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn q10_t1_a_usual_claim_is_told_to_those_who_want_to_hear() {
+    on_both(async |db| {
+        let worker = used(&db.store).await;
+        let webhook = Some(r#"{"url":"https://hook.example/"}"#.to_owned());
+        let extras = Some(Box::new(Extras { webhook, ..Extras::default() }));
+        push(&db.store, NewJob { extras, ..job("q") }).await;
+        claim_one(&db.store, worker).await;
+        assert_eq!(number(&db.store, "select count(*) from deliveries").await, 1, "its webhook is to be called");
+        push(&db.store, job("q")).await;
+        claim_one(&db.store, worker).await;
+        create(&db.store, new("works", Source::Job, r#"{"queue": "q", "states": ["working"]}"#)).await;
+        for count in 1..=2 {
+            push(&db.store, job("q")).await;
+            claim_one(&db.store, worker).await;
+            assert_eq!(number(&db.store, "select count(*) from outbox").await, count, "the trigger hears of it");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn x6_a_usual_claim_of_another_tenant_is_nobodys() {
+    on_both(async |db| {
+        let worker = used(&db.store).await;
+        let TenantCreated::Created(other) = db.store.create_tenant(name("other")).await.expect("made") else {
+            panic!("new")
+        };
+        let id = push(&db.store, job("q")).await;
+        let claimed = db.store.claim(other, worker, 1, None).await.expect("answers");
+        assert!(matches!(claimed, Claimed::NotFound), "{claimed:?}");
+        assert_eq!(claim_one(&db.store, worker).await.id, id);
+    })
+    .await;
+}
