@@ -27,8 +27,8 @@ pub(crate) struct Habit {
 
 /// What a claim says about the next one of the same worker.
 pub(crate) enum Lesson {
-    /// Nothing waited.
-    None,
+    /// No job waited.
+    Nothing,
     Usual(Usual),
     /// There is more to look at than a single statement does.
     Unusual,
@@ -50,7 +50,7 @@ impl Habits {
             *habit = Habit { queues: queues(), usual: None };
         }
         match lesson {
-            Lesson::None => {}
+            Lesson::Nothing => {}
             Lesson::Usual(usual) => habit.usual = Some(Arc::new(usual)),
             Lesson::Unusual => habit.usual = None,
         }

@@ -117,7 +117,9 @@ impl Store {
     ) -> Result<Claimed, StoreError> {
         let habit = self.habits().of(worker);
         let usual = habit.as_ref().and_then(|habit| habit.usual.clone()).filter(|_| of == tenant);
-        if let Some(at_once) = usual.and_then(|usual| self.at_once(tenant, worker, max, &affinity, usual))
+        let at_once = usual.and_then(|usual| self.at_once(tenant, worker, max, &affinity, usual));
+        let was_tried = at_once.is_some();
+        if let Some(at_once) = at_once
             && let Some(done) = self.write(at_once).await?
         {
             return Ok(self.claimed(of, worker, done));
@@ -125,7 +127,11 @@ impl Store {
         let (floors, triggers) = (self.floors().clone(), self.triggers_cache().clone());
         let guess = habit.map(|habit| habit.queues);
         let claim = Claim { tenant, of, worker, max, affinity, guess, asked: Mutex::default(), floors, triggers };
-        let done = self.write(claim).await?;
+        let mut done = self.write(claim).await?;
+        if was_tried && matches!(done.lesson, Lesson::Nothing) {
+            // There is something that only the other one minds, a queue that is paused, say.
+            done.lesson = Lesson::Unusual;
+        }
         Ok(self.claimed(of, worker, done))
     }
 
@@ -233,7 +239,7 @@ struct Done {
 
 impl Done {
     fn of(claimed: Claimed) -> Self {
-        let (in_hand, raised, left, lesson) = (Vec::new(), Vec::new(), BTreeSet::new(), Lesson::None);
+        let (in_hand, raised, left, lesson) = (Vec::new(), Vec::new(), BTreeSet::new(), Lesson::Nothing);
         Self { claimed, in_hand, raised, left, told: false, heard: false, lesson }
     }
 }
@@ -284,9 +290,7 @@ impl Operation for Claim {
             hindered: false,
         };
         let seen = self.see(tx, &takes.queues).await?;
-        let served: Vec<&Head> = seen.heads.iter().filter(|head| head.is_served_by(&worker)).collect();
-        let lesson = Usual::seen(&served, &takes);
-        let heads = served.into_iter().cloned().collect();
+        let heads = seen.heads.iter().filter(|head| head.is_served_by(&worker)).cloned().collect();
         taking.take(tx, heads, self.max).await?;
         let took = taking.jobs.iter().any(|job| job.affinity.is_some());
         let affinity = if took { taking.held.clone() } else { self.affinity.clone() };
@@ -295,8 +299,9 @@ impl Operation for Claim {
         } else {
             worker.claimed(tx, &affinity).await?;
         }
-        let raised = seen.raised(&taking.reached, now);
         let (told, hindered) = (!taking.notices.is_empty(), taking.hindered);
+        let lesson = if told { Lesson::Unusual } else { Usual::seen(&seen.heads, &worker) };
+        let raised = seen.raised(&taking.reached, now);
         let (left, in_hand) = (std::mem::take(&mut taking.left), std::mem::take(&mut taking.in_hand));
         let jobs = taking.record(tx).await?;
         let heard = events::jobs::changed(tx, &self.triggers, jobs.iter().map(|job| job.begun(self.of))).await?;

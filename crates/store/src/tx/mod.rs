@@ -9,6 +9,7 @@ mod forms;
 mod heard;
 mod later;
 mod listen;
+mod opening;
 mod postgres;
 mod sqlite;
 mod tls;
@@ -20,7 +21,7 @@ use uuid::Uuid;
 use crate::error::StoreError;
 use crate::wall;
 pub(crate) use copy::copy_sqlite;
-pub use postgres::BEGIN;
+pub use opening::BEGIN;
 pub(crate) use postgres::Postgres;
 pub(crate) use sqlite::Sqlite;
 pub use value::{Column, Param, Row};
@@ -331,7 +332,7 @@ impl Tx<'_> {
     pub(crate) async fn read_whole(&mut self) -> Result<(), StoreError> {
         match &mut self.driver {
             Driver::Sqlite(_) => Ok(()),
-            Driver::Postgres(tx) => tx.batch(postgres::WEIGH).await,
+            Driver::Postgres(tx) => tx.batch(opening::WEIGH).await,
         }
     }
 

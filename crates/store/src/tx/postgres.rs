@@ -15,12 +15,13 @@ use tokio_postgres::types::{ToSql, Type};
 use super::failure::{Failure, is_conflict, naming, pool_error, postgres_error};
 use super::heard::Heard;
 use super::later::{self, Later, Unopened};
+use super::opening::{BEGIN, BEGIN_IN_SESSION, BEGIN_READING, TIME, beside_time, session_settings, unheard};
 use super::tls::Address;
 use super::value::{Column, Param, Row};
 use super::{Driver, First, Operation, Tx};
 use crate::clock::Clock;
 use crate::error::StoreError;
-use crate::wall::{SETTING, around};
+use crate::wall::around;
 
 const CONNECTIONS: usize = 16;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -28,62 +29,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const KEEPALIVES_IDLE: Duration = Duration::from_secs(30);
 /// What the driver does where the URL says nothing.
 const DRIVERS_KEEPALIVES: Duration = Duration::from_secs(2 * 60 * 60);
-
-/// Opens a transaction in the schema of ours and learns the database's time in the same round trip. All is set per
-/// transaction because a pooler gives every transaction another session.
-///
-/// A connection keeps the plan of a statement, and most are made while the tables are empty: reading all of `jobs` looks
-/// cheapest then and is ruinous an hour later. Every statement of ours has an index to go by, so there is nothing to
-/// weigh. Without `jit to off` a small table that is read whole would be compiled for, because it now looks expensive.
-///
-/// A node that vanishes in mid-transaction keeps its locks until the server notices, which by itself takes two hours: here
-/// it is let go of after half a minute. Who waits long for a lock gives up and begins anew (`is_conflict`), and in the
-/// end says so.
-pub const BEGIN: &str = "begin; set local search_path to windlass, pg_temp; \
-                         set local idle_in_transaction_session_timeout to '30s'; set local lock_timeout to '20s'; \
-                         set local enable_seqscan to off; set local enable_hashjoin to off; \
-                         set local enable_mergejoin to off; set local enable_bitmapscan to off; set local jit to off; \
-                         select (extract(epoch from now()) * 1000000)::bigint::text";
-
-/// Takes back what `BEGIN` says of plans, for the rest of a transaction.
-pub(super) const WEIGH: &str = "set local enable_seqscan to on; set local enable_hashjoin to on; \
-                                set local enable_mergejoin to on; set local enable_bitmapscan to on; \
-                                set local plan_cache_mode to auto";
-
-/// `BEGIN` for a connection that keeps its session: the settings stand already.
-const BEGIN_IN_SESSION: &str = "begin; ";
-
-/// What of an opening asks for the time. In `BEGIN` it stands last.
-const TIME: &str = "select (extract(epoch from now()) * 1000000)::bigint::text";
-
-/// What an opening asks for beside the time: the clock of the triggers where that is wanted, and a wall around the rows of its
-/// tenants where the operation names them.
-fn beside_time<O: Operation>(wall: Option<&str>) -> String {
-    let (version, clock) =
-        if O::WATCHES_TRIGGERS { ("version::text", " from trigger_clock where id = 1") } else { ("null::text", "") };
-    let wall = wall.map(|tenants| format!(", set_config('{SETTING}', {tenants}, true)")).unwrap_or_default();
-    format!(", {version}{wall}{clock}")
-}
-
-/// What opens a transaction without asking for the time, with the wall around its tenants.
-fn unheard(begin: &'static str, wall: Option<&str>) -> String {
-    let begin = begin.strip_suffix(TIME).unwrap_or(begin);
-    let wall = wall.map(|tenants| format!("set local {SETTING} to '{tenants}'")).unwrap_or_default();
-    format!("{begin}{wall}")
-}
-
-/// What only a session has. The server is to notice within half a minute that a node is gone; behind a pooler its peer is the
-/// pooler. And what is prepared is planned once: as there is nothing to weigh, a plan for these very parameters is no better,
-/// and making it takes as long as ending a job does.
-const SESSION: &str = "set tcp_keepalives_idle to 10; set tcp_keepalives_interval to 5; \
-                       set tcp_keepalives_count to 3; set tcp_user_timeout to '20s'; \
-                       set plan_cache_mode to force_generic_plan";
-
-/// What `BEGIN` sets per transaction, for a whole session, and `SESSION`.
-fn session_settings() -> String {
-    let settings = BEGIN.split(';').filter_map(|part| part.trim().strip_prefix("set local "));
-    settings.map(|setting| format!("set {setting}; ")).chain([SESSION.to_owned()]).collect()
-}
 
 pub(crate) struct Postgres {
     pool: Pool,
@@ -169,7 +114,7 @@ impl Postgres {
                 driver.opening = Some(unheard(self.begin_text(), wall.as_deref()));
                 (now, None)
             }
-            None => self.begin(&mut driver, operation, wall.as_deref()).await?,
+            None => self.begin(&mut driver, operation, wall.as_deref(), ending).await?,
         };
         let now = now.plus_ms(self.clock.shift_ms());
         let mut tx = Tx { driver: Driver::Postgres(driver), now, trigger_version, wall };
@@ -208,6 +153,7 @@ impl Postgres {
         tx: &mut PostgresTx<'_>,
         operation: &O,
         wall: Option<&str>,
+        ending: Ending,
     ) -> Result<(Time, Option<i64>), Failure> {
         let client = tx.client;
         let failed = |error: tokio_postgres::Error| Failure::of(&error, "begin");
@@ -233,7 +179,8 @@ impl Postgres {
             self.told(number(0), number(1))
         };
         let reads = join_all(asked.iter().map(|(statement, first)| first.query(client, statement)));
-        let (begun, told, read) = tokio::join!(client.batch_execute("begin"), told, reads);
+        let begin = if ending == Ending::Unheard { BEGIN_READING } else { BEGIN_IN_SESSION };
+        let (begun, told, read) = tokio::join!(client.batch_execute(begin), told, reads);
         begun.map_err(failed)?;
         let told = told?;
         for ((_, first), read) in asked.into_iter().zip(read) {
@@ -419,6 +366,9 @@ impl PostgresTx<'_> {
         columns: &[Column<'_>],
         params: &[Param<'_>],
     ) -> Result<Vec<Row>, StoreError> {
+        if !self.prepared || self.opening.is_none() {
+            return Err(StoreError::unexpected("a statement is not alone in its transaction"));
+        }
         let statement = self.client.prepare_cached(text).await.map_err(|error| self.fail(error, text))?;
         let rows = self.client.query(&statement, &values(columns, params)).await.map_err(|error| {
             self.failed = error.code().cloned();

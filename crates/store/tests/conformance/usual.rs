@@ -96,6 +96,32 @@ async fn q6_a_usual_claim_takes_no_kind_that_its_worker_does_not() {
     .await;
 }
 
+/// What a claim saw is remembered for the next of any worker: it must not be more than it looked at.
+#[tokio::test]
+async fn q6_usual_claims_of_one_kind_hide_no_job_of_another() {
+    on_both(async |db| {
+        let of = |kind: &str| NewJob { kind: name(kind), ..job("q") };
+        let worker = async |kind: &str| {
+            let worker = NewWorker { kinds: Some(vec![name(kind)]), lease_ms: 3_600_000, ..a_worker(&["q"]) };
+            db.store.register_worker(T, worker).await.expect("registers")
+        };
+        let busy = worker("k").await;
+        for _ in 0..2 {
+            push(&db.store, of("k")).await;
+            claim_one(&db.store, busy).await;
+        }
+        let old = push(&db.store, of("other")).await;
+        db.pass_ms(5_000).await;
+        for _ in 0..2 {
+            push(&db.store, of("k")).await;
+            claim_one(&db.store, busy).await;
+        }
+        push(&db.store, of("other")).await;
+        assert_eq!(claim_one(&db.store, worker("other").await).await.id, old, "the oldest comes first");
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn q12_a_usual_claim_heeds_what_was_said_of_its_queue_since() {
     on_both(async |db| {
