@@ -75,6 +75,8 @@ pub(super) struct AtOnce {
     pub(super) shift_ms: i64,
 }
 
+// Whether nothing waits is asked where all is as usual: from the beginning of each lane, that may be a long way.
+//
 // Whose lease has passed may still live, after an outage: the whole claim looks closer. A lease is renewed as `Worker::claimed`
 // does it. The columns of jobs come in the order in which `Found::read` reads them.
 //
@@ -124,7 +126,7 @@ const AT_ONCE: Sql = Sql::postgres(
              (tenant, queue, scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided)
          select $5, $9::text, 0, -count(*), count(*), 0, 0, 0, 0, 0 from taken having count(*) > 0)
      select t.*,
-         t.id is null and exists (select 1 from living where is_fresh) and not exists (
+         t.id is null and (select so from usual) and exists (select 1 from living where is_fresh) and not exists (
              select 1 from unnest($1::text[]) as n(queue)
              cross join lateral (select l.lane from lanes l where l.tenant = $5 and l.queue = n.queue
                  and ($4::text[] = '{}' or l.kind = any($4)) offset 0) l
