@@ -117,9 +117,7 @@ impl Store {
     ) -> Result<Claimed, StoreError> {
         let habit = self.habits().of(worker);
         let usual = habit.as_ref().and_then(|habit| habit.usual.clone()).filter(|_| of == tenant);
-        let at_once = usual.and_then(|usual| self.at_once(tenant, worker, max, &affinity, usual));
-        let was_tried = at_once.is_some();
-        if let Some(at_once) = at_once
+        if let Some(at_once) = usual.and_then(|usual| self.at_once(tenant, worker, max, &affinity, usual))
             && let Some(done) = self.write(at_once).await?
         {
             return Ok(self.claimed(of, worker, done));
@@ -127,11 +125,7 @@ impl Store {
         let (floors, triggers) = (self.floors().clone(), self.triggers_cache().clone());
         let guess = habit.map(|habit| habit.queues);
         let claim = Claim { tenant, of, worker, max, affinity, guess, asked: Mutex::default(), floors, triggers };
-        let mut done = self.write(claim).await?;
-        if was_tried && matches!(done.lesson, Lesson::Nothing) {
-            // There is something that only the other one minds, a queue that is paused, say.
-            done.lesson = Lesson::Unusual;
-        }
+        let done = self.write(claim).await?;
         Ok(self.claimed(of, worker, done))
     }
 

@@ -57,6 +57,25 @@ async fn q6_a_claim_like_the_last_one_is_one_statement() {
     .await;
 }
 
+/// An idle worker makes a whole claim now and then, to renew its lease: what is usual stays so.
+#[tokio::test]
+async fn q6_a_claim_after_an_idle_while_is_one_statement_still() {
+    on_postgres(async |db| {
+        let made = async || {
+            let count = "select generic_plans::text from pg_prepared_statements where statement like 'with clock as%'";
+            texts(&db.store, "", count).await[0].parse::<i64>().expect("a number")
+        };
+        let worker = used(&db.store).await;
+        db.pass_ms(LEASE_MS / 2).await;
+        assert!(claim(&db.store, worker, 1).await.is_empty());
+        let before = made().await;
+        push(&db.store, job("q")).await;
+        claim_one(&db.store, worker).await;
+        assert_eq!(made().await, before + 1);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn q6_a_usual_claim_still_goes_by_priority_and_looks_into_other_queues_and_lanes() {
     on_both(async |db| {
