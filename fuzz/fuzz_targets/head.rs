@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| server::parsers::head(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| server::fuzz_targets::head(data));

@@ -49,7 +49,7 @@ def dead_letters_are_replayed_exactly_edited_ignored_and_in_bulk(driver):
         browser.type("#sure-number", "2")
         browser.click("#sure-yes")
         wait_for("the rest to be played again", lambda: unresolved() == 0)
-        browser.said("2 played again")
+        browser.said("2 replayed")
         assert len([server.claim(worker) for _ in range(2)]) == 2
 
 
@@ -71,13 +71,13 @@ def triggers_are_fired_tried_and_paused(driver):
         # The answer stands beside what was asked, to be asked again.
         browser.type(f"#try-{trigger} [name=attributes]", "")
         browser.click(f"#try-{trigger} button.primary")
-        wait_for("the answer", lambda: '"matches": true' in browser.text(f"#try-{trigger} .told"))
+        wait_for("the answer", lambda: '"matches": true' in browser.text(f"#try-{trigger} .dry-run-result"))
         browser.click(f"#try-{trigger} [data-close]")
         assert len(server.get("jobs?queue=reports")["items"]) == 1
-        browser.click(f"#trigger-{trigger} .turn")
+        browser.click(f"#trigger-{trigger} .toggle")
         wait_for("the trigger to be paused", lambda: not server.get(f"triggers/{trigger}")["enabled"])
         browser.shows("paused")
-        browser.click(f"#trigger-{trigger} .turn")
+        browser.click(f"#trigger-{trigger} .toggle")
         wait_for("the trigger to go on", lambda: server.get(f"triggers/{trigger}")["enabled"])
         assert server.get(f"triggers/{trigger}")["target"]["job"]["payload"] == {"serial": LONG}
 
@@ -140,7 +140,7 @@ def a_failing_group_gets_its_cause_and_is_replayed(driver):
         browser.type("#sure-number", "4")
         browser.click("#sure-yes")
         wait_for("all four again", lambda: server.get("queues/broken")["counts"]["queued"] == 4)
-        browser.said("4 played again")
+        browser.said("4 replayed")
 
 
 def a_group_of_more_than_one_call_takes_is_replayed_whole(driver):
@@ -160,7 +160,7 @@ def a_group_of_more_than_one_call_takes_is_replayed_whole(driver):
         browser.type("#sure-number", "520")
         browser.click("#sure-yes")
         wait_for("all of them again", lambda: server.get("queues/broken")["counts"]["queued"] == 520)
-        browser.said("520 played again")
+        browser.said("520 replayed")
 
 
 def a_delivery_is_sent_again(driver):
@@ -189,7 +189,7 @@ def a_delivery_is_sent_again(driver):
         # Every attempt has its line, and the page of one can send it once more.
         browser.click(f"#delivery-{delivery} td a")
         browser.shows("attempt 2")
-        browser.shows("answered 204")
+        browser.shows("status 204")
         browser.shows('"job.canceled"')
         browser.click("#redeliver")
         wait_for("the receiver to have it once more", lambda: len(received) > before + 1)

@@ -37,7 +37,7 @@ def a_subject_is_locked_out_and_let_in(driver):
         browser.open(f"{server.url}/history")
         browser.shows("the disk smokes")
         browser.open(f"{server.url}/subjects/web-01")
-        browser.click("#let-in")
+        browser.click("#clear-lockout")
         wait_for("the lockout to be lifted", lambda: not backoffs())
         # A backoff of one process is lifted in its own row, and until then heats its cell of the grid.
         server.put("subjects/web-01/backoffs/patch", {"for_s": 90000, "cause": "the mirror is stale"})
@@ -50,4 +50,4 @@ def a_subject_is_locked_out_and_let_in(driver):
         server.put("subjects/web-02", {"facts": {"site": "cellar"}})
         browser.open(f"{server.url}/subjects/web-02")
         server.ask("DELETE", "/api/v1/subjects/web-02")
-        browser.shows("To the overview")
+        browser.shows("Go to the overview")

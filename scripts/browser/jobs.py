@@ -29,7 +29,7 @@ def a_failed_job_is_edited_and_retried(driver):
         browser.click("#edit-retry")
         browser.type("#edit textarea", "{not json")
         browser.click("#edit button.primary")
-        browser.shows("This is not JSON")
+        browser.shows("Invalid JSON")
         # More digits than a number of JavaScript has.
         browser.type("#edit textarea", '{"user": 9007199254740993}')
         browser.click("#edit button.primary")
@@ -73,7 +73,7 @@ def a_queue_is_paused_with_a_reason_limited_and_resumed(driver):
         assert hooked()["webhook"]["url"] == webhook["url"], hooked()
         settings = server.get("queues/mail")["settings"]
         assert (settings["timeout_s"], settings["phases"]) == (9, ["sort", "send"]), settings
-        browser.shows("3 at once")
+        browser.shows("3 concurrent")
         # The page of a job that waits for it can let it go on.
         browser.open(f"{server.url}/jobs/{job}")
         browser.click('[data-call$="/resume"] button')
@@ -81,7 +81,7 @@ def a_queue_is_paused_with_a_reason_limited_and_resumed(driver):
         server.post("queues/mail/pause", {"reason": "once more"})
         # The overview has the same action beside what it complains of.
         browser.open(f"{server.url}/")
-        browser.shows("mail is paused, 1 job waits")
+        browser.shows("mail is paused, 1 job queued")
         browser.click(".concerns form button")
         wait_for("the queue to go on", lambda: not server.get("queues/mail")["paused"])
         browser.shows("no worker serves it")
@@ -207,9 +207,9 @@ def many_jobs_are_canceled_by_number_unless_undone(driver):
         browser.open(f"{server.url}/jobs?queue=mail")
         waiting = lambda: server.get("queues/mail")["counts"]["queued"]
         browser.click("#pick-all")
-        browser.shows("50 chosen")
+        browser.shows("50 selected")
         browser.click("#bulk-matching")
-        browser.shows("60 match and are chosen")
+        browser.shows("All 60 matching jobs selected")
         browser.click('[data-bulk="cancel"]')
         browser.type("#sure-number", "59")
         assert browser.run("return document.getElementById('sure-yes').disabled")
@@ -217,7 +217,7 @@ def many_jobs_are_canceled_by_number_unless_undone(driver):
         browser.run(UNDO)
         browser.click("#sure-yes")
         assert "Canceling 60 jobs in" in wait_for("the offer to undo it", lambda: browser.run("return offer"))
-        browser.said("Nothing was done.")
+        browser.said("No jobs were changed.")
         assert waiting() == 60
         browser.click('[data-bulk="cancel"]')
         browser.type("#sure-number", "60")
@@ -233,7 +233,7 @@ def a_row_that_comes_to_an_empty_list_can_be_chosen(driver):
         browser.shows("No jobs yet")
         job = server.job()
         browser.click(f"#job-{job} input")
-        browser.shows("1 chosen")
+        browser.shows("1 selected")
 
 
 def many_failed_jobs_are_retried_or_their_letters_replayed(driver):
@@ -256,7 +256,7 @@ def many_failed_jobs_are_retried_or_their_letters_replayed(driver):
         # The others' letters, by all that match: what was retried leaves a letter too, but its job runs again.
         browser.click("#pick-all")
         browser.click("#bulk-matching")
-        browser.shows("6 match and are chosen")
+        browser.shows("All 6 matching jobs selected")
         unresolved = server.get("dead-letters/count?resolved=false")["count"]
         browser.click('[data-bulk="replay"]')
         browser.type("#sure-number", "6")
@@ -283,7 +283,7 @@ def the_log_of_a_job_is_followed_while_it_runs_and_kept_after(driver):
             assert server.get(f"jobs/{job}")["state"] == "working"
             second.touch()
             wait_for("the end", lambda: server.get(f"jobs/{job}")["state"] == "succeeded")
-        wait_for("the kept log", lambda: browser.has("#kept-log") and browser.text("#kept-log").split("\n")[-1] == "three")
+        wait_for("the kept log", lambda: browser.has("#stored-log") and browser.text("#stored-log").split("\n")[-1] == "three")
         assert browser.run("return window.mark") == 1
 
 

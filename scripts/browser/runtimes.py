@@ -44,7 +44,7 @@ def a_runtime_is_started_followed_patched_restarted_stopped_and_removed(driver):
         ended = lambda: web()["in_flight"] is None
         running = lambda: docker.run("ps", "--quiet", "--no-trunc").split()
         browser.open(f"{server.url}/runtimes")
-        browser.shows("as told")
+        browser.shows("manual")
         browser.click("#runtime-web .start")
         wait_for("a container", lambda: web()["status"] == "running" and [web()["container_id"]] == running())
         wait_for("its answer", lambda: answers(web()["endpoint"]))
@@ -121,7 +121,7 @@ def a_pool_shows_its_slots_the_next_swap_and_what_fails(driver):
         browser.open(f"{server.url}/pools")
         text = lambda place: browser.text(f"#pool-gpu {place}")
         wait_for("alpha in its slot", lambda: "alpha" in text(".slots") and "loaded" in text(".slots"))
-        wait_for("beta to be next", lambda: text(".next-swap").startswith("beta when what is up has drained"))
+        wait_for("beta to be next", lambda: text(".next-swap").startswith("beta when the loaded affinities have drained"))
         browser.shows("of 1 h")
         docker.run("exec", server.get("runtimes/alpha")["container_id"], "touch", "/www/go")
         for job in jobs:
@@ -146,7 +146,7 @@ def queues_without_a_pool_show_how_their_workers_take_turns(driver):
         assert server.claim(worker)["affinity"] == "llama"
         browser.open(f"{server.url}/pools")
         text = lambda place: browser.text(f"#affinity-ask {place}")
-        wait_for("the next swap", lambda: text(".next-swap").startswith("mistral when what is up has drained"))
+        wait_for("the next swap", lambda: text(".next-swap").startswith("mistral when the loaded affinities have drained"))
         wait_for("the worker that holds it", lambda: "1 worker" in text("tbody tr:first-child"))
         assert server.claim(worker)["affinity"] == "llama"
         # Without a reload: one was taken out of turn, and now nothing that is held waits.

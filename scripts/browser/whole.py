@@ -26,7 +26,7 @@ def people_sign_in_and_out_and_see_what_they_may(driver):
         browser.type("#token", viewer)
         browser.click("button.primary")
         wait_for("the page that was asked for", lambda: browser.address() == f"{url}/jobs/{job}")
-        assert not browser.has("[data-call]") and not browser.has('#places a[data-key="k"]')
+        assert not browser.has("[data-call]") and not browser.has('#navigation a[data-key="k"]')
         # The server checks as well.
         told = browser.run_async(
             "const done = arguments[1]; fetch(arguments[0], {method: 'POST'}).then((answer) => done(answer.status))",
@@ -41,7 +41,7 @@ def people_sign_in_and_out_and_see_what_they_may(driver):
         browser.click('[data-open="new-token"]')
         browser.type("#new-token [name=name]", "ci")
         browser.click("#new-token button.primary")
-        browser.shows("shown this once")
+        browser.shows("shown only once")
         fresh = browser.text("#made code")
         assert fresh.startswith("windlass_")
         server.token = fresh
@@ -73,7 +73,7 @@ def the_first_token_is_shown_to_whoever_makes_it(driver):
         browser.click('[data-open="new-token"]')
         browser.type("#new-token [name=name]", "me")
         browser.click("#new-token button.primary")
-        browser.shows("shown this once")
+        browser.shows("shown only once")
         server.token = browser.text("#made code")
         assert server.get("tokens")["items"][0]["role"] == "admin"
         # The door is shut, and what is shown once stays.
@@ -82,7 +82,7 @@ def the_first_token_is_shown_to_whoever_makes_it(driver):
         browser.click("#made a")
         browser.type("#token", server.token)
         browser.click("button.primary")
-        browser.find("#places")
+        browser.find("#navigation")
 
 
 def fits(browser, page, width):
@@ -125,7 +125,7 @@ def a_page_behind_another_tells_no_first_signal_and_begins_its_log_when_looked_a
             wait_for("the end", lambda: server.get(f"jobs/{job}")["state"] == "succeeded")
         browser.command("Page.addScriptToEvaluateOnNewDocument", {"source": BEHIND})
         browser.open(f"{server.url}/jobs/{job}")
-        log = lambda: browser.run("return document.getElementById('kept-log').textContent.trim()")
+        log = lambda: browser.run("return document.getElementById('stored-log').textContent.trim()")
         frames = "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(done)))"
         browser.run_async(frames)
         assert log() == "" and browser.run("return asked") == [], browser.run("return asked")
@@ -154,7 +154,7 @@ def pages_work_under_a_path(driver):
     with Server() as server, Browser(driver) as browser, under_a_path(server.url, "/tools/windlass") as url:
         job = server.job()
         browser.open(f"{url}/")
-        browser.click('#places a[data-key="j"]')
+        browser.click('#navigation a[data-key="j"]')
         browser.click(f"#job-{job} a.id")
         wait_for("the job's page", lambda: browser.address() == f"{url}/jobs/{job}")
         browser.click("#cancel")

@@ -64,22 +64,22 @@ def check_models(client):
     assert sorted(model.id for model in client.models.list()) == MODELS
     assert client.models.retrieve("llama").owned_by == "gpu"
     try:
-        client.chat.completions.create(model="nobody", messages=MESSAGES)
+        client.chat.completions.create(model="absent", messages=MESSAGES)
     except openai.NotFoundError as error:
         assert error.code == "model_not_found", error
     else:
-        raise SystemExit("a model that nobody has was found")
+        raise SystemExit("an unknown model was found")
     try:
         openai.OpenAI(base_url=client.base_url, api_key="windlass_wrong").models.list()
     except openai.AuthenticationError as error:
         assert error.code == "invalid_token", error
     else:
-        raise SystemExit("a wrong key was taken")
+        raise SystemExit("a wrong key was accepted")
 
 
 def check_answers(client, endpoint):
     chat = client.chat.completions.create(model="llama", messages=MESSAGES)
-    assert chat.choices[0].message.content.startswith("llama was asked"), chat
+    assert chat.choices[0].message.content.startswith("llama received"), chat
     assert chat.usage.total_tokens == 2, chat
     # The first word comes while the model still keeps the others back.
     answer = client.chat.completions.create(model="llama", messages=[{"role": "user", "content": "wait for /go"}], stream=True)
@@ -124,7 +124,7 @@ def check_batch(client, server):
         number = int(answer["custom_id"].removeprefix("q-"))
         asked = len(json.dumps(json.loads(line(number))["body"]))
         said = answer["response"]["body"]
-        assert said["choices"][0]["message"]["content"] == f"{MODELS[number % 2]} was asked {asked} bytes", answer
+        assert said["choices"][0]["message"]["content"] == f"{MODELS[number % 2]} received {asked} bytes", answer
     assert [one.id for one in client.batches.list()] == [batch.id]
     assert client.files.delete(file.id).deleted
     return killed, time.monotonic() - began

@@ -7,6 +7,7 @@
 # Versions are named so that every machine builds the same tool; one that is already on PATH is used as it is.
 readonly NEXTEST_VERSION=0.9.143
 readonly DENY_VERSION=0.20.2
+readonly MDBOOK_VERSION=0.5.4
 readonly PYPI_STANDARDWEBHOOKS=1.1.0
 readonly PYPI_SCHEMATHESIS=4.32.5
 readonly PYPI_OPENAI=2.8.1
@@ -33,6 +34,7 @@ dockerd         docker.io         command -v dockerd
 ip              iproute2          command -v ip
 busybox         busybox-static    busybox --list
 python3         python3           command -v python3
+codespell       codespell         command -v codespell
 python3-venv    python3-venv      python3 -c 'import ensurepip, venv'
 node            nodejs            command -v node
 npm             npm               command -v npm

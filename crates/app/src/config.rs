@@ -1,4 +1,5 @@
-//! Flags, then `WINDLASS_*`, then a TOML file: what the file says becomes the default of the flag of the same name.
+//! Settings from flags, `WINDLASS_*` variables and a TOML file, in this order. Values of the file become the defaults
+//! of flags.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use clap::{ArgAction, CommandFactory, FromArgMatches};
 use crate::cli::Cli;
 use crate::cli::exit::UsageError;
 
-/// Reads the command line. A mistake in it prints what clap says and ends the process, as every command line does.
+/// Parses the command line. On a usage error, prints clap's message and exits the process.
 pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> anyhow::Result<Cli> {
     let args: Vec<OsString> = args.into_iter().collect();
     let mut command = command();
@@ -22,16 +23,16 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> anyhow::Result<
 }
 
 fn command() -> clap::Command {
-    heeding_what_is_set(Cli::command())
+    without_empty_variables(Cli::command())
 }
 
-/// Without the variables that are empty: that is how a file for a container or a service leaves one out.
-fn heeding_what_is_set(command: clap::Command) -> clap::Command {
-    let heeded = |arg: clap::Arg| match arg.get_env().is_some_and(is_empty) {
+/// Ignores environment variables that are empty, because that is how container and service files unset one.
+fn without_empty_variables(command: clap::Command) -> clap::Command {
+    let updated = |arg: clap::Arg| match arg.get_env().is_some_and(is_empty) {
         true => arg.env(None::<&'static str>),
         false => arg,
     };
-    command.mut_args(heeded).mut_subcommands(heeding_what_is_set)
+    command.mut_args(updated).mut_subcommands(without_empty_variables)
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is where the environment is read")]
@@ -39,24 +40,44 @@ fn is_empty(variable: &OsStr) -> bool {
     std::env::var_os(variable).is_some_and(|value| value.is_empty())
 }
 
-/// The file named by `--config` of `serve`, or by the environment, wherever on the command line it stands. A mistake there is
-/// told by whoever reads it next.
+/// The file given by `serve --config` or its variable, at any position of the command line. Returns `None` for an
+/// invalid command line, which is reported when it is parsed again.
 fn file(args: &[OsString]) -> Option<PathBuf> {
     let matches = command().try_get_matches_from(args).ok()?;
     matches.subcommand_matches("serve")?.get_one::<PathBuf>("config").cloned()
 }
 
-/// What webhooks are signed with where a command names one and no secret. It is no flag's variable: clap would take it for a
-/// flag that was given, also where no webhook is meant.
+/// The secret that signs webhooks if a command names a webhook without a secret. Not declared as the variable of a
+/// flag, because clap would then treat the flag as given even without a webhook.
 #[expect(clippy::disallowed_methods, reason = "this is where the environment is read")]
 pub(crate) fn webhook_secret() -> Option<String> {
     std::env::var("WINDLASS_WEBHOOK_SECRET").ok().filter(|secret| !secret.is_empty())
 }
 
-/// Where programs are looked for.
+/// Variables that a program of `windlass work` must not inherit, with the values to pass instead: a job's code needs no
+/// access to the server.
+#[expect(clippy::disallowed_methods, reason = "this is where the environment is read")]
+pub(crate) fn withheld_variables() -> Vec<(&'static str, Option<String>)> {
+    let url = std::env::var("WINDLASS_URL").ok();
+    vec![
+        ("WINDLASS_TOKEN", None),
+        ("WINDLASS_WEBHOOK_SECRET", None),
+        ("WINDLASS_URL", url.map(|url| without_credentials(&url))),
+    ]
+}
+
+/// Returns the URL without user name and password.
+fn without_credentials(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    format!("{scheme}://{host}{path}")
+}
+
+/// The directories that are searched for programs.
 #[expect(clippy::disallowed_methods, reason = "this is where the environment is read")]
 pub(crate) fn program_folders() -> Vec<PathBuf> {
-    // Without it the system looks in these.
+    // The system's default if PATH is not set.
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
     std::env::split_paths(&path).collect()
 }
@@ -64,12 +85,12 @@ pub(crate) fn program_folders() -> Vec<PathBuf> {
 fn with_defaults(command: clap::Command, text: &str) -> anyhow::Result<clap::Command> {
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| UsageError(error.to_string()))?;
     let serve = command.find_subcommand("serve").map(|serve| serve.get_arguments().cloned().collect::<Vec<_>>());
-    let known = serve.unwrap_or_default();
+    let settings = serve.unwrap_or_default();
     let mut command = command;
     for (key, value) in table {
         let flag = key.replace('_', "-");
-        let Some(arg) = known.iter().find(|arg| arg.get_long() == Some(flag.as_str()) && flag != "config") else {
-            return Err(UsageError(format!("`{key}` is not a setting; every flag of `serve` is one")).into());
+        let Some(arg) = settings.iter().find(|arg| arg.get_long() == Some(flag.as_str()) && flag != "config") else {
+            return Err(UsageError(format!("unknown setting `{key}`; settings are the flags of `serve`")).into());
         };
         let (id, takes_value) = (arg.get_id().clone(), arg.get_action().takes_values());
         let values = match value {
@@ -77,21 +98,21 @@ fn with_defaults(command: clap::Command, text: &str) -> anyhow::Result<clap::Com
             value => vec![value],
         };
         let values = values.into_iter().map(|value| written(&key, value)).collect::<Result<Vec<_>, _>>()?;
-        // Help is shown to whoever asks, and a file may hold passwords.
+        // Hide values of the file from the help, because they may contain passwords.
         let with_values = |arg: clap::Arg| arg.default_values(values).hide_default_value(takes_value);
         command = command.mut_subcommand("serve", |serve| serve.mut_arg(id, with_values));
     }
     Ok(command)
 }
 
-/// As it would be typed. It is kept for good, as clap keeps its defaults.
+/// The value as it would be typed. Leaked, because clap requires static defaults.
 fn written(key: &str, value: toml::Value) -> Result<&'static str, UsageError> {
     let text = match value {
         toml::Value::String(text) => text,
         toml::Value::Boolean(flag) => flag.to_string(),
         toml::Value::Integer(number) => number.to_string(),
         toml::Value::Float(number) => number.to_string(),
-        _ => return Err(UsageError(format!("`{key}` must be a text, a number or true or false"))),
+        _ => return Err(UsageError(format!("`{key}` must be a string, a number or a boolean"))),
     };
     Ok(text.leak())
 }
@@ -115,26 +136,40 @@ mod tests {
         args(file, typed).map(|args| format!("{} {}", args.listen, args.demo))
     }
 
+    /// Requirement X7.
     #[test]
-    fn the_file_gives_defaults_and_a_flag_wins() {
+    fn a_url_is_passed_on_without_its_credentials() {
+        for (url, passed) in [
+            ("http://127.0.0.1:7717", "http://127.0.0.1:7717"),
+            ("https://ann:secret@w.example/p@th", "https://w.example/p@th"),
+            ("https://ann:se@cret@w.example:1?a", "https://w.example:1?a"),
+            ("https://ann@w.example", "https://w.example"),
+            ("w.example", "w.example"),
+        ] {
+            assert_eq!(without_credentials(url), passed);
+        }
+    }
+
+    #[test]
+    fn a_flag_overrides_the_configuration_file() {
         let file = "listen = \"127.0.0.1:1\"\ndemo = true";
         assert_eq!(serve(file, &["windlass", "serve"]), Ok("127.0.0.1:1 true".into()));
         assert_eq!(serve(file, &["windlass", "serve", "--listen", "127.0.0.1:2"]), Ok("127.0.0.1:2 true".into()));
     }
 
     #[test]
-    fn what_may_be_given_again_is_a_list_in_the_file() {
+    fn a_repeatable_option_is_a_list_in_the_file() {
         let labels = |file: &str| args(file, &["windlass", "serve"]).map(|args| args.drive.engine_label);
         let both = Ok(vec!["gpu=a100".to_owned(), "zone=b".to_owned()]);
         assert_eq!(labels(r#"engine_label = ["gpu=a100", "zone=b"]"#), both);
         assert_eq!(labels(r#"engine_label = "gpu=a100,zone=b""#), both, "as in a variable");
         assert_eq!(labels("engine_label = []"), Ok(vec![]));
         let error = serve(r#"listen = ["127.0.0.1:1"]"#, &["windlass", "serve"]).unwrap_err();
-        assert!(error.contains("`listen` must be a text"), "{error}");
+        assert!(error.contains("`listen` must be a string"), "{error}");
     }
 
     #[test]
-    fn the_file_is_found_wherever_it_is_named() {
+    fn the_config_option_is_found_at_any_position_before_the_dashes() {
         let named = |args: &[&str]| file(&args.iter().map(OsString::from).collect::<Vec<_>>());
         let given = Some(PathBuf::from("a.toml"));
         assert_eq!(named(&["windlass", "serve", "--config", "a.toml"]), given);
@@ -143,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn help_tells_nothing_of_what_the_file_holds() {
+    fn the_help_does_not_show_values_from_the_file() {
         let file = "database = \"postgres://me:s3cret@db/jobs\"";
         let mut command = with_defaults(Cli::command(), file).unwrap();
         let help = command.find_subcommand_mut("serve").unwrap().render_long_help().to_string();

@@ -1,4 +1,4 @@
-//! The demo's workload: a few queues, two models on one worker, jobs that fail and are tried again.
+//! The workload of `serve --demo`: several queues, two models on one worker, and jobs that fail and are retried.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use engine::Engine;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Keeps a little of everything going until told to stop.
+/// Produces and runs jobs until it is stopped.
 pub(crate) async fn run(engine: Arc<Engine>, stop: CancellationToken) {
     let embedded = Embedded::of(engine, None);
     let tracker = TaskTracker::new();
@@ -23,7 +23,7 @@ pub(crate) async fn run(engine: Arc<Engine>, stop: CancellationToken) {
 async fn produce(engine: &Embedded, stop: &CancellationToken) {
     for round in 0u64.. {
         if let Err(error) = enqueue_round(engine, round).await {
-            tracing::warn!(%error, "the demo could not enqueue");
+            tracing::warn!(%error, "the demo cannot enqueue jobs");
         }
         tokio::select! {
             () = stop.cancelled() => return,
@@ -55,7 +55,7 @@ async fn enqueue_round(engine: &Embedded, round: u64) -> Result<(), Box<dyn std:
     Ok(())
 }
 
-/// Mails and scans: quick ones, slow ones, and one image that always breaks.
+/// Runs mail and scan jobs; scans of one image always fail.
 async fn work(engine: Embedded, stop: CancellationToken) {
     let worker = engine
         .worker()
@@ -82,7 +82,7 @@ async fn scan(job: JobContext) -> Result<serde_json::Value, HandlerError> {
     Ok(serde_json::json!({ "findings": job.attempt() * 3 }))
 }
 
-/// One worker that can hold one model at a time: it drains what it holds before it swaps.
+/// A worker that can load one model at a time. It drains the jobs of the loaded model before it swaps.
 async fn infer(engine: Embedded, stop: CancellationToken) {
     let worker = engine
         .worker()
@@ -93,7 +93,7 @@ async fn infer(engine: Embedded, stop: CancellationToken) {
         .loader(|_: String| async { pause(1_500).await })
         .handle("chat", |job: JobContext| async move {
             pause(250).await?;
-            Ok::<_, HandlerError>(format!("an answer by {}", job.affinity().unwrap_or("nobody")))
+            Ok::<_, HandlerError>(format!("an answer by {}", job.affinity().unwrap_or("no model")))
         })
         .build();
     run_worker(worker, stop).await;
@@ -110,9 +110,9 @@ async fn run_worker<B: client::Backend>(
 ) {
     let worker = match worker {
         Ok(worker) => worker,
-        Err(error) => return tracing::error!(%error, "a demo worker cannot be built"),
+        Err(error) => return tracing::error!(%error, "cannot build a demo worker"),
     };
     if let Err(error) = worker.run(stop).await {
-        tracing::warn!(%error, "a demo worker ended");
+        tracing::warn!(%error, "a demo worker stopped");
     }
 }

@@ -1,4 +1,4 @@
-//! The one binary. It reads the command line, the environment and the configuration file, and runs one command.
+//! The `windlass` binary. Parses the command line, environment and configuration file, and runs one command.
 
 mod cli;
 mod config;
@@ -15,9 +15,9 @@ use cli::exit::{self, Exit};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// How long what is still under way may take once a command is done. A read of stdin whose upload was refused would not end
-/// until somebody types.
-const LAST_WORK: Duration = Duration::from_secs(1);
+/// How long remaining background work may take after a command has finished. A blocking read of stdin, for an upload
+/// that the server rejected, would otherwise wait for input forever.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     match run() {
@@ -28,8 +28,9 @@ fn main() -> ExitCode {
 
 fn run() -> anyhow::Result<Exit> {
     let cli = config::parse(std::env::args_os())?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start")?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the async runtime")?;
     let exit = runtime.block_on(cli::run(cli)).unwrap_or_else(|error| exit::report(&error));
-    runtime.shutdown_timeout(LAST_WORK);
+    runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
     Ok(exit)
 }

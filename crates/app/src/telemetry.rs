@@ -1,4 +1,4 @@
-//! Logs to stderr, and traces over OTLP where an endpoint is given (X11).
+//! Logs to stderr, and traces over OTLP if an endpoint is set.
 
 use std::io::IsTerminal;
 
@@ -12,21 +12,21 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
-/// What whoever runs for long says of itself, and where.
+/// Flags of long-running commands for logs and traces.
 #[derive(Args)]
 pub(crate) struct TelemetryArgs {
-    /// What to log: error, warn, info, debug, or a filter.
+    /// Log level or filter: error, warn, info, debug
     #[arg(long, env = "WINDLASS_LOG", default_value = "warn")]
     log: String,
-    /// Log as JSON lines.
+    /// Write logs as JSON lines
     #[arg(long, env = "WINDLASS_LOG_JSON")]
     log_json: bool,
-    /// Send traces to this OTLP endpoint over HTTP.
+    /// Send traces to this OTLP endpoint over HTTP
     #[arg(long, env = "WINDLASS_OTLP_ENDPOINT")]
     otlp_endpoint: Option<String>,
 }
 
-/// Sends what is left when the program ends.
+/// The installed exporters. `stop` flushes pending traces.
 pub(crate) struct Telemetry {
     provider: Option<SdkTracerProvider>,
 }
@@ -34,9 +34,9 @@ pub(crate) struct Telemetry {
 impl Telemetry {
     pub(crate) fn start(args: &TelemetryArgs) -> anyhow::Result<Self> {
         let TelemetryArgs { log, log_json, otlp_endpoint } = args;
-        let filter = EnvFilter::try_new(log).with_context(|| format!("`{log}` is not a log filter"))?;
+        let filter = EnvFilter::try_new(log).with_context(|| format!("invalid log filter `{log}`"))?;
         let mut lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-        // In a file colour is noise. On a terminal NO_COLOR decides, which the layer looks at itself.
+        // Colors only on a terminal. The layer honors NO_COLOR itself.
         if !std::io::stderr().is_terminal() {
             lines.set_ansi(false);
         }
@@ -58,7 +58,7 @@ impl Telemetry {
 }
 
 fn provider(endpoint: &str) -> anyhow::Result<SdkTracerProvider> {
-    // The exporter makes an HTTP client of its own, which asks for the process's provider of TLS. It may be there already.
+    // The exporter's HTTP client uses the process-wide TLS provider, which may already be installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let exporter = SpanExporter::builder()
         .with_http()

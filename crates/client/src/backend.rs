@@ -1,6 +1,5 @@
-//! What a worker needs from the other side, wherever that is: a server over HTTP, or an engine in the same process.
-//!
-//! `Client` implements it over HTTP; the `embedded` crate implements it on an engine. `Worker` runs on either.
+//! The operations that a worker needs: implemented by `Client` over HTTP and by the `embedded` crate on an engine in
+//! the same process.
 
 use bytes::Bytes;
 use uuid::Uuid;
@@ -12,7 +11,8 @@ use wire::{
 pub trait Backend: Send + Sync + 'static {
     fn register(&self, request: WorkerRequest) -> impl Future<Output = Result<WorkerRegistered, BackendError>> + Send;
 
-    /// Renews the lease at once; with `wait_s` it answers as soon as there is something to tell, or after that long.
+    /// Renews the lease immediately. With `wait_s`, the call returns when a cancellation or a drain is requested, or
+    /// after that time.
     fn heartbeat(
         &self,
         worker: Uuid,
@@ -25,7 +25,7 @@ pub trait Backend: Send + Sync + 'static {
         request: ClaimRequest,
     ) -> impl Future<Output = Result<ClaimView, BackendError>> + Send;
 
-    /// Takes the request by reference, because it is sent again until there is an answer.
+    /// Takes the request by reference, because it is sent again until there is a response.
     fn settle(
         &self,
         worker: Uuid,
@@ -43,29 +43,29 @@ pub trait Backend: Send + Sync + 'static {
         bytes: Bytes,
     ) -> impl Future<Output = Result<ArtifactView, BackendError>> + Send;
 
-    /// Ends the worker. Claims it still has go back to the queue without burning an attempt.
+    /// Removes the worker. Its claims return to the queue without using up an attempt.
     fn deregister(&self, worker: Uuid) -> impl Future<Output = Result<(), BackendError>> + Send;
 }
 
-/// Named for what a worker can do about it.
+/// Errors, named for what a worker can do about them.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
-    /// The worker's lease has passed (410): register anew.
-    #[error("the worker's lease has passed")]
-    Gone,
-    /// Asking again changes nothing.
-    #[error("the request was refused: {}", .0.detail)]
+    /// The worker's lease has expired (410): register again.
+    #[error("the worker's lease has expired")]
+    LeaseExpired,
+    /// The request was rejected; repeating it is pointless.
+    #[error("the request was rejected: {}", .0.detail)]
     Refused(Box<Problem>),
-    /// Nothing was done; ask again later.
-    #[error("the engine cannot be reached or cannot answer")]
+    /// Nothing was changed; retry later.
+    #[error("the engine is unreachable or unavailable")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The request was sent and no answer came: it may have been done or not.
-    #[error("the engine did not answer")]
+    /// The request was sent and no response arrived; it may or may not have been applied.
+    #[error("no response from the engine")]
     Unanswered(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl BackendError {
-    /// The reason below this layer, for a log line.
+    /// The innermost cause, for a log line.
     pub(crate) fn cause(&self) -> Option<String> {
         let mut source = std::error::Error::source(self)?;
         while let Some(deeper) = source.source() {

@@ -1,5 +1,5 @@
-//! The HTTP client: one connection pool, one address, one token. The routes are in `jobs`, `queues`, `workers` and
-//! `artifacts`.
+//! The HTTP client: connection pool, address, token and TLS. The routes are in the modules of the groups (`queue`,
+//! `fleet`, `signals`, `triggers`, `runtimes`, `access`).
 
 #[cfg(test)]
 mod tests;
@@ -19,7 +19,7 @@ use wire::Problem;
 
 use crate::error::{ClientError, UNDOCUMENTED};
 
-/// Cheap to clone; clones share their connections.
+/// A client for one server. Cheap to clone; clones share the connection pool.
 #[derive(Clone)]
 pub struct Client {
     http: reqwest::Client,
@@ -37,7 +37,7 @@ pub struct ClientBuilder {
 }
 
 impl Client {
-    /// A client without a token, with the default timeouts.
+    /// Creates a client without a token and with the default timeouts.
     pub fn new(url: &str) -> Result<Self, ClientError> {
         Self::builder(url).build()
     }
@@ -53,10 +53,10 @@ impl Client {
         }
     }
 
-    /// A request to a path under `/api/v1`. Segments are escaped, so that any name is safe.
+    /// A request to a path below `/api/v1`. Segments are percent-encoded, so that any name is safe.
     pub(crate) fn request(&self, method: Method, path: &[&str]) -> RequestBuilder {
         let mut url = self.api.clone();
-        url.path_segments_mut().expect("the builder refuses addresses without a path").extend(path);
+        url.path_segments_mut().expect("the builder accepts only URLs with a path").extend(path);
         self.http.request(method, url)
     }
 
@@ -73,15 +73,15 @@ impl Client {
         path: &[&str],
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
-        self.answer(self.request(Method::POST, path).json(body)).await
+        self.fetch(self.request(Method::POST, path).json(body)).await
     }
 
-    pub(crate) async fn answer<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, ClientError> {
-        self.answer_after(Duration::ZERO, request).await
+    pub(crate) async fn fetch<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, ClientError> {
+        self.fetch_held(Duration::ZERO, request).await
     }
 
-    /// The answer of a request that the server may hold open for `wait`.
-    pub(crate) async fn answer_after<T: DeserializeOwned>(
+    /// Sends a request that the server may hold open for `wait` (long poll), and parses the response.
+    pub(crate) async fn fetch_held<T: DeserializeOwned>(
         &self,
         wait: Duration,
         request: RequestBuilder,
@@ -90,12 +90,12 @@ impl Client {
         read(response).await
     }
 
-    /// Sends and expects a success; whatever it says is not read.
-    pub(crate) async fn done(&self, request: RequestBuilder) -> Result<(), ClientError> {
+    /// Sends a request and ignores the body of a successful response.
+    pub(crate) async fn execute(&self, request: RequestBuilder) -> Result<(), ClientError> {
         self.send(request.timeout(self.timeout)).await.map(drop)
     }
 
-    /// Sends and gives a successful answer as it comes; anything else becomes a problem.
+    /// Sends a request and returns a successful response unread. Any other response becomes a `Problem`.
     pub(crate) async fn send(&self, request: RequestBuilder) -> Result<Response, ClientError> {
         let response = request.send().await.map_err(unreachable)?;
         if response.status().is_success() {
@@ -107,7 +107,9 @@ impl Client {
             kind: UNDOCUMENTED.into(),
             title: status.canonical_reason().unwrap_or("Unknown status").into(),
             status: status.as_u16(),
-            detail: format!("The answer was {status}, without a problem document: is this the address of a server?"),
+            detail: format!(
+                "unexpected response {status} without a problem document; is this the address of a Windlass server?"
+            ),
             code: if status.is_server_error() { wire::code::OUTCOME_UNKNOWN } else { wire::code::NO_SUCH_ROUTE }.into(),
             ..Problem::default()
         });
@@ -116,14 +118,14 @@ impl Client {
 }
 
 impl ClientBuilder {
-    /// Sent with every request as a bearer token.
+    /// Sets the bearer token for every request.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
         self
     }
 
-    /// How long a request may take, beyond the time the server was asked to hold it open. Uploads and downloads of
-    /// artifacts may take longer.
+    /// Sets the timeout of a request, in addition to the time for which the server may hold it open [default: 30 s].
+    /// Does not apply to uploads and downloads of artifacts.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -134,13 +136,14 @@ impl ClientBuilder {
         self
     }
 
-    /// Trusts these certificates, as PEM, beside the public authorities: for a server with a certificate of your own authority.
+    /// Trusts these certificates (PEM) in addition to the public certificate authorities.
     pub fn trust(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.authorities = pem.into();
         self
     }
 
-    /// Replaces the TLS settings, those of `trust` too, say to trust nobody but a certificate authority of your own.
+    /// Replaces the TLS configuration, including that of `trust`; for example to trust only a private certificate
+    /// authority.
     pub fn tls(mut self, config: rustls::ClientConfig) -> Self {
         self.tls = Some(config);
         self
@@ -149,7 +152,7 @@ impl ClientBuilder {
     pub fn build(self) -> Result<Client, ClientError> {
         let mut api = Url::parse(&self.url).map_err(|error| ClientError::Address(error.to_string()))?;
         if !matches!(api.scheme(), "http" | "https") {
-            return Err(ClientError::Address("it must begin with http:// or https://".into()));
+            return Err(ClientError::Address("it must start with http:// or https://".into()));
         }
         api.set_query(None);
         api.set_fragment(None);
@@ -162,19 +165,19 @@ impl ClientBuilder {
         }
         let tls = match self.tls {
             Some(config) => config,
-            None => trusting(roots(&self.authorities)?),
+            None => tls_config(roots(&self.authorities)?),
         };
         let mut http = reqwest::Client::builder()
             .default_headers(headers)
             .user_agent(concat!("windlass/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(self.connect_timeout)
             .tcp_keepalive(Duration::from_secs(30))
-            // A server closes connections that say nothing for a minute: one that is near that is not used again.
+            // The server closes connections that are idle for 60 s. Do not reuse one that is close to that.
             .pool_idle_timeout(Duration::from_secs(20))
             .redirect(reqwest::redirect::Policy::none())
             .tls_backend_preconfigured(tls);
         if is_loopback(&api) {
-            // A proxy for the world outside cannot reach this machine's own server.
+            // A proxy could not reach this machine's loopback.
             http = http.no_proxy();
         }
         let http = http.build().map_err(|error| ClientError::Encode(error.into()))?;
@@ -182,7 +185,7 @@ impl ClientBuilder {
     }
 }
 
-/// The public authorities, and those in `pem`. Where something is given, there must be a certificate in it.
+/// The public certificate authorities and those in `pem`. Non-empty `pem` must contain a certificate.
 fn roots(pem: &[u8]) -> Result<RootCertStore, ClientError> {
     let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.into() };
     let before = roots.len();
@@ -191,13 +194,13 @@ fn roots(pem: &[u8]) -> Result<RootCertStore, ClientError> {
         roots.add(certificate).map_err(|error| ClientError::Authority(error.to_string()))?;
     }
     if !pem.is_empty() && roots.len() == before {
-        return Err(ClientError::Authority("there is no certificate in PEM".into()));
+        return Err(ClientError::Authority("no PEM certificate found".into()));
     }
     Ok(roots)
 }
 
-/// The provider is named here and not installed for the process, which belongs to whoever embeds this client.
-fn trusting(roots: RootCertStore) -> rustls::ClientConfig {
+// Uses its own crypto provider instead of installing one for the process, which belongs to the embedding program.
+fn tls_config(roots: RootCertStore) -> rustls::ClientConfig {
     rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .expect("ring supports the default protocol versions")
@@ -221,6 +224,6 @@ pub(crate) fn unreachable(error: reqwest::Error) -> ClientError {
     if error.is_builder() {
         return ClientError::Encode(error.without_url().into());
     }
-    // An address may carry a password, and errors end up in logs.
+    // Remove the URL, which may contain a password: errors end up in logs.
     ClientError::Unreachable { sent: !error.is_connect(), source: error.without_url().into() }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong between a caller and the server.
+//! Errors of the client.
 
 use std::error::Error;
 
@@ -8,27 +8,31 @@ use crate::backend::BackendError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    #[error("the server's address is not valid: {0}")]
+    #[error("invalid server URL: {0}")]
     Address(String),
-    #[error("the token has characters that a header cannot carry")]
+    #[error("the token contains characters that are not valid in a header")]
     Token,
-    #[error("the certificates to trust cannot be taken: {0}")]
+    #[error("invalid certificate authorities: {0}")]
     Authority(String),
-    /// The server answered with a refusal or a failure of its own; `status` and `code` say which.
+    /// The server returned an error; see `status` and `code`.
     #[error("{}", .0.detail)]
     Problem(Box<Problem>),
-    /// No answer came. `sent` is false when the server was not reached at all, so that nothing can have been done.
-    #[error("the server cannot be reached")]
+    /// No response arrived. `sent` is false if the server could not be reached, so that nothing was changed.
+    #[error("{}", describe_unreachable(.sent))]
     Unreachable { sent: bool, source: Box<dyn Error + Send + Sync> },
-    #[error("the server's answer cannot be read")]
+    #[error("cannot parse the server's response")]
     Decode(#[source] serde_json::Error),
-    /// What was to be sent could not be read or written as JSON.
-    #[error("the request cannot be made")]
+    /// The request could not be serialized or built.
+    #[error("cannot build the request")]
     Encode(#[source] Box<dyn Error + Send + Sync>),
 }
 
+fn describe_unreachable(sent: &bool) -> &'static str {
+    if *sent { "no response from the server" } else { "cannot reach the server" }
+}
+
 impl ClientError {
-    /// The HTTP status of a refusal or failure that the server told.
+    /// The HTTP status of an error that the server returned.
     pub fn status(&self) -> Option<u16> {
         match self {
             Self::Problem(problem) => Some(problem.status),
@@ -36,7 +40,7 @@ impl ClientError {
         }
     }
 
-    /// The stable code of a refusal or failure that the server told.
+    /// The stable code of an error that the server returned.
     pub fn code(&self) -> Option<&str> {
         match self {
             Self::Problem(problem) => Some(&problem.code),
@@ -45,8 +49,8 @@ impl ClientError {
     }
 }
 
-/// The `type` of a problem that the client wrote itself, because the answer came without a problem document: it is from
-/// something before the server, which does not know what was done.
+/// The `type` of a problem that the client created for an error response without a problem document. Such a response
+/// comes from a proxy, which does not know whether the request was applied.
 pub(crate) const UNDOCUMENTED: &str = "about:blank#undocumented";
 
 impl From<ClientError> for BackendError {
@@ -65,16 +69,17 @@ impl From<ClientError> for BackendError {
 
 fn of_problem(problem: Box<Problem>) -> BackendError {
     match (problem.status, problem.code.as_str()) {
-        // A proxy says 404 too while the server is away. What is too large for it is too large the next time.
+        // A proxy returns 404 while the server is down, too. A body that is too large for the proxy will stay too
+        // large.
         (status, _) if problem.kind == UNDOCUMENTED && !matches!(status, 408 | 413 | 425 | 429) => {
             BackendError::Unanswered(Box::new(ClientError::Problem(problem)))
         }
         (_, code::BODY_BROKEN_OFF) => BackendError::Unanswered(Box::new(ClientError::Problem(problem))),
-        (410, _) => BackendError::Gone,
+        (410, _) => BackendError::LeaseExpired,
         (408 | 425 | 429, _) | (503, code::UNAVAILABLE | code::SHUTTING_DOWN) => {
             BackendError::Unavailable(Box::new(ClientError::Problem(problem)))
         }
-        // Only the server itself knows that nothing was done.
+        // Only the server itself knows that nothing was changed.
         (500.., _) => BackendError::Unanswered(Box::new(ClientError::Problem(problem))),
         _ => BackendError::Refused(problem),
     }
@@ -90,21 +95,24 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_server_refuses_is_a_refusal() {
+    fn only_a_documented_rejection_counts_as_refused() {
         assert!(matches!(of(422, code::INVALID_FIELD), BackendError::Refused(_)));
         assert!(matches!(of(404, code::NO_SUCH_ROUTE), BackendError::Refused(_)));
-        assert!(matches!(of(410, code::WORKER_GONE), BackendError::Gone));
+        assert!(matches!(of(410, code::WORKER_GONE), BackendError::LeaseExpired));
         let undocumented = |status| Problem { kind: UNDOCUMENTED.into(), status, ..Problem::default() };
-        assert!(matches!(of_problem(Box::new(undocumented(404))), BackendError::Unanswered(_)), "a proxy may say so");
+        assert!(
+            matches!(of_problem(Box::new(undocumented(404))), BackendError::Unanswered(_)),
+            "may come from a proxy"
+        );
         assert!(
             matches!(of_problem(Box::new(undocumented(413))), BackendError::Refused(_)),
-            "it would say so for ever"
+            "a retry would fail again"
         );
         assert!(matches!(of(503, code::UNAVAILABLE), BackendError::Unavailable(_)));
         assert!(matches!(of(503, code::OUTCOME_UNKNOWN), BackendError::Unanswered(_)));
         assert!(
             matches!(of(400, code::BODY_BROKEN_OFF), BackendError::Unanswered(_)),
-            "it is whole when it is sent again"
+            "a retry sends the complete body"
         );
     }
 }

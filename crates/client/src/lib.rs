@@ -1,36 +1,27 @@
-//! The Rust SDK: a client for the HTTP API and a worker with handlers by kind.
+//! The Rust SDK: a client for the HTTP API, and a worker with handlers by kind.
 //!
-//! `Client` speaks to a server. `Worker` runs handlers on any `Backend`: a `Client`, or an engine in the same process.
+//! `Client` calls a server. `Worker` runs handlers on any `Backend`: a `Client`, or an engine in the same process.
 
-mod artifacts;
+pub(crate) mod access;
 mod backend;
-mod calls;
 mod client;
-mod dead_letters;
-mod deliveries;
 mod error;
-mod history;
-mod jobs;
-mod pools;
-mod queues;
-mod runtimes;
+pub(crate) mod fleet;
+pub(crate) mod queue;
+pub(crate) mod runtimes;
 mod signals;
-mod subjects;
-mod tokens;
-mod triggers;
-mod worker;
-mod workers;
+pub(crate) mod triggers;
 
-pub use artifacts::Download;
+pub use access::history::HistoryFilter;
 pub use backend::{Backend, BackendError};
 pub use client::{Client, ClientBuilder};
-pub use dead_letters::DeadLetterPage;
-pub use deliveries::DeliveryFilter;
 pub use error::ClientError;
-pub use history::HistoryFilter;
-pub use jobs::JobFilter;
-pub use reqwest::Response as Answer;
-pub use runtimes::{Operated, RuntimeVerb};
-pub use signals::ToldSignal;
+pub use queue::artifacts::Download;
+pub use queue::jobs::JobFilter;
+pub use queue::worker::{HandlerError, JobContext, Statistics, Worker, WorkerBuildError, WorkerBuilder, WorkerError};
+pub use reqwest::Response as ResponseStream;
+pub use runtimes::declarations::{OperationResult, RuntimeOperation};
+pub use signals::SignalResponse;
+pub use triggers::dead_letters::DeadLetterPage;
+pub use triggers::deliveries::DeliveryFilter;
 pub use wire;
-pub use worker::{HandlerError, JobContext, Statistics, Worker, WorkerBuildError, WorkerBuilder, WorkerError};

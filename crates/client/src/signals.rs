@@ -10,9 +10,9 @@ use wire::{
 use crate::client::Client;
 use crate::error::ClientError;
 
-/// A signal, with what its answer said of itself.
+/// A signal with the metadata of its response.
 #[derive(Debug, Clone)]
-pub struct ToldSignal {
+pub struct SignalResponse {
     pub signal: SignalView,
     /// `snapshot`, `cold_start` or `failure_index`.
     pub source: Option<String>,
@@ -20,8 +20,8 @@ pub struct ToldSignal {
 }
 
 impl Client {
-    /// What is happening to the job, and where that was told from; `None` where nothing is known.
-    pub async fn told_signal(&self, id: Uuid) -> Result<Option<ToldSignal>, ClientError> {
+    /// Returns the signal of a job with its source and cache status; `None` if it has expired.
+    pub async fn signal_with_meta(&self, id: Uuid) -> Result<Option<SignalResponse>, ClientError> {
         let request = self.get(&["jobs", &id.to_string(), "signal"]).timeout(self.timeout());
         let response = self.send(request).await?;
         if response.status() == StatusCode::NO_CONTENT {
@@ -30,37 +30,37 @@ impl Client {
         let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let (source, cache) = (header("x-signal-source"), header("cache-status"));
         let signal = crate::client::read(response).await?;
-        Ok(Some(ToldSignal { signal, source, cache_hit: cache.is_some_and(|cache| cache.contains("; hit")) }))
+        Ok(Some(SignalResponse { signal, source, cache_hit: cache.is_some_and(|cache| cache.contains("; hit")) }))
     }
 
     pub async fn signatures(&self, cursor: Option<&str>) -> Result<Page<SignatureView>, ClientError> {
         let query: Vec<_> = cursor.map(|cursor| ("cursor", cursor)).into_iter().collect();
-        self.answer(self.get(&["signatures"]).query(&query)).await
+        self.fetch(self.get(&["signatures"]).query(&query)).await
     }
 
     pub async fn signature(&self, id: Uuid) -> Result<SignatureView, ClientError> {
-        self.answer(self.get(&["signatures", &id.to_string()])).await
+        self.fetch(self.get(&["signatures", &id.to_string()])).await
     }
 
-    pub async fn make_signature(&self, request: &SignatureRequest) -> Result<SignatureView, ClientError> {
+    pub async fn create_signature(&self, request: &SignatureRequest) -> Result<SignatureView, ClientError> {
         self.post(&["signatures"], request).await
     }
 
-    /// What is left out stays.
-    pub async fn change_signature(&self, id: Uuid, update: &SignatureUpdate) -> Result<SignatureView, ClientError> {
-        self.answer(self.request(Method::PUT, &["signatures", &id.to_string()]).json(update)).await
+    /// Changes a signature; fields that are left out keep their values.
+    pub async fn update_signature(&self, id: Uuid, update: &SignatureUpdate) -> Result<SignatureView, ClientError> {
+        self.fetch(self.request(Method::PUT, &["signatures", &id.to_string()]).json(update)).await
     }
 
     pub async fn delete_signature(&self, id: Uuid) -> Result<(), ClientError> {
-        self.done(self.request(Method::DELETE, &["signatures", &id.to_string()])).await
+        self.execute(self.request(Method::DELETE, &["signatures", &id.to_string()])).await
     }
 
-    /// Makes two signatures of one cause one: `id` goes, `into` stays.
+    /// Merges signature `id` into signature `into`, which remains.
     pub async fn merge_signature(&self, id: Uuid, into: Uuid) -> Result<SignatureView, ClientError> {
         self.post(&["signatures", &id.to_string(), "merge"], &MergeRequest { into }).await
     }
 
-    /// The signature that tells most of a failure, if one does.
+    /// Finds the most specific signature that matches a failure.
     pub async fn match_signature(&self, failure: &MatchRequest) -> Result<Option<MatchView>, ClientError> {
         let request = self.request(Method::POST, &["signatures", "match"]).json(failure).timeout(self.timeout());
         let response = self.send(request).await?;
@@ -70,17 +70,17 @@ impl Client {
         crate::client::read(response).await.map(Some)
     }
 
-    /// Failure groups, the one seen last first.
+    /// Returns failure groups, most recently seen first.
     pub async fn failures(&self, cursor: Option<&str>) -> Result<Page<FailureView>, ClientError> {
         let query: Vec<_> = cursor.map(|cursor| ("cursor", cursor)).into_iter().collect();
-        self.answer(self.get(&["failures"]).query(&query)).await
+        self.fetch(self.get(&["failures"]).query(&query)).await
     }
 
     pub async fn failure(&self, group: Uuid) -> Result<FailureView, ClientError> {
-        self.answer(self.get(&["failures", &group.to_string()])).await
+        self.fetch(self.get(&["failures", &group.to_string()])).await
     }
 
-    /// Runs the jobs of a failure group again.
+    /// Replays the failed jobs of a group.
     pub async fn replay_failures(&self, group: Uuid, limit: Option<usize>) -> Result<ReplayedView, ClientError> {
         self.post(&["failures", &group.to_string(), "replay"], &ReplayFailures { limit }).await
     }
@@ -91,10 +91,10 @@ impl Client {
 
     /// `by` is `hour` or `day`.
     pub async fn ttfs_summary(&self, by: &str) -> Result<Page<TtfsSummary>, ClientError> {
-        self.answer(self.get(&["ttfs", "summary"]).query(&[("by", by)])).await
+        self.fetch(self.get(&["ttfs", "summary"]).query(&[("by", by)])).await
     }
 
     pub async fn ttfs_slo(&self) -> Result<TtfsSlo, ClientError> {
-        self.answer(self.get(&["ttfs", "slo"])).await
+        self.fetch(self.get(&["ttfs", "slo"])).await
     }
 }

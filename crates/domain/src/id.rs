@@ -1,11 +1,11 @@
-//! Typed ids. A `JobId` cannot be handed where a `WorkerId` is wanted.
+//! Typed ids. A `JobId` cannot be passed where a `WorkerId` is expected.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use uuid::Uuid;
 
-/// A UUIDv7 that belongs to one kind of thing.
+/// A UUIDv7 of one kind of object.
 pub struct Id<Of>(Uuid, PhantomData<fn() -> Of>);
 
 pub enum OfJob {}
@@ -19,17 +19,18 @@ pub enum OfToken {}
 pub enum OfDelivery {}
 
 pub type JobId = Id<OfJob>;
-/// A fresh id per start of a worker: an identity that came back after a restart would hide orphaned claims.
+/// Each start of a worker gets a new id. A worker that kept its id across a restart would hide the claims that it
+/// orphaned.
 pub type WorkerId = Id<OfWorker>;
-/// One call of `claim`: the jobs it handed out share it.
+/// One `claim` request. All jobs that it returned share the id.
 pub type ClaimId = Id<OfClaim>;
 pub type NodeId = Id<OfNode>;
 pub type TriggerId = Id<OfTrigger>;
-/// Something that happened. What a trigger starts because of it is known by (trigger, event).
+/// The work that a trigger starts for an event is identified by (trigger, event).
 pub type EventId = Id<OfEvent>;
 pub type DeadLetterId = Id<OfDeadLetter>;
 pub type TokenId = Id<OfToken>;
-/// Also what its receiver knows it by: the same for every attempt.
+/// Sent to the receiver as well: all attempts of a delivery have the same id.
 pub type DeliveryId = Id<OfDelivery>;
 
 impl<Of> Id<Of> {
@@ -80,13 +81,13 @@ impl<Of> fmt::Display for Id<Of> {
     }
 }
 
-/// Who a row belongs to. Small, because it is in every row and most indexes.
+/// The owner of a row. An integer and not a UUID, because it is part of every row and most indexes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub i64);
 
 impl TenantId {
-    /// The built-in tenant that administers the others.
+    /// The built-in tenant that administers the other tenants.
     pub const SYSTEM: TenantId = TenantId(1);
-    /// Where work goes while nobody has made a tenant.
+    /// The tenant of all work until a tenant is created.
     pub const DEFAULT: TenantId = TenantId(2);
 }

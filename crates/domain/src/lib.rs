@@ -1,54 +1,34 @@
-//! The rules of Windlass: what a job may do next, how long it waits, which job a worker gets, what a name may be.
+//! The rules of Windlass: the job state machine, retries, claim order, selectors, signals and names.
 //!
-//! Nothing here reads a clock, draws a random number, talks to a database or knows JSON. Callers bring the time and
-//! the dice; every function answers the same for the same input, which is what the model tests rely on.
+//! Pure functions: this crate does not read a clock, draw random numbers, access a database or know JSON. Callers pass
+//! the time and random values, and the same input always gives the same output. The model tests rely on this.
 
 pub mod access;
 pub mod address;
-pub mod backoff;
-pub mod call;
-pub mod circuit;
-pub mod claim;
-pub mod dead_letter;
-pub mod eta;
-pub mod failure;
+pub mod fleet;
 pub mod id;
-pub mod job;
-pub mod lease;
 pub mod limits;
-pub mod line;
 pub mod name;
-pub mod origin;
-pub mod pool;
-pub mod principal;
-pub mod process;
 pub mod queue;
-pub mod retry;
-pub mod runtime;
-pub mod selector;
-pub mod signal;
-pub mod signature;
-pub mod sketch;
+pub mod runtimes;
+pub mod signals;
 pub mod time;
-pub mod token;
-pub mod trigger;
-pub mod ttfs;
-pub mod why;
+pub mod triggers;
 
-pub use access::{Access, AccessError, Right, Rights, Role};
-pub use backoff::Backoff;
-pub use claim::{Affinity, LaneHead};
-pub use dead_letter::Resolution;
+pub use access::principal::PrincipalRights;
+pub use access::rights::{Access, AccessError, Right, Rights, Role};
+pub use access::token::TokenText;
+pub use fleet::backoff::Backoff;
+pub use fleet::process::ProcessSettings;
+pub use fleet::selector::{Condition, Fact, FactValue, Selector, SubjectFacts, Test};
 pub use id::{ClaimId, DeadLetterId, DeliveryId, EventId, JobId, NodeId, TenantId, TokenId, TriggerId, WorkerId};
-pub use job::{Epoch, Job, JobError, JobState, Outcome, Refusal, State};
 pub use name::{Label, Name, NameError};
-pub use origin::Origin;
-pub use principal::Standing;
-pub use process::ProcessSettings;
-pub use queue::{KindSettings, QueueSettings, Webhook};
-pub use retry::RetryPolicy;
-pub use runtime::RuntimeName;
-pub use selector::{Condition, Fact, FactValue, Facts, Selector, Test};
-pub use signal::SignalKind;
+pub use queue::claim::{Affinity, LaneHead};
+pub use queue::job::{Epoch, Job, JobError, JobState, Outcome, Refusal, State};
+pub use queue::job_origin::Origin;
+pub use queue::retry::RetryPolicy;
+pub use queue::settings::{KindSettings, QueueSettings, Webhook};
+pub use runtimes::RuntimeName;
+pub use signals::signal::SignalKind;
 pub use time::Time;
-pub use token::TokenText;
+pub use triggers::dead_letter::Resolution;

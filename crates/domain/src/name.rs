@@ -1,7 +1,8 @@
-//! What people may call things.
+//! Validated names.
 //!
-//! A `Name` (queue, kind, process) goes into metrics, URLs and shell commands and is plain ASCII. A `Label` (affinity,
-//! subject, run, tag, key) is the user's own text: any Unicode, but nothing invisible that could hide in a listing.
+//! A [`Name`] (queue, kind, process) appears in metrics, URLs and shell commands and is plain ASCII. A [`Label`]
+//! (affinity, subject, run, tag, key) is user text: any Unicode except invisible characters, which could be used to
+//! fake listings.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,26 +15,26 @@ pub enum NameError {
     Empty,
     #[error("is {got} bytes long; at most {most} are allowed")]
     TooLong { got: usize, most: usize },
-    #[error("may hold letters, digits and any of . _ - : / @ + #; {0:?} is none of them")]
+    #[error("contains {0:?}; allowed are letters, digits and . _ - : / @ + #")]
     Character(char),
-    #[error("holds the invisible character U+{0:04X}")]
+    #[error("contains the invisible character U+{0:04X}")]
     Invisible(u32),
-    #[error("must not start or end with white space")]
+    #[error("must not start or end with whitespace")]
     Padded,
-    #[error("must not be . or ..: no address could name it")]
+    #[error("must not be . or .., which cannot be part of a URL path")]
     Dots,
-    #[error("must not begin with {OWN_QUEUES}: those queues are the program's own")]
+    #[error("must not begin with {INTERNAL_QUEUES}, which is reserved for internal queues")]
     Reserved,
-    #[error("must not begin with {OWN_SUBJECTS}: operations on runtimes hold those subjects")]
+    #[error("must not begin with {RUNTIME_SUBJECTS}, which is reserved for operations on runtimes")]
     ReservedSubject,
 }
 
-/// What the names of the program's own queues begin with.
-const OWN_QUEUES: &str = "windlass.";
-/// What the subjects of runtimes begin with.
-pub(crate) const OWN_SUBJECTS: &str = "runtime/";
+/// Prefix of the names of internal queues.
+const INTERNAL_QUEUES: &str = "windlass.";
+/// Prefix of the subjects of runtimes.
+pub(crate) const RUNTIME_SUBJECTS: &str = "runtime/";
 
-/// The name of a queue, a kind of job or a process.
+/// The name of a queue, a job kind or a process.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(Arc<str>);
 
@@ -41,17 +42,17 @@ impl Name {
     pub fn new(text: &str) -> Result<Self, NameError> {
         check_any(text, NAME_BYTES)?;
         match text.chars().find(|c| !(c.is_ascii_alphanumeric() || "._-:/@+#".contains(*c))) {
-            Some(odd) => Err(NameError::Character(odd)),
+            Some(forbidden) => Err(NameError::Character(forbidden)),
             None => Ok(Self(text.into())),
         }
     }
 
-    /// The name of a queue that anybody may put jobs into and take them from.
+    /// The name of a queue that users may enqueue to and claim from.
     pub fn of_queue(text: &str) -> Result<Self, NameError> {
-        if text.starts_with(OWN_QUEUES) { Err(NameError::Reserved) } else { Self::new(text) }
+        if text.starts_with(INTERNAL_QUEUES) { Err(NameError::Reserved) } else { Self::new(text) }
     }
 
-    /// A name that was checked when it was stored.
+    /// A name that was validated when it was stored.
     pub fn stored(text: &str) -> Self {
         Self(text.into())
     }
@@ -61,7 +62,7 @@ impl Name {
     }
 }
 
-/// A user's own word for something: an affinity, a subject, a run, a tag or a key.
+/// User text that identifies an affinity, a subject, a run, a tag or a key.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Label(Arc<str>);
 
@@ -72,17 +73,18 @@ impl Label {
             return Err(NameError::Padded);
         }
         match text.chars().find(|c| is_invisible(*c)) {
-            Some(odd) => Err(NameError::Invisible(odd as u32)),
+            Some(invisible) => Err(NameError::Invisible(invisible as u32)),
             None => Ok(Self(text.into())),
         }
     }
 
-    /// A subject that anybody may put work on. Work on a runtime's would keep its operations waiting.
+    /// A subject that users may enqueue work for. Other work on a runtime's subject would block operations on the
+    /// runtime.
     pub fn of_subject(text: &str) -> Result<Self, NameError> {
-        if text.starts_with(OWN_SUBJECTS) { Err(NameError::ReservedSubject) } else { Self::new(text) }
+        if text.starts_with(RUNTIME_SUBJECTS) { Err(NameError::ReservedSubject) } else { Self::new(text) }
     }
 
-    /// A label that was checked when it was stored.
+    /// A label that was validated when it was stored.
     pub fn stored(text: &str) -> Self {
         Self(text.into())
     }
@@ -163,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_any_text_that_can_be_seen() {
+    fn labels_are_any_visible_text() {
         check_label("llama3 70B (größte)", Ok(()));
         check_label("机器-7", Ok(()));
         check_label("a\u{202e}b", Err(NameError::Invisible(0x202e)));

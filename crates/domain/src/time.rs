@@ -1,8 +1,8 @@
-//! Time as the whole program stores it: microseconds since the Unix epoch, UTC.
+//! Time as the program stores it: microseconds since the Unix epoch, UTC.
 //!
-//! Both databases keep microseconds, so a time read back equals the time written.
+//! Both databases store microseconds, so a time that is read back equals the time that was written.
 
-/// A moment, in microseconds since 1970-01-01T00:00:00Z.
+/// A point in time, in microseconds since 1970-01-01T00:00:00Z.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(i64);
 
@@ -27,7 +27,7 @@ impl Time {
         self.0.div_euclid(1_000)
     }
 
-    /// This moment moved by `millis`; saturates at both ends of time.
+    /// This time moved by `millis`, saturating at both ends.
     pub const fn plus_ms(self, millis: i64) -> Self {
         Self(self.0.saturating_add(millis.saturating_mul(1_000)))
     }
@@ -36,7 +36,7 @@ impl Time {
         Self(self.0.saturating_add(seconds.saturating_mul(1_000_000)))
     }
 
-    /// Milliseconds from `earlier` to this moment; negative when `earlier` is later.
+    /// Milliseconds from `earlier` to this time. Negative if `earlier` is later.
     pub const fn ms_since(self, earlier: Time) -> i64 {
         self.0.saturating_sub(earlier.0).div_euclid(1_000)
     }

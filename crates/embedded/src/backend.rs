@@ -1,4 +1,4 @@
-//! What a worker asks of a server, asked of the engine in this process.
+//! `client::Backend` on the engine in this process, instead of a server.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,20 +7,20 @@ use std::time::Duration;
 use bytes::Bytes;
 use client::BackendError;
 use domain::limits::{
-    ARTIFACT_BYTES, CLAIM_JOBS, ERROR_MESSAGE_BYTES, FACT_BYTES, LEASE_S_DEFAULT, LEASE_S_MAX, LEASE_S_MIN,
+    ARTIFACT_BYTES, CLAIM_JOBS, ERROR_MESSAGE_BYTES, FACT_BYTES, LEASE_DEFAULT_S, LEASE_MAX_S, LEASE_MIN_S,
     LONG_POLL_S, RESULT_BYTES,
 };
 use domain::{Epoch, JobError, JobId, JobState, Label, Name, NameError, TenantId, Time, WorkerId};
 use engine::Engine;
 use store::StoreError;
-use store::artifacts::Blobs;
-use store::artifacts::put::{ArtifactPut, NewArtifact};
-use store::jobs::claim::{Claimed, ClaimedJob};
-use store::jobs::settle::{End, Outcome, Settled, Status};
+use store::fleet::subjects::facts::{FactChanges, canonical};
+use store::queue::artifacts::Blobs;
+use store::queue::artifacts::put::{ArtifactPut, NewArtifact};
+use store::queue::claim::{Claimed, ClaimedJob};
+use store::queue::settle::{End, Outcome, SettleStatus, Settled};
+use store::queue::workers::heartbeat::Heartbeat;
+use store::queue::workers::register::NewWorker;
 use store::signals::refine::{SignalChange, Signaled};
-use store::subjects::facts::{FactChanges, canonical};
-use store::workers::heartbeat::Heartbeat;
-use store::workers::register::NewWorker;
 use uuid::Uuid;
 use wire::problem::code;
 use wire::{
@@ -31,7 +31,7 @@ use wire::{
 
 const TENANT: TenantId = TenantId::DEFAULT;
 
-/// The engine of this process, as a worker's backend.
+/// The engine of this process as the backend of a worker.
 pub struct Backend {
     engine: Arc<Engine>,
     blobs: Option<Blobs>,
@@ -45,7 +45,7 @@ impl Backend {
 
 impl client::Backend for Backend {
     async fn register(&self, request: WorkerRequest) -> Result<WorkerRegistered, BackendError> {
-        let lease_s = request.lease_s.unwrap_or(LEASE_S_DEFAULT).clamp(LEASE_S_MIN, LEASE_S_MAX);
+        let lease_s = request.lease_s.unwrap_or(LEASE_DEFAULT_S).clamp(LEASE_MIN_S, LEASE_MAX_S);
         let names = |names: Vec<String>| names.iter().map(|name| Name::new(name)).collect::<Result<Vec<_>, _>>();
         let labels = |labels: Vec<String>| labels.iter().map(|text| Label::new(text)).collect::<Result<Vec<_>, _>>();
         let worker = NewWorker {
@@ -63,14 +63,14 @@ impl client::Backend for Backend {
         let affinity = label(request.affinity)?;
         let (worker, wait) = (WorkerId::new(worker), seconds(request.wait_s));
         let never = std::future::pending();
-        let beat = engine::waiting::heartbeat(self.engine.store(), TENANT, worker, affinity, wait, never);
+        let beat = engine::queue::long_poll::heartbeat(self.engine.store(), TENANT, worker, affinity, wait, never);
         match beat.await.map_err(unavailable)? {
             Heartbeat::Alive { lease_until, cancel, drain } => Ok(HeartbeatView {
                 lease_until: timestamp(lease_until),
                 cancel: cancel.into_iter().map(JobId::uuid).collect(),
                 drain,
             }),
-            Heartbeat::Gone | Heartbeat::NotFound => Err(BackendError::Gone),
+            Heartbeat::LeaseExpired | Heartbeat::NotFound => Err(BackendError::LeaseExpired),
         }
     }
 
@@ -80,11 +80,12 @@ impl client::Backend for Backend {
         let (worker, wait) = (WorkerId::new(worker), seconds(request.wait_s));
         let never = std::future::pending();
         let store = self.engine.store().clone();
-        let claim = engine::waiting::Claim { store, tenant: TENANT, worker, serves: None, max, affinity };
-        let claim = engine::waiting::claim(claim, wait, never);
+        let claim =
+            engine::queue::long_poll::ClaimRequest { store, tenant: TENANT, worker, serves: None, max, affinity };
+        let claim = engine::queue::long_poll::claim(claim, wait, never);
         match claim.await.map_err(unavailable)? {
             Claimed::Jobs { jobs, .. } => Ok(ClaimView { jobs: jobs.into_iter().map(view).collect::<Result<_, _>>()? }),
-            Claimed::Gone | Claimed::NotFound => Err(BackendError::Gone),
+            Claimed::LeaseExpired | Claimed::NotFound => Err(BackendError::LeaseExpired),
         }
     }
 
@@ -93,19 +94,19 @@ impl client::Backend for Backend {
         let settled = self.engine.store().settle(TENANT, WorkerId::new(worker), outcomes).await;
         let statuses = match settled.map_err(unavailable)? {
             Settled::Results(statuses) => statuses,
-            Settled::StrayFacts(_) => {
-                let detail = "facts have nowhere to go: the job has no subject";
+            Settled::FactsWithoutSubject(_) => {
+                let detail = "`facts` requires a job with a subject";
                 return Err(problem(422, code::INVALID_FIELD, detail.into(), Some("facts")));
             }
-            Settled::NoSuchWorker => return Err(BackendError::Gone),
+            Settled::NoSuchWorker => return Err(BackendError::LeaseExpired),
         };
-        let result = |(outcome, status): (&OutcomeRequest, Status)| OutcomeView {
+        let result = |(outcome, status): (&OutcomeRequest, SettleStatus)| OutcomeView {
             job_id: outcome.job_id,
             status: match status {
-                Status::Applied => OutcomeStatus::Applied,
-                Status::ClaimLost => OutcomeStatus::ClaimLost,
-                Status::AlreadyEnded => OutcomeStatus::AlreadyEnded,
-                Status::NotFound => OutcomeStatus::NotFound,
+                SettleStatus::Applied => OutcomeStatus::Applied,
+                SettleStatus::ClaimLost => OutcomeStatus::ClaimLost,
+                SettleStatus::AlreadyEnded => OutcomeStatus::AlreadyEnded,
+                SettleStatus::NotFound => OutcomeStatus::NotFound,
             },
         };
         Ok(SettleView { results: request.outcomes.iter().zip(statuses).map(result).collect() })
@@ -129,10 +130,10 @@ impl client::Backend for Backend {
             Signaled::Applied => Ok(()),
             Signaled::Refused(refusal) => Err(problem(409, code::CLAIM_LOST, refusal.to_string(), None)),
             Signaled::UnknownPhase => {
-                let detail = format!("phase {}", domain::queue::a_known_phase());
+                let detail = format!("phase {}", domain::queue::settings::phase_requirement());
                 Err(problem(422, code::INVALID_FIELD, detail, Some("phase")))
             }
-            Signaled::NotFound => Err(problem(404, code::NOT_FOUND, "there is no such job".into(), None)),
+            Signaled::NotFound => Err(problem(404, code::NOT_FOUND, "no such job".into(), None)),
         }
     }
 
@@ -144,7 +145,8 @@ impl client::Backend for Backend {
         content_type: &str,
         bytes: Bytes,
     ) -> Result<ArtifactView, BackendError> {
-        let nowhere = || problem(422, code::INVALID_FIELD, "this engine has no place for artifacts".into(), None);
+        let nowhere =
+            || problem(422, code::INVALID_FIELD, "this engine was started without artifact storage".into(), None);
         let blobs = self.blobs.as_ref().ok_or_else(nowhere)?;
         let new = NewArtifact {
             tenant: TENANT,
@@ -153,7 +155,7 @@ impl client::Backend for Backend {
             content_type: content_type.to_owned(),
             epoch: Some(Epoch(epoch)),
             sha256: None,
-            most_bytes: ARTIFACT_BYTES,
+            max_bytes: ARTIFACT_BYTES,
         };
         let body = futures_util::stream::iter([Ok::<_, std::convert::Infallible>(bytes)]);
         match self.engine.store().put_artifact(blobs, new, body).await.map_err(unavailable)? {
@@ -164,13 +166,19 @@ impl client::Backend for Backend {
                 sha256: artifact.sha256.iter().map(|byte| format!("{byte:02x}")).collect(),
                 created_at: timestamp(artifact.created_at),
             }),
-            ArtifactPut::Exists => Err(problem(409, code::ARTIFACT_EXISTS, "another one has the name".into(), None)),
-            ArtifactPut::ClaimLost => Err(problem(409, code::CLAIM_LOST, "the claim went to another".into(), None)),
-            ArtifactPut::NotFound => Err(problem(404, code::NOT_FOUND, "there is no such job".into(), None)),
-            ArtifactPut::TooMany => Err(problem(422, code::LIMIT_REACHED, "the job has too many".into(), None)),
+            ArtifactPut::Exists => {
+                Err(problem(409, code::ARTIFACT_EXISTS, "the job has another artifact with this name".into(), None))
+            }
+            ArtifactPut::ClaimLost | ArtifactPut::EpochRequired => {
+                Err(problem(409, code::CLAIM_LOST, "the claim was lost".into(), None))
+            }
+            ArtifactPut::NotFound => Err(problem(404, code::NOT_FOUND, "no such job".into(), None)),
+            ArtifactPut::TooMany => {
+                Err(problem(422, code::LIMIT_REACHED, "the job has too many artifacts".into(), None))
+            }
             ArtifactPut::TooLarge => Err(problem(413, code::BODY_TOO_LARGE, "the artifact is too large".into(), None)),
             ArtifactPut::DigestMismatch | ArtifactPut::Interrupted => {
-                Err(unavailable(StoreError::unexpected("an artifact in memory did not arrive whole")))
+                Err(unavailable(StoreError::unexpected("an in-memory artifact was incomplete")))
             }
         }
     }
@@ -213,7 +221,7 @@ fn outcome(request: &OutcomeRequest) -> Result<Outcome, BackendError> {
         }
         OutcomeKind::Fail => {
             let error = request.error.clone();
-            let missing = || problem(422, code::INVALID_FIELD, "a failure has an error".into(), Some("error"));
+            let missing = || problem(422, code::INVALID_FIELD, "`fail` requires an error".into(), Some("error"));
             let wire::JobError { code, mut message, retryable } = error.ok_or_else(missing)?;
             message.truncate(message.floor_char_boundary(ERROR_MESSAGE_BYTES));
             End::Fail(JobError { code, message, retryable })
@@ -228,7 +236,7 @@ fn outcome(request: &OutcomeRequest) -> Result<Outcome, BackendError> {
 fn checked_result(result: &RawValue) -> Result<Box<str>, BackendError> {
     let got = result.get().len();
     if got > RESULT_BYTES {
-        let detail = format!("a result may have at most {RESULT_BYTES} bytes, not {got}");
+        let detail = format!("the result has {got} bytes; the limit is {RESULT_BYTES}");
         return Err(problem(422, code::INVALID_FIELD, detail, Some("result")));
     }
     Ok(result.get().into())
@@ -239,11 +247,16 @@ fn checked_facts(facts: &BTreeMap<String, Box<RawValue>>) -> Result<FactChanges,
     for (name, value) in facts {
         let name = Name::new(name).map_err(|error| refused("facts", &error))?;
         if value.get().len() > FACT_BYTES {
-            let detail = format!("a fact may have at most {FACT_BYTES} bytes");
+            let detail = format!("a fact is limited to {FACT_BYTES} bytes");
             return Err(problem(422, code::INVALID_FIELD, detail, Some("facts")));
         }
         if canonical(value.get()).is_none() {
-            return Err(problem(422, code::INVALID_FIELD, "a fact holds too large a number".into(), Some("facts")));
+            return Err(problem(
+                422,
+                code::INVALID_FIELD,
+                "a fact contains a number that is too large".into(),
+                Some("facts"),
+            ));
         }
         checked.push((name, Some(value.get().into()).filter(|_| value.get() != "null")));
     }
@@ -300,14 +313,14 @@ mod tests {
     }
 
     #[test]
-    fn a_result_has_the_bound_that_a_server_has() {
+    fn a_result_has_the_servers_size_limit() {
         let of = |bytes| outcome(&OutcomeRequest { result: Some(text(bytes)), ..request(OutcomeKind::Finish) });
         assert!(of(RESULT_BYTES).is_ok());
         assert!(matches!(of(RESULT_BYTES + 1), Err(BackendError::Refused(_))));
     }
 
     #[test]
-    fn so_has_a_fact() {
+    fn a_fact_has_the_servers_size_limit() {
         let facts = |bytes| Some(BTreeMap::from([("log".to_owned(), text(bytes))]));
         let of = |bytes| outcome(&OutcomeRequest { facts: facts(bytes), ..request(OutcomeKind::Finish) });
         assert!(of(FACT_BYTES).is_ok());
@@ -315,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_message_is_cut_at_a_character() {
+    fn a_long_error_message_is_truncated_at_a_character_boundary() {
         let message = "ä".repeat(ERROR_MESSAGE_BYTES);
         let error = wire::JobError { code: "boom".into(), message, retryable: true };
         let made = outcome(&OutcomeRequest { error: Some(error), ..request(OutcomeKind::Fail) });

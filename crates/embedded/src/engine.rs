@@ -1,4 +1,4 @@
-//! Opens the database, brings its schema up to date and runs the engine's tasks in this process.
+//! The embedded engine: opens and migrates the database and runs the background tasks in this process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use client::{Worker, WorkerBuilder};
 use domain::{JobId, TenantId};
 use engine::{Engine, EngineOptions};
-use store::artifacts::Blobs;
-use store::jobs::cancel::Canceled;
-use store::jobs::enqueue::{Accepted, EnqueueReply};
-use store::jobs::get::StoredJob;
+use store::queue::artifacts::Blobs;
+use store::queue::cancel::Canceled;
+use store::queue::enqueue::{Accepted, EnqueueReply};
+use store::queue::get::StoredJob;
 use store::{DatabaseUrl, Store, StoreError, StoreOptions};
 
 use crate::backend::Backend;
@@ -21,7 +21,7 @@ pub enum EmbeddedError {
     Store(#[from] StoreError),
 }
 
-/// A running engine. Clones share it.
+/// A running engine. Clones share the engine.
 #[derive(Clone)]
 pub struct Embedded {
     engine: Arc<Engine>,
@@ -29,8 +29,9 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// `sqlite:PATH` or `postgres://…`. On SQLite no other engine or server may have the file. Large artifacts go to a
-    /// folder beside it, `PATH` with the ending `.artifacts`, or to `windlass-artifacts` here.
+    /// Opens `sqlite:PATH` or `postgres://…`. No other engine or server may use the same SQLite file. Large artifacts
+    /// are stored in a directory next to the file (`PATH` with the extension `.artifacts`), or in `windlass-artifacts`
+    /// in the current directory.
     pub async fn open(url: &str) -> Result<Self, EmbeddedError> {
         let parsed = DatabaseUrl::parse(url)?;
         let options = StoreOptions { exclusive: true, ..StoreOptions::default() };
@@ -45,13 +46,13 @@ impl Embedded {
         Self::on(store, EngineOptions { direct_url, blobs, ..EngineOptions::default() }).await
     }
 
-    /// On a store that is open and migrated.
+    /// Starts an engine on an open and migrated store.
     pub async fn on(store: Store, options: EngineOptions) -> Result<Self, EmbeddedError> {
         let blobs = options.blobs.clone();
         Ok(Self { engine: Arc::new(Engine::start(store, options).await?), blobs })
     }
 
-    /// On an engine that this process runs already.
+    /// Wraps an engine that is already running in this process.
     pub fn of(engine: Arc<Engine>, blobs: Option<Blobs>) -> Self {
         Self { engine, blobs }
     }
@@ -60,37 +61,37 @@ impl Embedded {
         self.engine.store()
     }
 
-    /// Makes one job and returns once it is durable.
+    /// Enqueues a job. The job is durable when this returns.
     pub async fn enqueue(&self, job: Job) -> Result<Accepted, EmbeddedError> {
-        let mut made = self.enqueue_all(vec![job]).await?;
-        Ok(made.pop().ok_or_else(|| StoreError::unexpected("an enqueue made no job"))?)
+        let mut accepted = self.enqueue_all(vec![job]).await?;
+        Ok(accepted.pop().ok_or_else(|| StoreError::unexpected("an enqueue returned no job"))?)
     }
 
-    /// Makes jobs, all or none.
+    /// Enqueues jobs, all or none.
     pub async fn enqueue_all(&self, jobs: Vec<Job>) -> Result<Vec<Accepted>, EmbeddedError> {
         let jobs = jobs.into_iter().map(|job| job.new).collect();
         match self.store().enqueue(TenantId::DEFAULT, jobs, None).await? {
-            EnqueueReply::Accepted(made) => Ok(made),
-            EnqueueReply::KeyReused => Err(StoreError::unexpected("a key that was not given").into()),
+            EnqueueReply::Accepted(accepted) => Ok(accepted),
+            EnqueueReply::KeyReused => Err(StoreError::unexpected("a reused idempotency key without a key").into()),
         }
     }
 
-    /// The job, once it has ended or the time is up; `None` when there is none.
+    /// Returns the job when it has ended or after `wait`; `None` if it does not exist.
     pub async fn wait(&self, job: JobId, wait: Duration) -> Result<Option<StoredJob>, EmbeddedError> {
         let never = std::future::pending();
-        Ok(engine::waiting::job(self.store(), TenantId::DEFAULT, job, wait, never).await?)
+        Ok(engine::queue::long_poll::job(self.store(), TenantId::DEFAULT, job, wait, never).await?)
     }
 
     pub async fn cancel(&self, job: JobId) -> Result<Canceled, EmbeddedError> {
         Ok(self.store().cancel(TenantId::DEFAULT, job, "embedded".into()).await?)
     }
 
-    /// A worker in this process, to be given handlers and run.
+    /// Creates a worker in this process. Add handlers and run it.
     pub fn worker(&self) -> WorkerBuilder<Backend> {
         Worker::builder(Backend::new(self.engine.clone(), self.blobs.clone()))
     }
 
-    /// Stops the tasks. Workers should have been stopped before.
+    /// Stops the background tasks. Stop the workers first.
     pub async fn stop(&self) {
         self.engine.stop().await;
     }

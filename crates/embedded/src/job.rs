@@ -1,11 +1,11 @@
-//! A job to be made by this process.
+//! A job to enqueue on the embedded engine.
 
 use std::time::Duration;
 
-use domain::limits::{DEFAULT_MAX_ATTEMPTS, TIMEOUT_S_MAX};
+use domain::limits::{DEFAULT_MAX_ATTEMPTS, TIMEOUT_MAX_S};
 use domain::{Label, Name, NameError, RetryPolicy, Time};
 use serde::Serialize;
-use store::jobs::enqueue::{Extras, NewJob, Unique};
+use store::queue::enqueue::{Extras, NewJob, Unique};
 
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -34,13 +34,13 @@ impl Job {
         Ok(self)
     }
 
-    /// What a worker must have loaded to run it.
+    /// Sets what a worker must have loaded to run the job.
     pub fn affinity(mut self, affinity: &str) -> Result<Self, NameError> {
         self.new.affinity = Some(Label::new(affinity)?);
         Ok(self)
     }
 
-    /// Higher first.
+    /// Sets the priority; higher runs first [default: 0].
     pub fn priority(mut self, priority: i16) -> Self {
         self.new.priority = priority.into();
         self
@@ -61,27 +61,27 @@ impl Job {
         self
     }
 
-    /// In whole seconds, rounded up: from one to 30 days.
+    /// Sets the timeout of an attempt, rounded up to whole seconds and limited to 1 s to 30 days.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         let seconds = timeout.as_secs().saturating_add(u64::from(timeout.subsec_nanos() > 0));
-        let seconds = i64::try_from(seconds).unwrap_or(TIMEOUT_S_MAX);
-        self.extras().timeout_s = Some(seconds.clamp(1, TIMEOUT_S_MAX));
+        let seconds = i64::try_from(seconds).unwrap_or(TIMEOUT_MAX_S);
+        self.extras().timeout_s = Some(seconds.clamp(1, TIMEOUT_MAX_S));
         self
     }
 
-    /// Those that operations on runtimes hold are refused.
+    /// Sets the subject. Subjects of runtimes are reserved and rejected.
     pub fn subject(mut self, subject: &str) -> Result<Self, NameError> {
         self.extras().subject = Some(Label::of_subject(subject)?);
         Ok(self)
     }
 
-    /// While a job with this key lives in the queue, the same key gives that job.
+    /// Sets the unique key: while an unfinished job with this key exists in the queue, an enqueue returns that job.
     pub fn unique_key(mut self, key: &str) -> Result<Self, NameError> {
         self.extras().unique = Some(Unique { key: Label::new(key)?.to_string(), for_s: None });
         Ok(self)
     }
 
-    /// Jobs with the same key run one at a time, unless the queue allows more.
+    /// Sets the concurrency key: jobs with the same key run one at a time, unless the queue allows more.
     pub fn concurrency_key(mut self, key: &str) -> Result<Self, NameError> {
         self.extras().concurrency_key = Some(Label::new(key)?);
         Ok(self)
@@ -103,14 +103,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_of_the_program_itself_is_refused() {
+    fn a_reserved_queue_is_rejected() {
         let into = |queue: &str| Job::new(queue, "k").map(|_| ());
         assert_eq!(into("windlass.runtimes"), Err(NameError::Reserved));
         assert_eq!(into("windlass"), Ok(()));
     }
 
     #[test]
-    fn a_timeout_is_rounded_up_and_kept_within_its_bounds() {
+    fn a_timeout_is_rounded_up_and_clamped_to_its_bounds() {
         let of = |timeout: Duration| {
             let job = Job::new("q", "k").expect("names").timeout(timeout);
             job.new.extras.and_then(|extras| extras.timeout_s)
@@ -118,11 +118,11 @@ mod tests {
         assert_eq!(of(Duration::ZERO), Some(1));
         assert_eq!(of(Duration::from_millis(1_900)), Some(2));
         assert_eq!(of(Duration::from_secs(60)), Some(60));
-        assert_eq!(of(Duration::MAX), Some(TIMEOUT_S_MAX));
+        assert_eq!(of(Duration::MAX), Some(TIMEOUT_MAX_S));
     }
 
     #[test]
-    fn a_subject_of_a_runtime_is_refused() {
+    fn a_runtime_subject_is_rejected() {
         let on = |subject: &str| Job::new("q", "k").expect("names").subject(subject).map(|_| ());
         assert_eq!(on("runtime/llama"), Err(NameError::ReservedSubject));
         assert_eq!(on("runtimes"), Ok(()));

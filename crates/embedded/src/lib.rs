@@ -1,4 +1,5 @@
-//! The engine in the user's own process, on either database, with no server: the same handlers, the same promises.
+//! The engine embedded in the user's own process, on either database, without a server. Handlers and guarantees are the
+//! same.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

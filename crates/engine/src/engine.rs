@@ -1,81 +1,82 @@
-//! Starts the tasks on a store and stops them again.
+//! Starts and stops the background tasks of one node.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use domain::JobId;
 use domain::address::Allowed;
 use domain::limits::{
-    ABANDONED_RETENTION_S_DEFAULT, DEAD_LETTER_RETENTION_S_DEFAULT, HISTORY_RETENTION_S_DEFAULT, TIMELINE_RETENTION_S,
-    TRIGGER_DEPTH_DEFAULT,
+    ABANDONED_RETENTION_DEFAULT_S, DEAD_LETTER_RETENTION_DEFAULT_S, HISTORY_RETENTION_DEFAULT_S, READY_WRITE_AGE_MS,
+    TIMELINE_RETENTION_S, TRIGGER_DEPTH_DEFAULT,
 };
 use futures_util::FutureExt;
 use store::Store;
-use store::artifacts::Blobs;
+use store::queue::artifacts::Blobs;
 use store::runtimes::Runtime;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::fleet::scan_subjects::ScanSubjects;
+use crate::heartbeat::{Heartbeat, repair_clock_step};
 use crate::outbound::Outbound;
-use crate::pool::RunPools;
-use crate::relay::Relay;
-use crate::runtime::driver::Follow;
-use crate::runtime::logs::{self, LogFlow, LogsError, ServeLogs};
-use crate::runtime::{OperateRuntimes, RuntimeNode, RuntimeOptions, WatchRuntimes};
-use crate::scripting::Stage;
+use crate::prune::Prune;
+use crate::queue::check_counters::CheckCounters;
+use crate::queue::collect_artifact_garbage::CollectArtifactGarbage;
+use crate::queue::fold_counters::FoldCounters;
+use crate::queue::poll_ready_queues::PollReadyQueues;
+use crate::queue::promote_due::PromoteDue;
+use crate::queue::relay::Relay;
+use crate::queue::repair_parked_jobs::RepairParkedJobs;
+use crate::queue::sweep_calls::SweepCalls;
+use crate::queue::sweep_leases::SweepLeases;
+use crate::runtimes::driver::Follow;
+use crate::runtimes::logs;
+use crate::runtimes::logs::{LogStream, LogsError, ServeLogs};
+use crate::runtimes::pool::RunPools;
+use crate::runtimes::run_batches::RunBatches;
+use crate::runtimes::{OperateRuntimes, RuntimeNode, RuntimeOptions, WatchRuntimes};
+use crate::signals::fold_figures::FoldFigures;
+use crate::signals::group_failures::GroupFailures;
+use crate::signals::watch_ttfs::WatchTtfs;
 use crate::task::{Task, TaskStatus, run_until};
-use crate::tasks::beat::{Beat, mend_clock};
-use crate::tasks::check_counters::CheckCounters;
-use crate::tasks::collect_garbage::CollectGarbage;
-use crate::tasks::deliver::Deliver;
-use crate::tasks::dispatch_outbox::{DispatchOutbox, Scripts};
-use crate::tasks::fire_schedules::FireSchedules;
-use crate::tasks::fold_counters::FoldCounters;
-use crate::tasks::fold_figures::FoldFigures;
-use crate::tasks::learn_failures::LearnFailures;
-use crate::tasks::promote_due::PromoteDue;
-use crate::tasks::prune::Prune;
-use crate::tasks::run_batches::RunBatches;
-use crate::tasks::scan_subjects::ScanSubjects;
-use crate::tasks::sweep_calls::SweepCalls;
-use crate::tasks::sweep_leases::SweepLeases;
-use crate::tasks::unpark_forgotten::UnparkForgotten;
-use crate::tasks::wake_waiting::WakeWaiting;
-use crate::tasks::watch_ttfs::WatchTtfs;
-use crate::tasks::work_queues::WorkQueues;
+use crate::triggers::deliver::Deliver;
+use crate::triggers::dispatch_outbox::{DispatchOutbox, Scripts};
+use crate::triggers::fire_schedules::FireSchedules;
+use crate::triggers::scripting::ScriptRunner;
+use crate::triggers::work_queues::WorkQueues;
 
 #[derive(Clone)]
 pub struct EngineOptions {
     pub history_retention_s: i64,
     pub timeline_retention_s: i64,
-    /// A connection of its own for hints between nodes, past any pooler; PostgreSQL only.
+    /// PostgreSQL only: a direct connection that bypasses any pooler, for LISTEN/NOTIFY between nodes.
     pub direct_url: Option<String>,
-    /// Where large artifacts and the files of batches are; without it no batch runs.
+    /// Where large artifacts and the files of batches are stored. Without it no batch runs.
     pub blobs: Option<Blobs>,
-    /// What deliveries and other outbound calls may reach.
+    /// The addresses that deliveries and other outbound calls may reach.
     pub allowed: Allowed,
-    /// How long answers to calls are kept whose caller was gone.
+    /// Retention of results whose caller disconnected.
     pub abandoned_retention_s: i64,
-    /// How often one thing may lead to another before it is taken for a loop.
+    /// Maximum length of a chain in which one trigger causes the next.
     pub max_trigger_depth: i32,
-    /// How long resolved dead letters are kept.
+    /// Retention of resolved dead letters.
     pub dead_letter_retention_s: i64,
-    /// How this node drives a Docker engine, if it drives one.
+    /// Set if this node drives a Docker engine.
     pub runtimes: Option<RuntimeOptions>,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
         Self {
-            history_retention_s: HISTORY_RETENTION_S_DEFAULT,
+            history_retention_s: HISTORY_RETENTION_DEFAULT_S,
             timeline_retention_s: TIMELINE_RETENTION_S,
             direct_url: None,
             blobs: None,
             allowed: Allowed::default(),
-            abandoned_retention_s: ABANDONED_RETENTION_S_DEFAULT,
+            abandoned_retention_s: ABANDONED_RETENTION_DEFAULT_S,
             max_trigger_depth: TRIGGER_DEPTH_DEFAULT,
-            dead_letter_retention_s: DEAD_LETTER_RETENTION_S_DEFAULT,
+            dead_letter_retention_s: DEAD_LETTER_RETENTION_DEFAULT_S,
             runtimes: None,
         }
     }
@@ -93,24 +94,24 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts every task. The schema must be up to date.
+    /// Starts all tasks. The schema must be up to date.
     pub async fn start(store: Store, options: EngineOptions) -> Result<Self, store::StoreError> {
-        mend_clock(&store).await?;
-        // The first beat notices an outage before anything judges a lease.
+        repair_clock_step(&store).await?;
+        // The first heartbeat must detect an outage before any task evaluates a lease.
         store.first_beat().await?;
         let mut engine = Self::idle(store, options.allowed);
-        engine.run(Beat);
+        engine.run(Heartbeat);
         engine.run(SweepLeases);
-        engine.run(UnparkForgotten);
+        engine.run(RepairParkedJobs);
         engine.run(PromoteDue);
         engine.run(ScanSubjects);
         engine.run(FoldCounters);
         engine.run(CheckCounters::default());
-        let scripts = Scripts::new(engine.stage(), engine.tracker.clone());
+        let scripts = Scripts::new(engine.script_runner(), engine.tracker.clone());
         engine.run(DispatchOutbox { max_depth: options.max_trigger_depth, scripts });
         engine.run(WorkQueues::new(engine.tracker.clone(), engine.stop.clone()));
         engine.run(FireSchedules);
-        engine.run(LearnFailures);
+        engine.run(GroupFailures);
         engine.run(FoldFigures);
         engine.run(WatchTtfs);
         engine.run(Prune {
@@ -123,23 +124,23 @@ impl Engine {
             outbound: engine.outbound.clone(),
             tracker: engine.tracker.clone(),
             stop: engine.stop.clone(),
-            under_way: Arc::default(),
+            in_flight: Arc::default(),
         });
         if let Some(options) = options.runtimes {
             engine.drive(options).await?;
         }
         if let Some(blobs) = options.blobs {
             engine.run(RunBatches::new(blobs.clone()));
-            engine.run(CollectGarbage { blobs });
+            engine.run(CollectArtifactGarbage { blobs });
         }
         if let Some(url) = options.direct_url {
-            engine.hear_others(url);
+            engine.relay_notifications(url);
         }
-        engine.watch_others();
+        engine.poll_changes_of_other_nodes();
         Ok(engine)
     }
 
-    /// Drives a Docker engine and does nothing else: leases, schedules, webhooks and the rest are the servers'.
+    /// Starts only the tasks that drive a Docker engine. Leases, schedules, webhooks and the rest run on the servers.
     pub async fn start_agent(
         store: Store,
         options: RuntimeOptions,
@@ -147,8 +148,8 @@ impl Engine {
     ) -> Result<Self, store::StoreError> {
         let mut engine = Self::idle(store, Allowed::default());
         engine.drive(options).await?;
-        engine.hear_others(direct_url);
-        engine.watch_others();
+        engine.relay_notifications(direct_url);
+        engine.poll_changes_of_other_nodes();
         Ok(engine)
     }
 
@@ -164,98 +165,99 @@ impl Engine {
         }
     }
 
-    /// Takes this node's operations on, watches its containers and runs pools.
+    /// Starts the tasks that run operations, monitor containers and run pools on this node.
     async fn drive(&mut self, options: RuntimeOptions) -> Result<(), store::StoreError> {
         let (tracker, stop) = (self.tracker.clone(), self.stop.clone());
         let node = RuntimeNode::open(&self.store, options, tracker, stop).await?;
         self.run(OperateRuntimes::new(node.clone()));
         self.run(WatchRuntimes::new(node.clone()));
-        // On SQLite there is no other node that could ask.
+        // SQLite has a single node, so no other node requests logs.
         if self.store.is_postgres() {
             self.run(ServeLogs::new(node.clone()));
         }
-        self.alongside(node.clone().follow_events(self.store.clone()));
+        self.spawn_until_stopped(node.clone().follow_events(self.store.clone()));
         let relay = self.relay.clone();
         self.run(RunPools::new(&node, relay, self.tracker.clone(), self.stop.clone()));
         let (store, name, stop) = (self.store.clone(), node.name().to_owned(), self.stop.clone());
         self.tracker.spawn(async move {
             stop.cancelled().await;
-            // Another node may go on at once; if this cannot be said, the lease runs out.
-            if let Err(error) = store.leave_pools(&name).await {
-                tracing::debug!(%error, "pools could not be left");
+            // A release lets another node take over immediately. Without it, the lease must expire first.
+            if let Err(error) = store.release_pools(&name).await {
+                tracing::debug!(%error, "failed to release pools");
             }
         });
         self.runtimes = Some(node);
         Ok(())
     }
 
-    /// Hints of other nodes are heard, past any pooler.
-    fn hear_others(&self, url: String) {
+    /// Receives the notifications of other nodes, over a connection that bypasses any pooler.
+    fn relay_notifications(&self, url: String) {
         let store = self.store.clone();
-        self.alongside(async move {
-            // It ends by a panic alone.
+        self.spawn_until_stopped(async move {
+            // The future ends only by a panic.
             while AssertUnwindSafe(store.relay_hints(&url)).catch_unwind().await.is_err() {
-                tracing::error!("what hears the hints of other nodes panicked and begins anew");
+                tracing::error!("the notification listener panicked and is restarted");
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         });
     }
 
-    /// What others brought about is found without a hint, too. On SQLite there are no others.
-    fn watch_others(&mut self) {
+    /// Polls for changes by other nodes, because notifications can be lost. SQLite has no other nodes.
+    fn poll_changes_of_other_nodes(&mut self) {
         if self.store.is_postgres() {
-            self.run(WakeWaiting);
+            self.run(PollReadyQueues);
         }
     }
 
     fn run<T: Task>(&mut self, task: T) {
         let (every_ms, last_success_at) = (T::EVERY.as_millis() as u64, self.store.clock().now());
-        let status = TaskStatus { name: T::NAME, every_ms, last_success_at, ..TaskStatus::default() };
+        let last_success = Some(Instant::now());
+        let status = TaskStatus { name: T::NAME, every_ms, last_success_at, last_success, ..TaskStatus::default() };
         let status = Arc::new(Mutex::new(status));
         self.statuses.push(status.clone());
         self.tracker.spawn(run_until(task, self.store.clone(), status, self.stop.clone()));
     }
 
-    /// A caller went away before its answer came. Says so in the background: whoever drops a request cannot wait.
+    /// Records in the background that the caller of a synchronous call disconnected. `Drop` calls this and cannot wait.
     pub fn abandon_call(&self, job: JobId) {
         let store = self.store.clone();
         self.tracker.spawn(async move {
             if let Err(error) = store.abandon_call(job).await {
-                // The note that somebody waits runs out by itself.
-                tracing::warn!(%job, %error, "an abandoned call could not be noted");
+                // The caller's registration expires by itself.
+                tracing::warn!(%job, %error, "failed to record an abandoned call");
             }
         });
     }
 
-    /// Where scripts run.
-    pub fn stage(&self) -> Stage {
-        Stage { store: self.store.clone(), outbound: self.outbound.clone(), stop: self.stop.clone() }
+    /// Runs trigger scripts.
+    pub fn script_runner(&self) -> ScriptRunner {
+        ScriptRunner { store: self.store.clone(), outbound: self.outbound.clone(), stop: self.stop.clone() }
     }
 
-    /// What the runtime's container wrote, from the last `tail` lines on, whichever node it is on.
-    pub async fn runtime_logs(&self, runtime: &Runtime, tail: i64, follow: Follow) -> Result<LogFlow, LogsError> {
+    /// Streams the log of a runtime's container from the last `tail` lines on, from whichever node it runs on.
+    pub async fn runtime_logs(&self, runtime: &Runtime, tail: i64, follow: Follow) -> Result<LogStream, LogsError> {
         match (&self.runtimes, runtime.node.as_deref()) {
             (Some(here), node) if node.is_none_or(|node| node == here.name()) => here.logs(runtime, tail, follow).await,
             (_, Some(node)) => {
-                let new = logs::asked_of(node, runtime, tail, follow)?;
+                let new = logs::request_to(node, runtime, tail, follow)?;
                 Ok(logs::read(&self.store, &self.tracker, &self.stop, new).await)
             }
-            (_, None) => Err(LogsError::Nowhere),
+            (_, None) => Err(LogsError::NoNode),
         }
     }
 
-    /// Where answers can be heard while they are given.
+    /// Streams partial results of synchronous calls.
     pub fn relay(&self) -> &Relay {
         &self.relay
     }
 
-    /// For calls that a user's URL causes.
+    /// The client for requests to URLs that users supply.
     pub fn outbound(&self) -> &Outbound {
         &self.outbound
     }
 
-    /// Runs something beside the tasks until the engine stops.
-    pub fn alongside(&self, work: impl Future<Output = ()> + Send + 'static) {
+    /// Runs a future until it completes or the engine stops.
+    pub fn spawn_until_stopped(&self, work: impl Future<Output = ()> + Send + 'static) {
         let stop = self.stop.clone();
         self.tracker.spawn(async move {
             tokio::select! {
@@ -270,17 +272,20 @@ impl Engine {
     }
 
     pub fn tasks(&self) -> Vec<TaskStatus> {
-        let read =
-            |status: &Arc<Mutex<TaskStatus>>| status.lock().expect("nobody panics with a status in hand").clone();
+        let read = |status: &Arc<Mutex<TaskStatus>>| status.lock().expect("lock poisoned").clone();
         self.statuses.iter().map(read).collect()
     }
 
-    /// Whether the last beat was written. What refuses that, as a full disk, refuses every write.
-    pub fn beats(&self) -> bool {
-        self.tasks().iter().all(|task| task.name != Beat::NAME || task.last_error.is_none())
+    /// False if the last heartbeat could not be written, or none was written lately. The cause, such as a full disk or a
+    /// lock that another program holds, affects all writes.
+    pub fn accepts_writes(&self) -> bool {
+        let max_age = Duration::from_millis(READY_WRITE_AGE_MS as u64);
+        let is_recent = |last: Instant| last.elapsed() < max_age;
+        let accepts = |task: TaskStatus| task.last_error.is_none() && task.last_success.is_some_and(is_recent);
+        self.tasks().into_iter().find(|task| task.name == Heartbeat::NAME).is_some_and(accepts)
     }
 
-    /// Stops the tasks and waits for those under way, but not for long.
+    /// Stops the tasks and waits up to five seconds for them.
     pub async fn stop(&self) {
         self.stop.cancel();
         self.tracker.close();
@@ -288,7 +293,7 @@ impl Engine {
     }
 }
 
-/// What nobody has a handle on any more does not run on.
+/// Without a handle, the tasks must not continue.
 impl Drop for Engine {
     fn drop(&mut self) {
         self.stop.cancel();

@@ -1,17 +1,17 @@
-//! What runs by itself: the tasks that sweep, promote, fold and prune, and the waiting that long-polls share.
+//! The engine: background tasks on a store (sweeps, promotion, dispatch, delivery, pruning), container runtimes, and
+//! the long polls of clients.
 
 mod engine;
-pub mod openai;
+pub(crate) mod fleet;
+pub(crate) mod heartbeat;
 pub mod outbound;
-mod pool;
-mod relay;
-pub mod runtime;
-pub mod scripting;
+pub(crate) mod prune;
+pub mod queue;
+pub mod runtimes;
+pub(crate) mod signals;
 mod task;
-mod tasks;
-pub mod trigger;
-pub mod waiting;
+pub mod triggers;
 
 pub use engine::{Engine, EngineOptions};
-pub use relay::{Hearing, Relay};
+pub use queue::relay::{Relay, RelaySubscription};
 pub use task::TaskStatus;

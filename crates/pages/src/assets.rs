@@ -1,4 +1,5 @@
-//! The files that pages load, carried in the program. Their address changes with their content, so browsers may keep them.
+//! Static files of the dashboard, embedded in the binary. Their URL contains a digest of their content, so that
+//! browsers can cache them indefinitely.
 
 use std::fmt::Write;
 use std::sync::LazyLock;
@@ -22,6 +23,7 @@ const ASSETS: &[Asset] = &[
     asset("bulk.js", "text/javascript; charset=utf-8", include_bytes!("../static/bulk.js")),
     asset("call.js", "text/javascript; charset=utf-8", include_bytes!("../static/call.js")),
     asset("decorate.js", "text/javascript; charset=utf-8", include_bytes!("../static/decorate.js")),
+    asset("docs.css", "text/css; charset=utf-8", include_bytes!("../static/docs.css")),
     asset("follow.js", "text/javascript; charset=utf-8", include_bytes!("../static/follow.js")),
     asset("json.js", "text/javascript; charset=utf-8", include_bytes!("../static/json.js")),
     asset("keys.js", "text/javascript; charset=utf-8", include_bytes!("../static/keys.js")),
@@ -32,7 +34,7 @@ const ASSETS: &[Asset] = &[
     asset("icon.svg", "image/svg+xml", include_bytes!("../static/icon.svg")),
 ];
 
-/// What every address of a file carries: the same for all, another after every change of any.
+/// The version in the URL of every file: a digest of all files.
 pub static VERSION: LazyLock<String> = LazyLock::new(|| {
     let mut digest = Sha256::new();
     ASSETS.iter().for_each(|asset| digest.update(asset.bytes));

@@ -1,4 +1,4 @@
-//! Charts as inline SVG: no script draws them, and a screen reader gets the same figures as a table.
+//! Charts as inline SVG. They need no script, and each is followed by a table of its figures for screen readers.
 
 use std::fmt::Write;
 
@@ -6,9 +6,9 @@ use jiff::Timestamp;
 
 use crate::html::{self, Markup};
 
-/// What happened in one stretch of time.
+/// Job counts of one time interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Point {
+pub struct ThroughputPoint {
     pub at: Timestamp,
     pub enqueued: i64,
     pub succeeded: i64,
@@ -16,24 +16,24 @@ pub struct Point {
 }
 
 const WIDTH: usize = 720;
-/// Of a chart that stands beside others.
+/// Width of a chart that is placed next to others.
 const HALF_WIDTH: usize = 360;
-/// Hours that it shows.
+/// Hours shown by the chart of percentiles.
 pub(crate) const HOURS: usize = 48;
 const HEIGHT: usize = 132;
-/// Room for the figures of the scale.
+/// Margin for the axis labels.
 const LEFT: usize = 40;
 const BOTTOM: usize = 16;
-/// How many times what ended the line of what came in may rise above it.
+/// The line of enqueued jobs is clipped at this multiple of the highest bar.
 const BURST: i64 = 4;
 
-/// Bars of what ended, failures on top of successes, and a line of what came in.
-pub(crate) fn throughput(points: &[Point]) -> Markup {
-    let most = |figure: fn(&Point) -> i64| points.iter().map(figure).max().unwrap_or(0);
-    let (ended, enqueued) = (most(|point| point.succeeded + point.failed), most(|point| point.enqueued));
-    // A burst of what came in is cut off where it would press what ended flat; the words have its figure.
-    let most = if ended == 0 { enqueued } else { ended.max(enqueued.min(ended * BURST)) };
-    let top = round_up(most.max(4));
+/// Draws bars of ended jobs (failed on top of succeeded) and a line of enqueued jobs.
+pub(crate) fn throughput(points: &[ThroughputPoint]) -> Markup {
+    let highest = |figure: fn(&ThroughputPoint) -> i64| points.iter().map(figure).max().unwrap_or(0);
+    let (ended, enqueued) = (highest(|point| point.succeeded + point.failed), highest(|point| point.enqueued));
+    // A burst of enqueued jobs is clipped where it would flatten the bars; its figure is in the tooltip and the table.
+    let highest = if ended == 0 { enqueued } else { ended.max(enqueued.min(ended * BURST)) };
+    let top = round_up(highest.max(4));
     let plot = (HEIGHT - BOTTOM) as f64;
     let step = (WIDTH - LEFT) as f64 / points.len().max(1) as f64;
     let high = |figure: i64| figure as f64 / top as f64 * (plot - 6.0);
@@ -75,8 +75,8 @@ pub(crate) fn throughput(points: &[Point]) -> Markup {
             plot - good - bad,
             (step - 2.0).max(1.0),
         );
-        let way = if number == 0 { 'M' } else { 'L' };
-        let _ = write!(line, "{way}{:.1} {:.1}", x + step / 2.0, plot - high(point.enqueued.min(top)));
+        let command = if number == 0 { 'M' } else { 'L' };
+        let _ = write!(line, "{command}{:.1} {:.1}", x + step / 2.0, plot - high(point.enqueued.min(top)));
     }
     let _ = write!(svg, "<path class=\"in\" d=\"{line}\"/>");
     for (number, point) in points.iter().enumerate().filter(|(number, _)| number % 15 == 0) {
@@ -94,8 +94,8 @@ pub(crate) fn throughput(points: &[Point]) -> Markup {
     Markup::new(svg)
 }
 
-/// The figures of a chart for those who cannot see it; minutes in which nothing happened are left out.
-fn table(points: &[Point]) -> String {
+/// The figures as a table that is visible only to screen readers. Minutes without jobs are omitted.
+fn table(points: &[ThroughputPoint]) -> String {
     let mut table = String::from(
         "<div class=\"unseen\"><table><caption>Jobs per minute</caption><thead><tr><th>Minute (UTC)</th><th>Enqueued</th>\
          <th>Succeeded</th><th>Failed</th></tr></thead><tbody>",
@@ -114,35 +114,35 @@ fn table(points: &[Point]) -> String {
     table
 }
 
-/// A reading of one hour, in milliseconds.
+/// Percentiles of one hour, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reading {
+pub struct HourlyPercentiles {
     pub at: Timestamp,
     pub p50: i64,
     pub p95: i64,
 }
 
-/// Two lines against their targets, over the hours until now.
-pub(crate) fn readings(readings: &[Reading], targets: [i64; 2], now: Timestamp) -> Markup {
-    let most = readings.iter().map(|reading| reading.p95).max().unwrap_or(0).max(targets[1]);
-    let top = round_up(most);
+/// Draws the p50 and p95 of each hour against their targets.
+pub(crate) fn percentiles(hours: &[HourlyPercentiles], targets: [i64; 2], now: Timestamp) -> Markup {
+    let highest = hours.iter().map(|hour| hour.p95).max().unwrap_or(0).max(targets[1]);
+    let top = round_up(highest);
     let plot = (HEIGHT - BOTTOM) as f64;
     let high = |ms: i64| ms as f64 / top as f64 * (plot - 6.0);
-    let at_hours = |ago: f64| LEFT as f64 + (1.0 - ago / HOURS as f64) * (HALF_WIDTH - LEFT) as f64;
+    let x_of = |ago: f64| LEFT as f64 + (1.0 - ago / HOURS as f64) * (HALF_WIDTH - LEFT) as f64;
     let mut svg = format!(
         "<svg class=\"chart small\" viewBox=\"0 0 {HALF_WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"Time to first signal by \
          hour; the table after it has the figures\">"
     );
     for ago in (0..=HOURS).step_by(12) {
-        let (anchor, words) = match ago {
+        let (anchor, label) = match ago {
             0 => ("end", "now".to_owned()),
             HOURS => ("start", format!("{ago} h ago")),
             _ => ("middle", format!("{ago} h")),
         };
         let _ = write!(
             svg,
-            "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"{anchor}\">{words}</text>",
-            at_hours(ago as f64),
+            "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"{anchor}\">{label}</text>",
+            x_of(ago as f64),
             HEIGHT - 3
         );
     }
@@ -162,11 +162,11 @@ pub(crate) fn readings(readings: &[Reading], targets: [i64; 2], now: Timestamp) 
          <th>p95</th></tr></thead><tbody>",
     );
     let (mut middle, mut late) = (String::new(), String::new());
-    for (number, Reading { at, p50, p95 }) in readings.iter().enumerate() {
-        let x = at_hours((now.duration_since(*at).as_secs_f64() / 3_600.0).clamp(0.0, HOURS as f64));
-        let way = if number == 0 { 'M' } else { 'L' };
-        let _ = write!(middle, "{way}{x:.1} {:.1}", plot - high(*p50));
-        let _ = write!(late, "{way}{x:.1} {:.1}", plot - high(*p95));
+    for (number, HourlyPercentiles { at, p50, p95 }) in hours.iter().enumerate() {
+        let x = x_of((now.duration_since(*at).as_secs_f64() / 3_600.0).clamp(0.0, HOURS as f64));
+        let command = if number == 0 { 'M' } else { 'L' };
+        let _ = write!(middle, "{command}{x:.1} {:.1}", plot - high(*p50));
+        let _ = write!(late, "{command}{x:.1} {:.1}", plot - high(*p95));
         let hour = at.strftime("%Y-%m-%d %H:00");
         let _ = write!(table, "<tr><td>{hour}</td><td>{p50} ms</td><td>{p95} ms</td></tr>");
         let _ = write!(
@@ -184,17 +184,17 @@ pub(crate) fn readings(readings: &[Reading], targets: [i64; 2], now: Timestamp) 
     Markup::new(svg)
 }
 
-/// A line in little room, with its newest figure in words.
+/// Draws a sparkline with `label` as its accessible name.
 pub(crate) fn spark(figures: &[i64], label: String) -> Markup {
     let top = figures.iter().copied().max().unwrap_or(0).max(1) as f64;
     let (width, height) = (96.0, 20.0);
     let step = width / figures.len().max(2).saturating_sub(1) as f64;
     let mut line = String::new();
     for (number, figure) in figures.iter().enumerate() {
-        let way = if number == 0 { 'M' } else { 'L' };
+        let command = if number == 0 { 'M' } else { 'L' };
         let _ = write!(
             line,
-            "{way}{:.1} {:.1}",
+            "{command}{:.1} {:.1}",
             number as f64 * step,
             height - 1.5 - *figure as f64 / top * (height - 3.0)
         );
@@ -206,7 +206,7 @@ pub(crate) fn spark(figures: &[i64], label: String) -> Markup {
     ))
 }
 
-/// A bar that says how much of a whole there is.
+/// Draws a bar for a share from 0 to 1.
 pub(crate) fn meter(share: &f64, class: &str) -> Markup {
     let width = (share.clamp(0.0, 1.0) * 96.0).round();
     Markup::new(format!(
@@ -215,16 +215,16 @@ pub(crate) fn meter(share: &f64, class: &str) -> Markup {
     ))
 }
 
-/// A stretch of time in which something was as it says.
+/// An interval in which a runtime's health was `status`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stretch {
+pub struct HealthInterval {
     pub from: Timestamp,
     pub until: Timestamp,
-    pub what: String,
+    pub status: String,
 }
 
-/// Stretches side by side, oldest first; where there is none, nothing is known.
-pub(crate) fn strip(stretches: &[Stretch], from: Timestamp, until: Timestamp, label: &str) -> Markup {
+/// Draws intervals next to each other, oldest first. Gaps mean that the health is unknown.
+pub(crate) fn strip(intervals: &[HealthInterval], from: Timestamp, until: Timestamp, label: &str) -> Markup {
     let whole = until.duration_since(from).as_secs_f64().max(1.0);
     let x = |at: Timestamp| at.duration_since(from).as_secs_f64().clamp(0.0, whole) / whole * 240.0;
     let label = html::escape(label);
@@ -233,40 +233,40 @@ pub(crate) fn strip(stretches: &[Stretch], from: Timestamp, until: Timestamp, la
          the table after it has the figures\"><rect class=\"unknown\" width=\"240\" height=\"14\" rx=\"2\"/>"
     );
     let mut table = format!(
-        "<div class=\"unseen\"><table><caption>{label}</caption><thead><tr><th>From (UTC)</th><th>Until (UTC)</th><th>What</th>\
+        "<div class=\"unseen\"><table><caption>{label}</caption><thead><tr><th>From (UTC)</th><th>Until (UTC)</th><th>Status</th>\
          </tr></thead><tbody>"
     );
-    for stretch in stretches {
-        let (left, right) = (x(stretch.from), x(stretch.until));
-        let class = if stretch.what == "healthy" { "good" } else { "bad" };
-        let what = html::escape(&stretch.what).replace('_', " ");
-        let [since, till] = [stretch.from, stretch.until].map(|at| at.strftime("%Y-%m-%d %H:%M:%S"));
-        // What was short is still seen.
+    for interval in intervals {
+        let (left, right) = (x(interval.from), x(interval.until));
+        let class = if interval.status == "healthy" { "good" } else { "bad" };
+        let status = html::escape(&interval.status).replace('_', " ");
+        let [since, till] = [interval.from, interval.until].map(|at| at.strftime("%Y-%m-%d %H:%M:%S"));
+        // Short intervals stay visible.
         let width = (right - left).max(1.5);
         let _ = write!(
             svg,
-            "<rect class=\"{class}\" x=\"{:.1}\" width=\"{width:.1}\" height=\"14\"><title>{what}, {since} to {till} UTC\
+            "<rect class=\"{class}\" x=\"{:.1}\" width=\"{width:.1}\" height=\"14\"><title>{status}, {since} to {till} UTC\
              </title></rect>",
             left.min(240.0 - width)
         );
-        let _ = write!(table, "<tr><td>{since}</td><td>{till}</td><td>{what}</td></tr>");
+        let _ = write!(table, "<tr><td>{since}</td><td>{till}</td><td>{status}</td></tr>");
     }
     let _ = write!(svg, "</svg>{table}</tbody></table></div>");
     Markup::new(svg)
 }
 
-/// The next figure that a scale ends well on.
-fn round_up(most: i64) -> i64 {
+/// The smallest round number for the end of a scale that is not below `most`.
+fn round_up(max: i64) -> i64 {
     let mut unit = 1;
     loop {
-        if let Some(top) = [2, 4, 6, 10].iter().map(|step| step * unit).find(|top| *top >= most) {
+        if let Some(top) = [2, 4, 6, 10].iter().map(|step| step * unit).find(|top| *top >= max) {
             return top;
         }
         unit *= 10;
     }
 }
 
-/// A figure in little room.
+/// A number in short form: 12K, 1.2M.
 pub(crate) fn compact(figure: i64) -> String {
     match figure {
         0..10_000 => html::count(&figure),
@@ -280,27 +280,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scale_ends_above_its_highest_figure() {
-        for most in [1, 2, 3, 5, 9, 11, 99, 101, 12_345] {
-            assert!(round_up(most) >= most && round_up(most) <= most * 3, "{most}");
+    fn a_scale_ends_at_or_above_its_highest_value() {
+        for highest in [1, 2, 3, 5, 9, 11, 99, 101, 12_345] {
+            assert!(round_up(highest) >= highest && round_up(highest) <= highest * 3, "{highest}");
         }
     }
 
     #[test]
-    fn a_strip_shows_what_was_short_and_tells_it_in_words() {
+    fn a_health_strip_shows_short_intervals_and_lists_them_as_text() {
         let at = |s: i64| Timestamp::from_second(s).unwrap();
-        let ill = Stretch { from: at(86_399), until: at(86_400), what: "probe_failed".into() };
-        let well = Stretch { from: at(43_200), until: at(86_399), what: "healthy".into() };
-        let strip = strip(&[well, ill], at(0), at(86_400), "Health of <x>").to_string();
+        let failing = HealthInterval { from: at(86_399), until: at(86_400), status: "probe_failed".into() };
+        let healthy = HealthInterval { from: at(43_200), until: at(86_399), status: "healthy".into() };
+        let strip = strip(&[healthy, failing], at(0), at(86_400), "Health of <x>").to_string();
         assert!(strip.contains("<rect class=\"good\" x=\"120.0\" width=\"120.0\""), "{strip}");
         assert!(strip.contains("<rect class=\"bad\" x=\"238.5\" width=\"1.5\""), "{strip}");
         assert!(strip.contains("<td>probe failed</td>") && !strip.contains("<x>"), "{strip}");
     }
 
     #[test]
-    fn a_burst_of_what_came_in_leaves_what_ended_to_be_seen() {
-        let point = |enqueued, succeeded| Point { at: Timestamp::UNIX_EPOCH, enqueued, succeeded, failed: 0 };
-        let tallest = |points: &[Point]| {
+    fn a_burst_of_enqueued_jobs_does_not_flatten_the_completed_bars() {
+        let point = |enqueued, succeeded| ThroughputPoint { at: Timestamp::UNIX_EPOCH, enqueued, succeeded, failed: 0 };
+        let tallest = |points: &[ThroughputPoint]| {
             let chart = throughput(points).to_string();
             let bars = chart.split("<rect class=\"good\"").skip(1).filter_map(|bar| bar.split("height=\"").nth(1));
             bars.filter_map(|bar| bar.split('"').next()?.parse::<f64>().ok()).fold(0.0, f64::max)
@@ -311,18 +311,18 @@ mod tests {
     }
 
     #[test]
-    fn readings_stand_where_their_hour_is() {
+    fn hourly_percentiles_are_drawn_at_their_hour() {
         let at = |hours: i64| Timestamp::from_second(hours * 3_600).unwrap();
-        let reading = |hours: i64| Reading { at: at(hours), p50: 1, p95: 2 };
-        let chart = readings(&[reading(76), reading(100)], [2_000, 5_000], at(100)).to_string();
+        let hour = |hours: i64| HourlyPercentiles { at: at(hours), p50: 1, p95: 2 };
+        let chart = percentiles(&[hour(76), hour(100)], [2_000, 5_000], at(100)).to_string();
         assert!(chart.contains("cx=\"200.0\"") && chart.contains("cx=\"360.0\""), "{chart}");
         assert!(chart.contains(">24 h</text>") && chart.contains(">now</text>"), "{chart}");
     }
 
     #[test]
-    fn a_chart_without_points_is_empty_and_one_with_points_tells_them_in_words() {
+    fn a_chart_lists_its_points_in_a_table() {
         assert!(throughput(&[]).to_string().ends_with("</table></div>"));
-        let point = Point { at: Timestamp::UNIX_EPOCH, enqueued: 3, succeeded: 2, failed: 1 };
+        let point = ThroughputPoint { at: Timestamp::UNIX_EPOCH, enqueued: 3, succeeded: 2, failed: 1 };
         let chart = throughput(&[point]).to_string();
         assert!(chart.contains("<td>00:00</td><td>3</td><td>2</td><td>1</td>"), "{chart}");
         assert!(!chart.contains("style="), "the policy forbids styles in attributes");

@@ -1,42 +1,42 @@
-//! What a browser is shown in place of a problem document.
+//! The error page: what a browser receives instead of a problem document.
 
 use askama::Template;
 use wire::Problem;
 
 use crate::assets;
-use crate::frame::Place;
+use crate::frame::DashboardPage;
 
-/// It stands alone: whoever sees it may not be let in, so it shows nothing of anyone.
+/// Stands alone, without the frame: the reader may not be signed in, so it must not show data.
 #[derive(Debug, Template)]
 #[template(path = "error.html")]
 pub struct ErrorPage {
     pub root: String,
     pub problem: Problem,
-    pub onward: Onward,
+    pub onward: ErrorLink,
 }
 
-/// Where somebody whose way ended here can go on.
+/// The page that the error page links to.
 #[derive(Clone, Copy, Debug)]
-pub enum Onward {
-    /// The first page that is open to them.
-    Page(Place),
-    /// No page is.
+pub enum ErrorLink {
+    /// The first page that the reader may open.
+    Page(DashboardPage),
+    /// The reader may open no page.
     SignIn,
 }
 
-impl Onward {
-    /// Its address as seen from the root of the pages.
-    fn link(self) -> &'static str {
+impl ErrorLink {
+    /// The address relative to the root of the pages.
+    fn href(self) -> &'static str {
         match self {
-            Self::Page(place) => place.link(),
+            Self::Page(page) => page.link(),
             Self::SignIn => "sign-in",
         }
     }
 
-    fn words(self) -> String {
+    fn label(self) -> String {
         match self {
-            Self::Page(Place::Overview) => "To the overview".into(),
-            Self::Page(place) => format!("To {}", place.label().to_lowercase()),
+            Self::Page(DashboardPage::Overview) => "Go to the overview".into(),
+            Self::Page(page) => format!("Go to {}", page.label().to_lowercase()),
             Self::SignIn => "Sign in with another token".into(),
         }
     }

@@ -1,13 +1,13 @@
-//! What every page has around its content: where one is, who one is, what one may do.
+//! The frame around every page: navigation, the acting principal and its permissions.
 
 use jiff::Timestamp;
 
 use crate::assets;
 use crate::html::{self, Markup};
 
-/// The pages that the menu leads to.
+/// The pages of the navigation menu.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum DashboardPage {
     Overview,
     Jobs,
     Queues,
@@ -25,7 +25,7 @@ pub enum Place {
     System,
 }
 
-impl Place {
+impl DashboardPage {
     pub const ALL: [Self; 15] = [
         Self::Overview,
         Self::Jobs,
@@ -64,7 +64,7 @@ impl Place {
         }
     }
 
-    /// Its route.
+    /// The page's route.
     pub fn path(self) -> &'static str {
         match self {
             Self::Overview => "/",
@@ -85,12 +85,12 @@ impl Place {
         }
     }
 
-    /// Its address as seen from the root of the pages.
+    /// The address relative to the root of the pages.
     pub(crate) fn link(self) -> &'static str {
         &self.path()[1..]
     }
 
-    /// The letter that leads there after `g`.
+    /// The key that opens the page after `g`.
     pub(crate) fn key(self) -> char {
         match self {
             Self::Overview => 'o',
@@ -112,7 +112,7 @@ impl Place {
     }
 }
 
-/// What the reader may do. A control that one may not use is not shown; the routes check again.
+/// What the principal may do. Controls that it may not use are not rendered; the routes check the rights again.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Can {
     pub operate: bool,
@@ -128,16 +128,16 @@ pub struct Can {
 #[derive(Clone, Debug)]
 pub struct Frame {
     pub title: String,
-    /// The way from this page to the root of all pages, so that a proxy may put them anywhere.
+    /// The relative path from this page to the root of the pages, so that a proxy can serve them under any path.
     pub root: String,
-    pub here: Option<Place>,
-    /// Those that the reader may open.
-    pub places: Vec<Place>,
-    pub who: String,
-    /// Whether there is a session to end.
+    pub current: Option<DashboardPage>,
+    /// The pages that the principal may open.
+    pub pages: Vec<DashboardPage>,
+    pub principal: String,
+    /// True if there is a session to end.
     pub signed_in: bool,
     pub can: Can,
-    /// Unresolved dead letters, and whether there are more than were counted.
+    /// The number of unresolved dead letters, and true if there are more than were counted.
     pub dead_letters: Option<(usize, bool)>,
     pub now: Timestamp,
     pub release: &'static str,
@@ -148,38 +148,38 @@ impl Frame {
         &assets::VERSION
     }
 
-    /// The first page that is open to the reader: not everyone may see the overview.
+    /// The first page that the principal may open. Not every principal may see the overview.
     pub(crate) fn home(&self) -> &'static str {
-        self.places.first().map_or("", |place| place.link())
+        self.pages.first().map_or("", |page| page.link())
     }
 
-    /// Words that lead to an address below a page of the menu, for those who may open it.
-    pub(crate) fn lead(&self, place: Place, address: &str, words: &str) -> Markup {
-        let words = html::escape(words);
-        match self.places.contains(&place) {
-            true => Markup::new(format!("<a href=\"{}{}\">{words}</a>", self.root, html::escape(address))),
-            false => Markup::new(words),
+    /// Renders `text` as a link below a page of the menu if the principal may open that page, else as plain text.
+    pub(crate) fn link(&self, page: DashboardPage, address: &str, text: &str) -> Markup {
+        let text = html::escape(text);
+        match self.pages.contains(&page) {
+            true => Markup::new(format!("<a href=\"{}{}\">{text}</a>", self.root, html::escape(address))),
+            false => Markup::new(text),
         }
     }
 
     pub(crate) fn subject(&self, subject: &str) -> Markup {
-        self.lead(Place::Subjects, &format!("subjects/{}", html::segment(subject)), subject)
+        self.link(DashboardPage::Subjects, &format!("subjects/{}", html::segment(subject)), subject)
     }
 
     pub(crate) fn runtime(&self, runtime: &str) -> Markup {
-        self.lead(Place::Runtimes, &format!("runtimes/{}", html::segment(runtime)), runtime)
+        self.link(DashboardPage::Runtimes, &format!("runtimes/{}", html::segment(runtime)), runtime)
     }
 
-    pub(crate) fn trigger(&self, id: &uuid::Uuid, words: &str) -> Markup {
-        self.lead(Place::Triggers, &format!("triggers/{id}"), words)
+    pub(crate) fn trigger(&self, id: &uuid::Uuid, text: &str) -> Markup {
+        self.link(DashboardPage::Triggers, &format!("triggers/{id}"), text)
     }
 
-    pub(crate) fn is_here(&self, place: &Place) -> bool {
-        self.here == Some(*place)
+    pub(crate) fn is_current(&self, page: &DashboardPage) -> bool {
+        self.current == Some(*page)
     }
 }
 
-/// The way from a path of ours to the root.
+/// The relative path from a page at `path` to the root of the pages.
 pub fn root_of(path: &str) -> String {
     let depth = path.bytes().filter(|byte| *byte == b'/').count();
     if depth <= 1 { "./".into() } else { "../".repeat(depth - 1) }
@@ -190,15 +190,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_find_their_root_from_any_depth() {
+    fn a_page_finds_its_root_from_any_depth() {
         assert_eq!(["/", "/jobs", "/jobs/x", "/a/b/c"].map(root_of), ["./", "./", "../", "../../"]);
     }
 
     #[test]
-    fn no_two_pages_have_one_key() {
-        let mut keys: Vec<char> = Place::ALL.iter().map(|place| place.key()).collect();
+    fn each_page_has_a_unique_key() {
+        let mut keys: Vec<char> = DashboardPage::ALL.iter().map(|page| page.key()).collect();
         keys.sort_unstable();
         keys.dedup();
-        assert_eq!(keys.len(), Place::ALL.len());
+        assert_eq!(keys.len(), DashboardPage::ALL.len());
     }
 }

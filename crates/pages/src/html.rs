@@ -1,4 +1,4 @@
-//! Small pieces of HTML that many pages share. Each escapes what it is given.
+//! HTML fragments that several pages use. Every function escapes its input.
 
 use std::fmt::{self, Display, Write};
 
@@ -8,10 +8,10 @@ use jiff::tz::TimeZone;
 use serde_json::Value;
 use wire::RawValue;
 
-/// JSON that is shown whole; more is cut, and the page says where the rest is.
+/// JSON is shown up to this size and then truncated.
 const SHOWN_BYTES: usize = 24 * 1024;
 
-/// Text that is HTML already.
+/// Text that is already HTML.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Markup(String);
 
@@ -29,45 +29,45 @@ impl Display for Markup {
 
 impl HtmlSafe for Markup {}
 
-/// The text with nothing in it that a browser could take for markup, in content or in a quoted attribute.
+/// Escapes text for use in content or in a quoted attribute.
 pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     let _ = Html.write_escaped_str(&mut escaped, text);
     escaped
 }
 
-fn moment(at: &Timestamp, show: &str) -> Markup {
-    told(at, show, &format!("{} UTC", at.strftime("%Y-%m-%d %H:%M:%S")))
+fn utc_time(at: &Timestamp, show: &str) -> Markup {
+    time_element(at, show, &format!("{} UTC", at.strftime("%Y-%m-%d %H:%M:%S")))
 }
 
-fn told(at: &Timestamp, show: &str, title: &str) -> Markup {
+fn time_element(at: &Timestamp, show: &str, title: &str) -> Markup {
     let utc = at.strftime("%Y-%m-%d %H:%M:%S");
     let exact = at.strftime("%Y-%m-%dT%H:%M:%S.%3fZ");
     let title = escape(title);
     Markup(format!("<time datetime=\"{exact}\" title=\"{title}\" data-show=\"{show}\">{utc} UTC</time>"))
 }
 
-/// A moment, shown in the reader's own time with another clock's on hover.
+/// A time that scripts show in the reader's time zone, with the time in `zone` as a tooltip.
 pub(crate) fn time_by(at: &Timestamp, zone: &TimeZone) -> Markup {
     let own = at.to_zoned(zone.clone()).strftime("%Y-%m-%d %H:%M:%S").to_string();
-    told(at, "time", &format!("{own} {}", zone.iana_name().unwrap_or("UTC")))
+    time_element(at, "time", &format!("{own} {}", zone.iana_name().unwrap_or("UTC")))
 }
 
-/// A moment, shown in the reader's own time with UTC on hover.
+/// A time that scripts show in the reader's time zone, with UTC as a tooltip.
 pub(crate) fn time(at: &Timestamp) -> Markup {
-    moment(at, "time")
+    utc_time(at, "time")
 }
 
-/// The same, as how long ago or how far ahead it is.
+/// A time that scripts show relative to now.
 pub(crate) fn ago(at: &Timestamp) -> Markup {
-    moment(at, "ago")
+    utc_time(at, "ago")
 }
 
 pub(crate) fn opt_ago(at: &Option<Timestamp>) -> Markup {
     at.as_ref().map_or_else(none, ago)
 }
 
-/// What stands where there is nothing.
+/// The placeholder for a missing value.
 pub(crate) fn none() -> Markup {
     Markup("<span class=\"none\" aria-label=\"none\">–</span>".into())
 }
@@ -76,12 +76,12 @@ pub(crate) fn opt(text: &Option<String>) -> Markup {
     text.as_ref().map_or_else(none, |text| Markup(escape(text)))
 }
 
-/// A number with its thousands apart.
+/// A number with thousands separators.
 pub fn count(number: &i64) -> String {
     let digits = number.unsigned_abs().to_string();
     let mut text = String::from(if *number < 0 { "-" } else { "" });
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -89,7 +89,7 @@ pub fn count(number: &i64) -> String {
     text
 }
 
-/// A length of time in the two units that matter.
+/// A duration in its two largest units.
 pub(crate) fn seconds(seconds: f64) -> String {
     match seconds {
         s if !s.is_finite() || s < 0.0 => "–".into(),
@@ -111,23 +111,23 @@ pub(crate) fn seconds(seconds: f64) -> String {
     }
 }
 
-/// How long it took, or has taken until now.
+/// The duration between two times; without an end, a duration that scripts keep up to date.
 pub(crate) fn took(from: &Option<Timestamp>, to: &Option<Timestamp>) -> Markup {
     match (from, to) {
         (Some(from), Some(to)) => Markup(seconds(to.duration_since(*from).as_secs_f64().max(0.0))),
-        (Some(from), None) => moment(from, "elapsed"),
+        (Some(from), None) => utc_time(from, "elapsed"),
         _ => none(),
     }
 }
 
-/// The pill of a state. Its colour says no more than its word.
+/// A state as a colored label. The color carries no information beyond the text.
 pub(crate) fn state(state: &str) -> Markup {
     let text = escape(state);
     let class = if state.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') { state } else { "other" };
     Markup(format!("<span class=\"state state-{class}\">{}</span>", text.replace('_', " ")))
 }
 
-/// A name as one segment of a path.
+/// Percent-encodes a name as one path segment.
 pub fn segment(name: &str) -> String {
     let mut encoded = String::with_capacity(name.len());
     for byte in name.bytes() {
@@ -139,7 +139,7 @@ pub fn segment(name: &str) -> String {
     encoded
 }
 
-/// The end of an id: its beginning is a time and much the same for all.
+/// The end of an id. The beginning is a timestamp and similar for all ids.
 pub(crate) fn short(id: &uuid::Uuid) -> String {
     let id = id.to_string();
     format!("…{}", &id[id.len() - 8..])
@@ -155,26 +155,26 @@ pub(crate) fn bytes(bytes: &i64) -> String {
     }
 }
 
-/// JSON for people: indented, and cut where it would fill the page.
+/// Indented JSON, truncated at `SHOWN_BYTES`.
 pub(crate) fn json(value: &RawValue) -> String {
     let parsed: Result<Value, _> = serde_json::from_str(value.get());
     let pretty = parsed.and_then(|value| serde_json::to_string_pretty(&value));
     cut(pretty.unwrap_or_else(|_| value.get().to_owned()), SHOWN_BYTES)
 }
 
-/// JSON as it came, for a field that sends it back.
+/// Complete JSON for a form field that sends it back.
 pub(crate) fn whole_json(value: &RawValue) -> String {
     let parsed: Result<Value, _> = serde_json::from_str(value.get());
-    // Numbers that a program of ours cannot hold exactly stay as they were written.
+    // Numbers that serde_json cannot represent exactly keep their original text.
     match parsed.and_then(|parsed| Ok((serde_json::to_string(&parsed)?, serde_json::to_string_pretty(&parsed)?))) {
         Ok((same, pretty)) if same == value.get() => pretty,
         _ => value.get().to_owned(),
     }
 }
 
-pub(crate) fn cut(mut text: String, most: usize) -> String {
-    if text.len() > most {
-        let end = (0..=most).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+pub(crate) fn cut(mut text: String, max_bytes: usize) -> String {
+    if text.len() > max_bytes {
+        let end = (0..=max_bytes).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
         let rest = text.len() - end;
         text.truncate(end);
         let _ = write!(text, "\n… {} more", bytes(&(rest as i64)));
@@ -182,7 +182,8 @@ pub(crate) fn cut(mut text: String, most: usize) -> String {
     text
 }
 
-/// A link that a worker named: to a page of the web or to a route of ours, never to a script.
+/// The address of a link that a worker supplied: an HTTP URL or a path of this server. Other schemes, such as
+/// `javascript:`, return `None`.
 pub(crate) fn link(root: &str, href: &str) -> Option<String> {
     if href.starts_with("https://") || href.starts_with("http://") {
         return Some(href.to_owned());
@@ -196,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_cannot_become_markup() {
+    fn names_are_escaped_in_html() {
         for text in ["<script>", "\"><img src=x onerror=alert(1)>", "' onmouseover='x", "&lt;"] {
             let shown = escape(text);
             assert!(!shown.contains(['<', '>', '"', '\'']), "{shown}");
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn links_lead_to_the_web_or_to_routes_of_ours() {
+    fn a_link_is_an_http_url_or_a_local_path() {
         assert_eq!(link("../", "/api/v1/jobs/x").as_deref(), Some("../api/v1/jobs/x"));
         assert_eq!(link("./", "https://example.com/a").as_deref(), Some("https://example.com/a"));
         for bad in ["javascript:alert(1)", "//evil.example", "/\\evil.example", "data:text/html,x", "", "jobs"] {
@@ -214,16 +215,16 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_odd_letters_stays_one_segment() {
+    fn a_name_is_encoded_as_one_path_segment() {
         assert_eq!(segment("a/b#c?ä"), "a%2Fb%23c%3F%C3%A4");
         assert_eq!(segment("v1.2_x-y~z"), "v1.2_x-y~z");
     }
 
     #[test]
-    fn lengths_of_time_are_told_in_two_units() {
-        let told = [0.0, 0.25, 1.0, 9.0, 59.0, 60.0, 61.0, 3_599.6, 7_320.0, 90_000.0].map(seconds);
+    fn durations_are_shown_in_at_most_two_units() {
+        let shown = [0.0, 0.25, 1.0, 9.0, 59.0, 60.0, 61.0, 3_599.6, 7_320.0, 90_000.0].map(seconds);
         assert_eq!(
-            told,
+            shown,
             ["0 ms", "250 ms", "1.0 s", "9.0 s", "59 s", "1 min", "1 min 1 s", "1 h", "2 h 2 min", "1 d 1 h"]
         );
         assert_eq!([0, 12, 1_234, -1_234_567].map(|number| count(&number)), ["0", "12", "1,234", "-1,234,567"]);

@@ -1,32 +1,24 @@
-//! The dashboard's face: HTML out of the views that the JSON routes answer with, and the files the pages need.
+//! The HTML of the dashboard, rendered from the views of the JSON API, and its static files.
 //!
-//! `server/dashboard/<page>.rs` gathers what a page shows and hands it over; one file here per page says how it looks, with
-//! its template of the same name. Nothing here reads a clock or a database. Everything that came from a user goes through
-//! the template engine's escaping or through `html`, which escapes too.
+//! `server/dashboard/<page>.rs` loads the data of a page. The file here with the same name renders it, with the
+//! template of the same name. Nothing here reads a clock or a database. User data is escaped by the template engine or
+//! by `html`.
 
+pub mod access;
 pub mod assets;
 pub mod chart;
-pub mod dead_letters;
-pub mod deliveries;
+pub mod docs;
 pub mod error;
-pub mod failures;
+pub mod fleet;
 pub mod frame;
-pub mod history;
 mod html;
-pub mod job;
-pub mod jobs;
 pub mod overview;
-pub mod pools;
-pub mod queues;
+pub mod queue;
 pub mod runtimes;
-pub mod sign_in;
 pub mod signals;
-pub mod subjects;
 pub mod system;
-pub mod tokens;
 pub mod triggers;
-pub mod workers;
 
 pub use askama::Template;
-pub use frame::{Can, Frame, Place};
+pub use frame::{Can, DashboardPage, Frame};
 pub use html::{count, segment};

@@ -1,15 +1,15 @@
-//! The overview: how it goes, and what wants somebody's attention, with the action beside it.
+//! The overview page: totals, throughput and a list of problems that need attention, each with an action.
 
 use std::cmp::Reverse;
 
 use askama::Template;
 use wire::{FailureView, QueueCounts, QueueView};
 
-use crate::chart::{self, Point};
+use crate::chart::{self, ThroughputPoint};
 use crate::frame::Frame;
 use crate::html;
 
-/// Queues that the table shows.
+/// Maximum number of queues in the table.
 const QUEUES: usize = 12;
 
 #[derive(Debug, Template)]
@@ -19,12 +19,12 @@ pub struct Overview {
     pub totals: QueueCounts,
     pub queues: Vec<QueueView>,
     pub workers: usize,
-    /// More than were looked at.
+    /// True if there are more workers than were counted.
     pub more_workers: bool,
-    pub points: Vec<Point>,
+    pub points: Vec<ThroughputPoint>,
     pub failures: Vec<FailureView>,
     pub concerns: Vec<Concern>,
-    /// Share of signals in time over the last day, if any were reported.
+    /// First signals within their targets over the last day, if any were reported.
     pub slo: Option<Slo>,
 }
 
@@ -32,35 +32,36 @@ pub struct Overview {
 pub struct Slo {
     pub p50_pct: f64,
     pub p95_pct: f64,
-    /// How much of what may be late was: 1 is all of it. Over the day, and in the hour that runs.
+    /// Burn rate of the error budget (1 means that exactly the allowed share was late): over the last day, and in the
+    /// current hour.
     pub burn: f64,
     pub burn_now: f64,
-    /// The same by the hour, oldest first, in hundredths.
+    /// Burn rate of each hour in hundredths, oldest first.
     pub burn_hours: Vec<i64>,
 }
 
 impl Slo {
     fn burn_label(&self) -> String {
-        format!("{:.1} times what may be late in the last 24 hours, {:.1} times in this one", self.burn, self.burn_now)
+        format!("Error budget burn rate: {:.1}× in the last 24 hours, {:.1}× in this hour", self.burn, self.burn_now)
     }
 }
 
-/// Something that wants attention.
+/// A problem that needs attention.
 #[derive(Clone, Debug, Default)]
 pub struct Concern {
-    /// The same for as long as it is about the same, so that what a reader is about to press stays where it is.
+    /// Stable while the problem lasts, so that a live update does not move a button that the reader is about to press.
     pub id: String,
     pub grave: bool,
     pub what: String,
     pub more: Option<String>,
-    /// A page of ours, from the root.
+    /// A link relative to the root of the pages, with its label.
     pub link: Option<(String, &'static str)>,
     pub action: Option<Action>,
-    /// What to type.
+    /// A command that solves the problem.
     pub command: Option<String>,
 }
 
-/// A route to call and the word on its button.
+/// A route to call, with the label of its button.
 #[derive(Clone, Debug)]
 pub struct Action {
     pub label: &'static str,
@@ -73,7 +74,7 @@ impl Overview {
         self.queues.iter().filter(|queue| queue.oldest_waiting_at.is_some()).min_by_key(|queue| queue.oldest_waiting_at)
     }
 
-    /// Those that want looking at first: paused ones, then those with most to do.
+    /// The queues to show: paused ones first, then those with the most queued and running jobs.
     fn busiest(&self) -> Vec<&QueueView> {
         let mut queues: Vec<&QueueView> = self.queues.iter().collect();
         queues.sort_by_key(|queue| (!queue.paused, Reverse(queue.counts.queued + queue.counts.running)));
@@ -85,7 +86,7 @@ impl Overview {
         self.queues.is_empty()
     }
 
-    /// Ends per minute over the last five minutes, the present one among them.
+    /// Ended jobs per minute over the last five minutes, including the current one.
     fn rate(&self) -> String {
         let last = self.points.iter().rev().take(5);
         let (ended, minutes) = last.fold((0, 0), |(sum, n), point| (sum + point.succeeded + point.failed, n + 1));

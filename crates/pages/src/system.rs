@@ -1,4 +1,4 @@
-//! The machine room: the database, the tasks that run by themselves, what was pruned.
+//! The system page: the database, background tasks and pruning.
 
 use askama::Template;
 use wire::TasksView;
@@ -11,7 +11,7 @@ use crate::html;
 pub struct System {
     pub frame: Frame,
     pub tasks: TasksView,
-    /// What is known of the database; nothing for guests of the house.
+    /// Figures of the database; `None` for tenants other than `system`.
     pub database: Option<DatabaseState>,
 }
 
@@ -19,8 +19,8 @@ pub struct System {
 pub struct DatabaseState {
     pub engine: &'static str,
     pub bytes: i64,
-    /// Room that is taken and not used: free pages of SQLite, estimated dead rows of PostgreSQL.
-    pub wasted: Wasted,
+    /// Unused space: free pages of SQLite, or estimated dead rows of PostgreSQL.
+    pub bloat: Bloat,
     pub wal_bytes: Option<i64>,
     pub schema: usize,
     pub clock_skew_ms: i64,
@@ -30,18 +30,49 @@ pub struct DatabaseState {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum Wasted {
+pub enum Bloat {
     Bytes(i64),
     Rows(i64),
 }
 
 impl DatabaseState {
-    fn wasted(&self) -> (String, &'static str) {
-        match self.wasted {
-            Wasted::Bytes(bytes) => (html::bytes(&bytes), "free pages"),
-            Wasted::Rows(rows) => (html::count(&rows), "dead rows"),
+    fn bloat(&self) -> (String, &'static str) {
+        match self.bloat {
+            Bloat::Bytes(bytes) => (html::bytes(&bytes), "free pages"),
+            Bloat::Rows(rows) => (html::count(&rows), "dead rows"),
         }
     }
+}
+
+/// The title of a background task. `name` is its stable id in the API and in metrics.
+fn title(name: &str) -> String {
+    let title = match name {
+        "beat" => "Heartbeat",
+        "check_counters" => "Check counters",
+        "collect_garbage" => "Delete unused blobs",
+        "deliver" => "Send deliveries",
+        "dispatch_outbox" => "Dispatch outbox",
+        "fire_schedules" => "Fire schedules",
+        "fold_counters" => "Fold counters",
+        "fold_figures" => "Fold run-time statistics",
+        "learn_failures" => "Group failures",
+        "operate_runtimes" => "Operate runtimes",
+        "promote_due" => "Promote due jobs",
+        "prune" => "Delete expired rows",
+        "run_batches" => "Run batches",
+        "run_pools" => "Run pools",
+        "scan_subjects" => "Scan subjects",
+        "serve_logs" => "Serve container logs",
+        "sweep_calls" => "Settle abandoned calls",
+        "sweep_leases" => "Expire leases",
+        "unpark_forgotten" => "Repair parked jobs",
+        "wake_waiting" => "Wake waiting callers",
+        "watch_runtimes" => "Probe runtimes",
+        "watch_ttfs" => "Check TTFS targets",
+        "work_queues" => "Run queue triggers",
+        other => other,
+    };
+    title.to_owned()
 }
 
 fn every(ms: &u64) -> String {

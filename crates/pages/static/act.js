@@ -1,9 +1,9 @@
-// Buttons that do something: each form names the route it calls, and sends its fields as JSON.
-import { ask, call, root } from "./call.js";
-import { closed, opened, pretty } from "./json.js";
-import { leave, refresh } from "./live.js";
+// Forms and buttons. A form names the API route that it calls (`data-call`) and sends its fields as JSON.
+import { call, request, root } from "./call.js";
+import { parseMembers, pretty, serializeMembers } from "./json.js";
+import { navigate, refresh } from "./live.js";
 import { dialog, make, toast } from "./make.js";
-import { inTurns, words } from "./replay.js";
+import { replayInBatches, summary } from "./replay.js";
 
 export function start() {
   document.addEventListener("submit", (event) => {
@@ -16,33 +16,33 @@ export function start() {
     const target = event.target.closest("[data-open], [data-close], [data-copy], [data-preview]");
     if (!target) return;
     const { open, copy, preview } = target.dataset;
-    if (open) raise(document.getElementById(open));
+    if (open) openDialog(document.getElementById(open));
     else if (copy !== undefined) copyText(copy, target);
-    else if (preview) show(preview, target.dataset.as);
+    else if (preview) showPreview(preview, target.dataset.as);
     else target.closest("dialog").close();
   });
 }
 
-// As the server drew it: what was typed the last time is gone.
-function raise(dialog) {
+// Opens a dialog as the server rendered it, without earlier input.
+function openDialog(dialog) {
   if (!dialog) return;
   for (const form of dialog.querySelectorAll("form")) form.reset();
   for (const problem of dialog.querySelectorAll(".problem")) problem.textContent = "";
-  for (const told of dialog.querySelectorAll(".told")) told.hidden = true;
+  for (const result of dialog.querySelectorAll(".dry-run-result")) result.hidden = true;
   dialog.showModal();
   for (const field of dialog.querySelectorAll("[data-fill]")) fill(field);
 }
 
-// A field whose text is fetched when somebody wants to see it. Nothing is sent before it is there.
+// Loads the text of a field when its dialog opens. The form cannot be sent before the text has arrived.
 async function fill(field) {
   const button = field.form.querySelector("button:not([type])");
   field.readOnly = button.disabled = true;
   try {
-    const text = opened(await ask("GET", field.dataset.fill)).get(field.name);
+    const text = parseMembers(await request("GET", field.dataset.fill)).get(field.name);
     if (!field.value) field.value = pretty(text);
     field.readOnly = button.disabled = false;
   } catch (error) {
-    complain(field.form, error.message);
+    showProblem(field.form, error.message);
   }
 }
 
@@ -52,79 +52,79 @@ async function send(form, button) {
   if (problem) problem.textContent = "";
   let body;
   try {
-    body = fields(form);
+    body = bodyOf(form);
   } catch (error) {
-    return void complain(form, error.message, error.field);
+    return void showProblem(form, error.message, error.field);
   }
   const yes = form.dataset.yes ?? button?.textContent.replace("…", "");
   const { no, number } = form.dataset;
-  if (form.dataset.ask && !(await sure(form.dataset.ask, { yes, no, number }))) return;
+  if (form.dataset.ask && !(await confirm(form.dataset.ask, { yes, no, number }))) return;
   if (form.dataset.dry) {
-    // First how many it would be, then the number typed, then the act.
+    // A dry run counts the matches; the user confirms by typing the number.
     try {
-      const told = await call(method, path, closed(opened(body).set("dry_run", "true")));
-      const many = told[form.dataset.dry];
-      if (!many) return void toast("Nothing matches.");
-      if (!(await sure(`${many} match. Go on with all of them?`, { yes, number: many }))) return;
+      const dryRun = await call(method, path, serializeMembers(parseMembers(body).set("dry_run", "true")));
+      const count = dryRun[form.dataset.dry];
+      if (!count) return void toast("No matches.");
+      if (!(await confirm(`${count} match. Continue with all of them?`, { yes, number: count }))) return;
     } catch (error) {
-      return void complain(form, error.message, error.field);
+      return void showProblem(form, error.message, error.field);
     }
   }
   if (button) button.disabled = true;
   try {
-    const text = form.dataset.most ? await inTurns(path, form.dataset) : await ask(method, path, body);
-    const answer = text ? JSON.parse(text) : null;
-    const show = form.dataset.show && document.getElementById(form.dataset.show);
-    // What is shown beside the fields is for trying others.
-    const isBeside = form.contains(show);
-    if (!isBeside) form.closest("dialog")?.close();
-    if (show) reveal(show, text);
-    if (isBeside) return;
-    const see = addressOf(form.dataset.see, answer);
-    toast(words(form.dataset, answer), see && { action: "See it", act: () => leave(see), lasts: 10000 });
-    const go = addressOf(form.dataset.go, answer);
-    if (go) leave(go); else await refresh();
+    const text = form.dataset.most ? await replayInBatches(path, form.dataset) : await request(method, path, body);
+    const response = text ? JSON.parse(text) : null;
+    const target = form.dataset.show && document.getElementById(form.dataset.show);
+    // A response that is shown inside the form's dialog leaves the dialog open for another try.
+    const isInForm = form.contains(target);
+    if (!isInForm) form.closest("dialog")?.close();
+    if (target) showResponse(target, text);
+    if (isInForm) return;
+    const see = addressOf(form.dataset.see, response);
+    toast(summary(form.dataset, response), see && { action: "Show", act: () => navigate(see), duration_ms: 10000 });
+    const go = addressOf(form.dataset.go, response);
+    if (go) navigate(go); else await refresh();
   } catch (error) {
-    complain(form, error.message, error.field);
+    showProblem(form, error.message, error.field);
   } finally {
     if (button) button.disabled = false;
   }
 }
 
-// `jobs/{id}` with the member of the answer in it; nowhere, when the answer has none.
-function addressOf(pattern, answer) {
-  const filled = pattern?.replace(/\{(\w+)\}/g, (_, member) => encodeURIComponent(answer?.[member] ?? ""));
+// Fills members of the response into a pattern such as `jobs/{id}`; undefined if the response lacks the last member.
+function addressOf(pattern, response) {
+  const filled = pattern?.replace(/\{(\w+)\}/g, (_, member) => encodeURIComponent(response?.[member] ?? ""));
   return filled && !filled.endsWith("/") ? new URL(filled, root) : undefined;
 }
 
-// The body as text, so that no number in it changes on its way through here.
-function fields(form) {
-  const named = [...form.elements].filter((field) => field.name && !field.disabled);
-  if (!named.length) return form.dataset.base;
-  const body = opened(form.dataset.base ?? "{}");
-  for (const field of named) {
-    const [place, member] = within(body, field.name);
-    const text = read(field);
-    if (text === undefined) place.delete(member); else place.set(member, text);
+// The request body as text, so that numbers keep every digit.
+function bodyOf(form) {
+  const fields = [...form.elements].filter((field) => field.name && !field.disabled);
+  if (!fields.length) return form.dataset.base;
+  const body = parseMembers(form.dataset.base ?? "{}");
+  for (const field of fields) {
+    const [parent, member] = parentOf(body, field.name);
+    const text = jsonOf(field);
+    if (text === undefined) parent.delete(member); else parent.set(member, text);
   }
-  return closed(body);
+  return serializeMembers(body);
 }
 
-// `outcome.likely_cause` is a member of a member.
-function within(body, name) {
+// Resolves a dotted name: `outcome.likely_cause` is a member of the member `outcome`.
+function parentOf(body, name) {
   const path = name.split(".");
   const member = path.pop();
-  return [path.reduce(inside, body), member];
+  return [path.reduce(childOf, body), member];
 }
 
-function inside(place, step) {
-  const found = place.get(step) ?? "{}";
-  if (!(found instanceof Map)) place.set(step, opened(found));
-  return place.get(step);
+function childOf(parent, step) {
+  const child = parent.get(step) ?? "{}";
+  if (!(child instanceof Map)) parent.set(step, parseMembers(child));
+  return parent.get(step);
 }
 
-// What a field says, as JSON.
-function read(field) {
+// The value of a field as JSON; undefined if it is empty.
+function jsonOf(field) {
   const text = field.value.trim();
   if (field.type === "checkbox") return String(field.checked);
   if (text === "") return undefined;
@@ -137,39 +137,39 @@ function read(field) {
         JSON.parse(text);
         return text;
       } catch (error) {
-        throw Object.assign(new Error(`This is not JSON: ${error.message}`), { field: field.name });
+        throw Object.assign(new Error(`Invalid JSON: ${error.message}`), { field: field.name });
       }
     default: return JSON.stringify(text);
   }
 }
 
-function complain(form, text, field) {
-  const place = form.querySelector(".problem");
-  if (place) place.textContent = text; else toast(text, { bad: true });
+function showProblem(form, text, field) {
+  const problem = form.querySelector(".problem");
+  if (problem) problem.textContent = text; else toast(text, { bad: true });
   if (field) form.elements[field]?.focus();
 }
 
-// An answer that is shown once, such as a new token or what a dry run would do.
-function reveal(place, answer) {
-  place.hidden = false;
-  const shown = place.querySelector("[data-answer]");
+// Shows a response on the page, such as a new token or the result of a dry run.
+function showResponse(target, response) {
+  target.hidden = false;
+  const shown = target.querySelector("[data-answer]");
   const member = shown.dataset.answer;
-  shown.textContent = member ? JSON.parse(answer)[member] : pretty(answer);
-  place.querySelector("[data-copy]")?.setAttribute("data-copy", shown.textContent);
-  place.scrollIntoView({ block: "nearest" });
+  shown.textContent = member ? JSON.parse(response)[member] : pretty(response);
+  target.querySelector("[data-copy]")?.setAttribute("data-copy", shown.textContent);
+  target.scrollIntoView({ block: "nearest" });
 }
 
-// Asks first. With `number`, the answer is the number itself, typed.
-export function sure(question, { yes = "Yes", no = "Leave it", number }) {
+// Asks for confirmation. With `number`, the user must type the number.
+export function confirm(question, { yes = "Yes", no = "Cancel", number }) {
   const go = make("button", { id: "sure-yes", className: "danger", value: "yes", disabled: number !== undefined }, yes);
   const typed = make("input", { id: "sure-number", inputMode: "numeric", autocomplete: "off" });
   typed.addEventListener("input", () => { go.disabled = typed.value.trim() !== String(number); });
   const form = make("form", { method: "dialog" }, make("h2", { id: "sure-title" }, question));
-  if (number !== undefined) form.append(make("label", {}, `Type ${number} to go on`, typed));
+  if (number !== undefined) form.append(make("label", {}, `Type ${number} to confirm`, typed));
   form.append(make("div", { className: "actions" }, go, make("button", { value: "no" }, no)));
-  const asked = dialog({ "aria-labelledby": "sure-title" }, form);
+  const shown = dialog({ "aria-labelledby": "sure-title" }, form);
   return new Promise((resolve) => {
-    asked.addEventListener("close", () => resolve(asked.returnValue === "yes"));
+    shown.addEventListener("close", () => resolve(shown.returnValue === "yes"));
   });
 }
 
@@ -177,25 +177,25 @@ async function copyText(text, button) {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
-    // Without a safe origin there is no clipboard: the text is marked for the reader to copy.
+    // The clipboard API needs a secure context; fall back to copying a selection.
     const area = make("textarea", { value: text });
     document.body.append(area);
     area.select();
     document.execCommand("copy");
     area.remove();
   }
-  const word = button.textContent;
+  const label = button.textContent;
   button.textContent = "Copied";
-  setTimeout(() => { button.textContent = word; }, 1500);
+  setTimeout(() => { button.textContent = label; }, 1500);
 }
 
-// Artifacts are shown as plain text or as a picture: whatever is in them, nothing of it runs.
-async function show(address, as) {
-  const place = document.getElementById("preview");
-  place.replaceChildren();
-  place.hidden = false;
-  if (as === "image") return void place.append(make("img", { alt: "The artifact as a picture", src: address }));
-  const answer = await fetch(address, { credentials: "same-origin" });
-  const text = answer.ok ? await answer.text() : "It cannot be read.";
-  place.append(make("pre", { className: "card", tabIndex: 0 }, text));
+// Previews an artifact as plain text or as an image, so that none of its content can run as a script.
+async function showPreview(address, as) {
+  const preview = document.getElementById("preview");
+  preview.replaceChildren();
+  preview.hidden = false;
+  if (as === "image") return void preview.append(make("img", { alt: "Preview of the artifact", src: address }));
+  const response = await fetch(address, { credentials: "same-origin" });
+  const text = response.ok ? await response.text() : `Cannot read the artifact: HTTP status ${response.status}.`;
+  preview.append(make("pre", { className: "card", tabIndex: 0 }, text));
 }

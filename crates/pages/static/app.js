@@ -1,5 +1,5 @@
-// The pages work without this; with it they are live, act, and know the reader's clock.
-// Nothing here makes markup out of text: what is shown comes from the server's templates or through textContent.
+// Entry point of the dashboard's scripts: live updates, actions, and local times. The pages can be read without it.
+// Scripts never build markup from text: content comes from the server's templates or is set through textContent.
 import { decorate } from "./decorate.js";
 import { start as startLive } from "./live.js";
 import { start as startActions } from "./act.js";
@@ -14,17 +14,16 @@ startActions();
 startFollowing();
 startKeys();
 startBulk();
-tellFirstSignal();
+reportFirstSignal();
 
-// The page tells how long its reader waited for the first signal, as every surface does. Nobody waits for a page behind
-// another.
-function tellFirstSignal() {
+// Reports the time to first signal (TTFS) of a job's page. Not for a page that is or gets hidden, for which no one waits.
+function reportFirstSignal() {
   const card = document.getElementById("signal");
   if (!card?.dataset.source || document.hidden) return;
-  let turned = false;
-  document.addEventListener("visibilitychange", () => { turned = true; }, { once: true });
+  let wasHidden = false;
+  document.addEventListener("visibilitychange", () => { wasHidden = true; }, { once: true });
   requestAnimationFrame(() => requestAnimationFrame(() => {
-    if (turned) return;
+    if (wasHidden) return;
     const event = {
       job_id: card.dataset.job,
       surface: "ui",

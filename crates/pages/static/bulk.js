@@ -1,66 +1,67 @@
-// Rows that are chosen, what is done with all of them, and views that the reader keeps.
+// Bulk actions on selected jobs, and saved views.
 import { call } from "./call.js";
-import { sure } from "./act.js";
+import { confirm } from "./act.js";
 import { refresh } from "./live.js";
 import { make, toast } from "./make.js";
 
-const MOST = 10000;
-const PAGE = 500;
-const AT_ONCE = 8;
+const MAX_SELECTED = 10000;
+const PAGE_SIZE = 500;
+const CONCURRENCY = 8;
 const UNDO_S = 5;
-const chosen = new Set();
-let all = false, running = 0;
+const selected = new Set();
+let allMatching = false, running = 0;
 
 export function start() {
-  views();
-  // The bar itself comes with the first row.
+  showViews();
+  // The bar itself appears with the first row.
   if (!document.getElementById("views")) return;
   document.addEventListener("change", (event) => {
-    if (event.target.name === "pick") pick(event.target);
-    if (event.target.id === "pick-all") boxes().forEach((box) => { box.checked = event.target.checked; pick(box); });
+    if (event.target.name === "pick") select(event.target);
+    if (event.target.id === "pick-all") boxes().forEach((box) => { box.checked = event.target.checked; select(box); });
   });
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-bulk], #bulk-none, #bulk-matching");
     if (!button) return;
-    if (button.id === "bulk-none") none();
-    else if (button.id === "bulk-matching") matching(button);
+    if (button.id === "bulk-none") clearSelection();
+    else if (button.id === "bulk-matching") selectMatching(button);
     else run(button.dataset.bulk);
   });
-  document.addEventListener("windlass:fresh", tell);
-  // Whoever goes away now leaves it undone, or half done: the browser asks first.
+  document.addEventListener("windlass:fresh", showSelection);
+  // Leaving the page now would stop the action half way: let the browser ask first.
   addEventListener("beforeunload", (event) => { if (running) event.preventDefault(); });
 }
 
 const boxes = () => [...document.querySelectorAll("input[name=pick]")];
 
-function pick(box) {
-  all = false;
-  if (box.checked) chosen.add(box.value); else chosen.delete(box.value);
-  tell();
+function select(box) {
+  allMatching = false;
+  if (box.checked) selected.add(box.value); else selected.delete(box.value);
+  showSelection();
 }
 
-function none() {
-  chosen.clear();
-  all = false;
-  tell();
+function clearSelection() {
+  selected.clear();
+  allMatching = false;
+  showSelection();
 }
 
-function tell() {
-  boxes().forEach((box) => { box.checked = chosen.has(box.value); });
+function showSelection() {
+  boxes().forEach((box) => { box.checked = selected.has(box.value); });
   const bar = document.getElementById("bulk");
   if (!bar) return;
-  bar.hidden = chosen.size === 0;
-  document.getElementById("bulk-count").textContent = `${chosen.size.toLocaleString("en")}${all ? " match and are" : ""} chosen`;
+  bar.hidden = selected.size === 0;
+  const count = selected.size.toLocaleString("en");
+  document.getElementById("bulk-count").textContent = allMatching ? `All ${count} matching jobs selected` : `${count} selected`;
 }
 
-// A dry run: counts what matches, page by page and at most so many, and does nothing.
-async function matching(button) {
+// Selects all matching jobs, up to MAX_SELECTED, by reading the listing page by page.
+async function selectMatching(button) {
   const query = new URLSearchParams(document.getElementById("bulk").dataset.query);
-  query.set("limit", PAGE);
+  query.set("limit", PAGE_SIZE);
   button.disabled = true;
   const ids = new Set();
   try {
-    for (let cursor; ids.size < MOST;) {
+    for (let cursor; ids.size < MAX_SELECTED;) {
       if (cursor) query.set("cursor", cursor);
       const page = await call("GET", `api/v1/jobs?${query}`);
       page.items.forEach((job) => ids.add(job.id));
@@ -68,131 +69,132 @@ async function matching(button) {
       cursor = page.next_cursor;
       if (!cursor) break;
     }
-    chosen.clear();
-    [...ids].slice(0, MOST).forEach((id) => chosen.add(id));
-    all = ids.size < MOST;
-    if (!all) toast(`More than ${MOST.toLocaleString("en")} match; the newest ${MOST.toLocaleString("en")} are chosen.`);
+    selected.clear();
+    [...ids].slice(0, MAX_SELECTED).forEach((id) => selected.add(id));
+    allMatching = ids.size < MAX_SELECTED;
+    const limit = MAX_SELECTED.toLocaleString("en");
+    if (!allMatching) toast(`More than ${limit} jobs match; the newest ${limit} are selected.`);
   } catch (error) {
     toast(error.message, { bad: true });
   } finally {
     button.disabled = false;
-    button.textContent = "All that match…";
-    tell();
+    button.textContent = "Select all matching…";
+    showSelection();
   }
 }
 
-const WORDS = {
+const LABELS = {
   cancel: ["Cancel", "Canceling", "canceled"],
   retry: ["Retry", "Retrying", "retried"],
-  replay: ["Replay the dead letters of", "Replaying the dead letters of", "replayed"],
+  replay: ["Replay dead letters of", "Replaying dead letters of", "replayed"],
 };
 
-const ACTS = {
+const ACTIONS = {
   cancel: (id) => call("POST", `api/v1/jobs/${id}/cancel`),
   retry: (id) => call("POST", `api/v1/jobs/${id}/retry`),
   async replay(id) {
     const { replayed } = await call("POST", "api/v1/dead-letters/replay", { filter: { job_id: id } });
-    if (!replayed) throw new Error("It left no letter, or somebody saw to it.");
+    if (!replayed) throw new Error("The job has no unresolved dead letter.");
   },
 };
 
 async function run(action) {
-  const ids = [...chosen];
-  const [verb, doing, done] = WORDS[action];
+  const ids = [...selected];
+  const [verb, doing, done] = LABELS[action];
   const what = `${ids.length.toLocaleString("en")} ${ids.length === 1 ? "job" : "jobs"}`;
   const number = ids.length > 1 ? ids.length : undefined;
-  if (!(await sure(`${verb} ${what}?`, { yes: `${verb} ${what}`, no: "Do nothing", number }))) return;
+  if (!(await confirm(`${verb} ${what}?`, { yes: `${verb} ${what}`, no: "Go back", number }))) return;
   running += 1;
   try {
-    if (!(await unlessUndone(`${doing} ${what}`))) return void toast("Nothing was done.");
-    none();
-    const { good, refused } = await each(ids, ACTS[action], doing);
-    toast(`${good} ${done}${refused ? `, ${refused} could not be` : ""}.`, { bad: good === 0 });
+    if (!(await waitForUndo(`${doing} ${what}`))) return void toast("No jobs were changed.");
+    clearSelection();
+    const { succeeded, failed } = await forEach(ids, ACTIONS[action], doing);
+    toast(`${succeeded} ${done}${failed ? `, ${failed} failed` : ""}.`, { bad: succeeded === 0 });
   } finally {
     running -= 1;
   }
   refresh();
 }
 
-async function each(ids, act, doing) {
-  const many = ids.length.toLocaleString("en");
-  const told = toast(`${doing}…`, { lasts: 0 });
-  let good = 0, refused = 0, next = 0;
+async function forEach(ids, act, doing) {
+  const total = ids.length.toLocaleString("en");
+  const progress = toast(`${doing}…`, { duration_ms: 0 });
+  let succeeded = 0, failed = 0, next = 0;
   const worker = async () => {
     while (next < ids.length) {
       const id = ids[next++];
       try {
         await act(id);
-        good += 1;
+        succeeded += 1;
       } catch {
-        refused += 1;
+        failed += 1;
       }
-      told.say(`${doing}… ${good + refused} of ${many}`);
+      progress.update(`${doing}… ${succeeded + failed} of ${total}`);
     }
   };
-  await Promise.all(Array.from({ length: AT_ONCE }, worker));
-  told.end();
-  return { good, refused };
+  await Promise.all(Array.from({ length: CONCURRENCY }, worker));
+  progress.close();
+  return { succeeded, failed };
 }
 
-// Nothing is sent until the time to undo has passed.
-function unlessUndone(what) {
+// Offers to undo for UNDO_S seconds. Resolves to false if the user did; nothing is sent before.
+function waitForUndo(what) {
   return new Promise((resolve) => {
-    let left = UNDO_S;
-    const say = () => `${what} in ${left} s`;
+    let remaining_s = UNDO_S;
+    const text = () => `${what} in ${remaining_s} s`;
     const undo = () => { clearInterval(timer); resolve(false); };
-    const told = toast(say(), { action: "Undo", act: undo, lasts: 0 });
+    const offer = toast(text(), { action: "Undo", act: undo, duration_ms: 0 });
     const timer = setInterval(() => {
-      left -= 1;
-      if (left > 0) return void told.say(say());
+      remaining_s -= 1;
+      if (remaining_s > 0) return void offer.update(text());
       clearInterval(timer);
-      told.end();
+      offer.close();
       resolve(true);
     }, 1000);
   });
 }
 
-// ---- saved views: addresses with a name, kept in this browser ----
+// ---- saved views: named filters, stored in this browser ----
 
-const KEPT = "windlass.views";
+const STORAGE_KEY = "windlass.views";
 
-function kept() {
+function storedViews() {
   try {
-    const list = JSON.parse(localStorage.getItem(KEPT) ?? "[]");
+    const list = JSON.parse(localStorage.getItem(STORAGE_KEY) ?? "[]");
     return Array.isArray(list) ? list.filter((view) => typeof view?.name === "string" && typeof view?.query === "string") : [];
   } catch {
     return [];
   }
 }
 
-function keep(list) {
+function storeViews(list) {
   try {
-    localStorage.setItem(KEPT, JSON.stringify(list.slice(0, 30)));
+    localStorage.setItem(STORAGE_KEY, JSON.stringify(list.slice(0, 30)));
   } catch {
-    toast("This browser keeps nothing.", { bad: true });
+    toast("Cannot save the view: this browser does not allow local storage.", { bad: true });
   }
 }
 
-function views() {
-  const place = document.getElementById("views");
-  if (!place) return;
-  place.dataset.keep = "";
-  place.replaceChildren(...kept().flatMap((view) => {
+function showViews() {
+  const container = document.getElementById("views");
+  if (!container) return;
+  container.dataset.keep = "";
+  container.replaceChildren(...storedViews().flatMap((view) => {
     const href = `jobs${view.query.startsWith("?") ? view.query : ""}`;
-    const forget = () => { keep(kept().filter((other) => other.name !== view.name)); views(); };
-    const label = `Forget the view ${view.name}`;
+    const remove = () => { storeViews(storedViews().filter((other) => other.name !== view.name)); showViews(); };
+    const label = `Delete the view ${view.name}`;
     return [
       make("a", { className: "chip", href }, `★ ${view.name}`),
-      make("button", { type: "button", className: "quiet", "aria-label": label, onclick: forget }, "×"),
+      make("button", { type: "button", className: "quiet", "aria-label": label, onclick: remove }, "×"),
     ];
   }));
   document.getElementById("save-view")?.addEventListener("click", () => {
     const query = new URLSearchParams(location.search);
     query.delete("cursor");
-    const shown = [...query].filter(([, value]) => value).map(([, value]) => value).join(" · ");
-    const name = shown.slice(0, 60) || "view";
-    keep([...kept().filter((view) => view.name !== name), { name, query: `?${query}` }]);
-    views();
-    toast(`Kept as “${name}” in this browser.`);
+    const values = [...query].filter(([, value]) => value).map(([, value]) => value).join(" · ");
+    const name = values.slice(0, 60) || "view";
+    storeViews([...storedViews().filter((view) => view.name !== name), { name, query: `?${query}` }]);
+    showViews();
+    toast(`View “${name}” saved in this browser.`);
   }, { once: true });
 }

@@ -1,39 +1,39 @@
-// Asks the server, always by the same routes that programs use.
+// Calls the JSON API of the server.
 export const root = new URL(document.documentElement.dataset.root, location.href);
 
-export class Refused extends Error {
+export class ApiError extends Error {
   constructor(problem) {
-    super(problem.detail || problem.title || "It did not work");
+    super(problem.detail || problem.title || "The request failed.");
     this.field = problem.field;
     this.code = problem.code;
   }
 }
 
 export async function call(method, path, body) {
-  const text = await ask(method, path, body);
+  const text = await request(method, path, body);
   return text ? JSON.parse(text) : null;
 }
 
-// The same with the answer as text. A body that is text is JSON already and goes as it stands.
-export async function ask(method, path, body) {
-  const request = { method, headers: { accept: "application/json" }, credentials: "same-origin" };
+// Like `call`, but returns the response as text. A body that is a string is already JSON and is sent unchanged.
+export async function request(method, path, body) {
+  const options = { method, headers: { accept: "application/json" }, credentials: "same-origin" };
   if (body !== undefined) {
-    request.headers["content-type"] = "application/json";
-    request.body = typeof body === "string" ? body : JSON.stringify(body);
+    options.headers["content-type"] = "application/json";
+    options.body = typeof body === "string" ? body : JSON.stringify(body);
   }
-  let answer;
+  let response;
   try {
-    answer = await fetch(new URL(path, root), request);
+    response = await fetch(new URL(path, root), options);
   } catch {
-    throw new Refused({ detail: "The server cannot be reached; nothing is known to have changed." });
+    throw new ApiError({ detail: "Cannot reach the server; the request may not have been applied." });
   }
-  const text = await answer.text();
-  if (!answer.ok) throw new Refused(problem(text) ?? { detail: `The server said ${answer.status}.` });
+  const text = await response.text();
+  if (!response.ok) throw new ApiError(parseProblem(text) ?? { detail: `Unexpected response: HTTP status ${response.status}.` });
   return text;
 }
 
-// What a proxy says in between is none of ours.
-function problem(text) {
+// null for a response that does not come from Windlass, for example from a proxy.
+function parseProblem(text) {
   try {
     return JSON.parse(text);
   } catch {

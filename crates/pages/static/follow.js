@@ -1,89 +1,89 @@
-// Text that grows while somebody looks: a log is followed from its end, and let go while the page is hidden or paused.
+// Follows logs from their end. The stream is closed while the page is hidden or paused.
 import { root } from "./call.js";
 
-const MOST = 400000;
-const AGAIN_MS = 5000;
-// Colours and cursor movements that programs write for terminals.
+const MAX_CHARACTERS = 400000;
+const RECONNECT_MS = 5000;
+// Colors and cursor movements that programs write for terminals.
 const ESCAPES = /\x1b\[[0-9;?]*[ -/]*[@-~]/g;
 
 export function start() {
-  look();
-  tails();
-  document.addEventListener("windlass:fresh", look);
-  document.addEventListener("windlass:fresh", tails);
-  document.addEventListener("visibilitychange", look);
+  followCurrent();
+  scrollToEnd();
+  document.addEventListener("windlass:fresh", followCurrent);
+  document.addEventListener("windlass:fresh", scrollToEnd);
+  document.addEventListener("visibilitychange", followCurrent);
   document.addEventListener("scroll", ({ target }) => {
-    if (target instanceof Element && target.matches("[data-tail]")) (isAtEnd(target) ? readers.delete(target) : readers.add(target));
+    if (target instanceof Element && target.matches("[data-tail]")) (isAtEnd(target) ? scrolledUp.delete(target) : scrolledUp.add(target));
   }, true);
   document.addEventListener("windlass:live", (event) => {
-    resting = !event.detail;
-    if (resting) leave(); else look();
+    isPaused = !event.detail;
+    if (isPaused) stop(); else followCurrent();
   });
 }
 
-let followed, hand, due = Infinity, resting = false;
+let followed, controller, reconnectAt = Infinity, isPaused = false;
 
-function look() {
-  const place = document.querySelector("[data-follow]");
-  if (!place) return void leave();
-  if (resting || document.hidden) return;
-  const wanted = `${place.dataset.follow} ${place.dataset.of}`;
-  if (followed === wanted && !isDue(place)) return;
-  leave();
-  followed = wanted;
-  follow(place);
+function followCurrent() {
+  const container = document.querySelector("[data-follow]");
+  if (!container) return void stop();
+  if (isPaused || document.hidden) return;
+  const log = `${container.dataset.follow} ${container.dataset.version}`;
+  if (followed === log && !shouldReconnect(container)) return;
+  stop();
+  followed = log;
+  follow(container);
 }
 
-// A log that is still written to is followed again some time after its stream ended or broke.
-function isDue(place) {
-  return place.dataset.again !== undefined && Date.now() >= due;
+// The log of a running container is followed again some time after its stream ended or broke.
+function shouldReconnect(container) {
+  return container.dataset.reconnect !== undefined && Date.now() >= reconnectAt;
 }
 
-function leave() {
-  hand?.abort();
-  hand = followed = undefined;
-  due = Infinity;
+function stop() {
+  controller?.abort();
+  controller = followed = undefined;
+  reconnectAt = Infinity;
 }
 
-async function follow(place) {
-  const text = place.querySelector("pre");
-  const tell = (words) => { document.getElementById(place.dataset.tell).textContent = words; };
-  const mine = hand = new AbortController();
+async function follow(container) {
+  const text = container.querySelector("pre");
+  const setStatus = (status) => { document.getElementById(container.dataset.status).textContent = status; };
+  const own = controller = new AbortController();
   try {
-    const answer = await fetch(new URL(place.dataset.follow, root), { signal: mine.signal, credentials: "same-origin" });
+    const response = await fetch(new URL(container.dataset.follow, root), { signal: own.signal, credentials: "same-origin" });
     text.textContent = "";
-    if (!answer.ok) {
-      const problem = await answer.json().catch(() => null);
-      return void tell(problem?.detail ?? "It cannot be read.");
+    if (!response.ok) {
+      const problem = await response.json().catch(() => null);
+      return void setStatus(problem?.detail ?? `cannot read the log: HTTP status ${response.status}`);
     }
-    tell("as it is written");
-    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    setStatus("live");
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     for (;;) {
       const { value, done } = await reader.read();
       if (done) break;
       append(text, value.replace(ESCAPES, ""));
     }
-    tell("to its end");
+    setStatus("complete");
   } catch {
-    if (!mine.signal.aborted) tell("broken off");
+    if (!own.signal.aborted) setStatus("connection lost");
   } finally {
-    if (hand === mine) due = Date.now() + AGAIN_MS;
+    if (controller === own) reconnectAt = Date.now() + RECONNECT_MS;
   }
 }
 
 const isAtEnd = (text) => text.scrollHeight - text.scrollTop - text.clientHeight < 8;
 
-// Text whose end the page itself keeps fresh. Whoever reads further up, here or below, is not carried off to the end.
-const readers = new WeakSet();
+// Logs that live updates of the page refresh. One that the reader has scrolled up is not scrolled to its end.
+const scrolledUp = new WeakSet();
 
-function tails() {
-  for (const text of document.querySelectorAll("[data-tail]")) if (!readers.has(text)) text.scrollTop = text.scrollHeight;
+function scrollToEnd() {
+  for (const text of document.querySelectorAll("[data-tail]")) if (!scrolledUp.has(text)) text.scrollTop = text.scrollHeight;
 }
 
 function append(text, more) {
   const atEnd = isAtEnd(text);
   text.append(more);
-  if (text.textContent.length > MOST) text.textContent = text.textContent.slice(-MOST / 2);
+  if (text.textContent.length > MAX_CHARACTERS) text.textContent = text.textContent.slice(-MAX_CHARACTERS / 2);
   text.normalize();
   if (atEnd) text.scrollTop = text.scrollHeight;
 }

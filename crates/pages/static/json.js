@@ -1,15 +1,15 @@
-// JSON as the text that it is: its numbers may have more digits than a number of this language holds.
+// JSON as text: its numbers may have more digits than a JavaScript number can represent.
 
-// Strings, marks and what stands between them, without the space around it. The text is known to be JSON.
+// Splits valid JSON into strings, punctuation and other values, without white space.
 function* tokens(text) {
-  const MARKS = "{}[],:";
+  const PUNCTUATION = "{}[],:";
   for (let at = 0, end; at < text.length; at = end) {
     end = at + 1;
     if (text[at] === '"') {
       while (end < text.length && text[end] !== '"') end += text[end] === "\\" ? 2 : 1;
       end += 1;
-    } else if (!MARKS.includes(text[at])) {
-      while (end < text.length && text[end] !== '"' && !MARKS.includes(text[end])) end += 1;
+    } else if (!PUNCTUATION.includes(text[at])) {
+      while (end < text.length && text[end] !== '"' && !PUNCTUATION.includes(text[end])) end += 1;
     }
     const token = text.slice(at, end).trim();
     if (token) yield token;
@@ -19,8 +19,8 @@ function* tokens(text) {
 const opens = (token) => token === "{" || token === "[";
 const closes = (token) => token === "}" || token === "]";
 
-// The members of an object, each as text.
-export function opened(text) {
+// The members of an object as a map from name to JSON text.
+export function parseMembers(text) {
   const members = new Map();
   let depth = 0, name, value = "";
   for (const token of tokens(text)) {
@@ -40,18 +40,18 @@ export function opened(text) {
   return members;
 }
 
-// The object with these members, which are texts or members themselves.
-export function closed(members) {
-  const written = ([name, value]) => `${JSON.stringify(name)}:${value instanceof Map ? closed(value) : value}`;
-  return `{${[...members].map(written).join(",")}}`;
+// The object with these members. A value is JSON text or again a map of members.
+export function serializeMembers(members) {
+  const member = ([name, value]) => `${JSON.stringify(name)}:${value instanceof Map ? serializeMembers(value) : value}`;
+  return `{${[...members].map(member).join(",")}}`;
 }
 
-// For people: each member on a line of its own.
+// Indented JSON, one member per line.
 export function pretty(text) {
   let depth = 0, last = "", lines = "";
   for (const token of tokens(text)) {
     if (closes(token)) depth -= 1;
-    // What is empty stays on its line.
+    // Empty objects and arrays stay on one line.
     if (opens(last) !== closes(token) || last === ",") lines += `\n${"  ".repeat(depth)}`;
     lines += token === ":" ? ": " : token;
     if (opens(token)) depth += 1;

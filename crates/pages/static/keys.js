@@ -1,6 +1,6 @@
-// The keyboard: `?` tells of it.
+// Keyboard shortcuts and the command palette. `?` lists the shortcuts.
 import { call, root } from "./call.js";
-import { tellTheme } from "./decorate.js";
+import { labelThemeButtons } from "./decorate.js";
 import { toggle } from "./live.js";
 import { dialog, make } from "./make.js";
 
@@ -20,9 +20,9 @@ function nextTheme() {
   try {
     localStorage.setItem("windlass.theme", theme);
   } catch {
-    // Then it lasts as long as the page.
+    // Without local storage the theme lasts as long as the page.
   }
-  tellTheme(document);
+  labelThemeButtons(document);
 }
 
 let afterG = false;
@@ -35,7 +35,7 @@ function onKey(event) {
   if (event.metaKey || event.ctrlKey || event.altKey || event.target.closest("input, textarea, select, dialog")) return;
   if (afterG) {
     afterG = false;
-    document.querySelector(`#places a[data-key="${CSS.escape(event.key)}"]`)?.click();
+    document.querySelector(`#navigation a[data-key="${CSS.escape(event.key)}"]`)?.click();
     return;
   }
   switch (event.key) {
@@ -56,63 +56,63 @@ function move(step) {
   links[Math.min(links.length - 1, Math.max(0, at + step))]?.focus();
 }
 
-// A click beside what is in it closes it.
-const closeBeside = ({ target, currentTarget }) => { if (target === currentTarget) currentTarget.close(); };
+// A click outside of the dialog's content closes it.
+const closeOutside = ({ target, currentTarget }) => { if (target === currentTarget) currentTarget.close(); };
 
-const places = () => [...document.querySelectorAll("#places a[data-key]")];
-const nameOf = (place) => place.firstChild.textContent.trim();
+const menu = () => [...document.querySelectorAll("#navigation a[data-key]")];
+const nameOf = (link) => link.firstChild.textContent.trim();
 
 function help() {
   if (document.querySelector("dialog[open]")) return;
   const keys = [
-    ["⌘K or Ctrl K", "find a page, a queue, a job …"], ["/", "filter jobs"], ["j, k", "next and previous row"], ["Enter", "open the row"],
-    ["x", "choose the row"], ["l", "pause or resume live updates"], ["?", "this list"],
-    ...places().map((place) => [`g ${place.dataset.key}`, nameOf(place)]),
+    ["⌘K or Ctrl K", "find pages, queues, jobs …"], ["/", "filter jobs"], ["j, k", "next or previous row"], ["Enter", "open the row"],
+    ["x", "select the row"], ["l", "pause or resume live updates"], ["?", "show this list"],
+    ...menu().map((link) => [`g ${link.dataset.key}`, nameOf(link)]),
   ];
-  const rows = keys.flatMap(([key, does]) => [make("dt", {}, make("kbd", {}, key)), make("dd", {}, does)]);
+  const rows = keys.flatMap(([key, effect]) => [make("dt", {}, make("kbd", {}, key)), make("dd", {}, effect)]);
   const close = make("button", { type: "button", onclick: () => shown.close() }, "Close");
-  const inside = [make("h2", {}, "Keyboard shortcuts"), make("dl", { className: "keys" }, ...rows), close];
-  const shown = dialog({ className: "help", "aria-label": "Keyboard shortcuts", onclick: closeBeside }, ...inside);
+  const children = [make("h2", {}, "Keyboard shortcuts"), make("dl", { className: "keys" }, ...rows), close];
+  const shown = dialog({ className: "help", "aria-label": "Keyboard shortcuts", onclick: closeOutside }, ...children);
 }
 
 // ---- the palette ----
 
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
 
-const found = (name, kind, path) => ({ name, kind, href: new URL(path, root).href });
+const entry = (name, kind, path) => ({ name, kind, href: new URL(path, root).href });
 
-// What has a name, by the key of its page: only those whose page is in the menu are asked for.
+// Objects with names, by the key of their page. Requested only if their page is in the menu.
 const NAMED = {
-  q: ["queues", ({ name }) => found(name, "queue", `jobs?queue=${encodeURIComponent(name)}`)],
-  r: ["runtimes", ({ name }) => found(name, "runtime", `runtimes/${encodeURIComponent(name)}`)],
-  t: ["triggers", ({ id, name }) => found(name, "trigger", `triggers/${id}`)],
-  w: ["workers", ({ id, name }) => found(name, "worker", `workers#worker-${id}`)],
+  q: ["queues", ({ name }) => entry(name, "queue", `jobs?queue=${encodeURIComponent(name)}`)],
+  r: ["runtimes", ({ name }) => entry(name, "runtime", `runtimes/${encodeURIComponent(name)}`)],
+  t: ["triggers", ({ id, name }) => entry(name, "trigger", `triggers/${id}`)],
+  w: ["workers", ({ id, name }) => entry(name, "worker", `workers#worker-${id}`)],
 };
 
-// Where words can be looked for.
-const LOOKED = {
-  j: (text) => found(text, "look for it in jobs", `jobs?text=${encodeURIComponent(text)}`),
-  s: (text) => found(text, "subjects that begin so", `subjects?prefix=${encodeURIComponent(text)}`),
+// Pages that can search for the entered text, by key.
+const SEARCHABLE = {
+  j: (text) => entry(text, "search jobs", `jobs?text=${encodeURIComponent(text)}`),
+  s: (text) => entry(text, "subjects with this prefix", `subjects?prefix=${encodeURIComponent(text)}`),
 };
 
 function palette() {
   if (document.querySelector("dialog[open]")) return;
-  const open = places();
-  const keys = open.map((place) => place.dataset.key);
-  const named = open.map((place) => ({ name: nameOf(place), kind: "page", href: place.href }));
+  const pages = menu();
+  const keys = pages.map((link) => link.dataset.key);
+  const named = pages.map((link) => ({ name: nameOf(link), kind: "page", href: link.href }));
   const input = make("input", {
-    placeholder: "A page, a queue, a trigger, a job's id, or words to look for",
+    placeholder: "Page, queue, trigger, job id, or text to search for",
     role: "combobox", "aria-label": "Find", "aria-expanded": "true", "aria-controls": "found",
   });
-  const list = make("ul", { id: "found", role: "listbox", "aria-label": "Found" });
+  const list = make("ul", { id: "found", role: "listbox", "aria-label": "Results" });
   let items = [];
   let at = 0;
   const draw = () => {
     const text = input.value.trim();
-    const wanted = text.toLowerCase();
-    items = named.filter((item) => item.name.toLowerCase().includes(wanted)).slice(0, 12);
-    if (UUID.test(text)) items.unshift(found(text, "job", `jobs/${text}`));
-    else if (text) items.push(...keys.filter((key) => LOOKED[key]).map((key) => LOOKED[key](text)));
+    const query = text.toLowerCase();
+    items = named.filter((item) => item.name.toLowerCase().includes(query)).slice(0, 12);
+    if (UUID.test(text)) items.unshift(entry(text, "job", `jobs/${text}`));
+    else if (text) items.push(...keys.filter((key) => SEARCHABLE[key]).map((key) => SEARCHABLE[key](text)));
     at = Math.min(at, Math.max(0, items.length - 1));
     list.replaceChildren(...items.map(({ name, kind, href }, number) => make(
       "li",
@@ -134,9 +134,9 @@ function palette() {
     }
   });
   draw();
-  dialog({ className: "palette", "aria-label": "Find", onclick: closeBeside }, input, list);
+  dialog({ className: "palette", "aria-label": "Find", onclick: closeOutside }, input, list);
   for (const key of keys.filter((key) => NAMED[key])) {
-    const [route, of] = NAMED[key];
-    call("GET", `api/v1/${route}?limit=500`).then(({ items }) => { named.push(...items.map(of)); draw(); }).catch(() => {});
+    const [route, entryOf] = NAMED[key];
+    call("GET", `api/v1/${route}?limit=500`).then(({ items }) => { named.push(...items.map(entryOf)); draw(); }).catch(() => {});
   }
 }

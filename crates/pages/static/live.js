@@ -1,57 +1,57 @@
-// Keeps the page as the server would draw it now: told by the stream that something changed, or from time to time, it
-// fetches the same address again and changes what differs. What the reader holds (focus, text, open dialogs) stays.
-import { decorate, now, tellTimes } from "./decorate.js";
+// Keeps the page current. When the event stream reports a change, or periodically, it fetches the same address again and
+// applies the differences. Focus, input and open dialogs of the reader are preserved.
+import { decorate, now, updateTimes } from "./decorate.js";
 import { root } from "./call.js";
 import { make } from "./make.js";
 
-const LEAST_MS = 1000;
+const MIN_INTERVAL_MS = 1000;
 const REOPEN_MS = 5000;
-const PATIENCE_MS = 15000;
-const CUT_OFF_MS = 5000;
-// The page is no longer there, or not for this reader: what the server says instead is a page of its own.
-const GONE = [403, 404, 410];
+const FETCH_TIMEOUT_MS = 15000;
+const DISCONNECTED_AFTER_MS = 5000;
+// The page no longer exists, or this reader may not see it: reload to show the server's error page.
+const UNAVAILABLE = [403, 404, 410];
 const main = document.getElementById("main");
 const button = document.getElementById("live");
-let source, timer, reopening, waiting, cutOff, note, asked = 0, busy = false, paused = false, left = false;
+let source, timer, reopening, pending, disconnected, note, lastFetch = 0, busy = false, paused = false, leaving = false;
 
 export function start() {
-  // Also when the reader comes back to a page that the browser has kept.
-  addEventListener("pageshow", () => { left = false; });
+  // Also when the browser restores the page from its cache.
+  addEventListener("pageshow", () => { leaving = false; });
   if (!main || (!main.dataset.stream && !main.dataset.every)) return;
   button.hidden = false;
   button.addEventListener("click", () => toggle());
-  document.addEventListener("visibilitychange", () => (document.hidden ? rest() : go()));
-  addEventListener("pagehide", rest);
+  document.addEventListener("visibilitychange", () => (document.hidden ? suspend() : resume()));
+  addEventListener("pagehide", suspend);
   if (!document.hidden) open();
 }
 
 export function toggle() {
   paused = !paused;
   button.setAttribute("aria-pressed", String(!paused));
-  say(paused ? "Paused" : "Live");
-  if (paused) rest(); else go();
+  setLabel(paused ? "Paused" : "Live");
+  if (paused) suspend(); else resume();
 }
 
-function rest() {
+function suspend() {
   stop();
-  tellLive(false);
+  notifyLive(false);
 }
 
-// Others that keep something open follow suit.
-function tellLive(is) {
-  document.dispatchEvent(new CustomEvent("windlass:live", { detail: is }));
+// Tells other scripts with open streams whether live updates are active.
+function notifyLive(isLive) {
+  document.dispatchEvent(new CustomEvent("windlass:live", { detail: isLive }));
 }
 
-// Goes to another page: what still comes in for this one changes nothing, and must not bring it back.
-export function leave(address) {
-  left = true;
+// Goes to another page. A fetch in progress for this page must not reload it.
+export function navigate(address) {
+  leaving = true;
   location.assign(address);
 }
 
-function go() {
+function resume() {
   if (paused) return;
   open();
-  tellLive(true);
+  notifyLive(true);
   refresh(false);
 }
 
@@ -59,22 +59,22 @@ function open() {
   stop();
   listen();
   const { every } = main.dataset;
-  if (every) timer = setInterval(() => later(), Number(every) * 1000);
+  if (every) timer = setInterval(() => refreshLater(), Number(every) * 1000);
 }
 
-// A job that has ended has no stream any more, and its page then names none.
+// The page of a job that has ended names no stream.
 function listen() {
   const { stream } = main.dataset;
   if (!stream) return;
-  const mine = source = new EventSource(new URL(stream, root));
-  mine.addEventListener("signal", () => later());
-  mine.addEventListener("open", () => lost(false));
-  mine.addEventListener("error", () => {
-    if (mine !== source || !main.dataset.stream) return;
-    // Whether the server is away is for the page itself to tell: a stream alone may be refused.
-    later();
-    // A browser tries again by itself, but not after it was refused.
-    if (mine.readyState === EventSource.CLOSED) reopening = setTimeout(listen, REOPEN_MS);
+  const own = source = new EventSource(new URL(stream, root));
+  own.addEventListener("signal", () => refreshLater());
+  own.addEventListener("open", () => setLost(false));
+  own.addEventListener("error", () => {
+    if (own !== source || !main.dataset.stream) return;
+    // A stream may be refused while the server is up, so only a failed fetch of the page counts as a lost connection.
+    refreshLater();
+    // A browser reconnects by itself, except after the server refused the stream.
+    if (own.readyState === EventSource.CLOSED) reopening = setTimeout(listen, REOPEN_MS);
   });
 }
 
@@ -83,74 +83,74 @@ function stop() {
   source = undefined;
   clearInterval(timer);
   clearTimeout(reopening);
-  clearTimeout(waiting);
-  waiting = undefined;
+  clearTimeout(pending);
+  pending = undefined;
 }
 
-function lost(is) {
-  button.classList.toggle("lost", is);
-  if (!paused) say(is ? "Reconnecting" : "Live");
-  if (is) {
-    cutOff ??= setTimeout(tellCutOff, CUT_OFF_MS, new Date(now()));
+function setLost(isLost) {
+  button.classList.toggle("lost", isLost);
+  if (!paused) setLabel(isLost ? "Reconnecting" : "Live");
+  if (isLost) {
+    disconnected ??= setTimeout(showDisconnected, DISCONNECTED_AFTER_MS, new Date(now()));
     return;
   }
-  clearTimeout(cutOff);
+  clearTimeout(disconnected);
   note?.remove();
-  cutOff = note = undefined;
+  disconnected = note = undefined;
 }
 
-function tellCutOff(since) {
+function showDisconnected(since) {
   const time = make("time", { dateTime: since.toISOString(), "data-show": "time" });
-  note = make("p", { className: "note", id: "cut-off", role: "status" }, "No connection since ", time, "; what you see is from then.");
-  tellTimes(note);
+  note = make("p", { className: "note", id: "cut-off", role: "status" }, "No connection since ", time, "; this page may be outdated.");
+  updateTimes(note);
   main.prepend(note);
 }
 
-function say(word) {
-  document.getElementById("live-word").textContent = word;
+function setLabel(text) {
+  document.getElementById("live-word").textContent = text;
 }
 
-function later(wanted = false) {
-  const after_ms = busy ? LEAST_MS : Math.max(0, asked + LEAST_MS - Date.now());
-  waiting ??= setTimeout(() => { waiting = undefined; refresh(wanted); }, after_ms);
+function refreshLater(isRequested = false) {
+  const delay_ms = busy ? MIN_INTERVAL_MS : Math.max(0, lastFetch + MIN_INTERVAL_MS - Date.now());
+  pending ??= setTimeout(() => { pending = undefined; refresh(isRequested); }, delay_ms);
 }
 
-// `wanted` by who looks at the page, after something they did: then it is drawn anew even while it is paused.
-export async function refresh(wanted = true) {
-  if (busy) return void later(wanted);
-  // Words that are being copied must not slip away.
-  if (!getSelection().isCollapsed && main.contains(getSelection().anchorNode)) return void setTimeout(() => later(wanted), LEAST_MS);
+// `isRequested` after an action of the reader: the page is then updated even while live updates are paused.
+export async function refresh(isRequested = true) {
+  if (busy) return void refreshLater(isRequested);
+  // Do not replace text that the reader has selected.
+  if (!getSelection().isCollapsed && main.contains(getSelection().anchorNode)) return void setTimeout(() => refreshLater(isRequested), MIN_INTERVAL_MS);
   busy = true;
-  asked = Date.now();
+  lastFetch = Date.now();
   try {
-    const signal = AbortSignal.timeout(PATIENCE_MS);
-    const answer = await fetch(location.href, { headers: { accept: "text/html" }, credentials: "same-origin", signal });
-    if (left) return;
-    // The door is shut: a page that shows something this once stays until its reader leaves.
-    if (answer.redirected) return void (document.querySelector("[data-once]:not([hidden])") ? rest() : location.reload());
-    const gone = GONE.includes(answer.status);
-    if (!answer.ok && !gone) return void lost(true);
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    // A proxy says 404 too while the server is away: its page would never come back.
-    const ours = page.documentElement.dataset.root !== undefined;
-    if (gone) return void (ours ? location.reload() : lost(true));
-    if (left || paused && !wanted) return;
+    const signal = AbortSignal.timeout(FETCH_TIMEOUT_MS);
+    const response = await fetch(location.href, { headers: { accept: "text/html" }, credentials: "same-origin", signal });
+    if (leaving) return;
+    // The session has ended. A page that shows something only once stays until its reader leaves.
+    if (response.redirected) return void (document.querySelector("[data-once]:not([hidden])") ? suspend() : location.reload());
+    const isUnavailable = UNAVAILABLE.includes(response.status);
+    if (!response.ok && !isUnavailable) return void setLost(true);
+    const page = new DOMParser().parseFromString(await response.text(), "text/html");
+    // A proxy may return 404 while the server is down; reloading would leave the reader on the proxy's page.
+    const isFromWindlass = page.documentElement.dataset.root !== undefined;
+    if (isUnavailable) return void (isFromWindlass ? location.reload() : setLost(true));
+    if (leaving || paused && !isRequested) return;
     decorate(page);
-    lost(false);
+    setLost(false);
     document.title = page.title;
-    for (const id of ["places", "main"]) {
+    for (const id of ["navigation", "main"]) {
       const fresh = page.getElementById(id);
       if (fresh) morph(document.getElementById(id), fresh);
     }
     document.dispatchEvent(new Event("windlass:fresh"));
   } catch {
-    lost(true);
+    setLost(true);
   } finally {
     busy = false;
   }
 }
 
-// ---- changing one tree into another ----
+// ---- applying the differences between two trees ----
 
 function morph(old, fresh) {
   if (old.isEqualNode(fresh)) return;
@@ -158,8 +158,8 @@ function morph(old, fresh) {
     if (old.nodeValue !== fresh.nodeValue) old.nodeValue = fresh.nodeValue;
     return;
   }
-  if (isKept(old) || old === document.activeElement && old.matches("input, textarea, select")) return;
-  if (old.matches("tr[data-state]") && old.dataset.state !== fresh.dataset.state) shine(old);
+  if (isPreserved(old) || old === document.activeElement && old.matches("input, textarea, select")) return;
+  if (old.matches("tr[data-state]") && old.dataset.state !== fresh.dataset.state) highlight(old);
   for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
   for (const { name } of [...old.attributes]) {
     if (!fresh.hasAttribute(name) && !isOwn(old, name)) old.removeAttribute(name);
@@ -167,7 +167,7 @@ function morph(old, fresh) {
   children(old, fresh);
 }
 
-// What the script or the reader has set, and the server does not know of.
+// Attributes that scripts or the reader set and that the server does not render.
 function isOwn(node, name) {
   switch (name) {
     case "open": return node.matches("details");
@@ -177,37 +177,37 @@ function isOwn(node, name) {
   }
 }
 
-function isKept(node) {
+function isPreserved(node) {
   return node.nodeType === Node.ELEMENT_NODE && node.matches("[data-keep], dialog[open]");
 }
 
 function children(old, fresh) {
-  const wanted = new Set([...fresh.children].map((child) => child.id));
-  // What is gone goes first: what stays is then never moved, and a dialog that is moved would lose its focus.
-  for (const child of [...old.children]) if (child.id && !wanted.has(child.id) && !isKept(child)) child.remove();
+  const freshIds = new Set([...fresh.children].map((child) => child.id));
+  // Remove deleted children first, so that remaining ones are never moved: a dialog that is moved loses its focus.
+  for (const child of [...old.children]) if (child.id && !freshIds.has(child.id) && !isPreserved(child)) child.remove();
   const byId = new Map([...old.children].filter((child) => child.id).map((child) => [child.id, child]));
   let at = old.firstChild;
-  for (const want of [...fresh.childNodes]) {
-    while (at && isKept(at) && !wanted.has(at.id)) at = at.nextSibling;
-    let match = want.id ? byId.get(want.id) : undefined;
-    if (!match && at && !at.id && !want.id && at.nodeName === want.nodeName) match = at;
-    if (match && match.nodeName === want.nodeName) {
+  for (const freshNode of [...fresh.childNodes]) {
+    while (at && isPreserved(at) && !freshIds.has(at.id)) at = at.nextSibling;
+    let match = freshNode.id ? byId.get(freshNode.id) : undefined;
+    if (!match && at && !at.id && !freshNode.id && at.nodeName === freshNode.nodeName) match = at;
+    if (match && match.nodeName === freshNode.nodeName) {
       if (match === at) at = at.nextSibling; else old.insertBefore(match, at);
-      morph(match, want);
+      morph(match, freshNode);
     } else {
-      const made = document.importNode(want, true);
-      old.insertBefore(made, at);
-      if (made.nodeName === "TR" && made.dataset.state) shine(made);
+      const added = document.importNode(freshNode, true);
+      old.insertBefore(added, at);
+      if (added.nodeName === "TR" && added.dataset.state) highlight(added);
     }
   }
   while (at) {
     const next = at.nextSibling;
-    if (!isKept(at)) at.remove();
+    if (!isPreserved(at)) at.remove();
     at = next;
   }
 }
 
-function shine(row) {
+function highlight(row) {
   row.classList.add("fresh");
   setTimeout(() => row.classList.remove("fresh"), 1600);
 }

@@ -1,48 +1,52 @@
-// Playing many again: as many calls as it takes, and what became of all of them.
+// Replays a failure group in batches, and summarizes the results of replays.
 import { call } from "./call.js";
 import { toast } from "./make.js";
 
-// A call plays at most `most` jobs of a group. The group may grow while it is played, when they fail again: no more are
-// played than the reader was told of.
-export async function inTurns(path, { most, number }) {
-  const sums = { played: 0, before: 0, gone: 0 };
-  const told = toast("Playing them again…", { lasts: 0 });
+// Replays up to `number` jobs of a group, at most `most` per request. Replayed jobs that fail again rejoin the group, so the
+// total is limited to the number that the user confirmed.
+export async function replayInBatches(path, { most, number }) {
+  const sums = { replayed: 0, retried_before: 0, deleted: 0 };
+  const progress = toast("Replaying…", { duration_ms: 0 });
   try {
-    for (let left = Number(number); left > 0; left = Number(number) - sums.played) {
-      const limit = Math.min(left, Number(most));
-      const answer = await call("POST", path, { limit });
-      const played = answer.jobs.length;
-      sums.played += played;
-      sums.before += answer.retried_before;
-      // Every answer names those that are pruned again.
-      sums.gone = Math.max(sums.gone, answer.gone);
-      told.say(`${many(sums.played)} played again…`);
-      if (!played || played + answer.retried_before + answer.gone < limit) break;
+    for (let remaining = Number(number); remaining > 0; remaining = Number(number) - sums.replayed) {
+      const limit = Math.min(remaining, Number(most));
+      const response = await call("POST", path, { limit });
+      const replayed = response.jobs.length;
+      sums.replayed += replayed;
+      sums.retried_before += response.retried_before;
+      // Every response counts the same deleted jobs.
+      sums.deleted = Math.max(sums.deleted, response.gone);
+      progress.update(`${format(sums.replayed)} replayed…`);
+      if (!replayed || replayed + response.retried_before + response.gone < limit) break;
     }
   } catch (error) {
-    if (!sums.played) throw error;
-    throw new Error(`${many(sums.played)} were played again, then: ${error.message}`);
+    if (!sums.replayed) throw error;
+    throw new Error(`Replay stopped after ${format(sums.replayed)} jobs: ${error.message}`);
   } finally {
-    told.end();
+    progress.close();
   }
   return JSON.stringify(sums);
 }
 
-const many = (number) => number.toLocaleString("en");
+const format = (number) => number.toLocaleString("en");
 
-// What became of them, each part that there is: `data-sums` names the parts.
+// The parts of a result, by the name in `data-sums`. Parts other than the first are shown if they are not zero.
 const SUMS = {
-  group: ({ played, before, gone }) => [[played, "played again"], [before, "played before"], [gone, "gone"]],
+  group: ({ replayed, retried_before, deleted }) => [
+    [replayed, "replayed"],
+    [retried_before, "already retried"],
+    [deleted, "deleted by retention"],
+  ],
   letters: ({ replayed, not_replayable, already_resolved, not_found }) => [
-    [replayed, "played again"],
-    [not_replayable, "cannot be played again"],
-    [already_resolved, "dealt with before"],
-    [not_found, "gone"],
+    [replayed, "replayed"],
+    [not_replayable, "cannot be replayed"],
+    [already_resolved, "already resolved"],
+    [not_found, "not found"],
   ],
 };
 
-export function words({ done, sums }, answer) {
-  const [first, ...others] = SUMS[sums]?.(answer) ?? [];
+export function summary({ done, sums }, response) {
+  const [first, ...others] = SUMS[sums]?.(response) ?? [];
   if (!first) return done || "Done";
-  return [first, ...others.filter(([number]) => number)].map(([number, what]) => `${many(number)} ${what}`).join(", ");
+  return [first, ...others.filter(([number]) => number)].map(([number, what]) => `${format(number)} ${what}`).join(", ");
 }

@@ -1,4 +1,4 @@
-//! The functions a script can call beside the language's own.
+//! The functions that scripts can call in addition to those of the language.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -8,27 +8,27 @@ use rhai::serde::{from_dynamic, to_dynamic};
 use rhai::{Dynamic, Engine, EvalAltResult, Map, Position};
 use serde_json::Value;
 
-use crate::{Host, HostError, HttpAnswer, HttpRequest, Limits};
+use crate::{Host, HostError, HttpRequest, HttpResponse, Limits};
 
 type Called<T> = Result<T, Box<EvalAltResult>>;
 
-/// One run of a script: its host, and what it has used up.
+/// One run of a script: its host, and its usage so far.
 pub(crate) struct Run {
     host: Arc<dyn Host>,
     limits: Limits,
     deadline: Instant,
-    used: Mutex<Used>,
+    used: Mutex<Usage>,
 }
 
 #[derive(Default)]
-struct Used {
+struct Usage {
     calls: usize,
     log: Vec<String>,
     log_bytes: usize,
-    log_cut: bool,
+    is_log_truncated: bool,
 }
 
-/// A ceiling that a function met; a script cannot make one.
+/// A limit that a function exceeded. A script cannot create this value.
 #[derive(Clone)]
 struct Ceiling(String);
 
@@ -50,15 +50,15 @@ impl Run {
         std::mem::take(&mut self.used.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).log)
     }
 
-    /// The log is cut, not the script: what it says too much is lost, and that it was is said.
+    /// Appends to the log. A log beyond its limits is truncated, and says so; the script continues.
     fn log(&self, text: &str) {
         let mut used = self.used.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if used.log_cut {
+        if used.is_log_truncated {
             return;
         }
         if used.log.len() >= self.limits.log_lines || used.log_bytes + text.len() > self.limits.log_bytes {
-            used.log_cut = true;
-            used.log.push("… the rest of the log was cut".into());
+            used.is_log_truncated = true;
+            used.log.push("… log truncated".into());
             return;
         }
         used.log_bytes += text.len();
@@ -67,10 +67,10 @@ impl Run {
         );
     }
 
-    /// Counts a call of the host and gives the time that is left for it.
+    /// Counts a host call and returns the remaining time.
     fn call(&self) -> Called<Duration> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        let remaining = self.deadline.saturating_duration_since(Instant::now());
+        if remaining.is_zero() {
             return Err(ceiling("out of time"));
         }
         let mut used = self.used.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -78,11 +78,11 @@ impl Run {
         if used.calls > self.limits.calls {
             return Err(ceiling(&format!("more than {} calls", self.limits.calls)));
         }
-        Ok(left)
+        Ok(remaining)
     }
 }
 
-/// Ends the script: what would be thrown could be caught.
+/// Terminates the script. An ordinary error could be caught by the script.
 fn ceiling(detail: &str) -> Box<EvalAltResult> {
     EvalAltResult::ErrorTerminated(Dynamic::from(Ceiling(detail.into())), Position::NONE).into()
 }
@@ -91,7 +91,8 @@ fn failed(error: HostError) -> Box<EvalAltResult> {
     error.0.into()
 }
 
-/// What leaves the script. It nests no deeper than what comes in: whoever has it next goes through it by recursion.
+/// Converts a value that leaves the script. Its nesting is limited like that of input, because later readers recurse
+/// into it.
 pub(crate) fn value(dynamic: &Dynamic) -> Called<Value> {
     if dynamic.is_unit() {
         return Ok(Value::Null);
@@ -102,7 +103,7 @@ pub(crate) fn value(dynamic: &Dynamic) -> Called<Value> {
     from_dynamic(dynamic)
 }
 
-/// It goes no deeper than that itself.
+/// Recurses at most `levels` deep.
 fn nests_deeper(value: &Dynamic, levels: usize) -> bool {
     if let Ok(items) = value.as_array_ref() {
         return levels == 0 || items.iter().any(|item| nests_deeper(item, levels - 1));
@@ -120,7 +121,7 @@ pub(crate) fn register(engine: &mut Engine, run: &Arc<Run>) {
     engine.on_debug(move |text, _, _| log.log(text));
     let log = run.clone();
     engine.register_fn("log", move |text: Dynamic| log.log(&text.to_string()));
-    // The language's own would hold a thread for as long as it likes, uncounted.
+    // The language's own `sleep` would block a thread without limit.
     engine.register_fn("sleep", |_: i64| -> Called<()> { Err("a script cannot sleep".into()) });
     engine.register_fn("sleep", |_: f64| -> Called<()> { Err("a script cannot sleep".into()) });
 
@@ -155,9 +156,9 @@ pub(crate) fn register(engine: &mut Engine, run: &Arc<Run>) {
     });
     let of = run.clone();
     engine.register_fn("http", move |request: Map| -> Called<Map> {
-        let left = of.call()?;
+        let remaining = of.call()?;
         let request = http_request(&value(&Dynamic::from_map(request))?)?;
-        let HttpAnswer { status, body } = of.host.http(request, left).map_err(failed)?;
+        let HttpResponse { status, body } = of.host.http(request, remaining).map_err(failed)?;
         Ok(Map::from([("status".into(), i64::from(status).into()), ("body".into(), body.into())]))
     });
     let of = run.clone();
@@ -172,24 +173,24 @@ pub(crate) fn register(engine: &mut Engine, run: &Arc<Run>) {
     });
 }
 
-/// `#{url, method, headers, body}`; a body that is no text is sent as JSON.
+/// Parses `#{url, method, headers, body}`. A body other than text is sent as JSON.
 fn http_request(request: &Value) -> Called<HttpRequest> {
-    let known = ["url", "method", "headers", "body"];
-    let members = request.as_object().ok_or("http wants a map")?;
-    if let Some(unknown) = members.keys().find(|name| !known.contains(&name.as_str())) {
-        return Err(format!("http does not know `{unknown}`: url, method, headers, body").into());
+    let allowed = ["url", "method", "headers", "body"];
+    let members = request.as_object().ok_or("http requires a map")?;
+    if let Some(unknown) = members.keys().find(|name| !allowed.contains(&name.as_str())) {
+        return Err(format!("http does not support `{unknown}`; allowed are url, method, headers and body").into());
     }
     let text = |name: &str| members.get(name).and_then(Value::as_str);
     let header = |(name, value): (&String, &Value)| {
         value
             .as_str()
             .map(|value| (name.clone(), value.to_owned()))
-            .ok_or_else(|| format!("the header {name} is no text"))
+            .ok_or_else(|| format!("the header {name} is not a string"))
     };
     let headers = match members.get("headers") {
         None => Vec::new(),
         Some(Value::Object(headers)) => headers.iter().map(header).collect::<Result<_, _>>()?,
-        Some(_) => return Err("headers is a map of texts".into()),
+        Some(_) => return Err("headers must be a map of strings".into()),
     };
     let body = match members.get("body") {
         None => String::new(),
@@ -197,5 +198,5 @@ fn http_request(request: &Value) -> Called<HttpRequest> {
         Some(other) => other.to_string(),
     };
     let method = text("method").unwrap_or(if members.contains_key("body") { "POST" } else { "GET" }).to_owned();
-    Ok(HttpRequest { method, url: text("url").ok_or("http wants a url")?.to_owned(), headers, body })
+    Ok(HttpRequest { method, url: text("url").ok_or("http requires a url")?.to_owned(), headers, body })
 }

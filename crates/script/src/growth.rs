@@ -1,5 +1,5 @@
-//! Functions of the language that would make a text before anybody looks at its size, or one that is not counted. Here they
-//! look first.
+//! Replacements for functions of the language that would build a string before its size is checked, or one that is not
+//! checked at all. They check first.
 
 use std::ops::{Range, RangeInclusive};
 
@@ -35,14 +35,14 @@ fn replacing(engine: &mut Engine, most: usize) {
     });
 }
 
-/// Each place may become as long as a text may be, and there may be as many places as it has bytes.
+/// Each match can become as long as a string may be, and there can be as many matches as the string has bytes.
 fn replace(text: &mut ImmutableString, old: &str, by: &str, most: usize) -> Called<()> {
     if text.is_empty() {
         return Ok(());
     }
-    let places = text.matches(old).count();
-    let kept = text.len() - places * old.len();
-    if kept.saturating_add(places.saturating_mul(by.len())) > most {
+    let matches = text.matches(old).count();
+    let unchanged = text.len() - matches * old.len();
+    if unchanged.saturating_add(matches.saturating_mul(by.len())) > most {
         return Err(too_large());
     }
     *text = text.replace(old, by).into();
@@ -52,7 +52,7 @@ fn replace(text: &mut ImmutableString, old: &str, by: &str, most: usize) -> Call
 fn padding(engine: &mut Engine, most: usize) {
     let pad = move |text: &mut ImmutableString, length: i64, with: &str| -> Called<()> {
         let missing = usize::try_from(length).unwrap_or(0).saturating_sub(text.chars().count());
-        // The language's own would add nothing to the text for ever.
+        // The language's own `pad` would loop forever with an empty string.
         if missing == 0 || with.is_empty() {
             return Ok(());
         }
@@ -66,7 +66,7 @@ fn padding(engine: &mut Engine, most: usize) {
     FuncRegistration::new("pad").with_purity(false).register_into_engine(engine, pad);
 }
 
-/// The language's own gives a list of characters that no ceiling counts. A text gives the same ones to a loop.
+/// The language's own `chars` returns an array that no limit counts. A string yields the same characters in a loop.
 fn characters(engine: &mut Engine) {
     engine.register_get("chars", |text: &mut ImmutableString| text.clone());
     engine.register_fn("chars", |text: ImmutableString| text);
@@ -82,7 +82,7 @@ fn characters(engine: &mut Engine) {
     });
 }
 
-/// So many characters; from the end, when `from` is negative.
+/// `length` characters from `from`, which counts from the end if negative.
 fn part(text: &str, from: i64, length: i64) -> ImmutableString {
     let skipped = match usize::try_from(from) {
         Ok(from) => from,

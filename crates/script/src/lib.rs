@@ -1,7 +1,7 @@
-//! The sandbox for trigger scripts (T11): Rhai with ceilings on operations, depth, memory, time, calls and output.
+//! The sandbox for trigger scripts: Rhai with limits on operations, depth, memory, time, calls and output.
 //!
-//! A script sees its event and the functions of its `Host`, which act with the rights of whoever registered it. It has no
-//! files, no clock, no modules, no threads, and nothing of it outlives its run but its log and what its host did.
+//! A script sees its event and the functions of its [`Host`], which act with the rights of the trigger's principal. It
+//! has no files, no clock, no modules and no threads. Only its log and the effects of its host functions outlive a run.
 
 mod functions;
 mod growth;
@@ -17,30 +17,30 @@ use serde_json::Value;
 use functions::Run;
 pub use limits::Limits;
 
-/// Deep but bounded recursion needs more than a pool's thread has: a value may nest as deep as it may have items, and is
-/// copied, printed and dropped level by level. What is not used of it costs nothing.
+/// Deep but bounded recursion needs more stack than a pool thread has: a value may nest as deep as it may have items,
+/// and is copied, printed and dropped level by level. Unused stack is not allocated.
 const STACK_BYTES: usize = 128 << 20;
 
-/// What a script may do to the world, with the rights of its principal. Calls come one at a time and may block.
+/// The effects that a script can have, with the rights of its principal. Calls are sequential and may block.
 pub trait Host: Send + Sync + 'static {
-    /// Whether the script should end, wherever it is.
+    /// True if the script must be aborted.
     fn is_stopped(&self) -> bool {
         false
     }
-    /// Makes a job and gives its id, if that is known already. `job` has the members of an enqueue request.
+    /// Creates a job. Returns its id, if already known. `job` has the members of an enqueue request.
     fn enqueue(&self, job: Value) -> Result<Option<String>, HostError>;
     fn kv_get(&self, collection: &str, key: &str) -> Result<Option<Value>, HostError>;
     fn kv_set(&self, collection: &str, key: &str, value: Value) -> Result<(), HostError>;
-    /// Whether there was something to delete.
+    /// Returns true if the key existed.
     fn kv_delete(&self, collection: &str, key: &str) -> Result<bool, HostError>;
-    /// Gives the event's id.
+    /// Returns the id of the event.
     fn publish(&self, topic: &str, data: Value) -> Result<String, HostError>;
-    /// Must answer within `time_left`.
-    fn http(&self, request: HttpRequest, time_left: Duration) -> Result<HttpAnswer, HostError>;
+    /// Must return within `remaining`.
+    fn http(&self, request: HttpRequest, remaining: Duration) -> Result<HttpResponse, HostError>;
     fn resolve(&self, dead_letter: &str, note: Option<&str>) -> Result<(), HostError>;
 }
 
-/// Why the host did not do it, in words for the script's author.
+/// Why a host function failed, as a message for the script's author.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct HostError(pub String);
@@ -54,27 +54,27 @@ pub struct HttpRequest {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HttpAnswer {
+pub struct HttpResponse {
     pub status: u16,
     pub body: String,
 }
 
-/// What a script begins with: two constants of these names.
+/// The constants that a script can read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Input {
     pub event: Value,
     pub data: Value,
 }
 
-/// A script that came to its end.
+/// A script that completed.
 #[derive(Clone, Debug)]
-pub struct Ran {
-    /// What its last expression gave.
+pub struct ScriptOutput {
+    /// The value of its last expression.
     pub result: Value,
     pub log: Vec<String>,
 }
 
-/// A script that did not, with what it had logged until then.
+/// A script that was aborted, with its log so far.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Stopped {
@@ -86,15 +86,15 @@ pub struct Stopped {
 pub enum ScriptError {
     #[error("line {line}: {message}")]
     Syntax { message: String, line: usize },
-    /// It would have gone past what a script may use.
-    #[error("the script reached its ceiling: {0}")]
+    /// It exceeded a limit.
+    #[error("the script exceeded a limit: {0}")]
     Ceiling(String),
-    /// It threw, or called something that failed.
+    /// It threw an error, or called a function that failed.
     #[error("line {line}: {message}")]
     Failed { message: String, line: usize },
 }
 
-/// Whether a script can run at all. Nothing of it is run.
+/// Checks that a script compiles, without running it.
 pub fn check(source: &str) -> Result<(), ScriptError> {
     let limits = Limits::default();
     within(source, &limits)?;
@@ -104,22 +104,22 @@ pub fn check(source: &str) -> Result<(), ScriptError> {
         .map_err(|error| syntax(&error))
 }
 
-/// Runs a script on an event, until its end or a ceiling. Blocks the caller's thread.
-pub fn run(source: &str, input: &Input, host: Arc<dyn Host>, limits: &Limits) -> Result<Ran, Stopped> {
+/// Runs a script on an event, until its end or a limit. Blocks the calling thread.
+pub fn run(source: &str, input: &Input, host: Arc<dyn Host>, limits: &Limits) -> Result<ScriptOutput, Stopped> {
     let run = Arc::new(Run::new(host, limits));
-    let in_thread = || evaluate(source, input, &run, limits);
-    // A thread of its own has a stack of its own, and a panic in the interpreter ends there.
+    let on_thread = || evaluate(source, input, &run, limits);
+    // A thread of its own has its own stack, and contains a panic of the interpreter.
     let result = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("script".into()).stack_size(STACK_BYTES);
-        match thread.spawn_scoped(scope, in_thread).map(|thread| thread.join()) {
+        match thread.spawn_scoped(scope, on_thread).map(|thread| thread.join()) {
             Ok(Ok(result)) => result,
-            Ok(Err(_)) => Err(ScriptError::Failed { message: "the interpreter failed".into(), line: 0 }),
-            Err(error) => Err(ScriptError::Ceiling(format!("no thread to run in: {error}"))),
+            Ok(Err(_)) => Err(ScriptError::Failed { message: "the interpreter panicked".into(), line: 0 }),
+            Err(error) => Err(ScriptError::Ceiling(format!("cannot start a thread: {error}"))),
         }
     });
     let log = run.take_log();
     match result {
-        Ok(result) => Ok(Ran { result, log }),
+        Ok(result) => Ok(ScriptOutput { result, log }),
         Err(error) => Err(Stopped { error, log }),
     }
 }
@@ -130,27 +130,30 @@ fn evaluate(source: &str, input: &Input, run: &Arc<Run>, limits: &Limits) -> Res
     functions::register(&mut engine, run);
     growth::register(&mut engine, limits);
     let deadline = Instant::now() + limits.time;
-    let stopping = run.clone();
-    engine.on_progress(move |_| (Instant::now() >= deadline || stopping.is_stopped()).then(|| Dynamic::from("time")));
-    let given = |value: &Value| to_dynamic(value).map_err(|error| told(&error));
-    let mut scope = scope(given(&input.event)?, given(&input.data)?);
+    let stop = run.clone();
+    engine.on_progress(move |_| (Instant::now() >= deadline || stop.is_stopped()).then(|| Dynamic::from("time")));
+    let constant = |value: &Value| to_dynamic(value).map_err(|error| script_error(&error));
+    let mut scope = scope(constant(&input.event)?, constant(&input.data)?);
     let ast = engine.compile_with_scope(&scope, source).map_err(|error| syntax(&error))?;
     let result = match engine.eval_ast_with_scope::<Dynamic>(&mut scope, &ast) {
         Ok(result) => result,
         Err(error) => match *error {
             EvalAltResult::Exit(value, _) => value,
-            error => return Err(told(&error)),
+            error => return Err(script_error(&error)),
         },
     };
-    let result = functions::value(&result).map_err(|error| told(&error))?;
+    let result = functions::value(&result).map_err(|error| script_error(&error))?;
     let bytes = result.to_string().len();
     if bytes > limits.output_bytes {
-        return Err(ScriptError::Ceiling(format!("its result has {bytes} bytes of at most {}", limits.output_bytes)));
+        return Err(ScriptError::Ceiling(format!(
+            "the result has {bytes} bytes; at most {} are allowed",
+            limits.output_bytes
+        )));
     }
     Ok(result)
 }
 
-/// All that a script finds when it begins.
+/// The variables that a script can read at its start.
 fn scope(event: Dynamic, data: Dynamic) -> Scope<'static> {
     let mut scope = Scope::new();
     scope.push_constant_dynamic("event", event);
@@ -160,7 +163,7 @@ fn scope(event: Dynamic, data: Dynamic) -> Scope<'static> {
 
 fn within(source: &str, limits: &Limits) -> Result<(), ScriptError> {
     if source.len() > limits.source_bytes {
-        let detail = format!("it has {} bytes of at most {}", source.len(), limits.source_bytes);
+        let detail = format!("the source has {} bytes; at most {} are allowed", source.len(), limits.source_bytes);
         return Err(ScriptError::Ceiling(detail));
     }
     Ok(())
@@ -176,9 +179,9 @@ fn engine(limits: &Limits) -> Engine {
     engine.set_max_map_size(limits.items);
     engine.set_max_variables(limits.variables);
     engine.set_max_functions(limits.functions);
-    // A text that becomes code would be counted all the same, but nobody who reads the script would see it.
+    // Code that is assembled at run time would be limited all the same, but a reader of the script would not see it.
     engine.disable_symbol("eval");
-    // What a function is given beforehand is in no ceiling, and one given to itself doubles with each turn.
+    // Curried arguments are not limited, and a function curried with itself doubles in size each time.
     engine.disable_symbol("curry");
     engine.set_strict_variables(true);
     engine
@@ -188,15 +191,15 @@ fn syntax(error: &ParseError) -> ScriptError {
     ScriptError::Syntax { message: error.err_type().to_string(), line: error.position().line().unwrap_or(0) }
 }
 
-fn told(error: &EvalAltResult) -> ScriptError {
+fn script_error(error: &EvalAltResult) -> ScriptError {
     use EvalAltResult::{
         ErrorDataTooLarge, ErrorInFunctionCall, ErrorRuntime, ErrorStackOverflow, ErrorTerminated,
         ErrorTooManyOperations, ErrorTooManyVariables,
     };
     match error {
-        ErrorInFunctionCall(_, _, inner, _) => told(inner),
+        ErrorInFunctionCall(_, _, inner, _) => script_error(inner),
         ErrorTooManyOperations(_) => ScriptError::Ceiling("too many operations".into()),
-        ErrorStackOverflow(_) => ScriptError::Ceiling("calls nested too deep".into()),
+        ErrorStackOverflow(_) => ScriptError::Ceiling("calls nested too deeply".into()),
         ErrorTooManyVariables(_) => ScriptError::Ceiling("too many variables".into()),
         ErrorDataTooLarge(what, _) => ScriptError::Ceiling(format!("{what} too large")),
         ErrorTerminated(token, _) => {
@@ -205,12 +208,12 @@ fn told(error: &EvalAltResult) -> ScriptError {
         ErrorRuntime(value, position) => {
             ScriptError::Failed { message: value.to_string(), line: position.line().unwrap_or(0) }
         }
-        error => ScriptError::Failed { message: plain(error), line: error.position().line().unwrap_or(0) },
+        error => ScriptError::Failed { message: without_position(error), line: error.position().line().unwrap_or(0) },
     }
 }
 
-/// Without the position, which is told apart.
-fn plain(error: &EvalAltResult) -> String {
+/// The message without the position, which is reported separately.
+fn without_position(error: &EvalAltResult) -> String {
     let text = error.to_string();
     text.rsplit_once(" (line ").map_or(text.clone(), |(message, _)| message.to_owned())
 }

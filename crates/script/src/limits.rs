@@ -1,4 +1,4 @@
-//! What one run of a script may use.
+//! The limits of one script run.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ pub struct Limits {
     pub expression_depth: usize,
     pub functions: usize,
     pub variables: usize,
-    /// One text, with all texts inside one value counted together.
+    /// One string. All strings inside one value count together.
     pub string_bytes: usize,
-    /// Items of one array or map, with all inside it counted together.
+    /// Elements of one array or map, including nested ones.
     pub items: usize,
     pub time: Duration,
-    /// Calls of the host.
+    /// Host calls.
     pub calls: usize,
     pub log_lines: usize,
     pub log_bytes: usize,

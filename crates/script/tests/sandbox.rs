@@ -1,57 +1,59 @@
-//! Scripts that misbehave end at a ceiling; scripts that behave reach their host and nothing else (T11).
+//! The script sandbox: misbehaving scripts are stopped at a limit, and scripts reach only their host functions.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use script::{Host, HostError, HttpAnswer, HttpRequest, Input, Limits, Ran, ScriptError, Stopped, check, run};
+use script::{
+    Host, HostError, HttpRequest, HttpResponse, Input, Limits, ScriptError, ScriptOutput, Stopped, check, run,
+};
 use serde_json::{Value, json};
 
-/// Writes down what it is asked for, and refuses what its principal may not.
+/// A host that records its calls, and rejects writes to the collection `secret`.
 #[derive(Default)]
 struct Recorder {
-    asked: Mutex<Vec<String>>,
+    calls: Mutex<Vec<String>>,
 }
 
 impl Recorder {
-    fn note(&self, text: String) {
-        self.asked.lock().expect("nobody panics").push(text);
+    fn record(&self, call: String) {
+        self.calls.lock().expect("lock poisoned").push(call);
     }
 }
 
 impl Host for Recorder {
     fn enqueue(&self, job: Value) -> Result<Option<String>, HostError> {
-        self.note(format!("enqueue {job}"));
+        self.record(format!("enqueue {job}"));
         Ok(Some("01890a5d-ac96-774b-bcce-b302099a8057".into()))
     }
 
     fn kv_get(&self, collection: &str, key: &str) -> Result<Option<Value>, HostError> {
-        self.note(format!("get {collection} {key}"));
+        self.record(format!("get {collection} {key}"));
         Ok((key == "known").then(|| json!({"n": [1, 2.5, null, "x"]})))
     }
 
     fn kv_set(&self, collection: &str, key: &str, value: Value) -> Result<(), HostError> {
-        self.note(format!("set {collection} {key} {value}"));
+        self.record(format!("set {collection} {key} {value}"));
         if collection == "secret" { Err(HostError("you may not write secret".into())) } else { Ok(()) }
     }
 
     fn kv_delete(&self, collection: &str, key: &str) -> Result<bool, HostError> {
-        self.note(format!("delete {collection} {key}"));
+        self.record(format!("delete {collection} {key}"));
         Ok(true)
     }
 
     fn publish(&self, topic: &str, data: Value) -> Result<String, HostError> {
-        self.note(format!("publish {topic} {data}"));
+        self.record(format!("publish {topic} {data}"));
         Ok("event".into())
     }
 
-    fn http(&self, request: HttpRequest, time_left: Duration) -> Result<HttpAnswer, HostError> {
+    fn http(&self, request: HttpRequest, time_left: Duration) -> Result<HttpResponse, HostError> {
         assert!(time_left <= Limits::default().time);
-        self.note(format!("{} {} {:?} {}", request.method, request.url, request.headers, request.body));
-        Ok(HttpAnswer { status: 201, body: "made".into() })
+        self.record(format!("{} {} {:?} {}", request.method, request.url, request.headers, request.body));
+        Ok(HttpResponse { status: 201, body: "made".into() })
     }
 
     fn resolve(&self, dead_letter: &str, note: Option<&str>) -> Result<(), HostError> {
-        self.note(format!("resolve {dead_letter} {note:?}"));
+        self.record(format!("resolve {dead_letter} {note:?}"));
         Ok(())
     }
 }
@@ -60,12 +62,13 @@ fn input() -> Input {
     Input { event: json!({"id": "e1"}), data: json!({"n": 7, "tags": ["a"]}) }
 }
 
-fn go(source: &str) -> Result<Ran, Stopped> {
+fn run_script(source: &str) -> Result<ScriptOutput, Stopped> {
     run(source, &input(), Arc::new(Recorder::default()), &Limits::default())
 }
 
+/// Requirement T11.
 #[test]
-fn t11_a_script_sees_its_event_and_reaches_its_host() {
+fn a_script_reads_its_event_and_calls_host_functions() {
     let host = Arc::new(Recorder::default());
     let source = r#"
         let n = data.n * 6;
@@ -80,12 +83,12 @@ fn t11_a_script_sees_its_event_and_reaches_its_host() {
         print(answer.status);
         #{id: id, status: answer.status, body: answer.body}
     "#;
-    let ran = run(source, &input(), host.clone(), &Limits::default()).expect("it runs");
+    let ran = run(source, &input(), host.clone(), &Limits::default()).expect("the script succeeds");
     let id = "01890a5d-ac96-774b-bcce-b302099a8057";
     assert_eq!(ran.result, json!({"id": id, "status": 201, "body": "made"}));
     assert_eq!(ran.log, ["n is 42", "201"]);
     assert_eq!(
-        *host.asked.lock().expect("nobody panics"),
+        *host.calls.lock().expect("lock poisoned"),
         [
             r#"enqueue {"kind":"k","payload":{"n":42},"queue":"q"}"#,
             "get c known",
@@ -100,17 +103,18 @@ fn t11_a_script_sees_its_event_and_reaches_its_host() {
 }
 
 #[track_caller]
-fn ceiling(source: &str) {
+fn assert_stopped_at_limit(source: &str) {
     let started = Instant::now();
-    match go(source) {
+    match run_script(source) {
         Err(Stopped { error: ScriptError::Ceiling(_), .. }) => {}
         other => panic!("{source}: {other:?}"),
     }
     assert!(started.elapsed() < Duration::from_secs(20), "{source} took {:?}", started.elapsed());
 }
 
+/// Requirement T11.
 #[test]
-fn t11_endless_loops_end_at_a_ceiling() {
+fn an_endless_loop_ends_at_a_limit() {
     for source in [
         "loop { }",
         "while true { let x = 1; }",
@@ -125,12 +129,13 @@ fn t11_endless_loops_end_at_a_ceiling() {
         "loop { try { kv_get(\"c\", \"k\"); } catch { } }",
         "let a = []; loop { a.push(1); a.sort(|x, y| 1); }",
     ] {
-        ceiling(source);
+        assert_stopped_at_limit(source);
     }
 }
 
+/// Requirement T11.
 #[test]
-fn t11_memory_has_a_ceiling() {
+fn memory_is_limited() {
     for source in [
         "let s = \"x\"; loop { s += s; }",
         "let s = \"x\"; s.pad(1000000000, 'y'); s",
@@ -152,12 +157,13 @@ fn t11_memory_has_a_ceiling() {
         "let s = \"\"; s.pad(200000, 'x'); let a = []; loop { a.push(s.chars()); }",
         "let s = \"\"; s.pad(200000, 'x'); let a = []; loop { a.push(s.chars(1)); a.push(s.chars); }",
     ] {
-        ceiling(source);
+        assert_stopped_at_limit(source);
     }
 }
 
+/// Requirement T11.
 #[test]
-fn t11_texts_that_are_changed_within_their_bounds_are_changed() {
+fn text_functions_work_within_the_size_limit() {
     for (source, expected) in [
         (r#"let s = "hello"; s.replace("l", "(^)"); s"#, "he(^)(^)o"),
         (r#"let s = "hello"; s.replace("l", '*'); s"#, "he**o"),
@@ -173,49 +179,53 @@ fn t11_texts_that_are_changed_within_their_bounds_are_changed() {
         (r#"let s = ""; for c in "hello".chars(2, 2) { s += c; } s"#, "ll"),
         (r#"let s = ""; for c in "hello".chars { s += c; } s"#, "hello"),
     ] {
-        let ran = go(source).unwrap_or_else(|stopped| panic!("{source}: {stopped}"));
+        let ran = run_script(source).unwrap_or_else(|stopped| panic!("{source}: {stopped}"));
         assert_eq!(ran.result, json!(expected), "{source}");
     }
 }
 
+/// Requirement T11.
 #[test]
-fn t11_what_nests_too_deep_does_not_leave_the_script() {
+fn a_value_nested_too_deeply_cannot_leave_the_script() {
     let deep = "let a = []; for i in 0..200 { a = [a]; }";
     for use_it in ["a", "#{a: a}", "kv_set(\"c\", \"k\", a)", "publish(\"t\", #{a: a})", "enqueue(#{payload: a})"] {
-        ceiling(&format!("{deep} {use_it}"));
+        assert_stopped_at_limit(&format!("{deep} {use_it}"));
     }
-    let allowed = go("let a = []; for i in 0..99 { a = [a]; } a").expect("a hundred levels");
+    let allowed = run_script("let a = []; for i in 0..99 { a = [a]; } a").expect("a hundred levels are allowed");
     assert_eq!(allowed.result.to_string().matches('[').count(), 100);
 }
 
+/// Requirement T11.
 #[test]
-fn t11_a_ceiling_cannot_be_caught() {
+fn a_limit_error_cannot_be_caught() {
     for source in [
         "for i in 0..200 { try { kv_get(\"c\", \"k\"); } catch { } } 1",
         "fn f() { kv_get(\"c\", \"k\"); } for i in 0..200 { try { f(); } catch { } } 1",
     ] {
-        ceiling(source);
+        assert_stopped_at_limit(source);
     }
-    let stopped = go("loop { kv_get(\"c\", \"k\"); }").expect_err("a ceiling");
+    let stopped = run_script("loop { kv_get(\"c\", \"k\"); }").expect_err("the script is stopped");
     assert_eq!(stopped.error, ScriptError::Ceiling("more than 100 calls".into()));
 }
 
+/// Requirement T11.
 #[test]
-fn t11_deep_nesting_of_calls_values_and_source_ends_in_an_error_and_not_in_a_crash() {
+fn deep_nesting_is_an_error_and_not_a_crash() {
     let deep = |open: &str, close: &str, depth: usize| format!("{}1{}", open.repeat(depth), close.repeat(depth));
     for source in
         [deep("(", ")", 10_000), deep("[", "]", 10_000), deep("{", "}", 10_000), deep("if true {", "}", 5_000)]
     {
-        assert!(go(&source).is_err());
+        assert!(run_script(&source).is_err());
         assert!(check(&source).is_err());
     }
-    assert!(go(&format!("{}1", "-".repeat(20_000))).is_err());
-    assert!(go(&format!("1{}", "+1".repeat(20_000))).is_err());
-    assert!(go("fn f(n) { if n == 0 { 0 } else { 1 + f(n - 1) } } f(10)").is_ok());
+    assert!(run_script(&format!("{}1", "-".repeat(20_000))).is_err());
+    assert!(run_script(&format!("1{}", "+1".repeat(20_000))).is_err());
+    assert!(run_script("fn f(n) { if n == 0 { 0 } else { 1 + f(n - 1) } } f(10)").is_ok());
 }
 
+/// Requirement T11.
 #[test]
-fn t11_there_is_no_way_out() {
+fn a_script_cannot_escape_the_sandbox() {
     for source in [
         "import \"/etc/passwd\" as x; 1",
         "import \"std::fs\" as fs; fs::read(\"/etc/passwd\")",
@@ -235,38 +245,44 @@ fn t11_there_is_no_way_out() {
         "undeclared",
     ] {
         let started = Instant::now();
-        assert!(go(source).is_err(), "{source}");
+        assert!(run_script(source).is_err(), "{source}");
         assert!(started.elapsed() < Duration::from_secs(5), "{source}");
     }
 }
 
+/// Requirement T11.
 #[test]
-fn t11_output_and_log_have_ceilings_and_the_log_is_kept_when_a_script_fails() {
-    ceiling("let a = []; for i in 0..5000 { a.push(\"0123456789\"); } a.map(|x| x + \"0123456789\")");
-    let ran = go("for i in 0..2000 { log(\"line \" + i); } 1").expect("the log is cut, not the script");
+fn output_and_log_are_limited_and_a_failed_script_keeps_its_log() {
+    assert_stopped_at_limit("let a = []; for i in 0..5000 { a.push(\"0123456789\"); } a.map(|x| x + \"0123456789\")");
+    let ran =
+        run_script("for i in 0..2000 { log(\"line \" + i); } 1").expect("the log is truncated, the script continues");
     assert!(ran.log.len() <= Limits::default().log_lines + 1);
-    assert!(ran.log.last().is_some_and(|line| line.contains("cut")));
-    let stopped = go("log(\"before\\u0000\"); throw \"enough\"").expect_err("it throws");
+    assert!(ran.log.last().is_some_and(|line| line.contains("truncated")));
+    let stopped = run_script("log(\"before\\u0000\"); throw \"enough\"").expect_err("the script throws");
     assert_eq!(stopped.log, ["before\u{fffd}"]);
     assert_eq!(stopped.error, ScriptError::Failed { message: "enough".into(), line: 1 });
 }
 
+/// Requirement T11.
 #[test]
-fn t11_what_the_principal_may_not_do_fails_and_can_be_caught() {
-    let stopped = go("kv_set(\"secret\", \"k\", 1)").expect_err("it may not");
+fn a_forbidden_effect_is_an_error_that_can_be_caught() {
+    let stopped = run_script("kv_set(\"secret\", \"k\", 1)").expect_err("the write is rejected");
     assert!(stopped.error.to_string().contains("you may not write secret"), "{}", stopped.error);
     assert_eq!(
-        go("let x = 1; try { kv_set(\"secret\", \"k\", 1); } catch { x = 2; } x").expect("it caught that").result,
+        run_script("let x = 1; try { kv_set(\"secret\", \"k\", 1); } catch { x = 2; } x")
+            .expect("the error is caught")
+            .result,
         json!(2)
     );
 }
 
+/// Requirement T11.
 #[test]
-fn t11_a_script_that_cannot_run_is_refused_with_its_line() {
+fn an_invalid_script_is_rejected_with_its_line() {
     assert_eq!(check("let x = 1;\nx + 1"), Ok(()));
     assert!(matches!(check("let x = 1;\nlet = 2"), Err(ScriptError::Syntax { line: 2, .. })));
     assert!(matches!(check(&" ".repeat(1 << 20)), Err(ScriptError::Ceiling(_))));
-    assert!(matches!(go("http(#{uri: \"x\"})"), Err(Stopped { error: ScriptError::Failed { .. }, .. })));
-    assert_eq!(go("exit(5); 6").expect("it left early").result, json!(5));
-    assert_eq!(go("").expect("nothing is something").result, Value::Null);
+    assert!(matches!(run_script("http(#{uri: \"x\"})"), Err(Stopped { error: ScriptError::Failed { .. }, .. })));
+    assert_eq!(run_script("exit(5); 6").expect("the script exits early").result, json!(5));
+    assert_eq!(run_script("").expect("an empty script succeeds").result, Value::Null);
 }

@@ -1,18 +1,19 @@
-//! Where the next page begins, as text that means nothing to its bearer and may change between versions.
+//! Opaque pagination cursors. Their format may change between versions.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use domain::{DeadLetterId, JobId, Label, Name, Time, TokenId, TriggerId, WorkerId};
-use store::failures::list::After;
+use store::signals::failures::list::FailureCursor;
 use uuid::Uuid;
 
 use crate::error::ApiError;
 
-/// A cursor starts with this and with a letter for its listing, so that it is never taken for another's.
+/// Version of the format. A cursor starts with it and a letter for its listing, so that no listing accepts the cursor
+/// of another.
 const VERSION: u8 = 1;
 
 /// The letter of each listing.
-mod of {
+mod prefix {
     pub(super) const ABANDONED: u8 = b'a';
     pub(super) const DEAD_LETTERS: u8 = b'd';
     pub(super) const DELIVERIES: u8 = b'v';
@@ -37,171 +38,171 @@ mod of {
 }
 
 pub(crate) fn after_job(job: JobId) -> String {
-    encode(of::JOBS, job.uuid().as_bytes())
+    encode(prefix::JOBS, job.uuid().as_bytes())
 }
 
 pub(crate) fn job(cursor: Option<&str>) -> Result<Option<JobId>, ApiError> {
-    cursor.map(|cursor| id(of::JOBS, cursor).map(JobId::new)).transpose()
+    cursor.map(|cursor| id(prefix::JOBS, cursor).map(JobId::new)).transpose()
 }
 
-/// Signals are listed by their jobs.
+/// Signals are listed by job.
 pub(crate) fn after_signal(job: JobId) -> String {
-    encode(of::SIGNALS, job.uuid().as_bytes())
+    encode(prefix::SIGNALS, job.uuid().as_bytes())
 }
 
 pub(crate) fn signal(cursor: Option<&str>) -> Result<Option<JobId>, ApiError> {
-    cursor.map(|cursor| id(of::SIGNALS, cursor).map(JobId::new)).transpose()
+    cursor.map(|cursor| id(prefix::SIGNALS, cursor).map(JobId::new)).transpose()
 }
 
 pub(crate) fn after_worker(worker: WorkerId) -> String {
-    encode(of::WORKERS, worker.uuid().as_bytes())
+    encode(prefix::WORKERS, worker.uuid().as_bytes())
 }
 
 pub(crate) fn worker(cursor: Option<&str>) -> Result<Option<WorkerId>, ApiError> {
-    cursor.map(|cursor| id(of::WORKERS, cursor).map(WorkerId::new)).transpose()
+    cursor.map(|cursor| id(prefix::WORKERS, cursor).map(WorkerId::new)).transpose()
 }
 
 pub(crate) fn after_trigger(trigger: TriggerId) -> String {
-    encode(of::TRIGGERS, trigger.uuid().as_bytes())
+    encode(prefix::TRIGGERS, trigger.uuid().as_bytes())
 }
 
 pub(crate) fn trigger(cursor: Option<&str>) -> Result<Option<TriggerId>, ApiError> {
-    cursor.map(|cursor| id(of::TRIGGERS, cursor).map(TriggerId::new)).transpose()
+    cursor.map(|cursor| id(prefix::TRIGGERS, cursor).map(TriggerId::new)).transpose()
 }
 
 pub(crate) fn after_run(run: Uuid) -> String {
-    encode(of::RUNS, run.as_bytes())
+    encode(prefix::RUNS, run.as_bytes())
 }
 
 pub(crate) fn run(cursor: Option<&str>) -> Result<Option<Uuid>, ApiError> {
-    cursor.map(|cursor| id(of::RUNS, cursor)).transpose()
+    cursor.map(|cursor| id(prefix::RUNS, cursor)).transpose()
 }
 
 pub(crate) fn after_dead_letter(letter: DeadLetterId) -> String {
-    encode(of::DEAD_LETTERS, letter.uuid().as_bytes())
+    encode(prefix::DEAD_LETTERS, letter.uuid().as_bytes())
 }
 
 pub(crate) fn dead_letter(cursor: Option<&str>) -> Result<Option<DeadLetterId>, ApiError> {
-    cursor.map(|cursor| id(of::DEAD_LETTERS, cursor).map(DeadLetterId::new)).transpose()
+    cursor.map(|cursor| id(prefix::DEAD_LETTERS, cursor).map(DeadLetterId::new)).transpose()
 }
 
 pub(crate) fn after_key(key: &str) -> String {
-    encode(of::KEYS, key.as_bytes())
+    encode(prefix::KEYS, key.as_bytes())
 }
 
 pub(crate) fn key(cursor: Option<&str>) -> Result<Option<String>, ApiError> {
-    cursor.map(|cursor| label(&text(of::KEYS, cursor)?)).transpose()
+    cursor.map(|cursor| label(&text(prefix::KEYS, cursor)?)).transpose()
 }
 
 pub(crate) fn after_queue(queue: &Name) -> String {
-    encode(of::QUEUES, queue.as_str().as_bytes())
+    encode(prefix::QUEUES, queue.as_str().as_bytes())
 }
 
 pub(crate) fn queue(cursor: Option<&str>) -> Result<Option<Name>, ApiError> {
-    cursor.map(|cursor| name(of::QUEUES, cursor)).transpose()
+    cursor.map(|cursor| name(prefix::QUEUES, cursor)).transpose()
 }
 
 pub(crate) fn after_token(token: TokenId) -> String {
-    encode(of::TOKENS, token.uuid().as_bytes())
+    encode(prefix::TOKENS, token.uuid().as_bytes())
 }
 
 pub(crate) fn token(cursor: Option<&str>) -> Result<Option<TokenId>, ApiError> {
-    cursor.map(|cursor| id(of::TOKENS, cursor).map(TokenId::new)).transpose()
+    cursor.map(|cursor| id(prefix::TOKENS, cursor).map(TokenId::new)).transpose()
 }
 
 pub(crate) fn after_tenant(tenant: &Name) -> String {
-    encode(of::TENANTS, tenant.as_str().as_bytes())
+    encode(prefix::TENANTS, tenant.as_str().as_bytes())
 }
 
 pub(crate) fn tenant(cursor: Option<&str>) -> Result<Option<Name>, ApiError> {
-    cursor.map(|cursor| name(of::TENANTS, cursor)).transpose()
+    cursor.map(|cursor| name(prefix::TENANTS, cursor)).transpose()
 }
 
 pub(crate) fn after_abandoned(job: JobId) -> String {
-    encode(of::ABANDONED, job.uuid().as_bytes())
+    encode(prefix::ABANDONED, job.uuid().as_bytes())
 }
 
 pub(crate) fn abandoned(cursor: Option<&str>) -> Result<Option<JobId>, ApiError> {
-    cursor.map(|cursor| id(of::ABANDONED, cursor).map(JobId::new)).transpose()
+    cursor.map(|cursor| id(prefix::ABANDONED, cursor).map(JobId::new)).transpose()
 }
 
-/// Deliveries are listed by their number.
+/// Deliveries are listed by sequence number.
 pub(crate) fn after_delivery(seq: i64) -> String {
-    encode(of::DELIVERIES, &seq.to_be_bytes())
+    encode(prefix::DELIVERIES, &seq.to_be_bytes())
 }
 
 pub(crate) fn delivery(cursor: Option<&str>) -> Result<Option<i64>, ApiError> {
-    cursor.map(|cursor| number(of::DELIVERIES, cursor)).transpose()
+    cursor.map(|cursor| number(prefix::DELIVERIES, cursor)).transpose()
 }
 
 pub(crate) fn after_process(process: &Name) -> String {
-    encode(of::PROCESSES, process.as_str().as_bytes())
+    encode(prefix::PROCESSES, process.as_str().as_bytes())
 }
 
 pub(crate) fn process(cursor: Option<&str>) -> Result<Option<Name>, ApiError> {
-    cursor.map(|cursor| name(of::PROCESSES, cursor)).transpose()
+    cursor.map(|cursor| name(prefix::PROCESSES, cursor)).transpose()
 }
 
 pub(crate) fn after_subject(subject: &str) -> String {
-    encode(of::SUBJECTS, subject.as_bytes())
+    encode(prefix::SUBJECTS, subject.as_bytes())
 }
 
 pub(crate) fn subject(cursor: Option<&str>) -> Result<Option<String>, ApiError> {
-    cursor.map(|cursor| label(&text(of::SUBJECTS, cursor)?)).transpose()
+    cursor.map(|cursor| label(&text(prefix::SUBJECTS, cursor)?)).transpose()
 }
 
 pub(crate) fn after_runtime(runtime: &str) -> String {
-    encode(of::RUNTIMES, runtime.as_bytes())
+    encode(prefix::RUNTIMES, runtime.as_bytes())
 }
 
 pub(crate) fn runtime(cursor: Option<&str>) -> Result<Option<String>, ApiError> {
-    cursor.map(|cursor| label(&text(of::RUNTIMES, cursor)?)).transpose()
+    cursor.map(|cursor| label(&text(prefix::RUNTIMES, cursor)?)).transpose()
 }
 
 pub(crate) fn after_pool(pool: &str) -> String {
-    encode(of::POOLS, pool.as_bytes())
+    encode(prefix::POOLS, pool.as_bytes())
 }
 
 pub(crate) fn pool(cursor: Option<&str>) -> Result<Option<String>, ApiError> {
-    cursor.map(|cursor| label(&text(of::POOLS, cursor)?)).transpose()
+    cursor.map(|cursor| label(&text(prefix::POOLS, cursor)?)).transpose()
 }
 
 pub(crate) fn after_operation(operation: Uuid) -> String {
-    encode(of::OPERATIONS, operation.as_bytes())
+    encode(prefix::OPERATIONS, operation.as_bytes())
 }
 
 pub(crate) fn operation(cursor: Option<&str>) -> Result<Option<Uuid>, ApiError> {
-    cursor.map(|cursor| id(of::OPERATIONS, cursor)).transpose()
+    cursor.map(|cursor| id(prefix::OPERATIONS, cursor)).transpose()
 }
 
-pub(crate) fn after_timeline(place: i64) -> String {
-    encode(of::TIMELINE, &place.to_be_bytes())
+pub(crate) fn after_timeline(position: i64) -> String {
+    encode(prefix::TIMELINE, &position.to_be_bytes())
 }
 
 pub(crate) fn timeline(cursor: Option<&str>) -> Result<Option<i64>, ApiError> {
-    cursor.map(|cursor| number(of::TIMELINE, cursor)).transpose()
+    cursor.map(|cursor| number(prefix::TIMELINE, cursor)).transpose()
 }
 
 pub(crate) fn after_eligible(ready_at: Time, subject: &str) -> String {
-    encode(of::ELIGIBLE, &[&ready_at.micros().to_be_bytes(), subject.as_bytes()].concat())
+    encode(prefix::ELIGIBLE, &[&ready_at.micros().to_be_bytes(), subject.as_bytes()].concat())
 }
 
 pub(crate) fn eligible(cursor: Option<&str>) -> Result<Option<(Time, String)>, ApiError> {
-    let place = |cursor| {
-        let bytes = decode(of::ELIGIBLE, cursor)?;
+    let position = |cursor| {
+        let bytes = decode(prefix::ELIGIBLE, cursor)?;
         let (micros, subject) = bytes.split_first_chunk::<8>().ok_or_else(ApiError::invalid_cursor)?;
         let subject = String::from_utf8(subject.to_vec()).map_err(|_| ApiError::invalid_cursor())?;
         Ok((time(*micros)?, label(&subject)?))
     };
-    cursor.map(place).transpose()
+    cursor.map(position).transpose()
 }
 
-/// The end of the year 9999: what no database could store was never given out.
-const MICROS_MAX: i64 = 253_402_300_799_000_000;
+/// The end of the year 9999. Neither database can store a later time, so a cursor with one is forged.
+const MAX_MICROS: i64 = 253_402_300_799_000_000;
 
 fn time(micros: [u8; 8]) -> Result<Time, ApiError> {
     match i64::from_be_bytes(micros) {
-        micros @ 0..=MICROS_MAX => Ok(Time::from_micros(micros)),
+        micros @ 0..=MAX_MICROS => Ok(Time::from_micros(micros)),
         _ => Err(ApiError::invalid_cursor()),
     }
 }
@@ -215,29 +216,29 @@ fn text(listing: u8, cursor: &str) -> Result<String, ApiError> {
 }
 
 pub(crate) fn after_signature(id: Uuid) -> String {
-    encode(of::SIGNATURES, id.as_bytes())
+    encode(prefix::SIGNATURES, id.as_bytes())
 }
 
 pub(crate) fn signature(cursor: Option<&str>) -> Result<Option<Uuid>, ApiError> {
-    cursor.map(|cursor| id(of::SIGNATURES, cursor)).transpose()
+    cursor.map(|cursor| id(prefix::SIGNATURES, cursor)).transpose()
 }
 
-pub(crate) fn after_failure(after: After) -> String {
-    encode(of::FAILURES, &[&after.last_seen_at.micros().to_be_bytes()[..], after.id.as_bytes()].concat())
+pub(crate) fn after_failure(after: FailureCursor) -> String {
+    encode(prefix::FAILURES, &[&after.last_seen_at.micros().to_be_bytes()[..], after.id.as_bytes()].concat())
 }
 
-pub(crate) fn failure(cursor: Option<&str>) -> Result<Option<After>, ApiError> {
+pub(crate) fn failure(cursor: Option<&str>) -> Result<Option<FailureCursor>, ApiError> {
     let after = |cursor| {
-        let place = decode(of::FAILURES, cursor)?;
-        let (at, id) = place.split_first_chunk::<8>().ok_or_else(ApiError::invalid_cursor)?;
+        let position = decode(prefix::FAILURES, cursor)?;
+        let (at, id) = position.split_first_chunk::<8>().ok_or_else(ApiError::invalid_cursor)?;
         let id = Uuid::from_slice(id).map_err(|_| ApiError::invalid_cursor())?;
-        Ok(After { last_seen_at: time(*at)?, id })
+        Ok(FailureCursor { last_seen_at: time(*at)?, id })
     };
     cursor.map(after).transpose()
 }
 
-fn encode(listing: u8, place: &[u8]) -> String {
-    URL_SAFE_NO_PAD.encode([&[VERSION, listing], place].concat())
+fn encode(listing: u8, position: &[u8]) -> String {
+    URL_SAFE_NO_PAD.encode([&[VERSION, listing], position].concat())
 }
 
 fn name(listing: u8, cursor: &str) -> Result<Name, ApiError> {
@@ -255,7 +256,7 @@ fn id(listing: u8, cursor: &str) -> Result<Uuid, ApiError> {
 
 fn decode(listing: u8, cursor: &str) -> Result<Vec<u8>, ApiError> {
     match URL_SAFE_NO_PAD.decode(cursor).ok().as_deref() {
-        Some([VERSION, letter, place @ ..]) if *letter == listing => Ok(place.to_vec()),
+        Some([VERSION, letter, position @ ..]) if *letter == listing => Ok(position.to_vec()),
         _ => Err(ApiError::invalid_cursor()),
     }
 }
@@ -265,16 +266,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_comes_back_as_it_went_and_fits_its_own_listing_only() {
+    fn a_cursor_round_trips_and_is_valid_only_for_its_listing() {
         let id = JobId::new(Uuid::from_u128(7));
         assert_eq!(job(Some(&after_job(id))).ok().flatten(), Some(id));
         assert!(worker(Some(&after_job(id))).is_err());
         let trigger = after_trigger(TriggerId::new(Uuid::from_u128(7)));
-        assert!(token(Some(&trigger)).is_err(), "both are ids, and each is its own listing's");
-        let place = |seconds| After { last_seen_at: Time::from_seconds(seconds), id: Uuid::from_u128(7) };
-        assert!(failure(Some(&after_failure(place(7)))).is_ok());
-        for never in [i64::MIN, -1, i64::MAX] {
-            assert!(failure(Some(&after_failure(place(never)))).is_err(), "no database has a time like {never}");
+        assert!(token(Some(&trigger)).is_err(), "both hold ids, but belong to different listings");
+        let position = |seconds| FailureCursor { last_seen_at: Time::from_seconds(seconds), id: Uuid::from_u128(7) };
+        assert!(failure(Some(&after_failure(position(7)))).is_ok());
+        for invalid in [i64::MIN, -1, i64::MAX] {
+            assert!(failure(Some(&after_failure(position(invalid)))).is_err(), "no database has a time like {invalid}");
         }
         let name = Name::stored("image.scan");
         assert_eq!(queue(Some(&after_queue(&name))).ok().flatten(), Some(name));

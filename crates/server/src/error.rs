@@ -1,5 +1,5 @@
-//! Everything that can go wrong, as RFC 9457 problem documents (X10, X12). The only place that knows HTTP statuses of
-//! failures; handlers say what happened.
+//! Errors as RFC 9457 problem documents. This module alone maps failures to HTTP statuses; handlers return an
+//! `ApiError`.
 
 use std::fmt::Display;
 
@@ -7,23 +7,23 @@ use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use domain::call::CallFailure;
+use domain::queue::call::CallFailure;
 use domain::{JobId, Refusal};
 use store::StoreError;
 use wire::{Problem, code};
 
 pub(crate) const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-/// A refusal or a failure on its way to the caller.
+/// An error response.
 #[derive(Debug)]
 pub(crate) struct ApiError {
     status: StatusCode,
     code: &'static str,
     detail: String,
     field: Option<String>,
-    /// Of a call that failed: its job, and how that failed.
+    /// The job of a failed call and its error.
     call: Option<Box<(JobId, Option<wire::JobError>)>>,
-    /// When to come back, where that helps.
+    /// Value of the `Retry-After` header.
     retry_s: Option<u64>,
 }
 
@@ -32,7 +32,7 @@ impl ApiError {
         Self { status, code, detail: detail.to_string(), field: None, call: None, retry_s: None }
     }
 
-    fn at(self, field: impl Into<String>) -> Self {
+    pub(crate) fn at(self, field: impl Into<String>) -> Self {
         Self { field: Some(field.into()).filter(|field| !field.is_empty()), ..self }
     }
 
@@ -44,7 +44,7 @@ impl ApiError {
         Self::invalid_json(detail).at(field)
     }
 
-    /// The body is JSON, but a value in it cannot be taken. `detail` says what to change.
+    /// The body is JSON, but the value of `field` is invalid. `detail` says what to change.
     pub(crate) fn invalid_field(field: impl Into<String>, detail: impl Display) -> Self {
         let field = field.into();
         let detail = if field.is_empty() { detail.to_string() } else { format!("{field} {detail}") };
@@ -56,7 +56,7 @@ impl ApiError {
     }
 
     pub(crate) fn invalid_cursor() -> Self {
-        let detail = "the cursor is not one of this listing; give back `next_cursor` as it came, or leave it out";
+        let detail = "the cursor does not belong to this listing; send `next_cursor` unchanged, or omit it";
         Self::new(StatusCode::BAD_REQUEST, code::INVALID_CURSOR, detail).at("cursor")
     }
 
@@ -67,23 +67,23 @@ impl ApiError {
     pub(crate) fn unsupported_media_type(got: Option<&str>) -> Self {
         let detail = match got {
             Some(got) => format!("send the body as application/json, not as {got}"),
-            None => "say Content-Type: application/json".to_owned(),
+            None => "the Content-Type header is missing; send Content-Type: application/json".to_owned(),
         };
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, code::UNSUPPORTED_MEDIA_TYPE, detail)
     }
 
     pub(crate) fn unsupported_encoding() -> Self {
-        let detail = "send the body as it is, without a Content-Encoding";
+        let detail = "Content-Encoding is not supported; send the body uncompressed";
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, code::UNSUPPORTED_MEDIA_TYPE, detail)
     }
 
     pub(crate) fn body_too_large(most: u64) -> Self {
-        let detail = format!("the body may have at most {most} bytes");
+        let detail = format!("the body is too large; the limit is {most} bytes");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, code::BODY_TOO_LARGE, detail)
     }
 
     pub(crate) fn body_broken_off() -> Self {
-        Self::new(StatusCode::BAD_REQUEST, code::BODY_BROKEN_OFF, "the body broke off before its end")
+        Self::new(StatusCode::BAD_REQUEST, code::BODY_BROKEN_OFF, "the body ended early or stalled; send it again")
     }
 
     pub(crate) fn not_found(what: &str) -> Self {
@@ -100,7 +100,11 @@ impl ApiError {
     }
 
     pub(crate) fn already_ended(state: domain::JobState) -> Self {
-        Self::new(StatusCode::CONFLICT, code::ALREADY_ENDED, format!("the job has {state} and cannot be canceled"))
+        Self::new(
+            StatusCode::CONFLICT,
+            code::ALREADY_ENDED,
+            format!("the job has already {state} and cannot be canceled"),
+        )
     }
 
     pub(crate) fn not_ended(state: domain::JobState) -> Self {
@@ -110,7 +114,7 @@ impl ApiError {
 
     pub(crate) fn precondition_failed(version: Option<i64>) -> Self {
         let detail = match version {
-            Some(version) => format!("the key has version {version}; read it again and decide anew"),
+            Some(version) => format!("the key is at version {version}; read it again and retry with its current ETag"),
             None => "there is no such key".to_owned(),
         };
         Self::new(StatusCode::PRECONDITION_FAILED, code::PRECONDITION_FAILED, detail)
@@ -121,22 +125,29 @@ impl ApiError {
     }
 
     pub(crate) fn no_credential() -> Self {
-        let detail = "this route takes the credential of the subject's own agent as bearer token";
+        let detail = "send the credential of this subject's agent: Authorization: Bearer …";
         Self::new(StatusCode::UNAUTHORIZED, code::UNAUTHORIZED, detail)
     }
 
     pub(crate) fn worker_gone() -> Self {
-        let detail = "the worker's lease has passed and its jobs went to others; register again";
+        let detail = "the worker's lease has expired and its claims were released; register again";
         Self::new(StatusCode::GONE, code::WORKER_GONE, detail)
     }
 
     pub(crate) fn idempotency_key_reused() -> Self {
-        let detail = "the Idempotency-Key was used with another body; take a fresh key for another request";
+        let detail = "the Idempotency-Key was already used with a different body; use a new key for a new request";
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, code::IDEMPOTENCY_KEY_REUSED, detail).at("Idempotency-Key")
     }
 
+    pub(crate) fn epoch_required() -> Self {
+        let detail =
+            "the job is claimed, so the upload must name the claim: send the epoch of the claim in X-Windlass-Epoch";
+        Self::new(StatusCode::CONFLICT, code::EPOCH_REQUIRED, detail).at("X-Windlass-Epoch")
+    }
+
     pub(crate) fn artifact_exists() -> Self {
-        let detail = "the job has another artifact of this name; an artifact never changes, choose another name";
+        let detail =
+            "the job already has a different artifact with this name; artifacts are immutable, choose another name";
         Self::new(StatusCode::CONFLICT, code::ARTIFACT_EXISTS, detail)
     }
 
@@ -146,18 +157,18 @@ impl ApiError {
     }
 
     pub(crate) fn signature_exists(other: uuid::Uuid) -> Self {
-        let detail = format!("signature {other} has this pattern; change that one");
+        let detail = format!("signature {other} already has this pattern; update that one");
         Self::new(StatusCode::CONFLICT, code::SIGNATURE_EXISTS, detail).at("pattern")
     }
 
     pub(crate) fn too_many_streams() -> Self {
-        let detail = "as many streams are open on this node as it takes; ask for the signal instead, or another node";
+        let detail = "the stream limit of this node is reached; poll the signal or use another node";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, code::UNAVAILABLE, detail)
     }
 
-    /// What an operation on a runtime could not be begun for, by its own code.
-    pub(crate) fn operation_refused(code: domain::runtime::OperationCode, detail: impl Display) -> Self {
-        use domain::runtime::OperationCode as Code;
+    /// An operation on a runtime was refused; `code` becomes the problem's own code.
+    pub(crate) fn operation_refused(code: domain::runtimes::OperationCode, detail: impl Display) -> Self {
+        use domain::runtimes::OperationCode as Code;
         let (status, code, field) = match code {
             Code::ImageRefNotSemver => (StatusCode::UNPROCESSABLE_ENTITY, "image_ref_not_semver", Some("image")),
             Code::SemverPatchOnly => (StatusCode::UNPROCESSABLE_ENTITY, "semver_patch_only", Some("image")),
@@ -179,23 +190,24 @@ impl ApiError {
     }
 
     pub(crate) fn already_resolved(resolution: domain::Resolution) -> Self {
-        let detail = format!("the dead letter is resolved as {resolution}");
+        let detail = format!("the dead letter is already resolved as {resolution}");
         Self::new(StatusCode::CONFLICT, code::ALREADY_RESOLVED, detail)
     }
 
     pub(crate) fn already_retried(what: &str, again: impl Display) -> Self {
         let detail =
-            format!("the {what} was already retried as {again}, not with this payload; retry that one instead");
+            format!("the {what} was already retried as {again} with a different payload; retry that one instead");
         Self::new(StatusCode::CONFLICT, code::ALREADY_RETRIED, detail)
     }
 
     pub(crate) fn not_replayable() -> Self {
-        let detail = "nothing is kept of this dead letter that could be played again, or its trigger is gone";
+        let detail = "the dead letter cannot be replayed: its payload is not stored or its trigger was deleted";
         Self::new(StatusCode::CONFLICT, code::NOT_REPLAYABLE, detail)
     }
 
     pub(crate) fn name_taken() -> Self {
-        Self::new(StatusCode::CONFLICT, code::NAME_TAKEN, "another trigger has this name; choose another").at("name")
+        Self::new(StatusCode::CONFLICT, code::NAME_TAKEN, "another trigger already has this name; choose another")
+            .at("name")
     }
 
     pub(crate) fn bad_signature(detail: impl Display) -> Self {
@@ -203,7 +215,7 @@ impl ApiError {
     }
 
     pub(crate) fn replay_refused() -> Self {
-        let detail = "another message with this webhook-id was taken before";
+        let detail = "a different message with this webhook-id was already accepted";
         Self::new(StatusCode::CONFLICT, code::REPLAY_REFUSED, detail).at("webhook-id")
     }
 
@@ -218,7 +230,7 @@ impl ApiError {
     }
 
     pub(crate) fn token_required() -> Self {
-        let detail = "say who you are: Authorization: Bearer windlass_…";
+        let detail = "a token is required: send Authorization: Bearer windlass_…";
         Self::new(StatusCode::UNAUTHORIZED, code::TOKEN_REQUIRED, detail)
     }
 
@@ -231,7 +243,7 @@ impl ApiError {
         Self::new(StatusCode::FORBIDDEN, code::FORBIDDEN, detail)
     }
 
-    /// What a caller hears of a job that gave no result (Q5).
+    /// A synchronous call that gave no result.
     pub(crate) fn call_failed(job: JobId, failure: CallFailure, detail: &str, error: Option<wire::JobError>) -> Self {
         let (status, code) = match failure {
             CallFailure::Refused => (StatusCode::UNPROCESSABLE_ENTITY, code::CALL_REFUSED),
@@ -244,26 +256,27 @@ impl ApiError {
         Self { call: Some(Box::new((job, error))), ..Self::new(status, code, detail) }
     }
 
-    /// The same, told when something may have been changed: a caller must not take it for nothing.
+    /// Replaces "nothing was changed" by "the outcome is unknown" if the request may have changed something. Other
+    /// errors stay as they are.
     pub(crate) fn after_a_change(self) -> Self {
         if self.code != code::UNAVAILABLE {
             return self;
         }
-        let detail = "the database went away before the answer was put together: it was done, or may have been; look \
-                      before you ask again, and ask with the same Idempotency-Key where there was one";
+        let detail = "the database became unavailable after the request was executed; the outcome is unknown: check it \
+                      before you retry, and retry with the same Idempotency-Key if you sent one";
         Self { code: code::OUTCOME_UNKNOWN, detail: detail.into(), ..self }
     }
 
-    /// The same, with the job that a call made.
+    /// Adds the job that a call created.
     pub(crate) fn of_call(self, job: JobId) -> Self {
         let call = self.call.unwrap_or_else(|| Box::new((job, None)));
         Self { call: Some(call), ..self }
     }
 
-    /// Without `retry_s` time alone makes no room.
+    /// `retry_s` is None if waiting does not free the quota.
     pub(crate) fn over_quota(quota: &str, limit: f64, retry_s: Option<u64>) -> Self {
-        let again = retry_s.map(|retry_s| format!("; try again in {retry_s} s")).unwrap_or_default();
-        let detail = format_args!("the tenant's quota {quota} of {limit} is used up{again}");
+        let again = retry_s.map(|retry_s| format!("; retry in {retry_s} s")).unwrap_or_default();
+        let detail = format_args!("the tenant's quota {quota} of {limit} is exhausted{again}");
         let refusal = Self::new(StatusCode::TOO_MANY_REQUESTS, code::OVER_QUOTA, detail).at(quota);
         Self { retry_s, ..refusal }
     }
@@ -273,22 +286,22 @@ impl ApiError {
     }
 
     fn internal() -> Self {
-        let detail = "the request failed in a way that it should not; the server's log says more";
+        let detail = "internal error; the server log has the details";
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, code::INTERNAL, detail)
     }
 
-    /// What the framework refused before any handler saw it.
+    /// An error of axum itself, raised before any handler ran.
     pub(crate) fn of_status(status: StatusCode) -> Self {
         match status {
             StatusCode::NOT_FOUND => {
                 Self::new(status, code::NO_SUCH_ROUTE, "no such route; /openapi.json lists them all")
             }
             StatusCode::METHOD_NOT_ALLOWED => {
-                let detail = "the route does not take this method; the Allow header says which it takes";
+                let detail = "the route does not support this method; the Allow header lists those it supports";
                 Self::new(status, code::METHOD_NOT_ALLOWED, detail)
             }
             status if status.is_server_error() => Self { status, ..Self::internal() },
-            status => Self::new(status, code::INVALID_QUERY, "the request cannot be understood"),
+            status => Self::new(status, code::INVALID_QUERY, "the request is malformed"),
         }
     }
 
@@ -296,7 +309,7 @@ impl ApiError {
         self.status
     }
 
-    /// When to come back: at once almost, where something is only away.
+    /// Value of `Retry-After` in seconds. One second for every 503 without its own value.
     pub(crate) fn retry_s(&self) -> Option<u64> {
         self.retry_s.or((self.status == StatusCode::SERVICE_UNAVAILABLE).then_some(1))
     }
@@ -324,29 +337,29 @@ impl From<StoreError> for ApiError {
         match error {
             StoreError::Unavailable { reason, .. } => {
                 tracing::warn!(reason, "the database is unavailable");
-                let detail = "the database is unavailable; nothing was changed, try again";
+                let detail = "the database is unavailable; nothing was changed, retry";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, code::UNAVAILABLE, detail)
             }
             StoreError::ArtifactsUnavailable { reason, .. } => {
-                tracing::warn!(reason, "the place for artifacts is unavailable");
-                let detail = "the place for large artifacts is unavailable; nothing was changed, try again";
+                tracing::warn!(reason, "artifact storage is unavailable");
+                let detail = "artifact storage is unavailable; nothing was changed, retry";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, code::UNAVAILABLE, detail)
             }
             StoreError::InDoubt { reason } => {
-                tracing::warn!(reason, "the database went away during a commit");
-                let detail = "the database went away during the commit: it may have been done or not; ask again, and \
-                              with the same Idempotency-Key where there was one";
+                tracing::warn!(reason, "connection lost during COMMIT; the outcome is unknown");
+                let detail = "connection lost during COMMIT; the outcome is unknown: retry with the same Idempotency-Key if you \
+                              sent one, or check before you retry";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, code::OUTCOME_UNKNOWN, detail)
             }
             StoreError::Unusable(reason) => {
-                tracing::error!(reason, "a person must act");
-                let detail = "the server cannot do this as it is set up now; its log says why";
+                tracing::error!(reason, "the server is misconfigured");
+                let detail = "the server's configuration does not allow this; the server log says why";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, code::UNAVAILABLE, detail)
             }
             StoreError::BlobMissing(location) => {
-                tracing::error!(location, "a blob is not where this node keeps them");
-                let detail = "what was stored is not where this node keeps large artifacts; where there are several nodes, \
-                              all of them need one shared folder or one bucket: --artifacts PATH or s3://BUCKET/PREFIX";
+                tracing::error!(location, "a blob is missing from this node's artifact storage");
+                let detail = "the content is missing from this node's artifact storage; several nodes must share one folder or one \
+                              bucket: --artifacts PATH or s3://BUCKET/PREFIX";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, code::BLOB_MISSING, detail)
             }
             error => {
@@ -377,16 +390,18 @@ impl IntoResponse for ApiError {
 mod tests {
     use super::*;
 
+    /// Requirement X12.
     #[test]
-    fn x12_an_unavailable_database_is_503_with_a_hint_when_to_come_back() {
+    fn an_unavailable_database_is_503_with_retry_after() {
         let response = ApiError::from(StoreError::unavailable("the disk is full")).into_response();
         assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(response.headers()[RETRY_AFTER], "1");
         assert_eq!(response.headers()[CONTENT_TYPE], PROBLEM);
     }
 
+    /// Requirement X12.
     #[test]
-    fn x12_what_fails_after_a_change_does_not_say_that_nothing_was_changed() {
+    fn an_outage_after_a_write_has_an_unknown_outcome() {
         let away = ApiError::from(StoreError::unavailable("the server is gone")).after_a_change();
         assert_eq!((away.status, away.code), (StatusCode::SERVICE_UNAVAILABLE, code::OUTCOME_UNKNOWN));
         assert!(!away.detail.contains("nothing was changed"), "{}", away.detail);

@@ -1,4 +1,5 @@
-//! What handlers take from a request: bodies, query parameters, ids and names in the path, headers.
+//! Axum extractors and body readers used by every handler: JSON bodies, query parameters, ids and names in the path,
+//! headers.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName};
+use axum::http::{HeaderMap, HeaderName, Uri};
 use bytes::Bytes;
 use domain::limits::BODY_BYTES;
 use domain::{DeadLetterId, DeliveryId, JobId, Label, Name, RuntimeName, TokenId, TriggerId, WorkerId};
@@ -20,16 +21,16 @@ use crate::json;
 use crate::state::AppState;
 use crate::validate;
 
-/// How long a body that is refused is read on, so that its sender comes to hear why it is refused.
+/// How long a refused body is still read, so that the client stops sending and reads the response.
 const DRAIN: Duration = Duration::from_secs(2);
 
 /// A JSON body.
 pub(crate) struct JsonBody<T>(pub(crate) T);
 
-/// A JSON body, or none at all.
+/// A JSON body, or `T::default()` if the body is empty.
 pub(crate) struct OptionalJson<T>(pub(crate) T);
 
-/// A JSON body and the bytes it was read from.
+/// A JSON body and its bytes.
 pub(crate) struct JsonBytes<T> {
     pub(crate) value: T,
     pub(crate) bytes: Bytes,
@@ -70,7 +71,7 @@ impl<T: DeserializeOwned + Default> FromRequest<AppState> for OptionalJson<T> {
 
 pub(crate) fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(value) = headers.get(CONTENT_TYPE) else { return Err(ApiError::unsupported_media_type(None)) };
-    let text = value.to_str().unwrap_or("something unreadable");
+    let text = value.to_str().unwrap_or("an unreadable value");
     let essence = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let is_json = essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"));
     if !is_json {
@@ -86,38 +87,38 @@ async fn read(headers: &HeaderMap, body: Body) -> Result<Bytes, ApiError> {
     read_at_most(BODY_BYTES, headers, body).await
 }
 
-/// The body, unless it has more bytes than that.
-pub(crate) async fn read_at_most(most: usize, headers: &HeaderMap, body: Body) -> Result<Bytes, ApiError> {
-    let said = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-    if said.is_some_and(|length| length > most) {
+/// Reads the whole body. Refuses one of more than `most` bytes.
+pub(crate) async fn read_at_most(limit: usize, headers: &HeaderMap, body: Body) -> Result<Bytes, ApiError> {
+    let content_length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    if content_length.is_some_and(|length| length > limit) {
         drain(headers, body).await;
-        return Err(ApiError::body_too_large(most as u64));
+        return Err(ApiError::body_too_large(limit as u64));
     }
-    match Limited::new(body, most).collect().await {
+    match Limited::new(body, limit).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::body_too_large(most as u64)),
+        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::body_too_large(limit as u64)),
         Err(_) => Err(ApiError::body_broken_off()),
     }
 }
 
-/// A client that still writes does not read: a refusal sent into its face would be lost with the connection. One that
-/// asked before it writes need not begin.
+/// Discards the rest of a refused body. A client that is still writing does not read: if the connection closed now, the
+/// response would be lost. A client that sent `Expect` waits for permission to write and needs no drain.
 pub(crate) async fn drain(headers: &HeaderMap, mut body: Body) {
     if headers.contains_key(EXPECT) {
         return;
     }
-    let reading = async {
-        let mut left = 2 * BODY_BYTES;
-        while let (1.., Some(Ok(frame))) = (left, body.frame().await) {
-            left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+    let discard = async {
+        let mut remaining = 2 * BODY_BYTES;
+        while let (1.., Some(Ok(frame))) = (remaining, body.frame().await) {
+            remaining = remaining.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
         }
     };
-    let _ = tokio::time::timeout(DRAIN, reading).await;
+    let _ = tokio::time::timeout(DRAIN, discard).await;
 }
 
-/// Any JSON value, as it came.
+/// Any JSON value, as its original text.
 pub(crate) struct AnyJson(pub(crate) Box<str>);
-/// A body of any kind.
+/// A body of any type.
 pub(crate) struct RawBody(pub(crate) Bytes);
 
 impl FromRequest<AppState> for AnyJson {
@@ -127,9 +128,9 @@ impl FromRequest<AppState> for AnyJson {
         let (parts, body) = request.into_parts();
         check_content_type(&parts.headers)?;
         let bytes = read(&parts.headers, body).await?;
-        let most = state.options.payload_bytes;
-        if bytes.len() > most {
-            return Err(ApiError::body_too_large(most as u64));
+        let limit = state.options.payload_bytes;
+        if bytes.len() > limit {
+            return Err(ApiError::body_too_large(limit as u64));
         }
         json::any(&bytes).map(Self)
     }
@@ -144,14 +145,20 @@ impl FromRequest<AppState> for RawBody {
     }
 }
 
-/// Query parameters. One that the route does not know is refused.
+/// Query parameters. Unknown parameters are refused.
 pub(crate) struct Params<T>(pub(crate) T);
 
 impl<T: DeserializeOwned> FromRequestParts<AppState> for Params<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
-        let query = Query::<T>::try_from_uri(&parts.uri).map_err(|rejection| {
+        Self::of(&parts.uri)
+    }
+}
+
+impl<T: DeserializeOwned> Params<T> {
+    pub(crate) fn of(uri: &Uri) -> Result<Self, ApiError> {
+        let query = Query::<T>::try_from_uri(uri).map_err(|rejection| {
             let text = rejection.body_text();
             let reason = text.split_once(": ").map_or(text.as_str(), |(_, reason)| reason);
             ApiError::invalid_query(reason.split('`').nth(1).unwrap_or_default(), reason)
@@ -160,16 +167,17 @@ impl<T: DeserializeOwned> FromRequestParts<AppState> for Params<T> {
     }
 }
 
-/// A job's id in the path. What is no id answers like an id that nobody has.
+/// A job's id in the path. A malformed id answers like an unknown one.
 pub(crate) struct PathJob(pub(crate) JobId);
-/// A worker's id in the path, likewise.
+/// A worker's id in the path. A malformed id answers like an unknown one.
 pub(crate) struct PathWorker(pub(crate) WorkerId);
-/// A token's id in the path, likewise.
+/// A token's id in the path. A malformed id answers like an unknown one.
 pub(crate) struct PathToken(pub(crate) TokenId);
-/// A delivery's id in the path, likewise.
+/// A delivery's id in the path. A malformed id answers like an unknown one.
 pub(crate) struct PathDelivery(pub(crate) DeliveryId);
-/// A signature's id in the path, and a failure group's, likewise.
+/// A signature's id in the path. A malformed id answers like an unknown one.
 pub(crate) struct PathSignature(pub(crate) Uuid);
+/// A failure group's id in the path. A malformed id answers like an unknown one.
 pub(crate) struct PathFailure(pub(crate) Uuid);
 /// A queue's name in the path.
 pub(crate) struct PathQueue(pub(crate) Name);
@@ -179,13 +187,14 @@ pub(crate) struct PathProcess(pub(crate) Name);
 pub(crate) struct PathRuntime(pub(crate) RuntimeName);
 /// A subject's id in the path.
 pub(crate) struct PathSubject(pub(crate) Label);
-/// A subject's id and a process's name, or `*`.
+/// A subject's id and a process's name or `*` in the path.
 pub(crate) struct PathBackoff {
     pub(crate) subject: Label,
     pub(crate) process: String,
 }
-/// A trigger's id in the path, and a dead letter's.
+/// A trigger's id in the path. A malformed id answers like an unknown one.
 pub(crate) struct PathTrigger(pub(crate) TriggerId);
+/// A dead letter's id in the path. A malformed id answers like an unknown one.
 pub(crate) struct PathDeadLetter(pub(crate) DeadLetterId);
 /// A topic in the path.
 pub(crate) struct PathTopic(pub(crate) Label);
@@ -201,6 +210,7 @@ pub(crate) struct PathArtifact {
     pub(crate) name: Label,
 }
 
+/// A job's id and an artifact's name in the path.
 impl FromRequestParts<AppState> for PathJob {
     type Rejection = ApiError;
 
@@ -351,7 +361,7 @@ impl FromRequestParts<AppState> for PathRuntime {
 
     async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
         let name = name(parts).await.ok_or_else(|| ApiError::invalid_field("name", "must be UTF-8"))?;
-        validate::runtime::name(&name).map(Self)
+        validate::runtimes::runtime::name(&name).map(Self)
     }
 }
 
@@ -366,7 +376,7 @@ impl FromRequestParts<AppState> for PathSubject {
     async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
         let path = parts.extract::<Path<SubjectInPath>>().await;
         let Path(path) = path.map_err(|_| ApiError::invalid_field("id", "must be UTF-8"))?;
-        validate::subject::subject(&path.id).map(Self)
+        validate::fleet::subject::subject(&path.id).map(Self)
     }
 }
 
@@ -382,8 +392,8 @@ impl FromRequestParts<AppState> for PathBackoff {
     async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
         let path = parts.extract::<Path<BackoffInPath>>().await;
         let Path(path) = path.map_err(|_| ApiError::invalid_field("id", "must be UTF-8"))?;
-        let subject = validate::subject::subject(&path.id)?;
-        Ok(Self { subject, process: validate::subject::process(&path.process)? })
+        let subject = validate::fleet::subject::subject(&path.id)?;
+        Ok(Self { subject, process: validate::fleet::subject::process(&path.process)? })
     }
 }
 
@@ -394,19 +404,19 @@ impl FromRequestParts<AppState> for PathArtifact {
         let job = id(parts).await.map(JobId::new).ok_or_else(|| ApiError::not_found("job"))?;
         let name = name(parts).await.ok_or_else(|| ApiError::invalid_field("name", "must be UTF-8"))?;
         if name.contains(['/', '\\']) || name == "." || name == ".." {
-            return Err(ApiError::invalid_field("name", "must be one name, without slashes, and not . or .."));
+            return Err(ApiError::invalid_field("name", "must be one file name, without slashes, and not . or .."));
         }
         let name = Label::new(&name).map_err(|error| ApiError::invalid_field("name", error))?;
         Ok(Self { job, name })
     }
 }
 
-/// A header that may be there once, as text.
+/// Returns the value of a header that may occur at most once.
 pub(crate) fn header<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, ApiError> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
-        return Err(ApiError::invalid_header(name.as_str(), "is given more than once"));
+        return Err(ApiError::invalid_header(name.as_str(), "occurs more than once"));
     }
-    value.to_str().map(Some).map_err(|_| ApiError::invalid_header(name.as_str(), "may hold visible ASCII only"))
+    value.to_str().map(Some).map_err(|_| ApiError::invalid_header(name.as_str(), "must contain visible ASCII only"))
 }

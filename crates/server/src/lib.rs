@@ -1,46 +1,39 @@
-//! The HTTP face: routes under `/api/v1`, health, metrics, the OpenAPI document and the dashboard.
+//! The HTTP server: the JSON API under `/api/v1`, the OpenAI-compatible API, health, metrics, the OpenAPI document and
+//! the dashboard.
 //!
-//! `http/v1/<noun>.rs` holds the handlers. They check what came in (`extract`, `validate`), call one operation of the
-//! store or one long-poll of the engine, and shape the answer (`view`). `error` alone maps to statuses.
+//! `app` builds an `AppState` and calls `serve`. Handlers live in `http/v1/<group>/<noun>.rs`: they read and validate
+//! the request (`extract`, `validate`), call one store operation or one engine long-poll, and build the response
+//! (`view`). Only `error` maps failures to HTTP statuses.
 
-mod agent;
-mod auth;
-mod cloudevent;
+pub mod access;
+mod body_idle_timeout;
 mod cursor;
 mod dashboard;
-mod depth;
 mod error;
 mod extract;
-mod host;
+pub(crate) mod fleet;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz_targets;
 mod http;
 mod json;
 mod listen;
-pub mod machine;
-mod openai;
 mod openapi;
 mod page;
-#[cfg(any(test, fuzzing))]
-pub mod parsers;
-mod patience;
-mod rights;
+pub(crate) mod runtimes;
 mod serve;
-mod session;
-mod signal;
-mod signature;
-pub mod smtp;
+pub(crate) mod signals;
 mod state;
-mod streams;
-mod sync;
 mod tls;
+pub mod triggers;
 mod validate;
 mod view;
 
-pub use host::HostCheck;
+pub use access::host::HostCheck;
+pub use access::rights::documentation;
+pub use access::session::CookieKey;
 pub use http::metrics;
 pub use openapi::document;
-pub use rights::documentation;
 pub use serve::{router, serve};
-pub use session::CookieKey;
+pub use signals::streams::Streams;
 pub use state::{AppState, ServerOptions, TriggerDefaults};
-pub use streams::Streams;
 pub use tls::{Tls, TlsError};

@@ -1,7 +1,7 @@
-//! Connections: taken, shielded against those that dawdle, and served until told to stop.
+//! Accepts connections, and protects the server against slow clients (slowloris).
 //!
-//! A connection costs a place until it ends. One that does not finish its head in time loses it, a head has bounds, and so
-//! has the number of places: whoever opens thousands of connections and says nothing keeps nobody else waiting for long.
+//! A connection holds one permit until it ends. The number of permits, the size of a request head and the time to send
+//! it are limited, so a client that opens thousands of idle connections blocks others only for a short time.
 
 use std::io;
 use std::pin::pin;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use domain::limits::{CONNECTIONS, HEAD_BYTES, HEAD_FIELDS, HEAD_S};
+use domain::limits::{CONNECTIONS, REQUEST_HEAD_BYTES, REQUEST_HEAD_FIELDS, REQUEST_HEAD_S};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -21,10 +21,10 @@ use tokio_util::task::TaskTracker;
 
 use crate::tls::Tls;
 
-/// How long to wait after the system could not give a connection, say because too many files are open.
-const BREATHER: Duration = Duration::from_millis(100);
+/// Delay after `accept` failed, for example because too many files are open.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// Serves until `shutdown`: then takes no more connections and lets the requests under way finish.
+/// Serves until `shutdown`. Then stops accepting connections and waits for requests in flight.
 pub(crate) async fn listen(
     listener: TcpListener,
     tls: Option<Tls>,
@@ -33,16 +33,16 @@ pub(crate) async fn listen(
 ) -> io::Result<()> {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
-        .header_read_timeout(Duration::from_secs(HEAD_S))
-        .max_headers(HEAD_FIELDS)
-        .max_buf_size(HEAD_BYTES);
+        .header_read_timeout(Duration::from_secs(REQUEST_HEAD_S))
+        .max_headers(REQUEST_HEAD_FIELDS)
+        .max_buf_size(REQUEST_HEAD_BYTES);
     let http = Arc::new(http);
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let permits = Arc::new(Semaphore::new(CONNECTIONS));
     let tracker = TaskTracker::new();
     loop {
-        let place = tokio::select! {
+        let permit = tokio::select! {
             () = shutdown.cancelled() => break,
-            place = places.clone().acquire_owned() => place.map_err(io::Error::other)?,
+            permit = permits.clone().acquire_owned() => permit.map_err(io::Error::other)?,
         };
         let accepted = tokio::select! {
             () = shutdown.cancelled() => break,
@@ -51,12 +51,12 @@ pub(crate) async fn listen(
         match accepted {
             Ok((stream, _)) => {
                 let connection =
-                    Connection { http: http.clone(), router: router.clone(), shutdown: shutdown.clone(), place };
-                tracker.spawn(connection.begin(stream, tls.clone()));
+                    Connection { http: http.clone(), router: router.clone(), shutdown: shutdown.clone(), permit };
+                tracker.spawn(connection.run(stream, tls.clone()));
             }
             Err(error) => {
-                tracing::warn!(%error, "a connection could not be taken");
-                tokio::time::sleep(BREATHER).await;
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
     }
@@ -70,23 +70,23 @@ struct Connection {
     http: Arc<http1::Builder>,
     router: Router,
     shutdown: CancellationToken,
-    place: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
 }
 
 impl Connection {
-    async fn begin(self, stream: TcpStream, tls: Option<Tls>) {
-        // Answers are small and complete: waiting to fill a packet only delays them.
+    async fn run(self, stream: TcpStream, tls: Option<Tls>) {
+        // Nagle's algorithm would only delay responses, which are small and complete.
         if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "a connection keeps its delay");
+            tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
         let Some(tls) = tls else { return self.serve(stream).await };
-        let greeting = tokio::time::timeout(Duration::from_secs(HEAD_S), tls.accept(stream));
+        let handshake = tokio::time::timeout(Duration::from_secs(REQUEST_HEAD_S), tls.accept(stream));
         tokio::select! {
             () = self.shutdown.cancelled() => {}
-            greeted = greeting => match greeted {
+            result = handshake => match result {
                 Ok(Ok(stream)) => self.serve(stream).await,
-                Ok(Err(error)) => tracing::debug!(%error, "a connection did not agree on TLS"),
-                Err(_) => tracing::debug!("a connection took too long to agree on TLS"),
+                Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+                Err(_) => tracing::debug!("TLS handshake timed out"),
             },
         }
     }
@@ -102,8 +102,8 @@ impl Connection {
             }
         };
         if let Err(error) = ended {
-            tracing::debug!(%error, "a connection ended early");
+            tracing::debug!(%error, "connection failed");
         }
-        let _until_here = &self.place;
+        let _permit = &self.permit;
     }
 }

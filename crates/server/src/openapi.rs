@@ -1,4 +1,4 @@
-//! The OpenAPI document, generated from the routes (X11).
+//! The OpenAPI document, generated from the routes. Served at `/openapi.json` and exported to client generators.
 
 use std::sync::LazyLock;
 
@@ -14,21 +14,21 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use wire::Problem;
 
+use crate::access::rights;
 use crate::dashboard;
 use crate::http::{health, metrics, sign_in, v1};
-use crate::openai;
-use crate::rights;
+use crate::runtimes::openai;
 use crate::state::AppState;
 
-/// Every route of the server, each with its entry in the document.
+/// Returns every route, with its entry in the document.
 pub(crate) fn routes() -> OpenApiRouter<AppState> {
-    let mut router = undeclared();
+    let mut router = routes_without_rights();
     rights::declare(router.get_openapi_mut());
     router
 }
 
-/// The same before the table of rights had its word.
-pub(crate) fn undeclared() -> OpenApiRouter<AppState> {
+/// Returns every route before the rights table added its security requirements.
+pub(crate) fn routes_without_rights() -> OpenApiRouter<AppState> {
     let info = InfoBuilder::new()
         .title("Windlass")
         .version(env!("CARGO_PKG_VERSION"))
@@ -46,12 +46,12 @@ pub(crate) fn undeclared() -> OpenApiRouter<AppState> {
     router
 }
 
-/// The document, for those who generate clients from it.
+/// Returns the document, for client generators.
 pub fn document() -> OpenApi {
     routes().into_openapi()
 }
 
-/// This document.
+/// Get the OpenAPI document.
 #[utoipa::path(get, path = "/openapi.json", tag = "health", responses((status = 200, body = Object)))]
 async fn openapi() -> Response {
     static TEXT: LazyLock<Bytes> =
@@ -59,8 +59,8 @@ async fn openapi() -> Response {
     ([(CONTENT_TYPE, "application/json")], TEXT.clone()).into_response()
 }
 
-/// What every operation has: a problem document for whatever goes wrong, an id of its own (`queues_list`) and a word on
-/// each answer.
+/// Completes every operation: a problem document as the default response, a unique operation id such as `queues_list`,
+/// and a description of every response.
 fn complete(document: &mut OpenApi) {
     let components = document.components.get_or_insert_default();
     components.schemas.insert(Problem::name().into_owned(), Problem::schema());
@@ -68,8 +68,10 @@ fn complete(document: &mut OpenApi) {
     components.add_security_scheme(rights::BEARER, SecurityScheme::Http(token));
     let problem = Ref::from_schema_name(Problem::name());
     let content = ContentBuilder::new().schema(Some(problem)).build();
-    let problem =
-        ResponseBuilder::new().description("What went wrong").content("application/problem+json", content).build();
+    let problem = ResponseBuilder::new()
+        .description("Problem document (RFC 9457)")
+        .content("application/problem+json", content)
+        .build();
     for item in document.paths.paths.values_mut() {
         let PathItem { get, put, post, delete, .. } = item;
         for operation in [get, put, post, delete].into_iter().flatten() {

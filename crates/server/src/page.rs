@@ -1,8 +1,8 @@
-//! One page of a listing. Handlers ask the store for a row more than they show: where it comes, another page follows.
+//! Builds one page of a listing. Handlers request one row more than the page shows: if it exists, another page follows.
 
 use wire::Page;
 
-/// The first `limit` of the rows. `after` makes the cursor that begins behind the last of them.
+/// Returns the first `limit` rows. `after` returns the cursor that follows a row.
 pub(crate) fn page<R>(mut rows: Vec<R>, limit: usize, after: impl FnOnce(&R) -> String) -> Page<R> {
     let more = rows.len() > limit;
     rows.truncate(limit);
@@ -15,7 +15,7 @@ mod tests {
     use super::page;
 
     #[test]
-    fn a_cursor_is_given_where_a_row_follows_and_nowhere_else() {
+    fn a_page_has_a_cursor_only_if_another_row_follows() {
         let check = |rows: usize, shown: usize, next: Option<&str>| {
             let page = page((0..rows).collect(), 3, usize::to_string);
             assert_eq!((page.items.len(), page.next_cursor.as_deref()), (shown, next), "{rows} rows");

@@ -1,4 +1,4 @@
-//! Puts the routes behind what every request passes, and serves them until told to stop.
+//! Wraps every route in the middleware that all requests share, and serves them until shutdown. Called by `app`.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
@@ -15,67 +15,70 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+use crate::access::{auth, rights};
 use crate::error::{ApiError, PROBLEM};
-use crate::http::metrics::{self, Timed};
+use crate::http::metrics::{self, RequestTimer};
 use crate::http::trace;
 use crate::listen::listen;
+use crate::runtimes::openai;
 use crate::state::AppState;
-use crate::{auth, dashboard, openai, openapi, rights};
+use crate::{dashboard, openapi};
 
-/// How long requests under way may take once the server was told to stop.
-const GRACE: Duration = Duration::from_secs(10);
+/// Time limit for requests in flight after shutdown starts.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 
-/// Every route, ready to serve.
+/// Returns the router with every route and the shared middleware.
 pub fn router(state: AppState) -> Router {
     metrics::install();
     let (router, _) = openapi::routes().split_for_parts();
-    router.layer(from_fn_with_state(state.clone(), every_request)).with_state(state)
+    router.layer(from_fn_with_state(state.clone(), trace_request)).with_state(state)
 }
 
-/// What every request passes. It is one layer because the router puts each around every route, and clones them all for
-/// every request.
-async fn every_request(State(state): State<AppState>, request: Request, next: Next) -> Response {
+/// The middleware of every request. It is a single layer because axum wraps each layer around every route and clones
+/// all of them for every request.
+async fn trace_request(State(state): State<AppState>, request: Request, next: Next) -> Response {
     let span = trace::span(&request);
-    let response = answer(state, request, next).instrument(span.clone()).await;
-    trace::answered(&span, &response);
+    let response = handle(state, request, next).instrument(span.clone()).await;
+    trace::record_status(&span, &response);
     response
 }
 
-async fn answer(state: AppState, request: Request, next: Next) -> Response {
+async fn handle(state: AppState, request: Request, next: Next) -> Response {
     let path = request.extensions().get::<MatchedPath>();
-    let found = path.map(|path| rights::of(path.as_str(), request.method()));
-    let timed = Timed::start(found.as_ref(), request.method());
-    let reader = dashboard::reader(&request);
+    let route_match = path.map(|path| rights::lookup(path.as_str(), request.method()));
+    let timer = RequestTimer::start(route_match.as_ref(), request.method());
+    let page_root = dashboard::page_root(&request);
     let chunked = request.headers().contains_key(TRANSFER_ENCODING);
-    let face = request.uri().path().starts_with(openai::PREFIX);
-    let answered = AssertUnwindSafe(auth::gate(state, found, request, next)).catch_unwind().await;
-    let mut response = answered.unwrap_or_else(panicked);
-    response = if face { openai::in_that_apis_words(response).await } else { as_a_problem(response) };
+    let is_openai = request.uri().path().starts_with(openai::PREFIX);
+    let outcome = AssertUnwindSafe(auth::authorize(state, route_match, request, next)).catch_unwind().await;
+    let mut response = outcome.unwrap_or_else(panicked);
+    response = if is_openai { openai::into_openai_error(response).await } else { into_problem(response) };
     if chunked {
-        nothing_behind(&mut response);
+        close_connection(&mut response);
     }
-    if let Some(root) = reader {
-        response = dashboard::refusal(root, response).await;
+    if let Some(root) = page_root {
+        response = dashboard::error_page(root, response).await;
     }
-    timed.answered(&response);
+    timer.finish(&response);
     response
 }
 
-/// Serves until `shutdown`: then takes no more connections, answers long-polls at once and lets the rest finish.
+/// Serves until `shutdown` is canceled. Then stops accepting connections, answers long-polls at once, and gives
+/// requests in flight `SHUTDOWN_GRACE` to finish.
 pub async fn serve(listener: TcpListener, state: AppState, shutdown: CancellationToken) -> std::io::Result<()> {
     let tls = state.options.tls.clone();
-    let router = router(state.stopped_by(shutdown.clone()));
+    let router = router(state.with_shutdown(shutdown.clone()));
     tokio::select! {
         result = listen(listener, tls, router, shutdown.clone()) => result,
-        () = out_of_patience(&shutdown) => {
-            tracing::warn!("requests were still under way when the time to stop was up");
+        () = shutdown_timeout(&shutdown) => {
+            tracing::warn!("the shutdown grace period ended with requests still in flight");
             Ok(())
         }
     }
 }
 
-/// Keeps the figures folded, and returns when a stop has taken too long.
-async fn out_of_patience(shutdown: &CancellationToken) {
+/// Runs metrics upkeep until `shutdown`, and returns when the grace period after it has passed.
+async fn shutdown_timeout(shutdown: &CancellationToken) {
     let mut upkeep = tokio::time::interval(metrics::UPKEEP);
     loop {
         tokio::select! {
@@ -83,7 +86,7 @@ async fn out_of_patience(shutdown: &CancellationToken) {
             () = shutdown.cancelled() => break,
         }
     }
-    tokio::time::sleep(GRACE).await;
+    tokio::time::sleep(SHUTDOWN_GRACE).await;
 }
 
 fn panicked(panic: Box<dyn Any + Send + 'static>) -> Response {
@@ -93,19 +96,20 @@ fn panicked(panic: Box<dyn Any + Send + 'static>) -> Response {
     ApiError::panicked().into_response()
 }
 
-/// A body in chunks ends where its bytes say so, and a proxy in front may have gone by a length that was sent beside them:
-/// what follows on the connection could be a stranger's words in another's mouth (RFC 9112, 6.3). So nothing follows.
-fn nothing_behind(response: &mut Response) {
+/// Prevents HTTP request smuggling (RFC 9112, section 6.3): closes the connection after a chunked request. A proxy may
+/// have framed the request by a `Content-Length` that was sent beside `Transfer-Encoding`, so the bytes that follow
+/// could belong to another client.
+fn close_connection(response: &mut Response) {
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
 }
 
-/// What the framework refuses by itself is a problem document too; its headers, `Allow` among them, stay.
-fn as_a_problem(response: Response) -> Response {
+/// Turns an error of axum itself (plain text) into a problem document. Keeps its headers, such as `Allow`.
+fn into_problem(response: Response) -> Response {
     let status = response.status();
     let content_type = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-    // What we say ourselves is JSON or a page; the framework speaks plain text.
-    let told = content_type.is_some_and(|text| text.starts_with(b"application/") || text.starts_with(b"text/html"));
-    if told || !(status.is_client_error() || status.is_server_error()) {
+    // This crate answers with JSON or HTML; axum answers with plain text.
+    let is_ours = content_type.is_some_and(|text| text.starts_with(b"application/") || text.starts_with(b"text/html"));
+    if is_ours || !(status.is_client_error() || status.is_server_error()) {
         return response;
     }
     let problem = ApiError::of_status(status);

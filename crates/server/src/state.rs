@@ -1,4 +1,4 @@
-//! What every handler can reach.
+//! The state that every handler shares.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -7,15 +7,15 @@ use domain::RetryPolicy;
 use domain::limits::{ARTIFACT_BYTES, DEFAULT_MAX_ATTEMPTS, PAYLOAD_BYTES};
 use engine::Engine;
 use store::Store;
-use store::artifacts::Blobs;
+use store::queue::artifacts::Blobs;
 use tokio_util::sync::CancellationToken;
 
-use crate::host::HostCheck;
-use crate::session::CookieKey;
-use crate::streams::Streams;
+use crate::access::host::HostCheck;
+use crate::access::session::CookieKey;
+use crate::signals::streams::Streams;
 use crate::tls::Tls;
 
-/// Cheap to clone: that is done for every request, more than once.
+/// Cheap to clone: every request clones it several times.
 #[derive(Clone)]
 pub struct AppState(Arc<Shared>);
 
@@ -25,30 +25,30 @@ pub struct Shared {
     pub engine: Arc<Engine>,
     pub blobs: Arc<Blobs>,
     pub options: Arc<ServerOptions>,
-    /// The live signals that are being followed.
+    /// Subscriptions to live job signals.
     pub streams: Streams,
-    /// Once canceled, long-polls answer at once with what they have.
+    /// Canceled at shutdown: long-polls then answer at once with what they have.
     pub stopping: CancellationToken,
 }
 
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Payload of one job, in bytes of JSON.
+    /// Maximum payload of one job, in bytes of JSON.
     pub payload_bytes: usize,
-    /// One artifact, in bytes.
+    /// Maximum size of one artifact, in bytes.
     pub artifact_bytes: u64,
     pub host_check: HostCheck,
-    /// What a new trigger takes where it says nothing.
+    /// Retry settings of a new trigger that does not set its own.
     pub trigger_defaults: TriggerDefaults,
-    /// What page sessions are signed with.
+    /// Key that signs the cookies of page sessions.
     pub cookies: CookieKey,
-    /// The origin under which people reach the pages through a proxy, as browsers name it: `https://windlass.example.com`.
+    /// The origin of the dashboard behind a proxy, as browsers send it: `https://windlass.example.com`.
     pub public_origin: Option<String>,
-    /// Plain HTTP without.
+    /// Serves plain HTTP if None.
     pub tls: Option<Tls>,
 }
 
-/// How runs of triggers are retried unless the trigger says otherwise; copied when it is made.
+/// Default retry settings of trigger runs. Copied into a trigger when it is created.
 #[derive(Clone, Copy, Debug)]
 pub struct TriggerDefaults {
     pub retry: RetryPolicy,
@@ -87,14 +87,14 @@ impl AppState {
     pub fn new(engine: Arc<Engine>, blobs: Arc<Blobs>, options: ServerOptions) -> Self {
         let store = engine.store().clone();
         let streams = Streams::new(store.clone());
-        let followed = streams.clone();
-        engine.alongside(async move { followed.run().await });
+        let background = streams.clone();
+        engine.spawn_until_stopped(async move { background.run().await });
         let (options, stopping) = (Arc::new(options), CancellationToken::new());
         Self(Arc::new(Shared { store, engine, blobs, options, streams, stopping }))
     }
 
-    /// The same, told by this token to stop.
-    pub(crate) fn stopped_by(self, stopping: CancellationToken) -> Self {
+    /// Returns a copy that ends its long-polls when `stopping` is canceled.
+    pub(crate) fn with_shutdown(self, stopping: CancellationToken) -> Self {
         Self(Arc::new(Shared { stopping, ..Shared::clone(&self) }))
     }
 }

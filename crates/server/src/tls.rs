@@ -1,4 +1,4 @@
-//! TLS: a certificate and its key from two files, read again when they change (X7).
+//! TLS with a certificate and key from two PEM files, reloaded when the files change.
 
 use std::fmt;
 use std::io;
@@ -15,8 +15,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// How often the files are looked at, at most.
-const LOOK: Duration = Duration::from_secs(1);
+/// Minimum interval between two checks of the files.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {reason}")]
@@ -25,7 +25,7 @@ pub struct TlsError {
     reason: String,
 }
 
-/// Cheap to clone.
+/// TLS acceptor. Cheap to clone.
 #[derive(Clone)]
 pub struct Tls {
     acceptor: TlsAcceptor,
@@ -36,12 +36,12 @@ struct Files {
     certificate: PathBuf,
     key: PathBuf,
     current: RwLock<Arc<CertifiedKey>>,
-    looked: Mutex<Looked>,
+    checked: Mutex<LastCheck>,
 }
 
-struct Looked {
+struct LastCheck {
     at: Instant,
-    written: [Option<SystemTime>; 2],
+    modified: [Option<SystemTime>; 2],
 }
 
 impl fmt::Debug for Tls {
@@ -51,14 +51,14 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// The chain, the server's own certificate first, and its private key, both as PEM.
+    /// Loads the certificate chain (the server's own certificate first) and its private key from PEM files.
     pub fn open(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
-        let looked = Looked { at: Instant::now(), written: written(certificate, key) };
+        let checked = LastCheck { at: Instant::now(), modified: modified(certificate, key) };
         let files = Arc::new(Files {
             certificate: certificate.to_owned(),
             key: key.to_owned(),
             current: RwLock::new(Arc::new(load(certificate, key)?)),
-            looked: Mutex::new(looked),
+            checked: Mutex::new(checked),
         });
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut config = ServerConfig::builder_with_provider(provider)
@@ -71,35 +71,36 @@ impl Tls {
     }
 
     pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        self.files.look();
+        self.files.reload_if_changed();
         self.acceptor.accept(stream).await
     }
 }
 
 impl Files {
-    /// Takes new files in. While one of the two is there and the other is not yet, the old pair stays.
-    fn look(&self) {
-        let mut looked = self.looked.lock().expect("nobody panics with it in hand");
-        if looked.at.elapsed() < LOOK {
+    /// Reloads the files if they changed. While only one of the two was replaced, the pair does not match and the old
+    /// one stays in use.
+    fn reload_if_changed(&self) {
+        let mut checked = self.checked.lock().expect("lock poisoned");
+        if checked.at.elapsed() < CHECK_INTERVAL {
             return;
         }
-        looked.at = Instant::now();
-        let written = written(&self.certificate, &self.key);
-        if written == looked.written {
+        checked.at = Instant::now();
+        let modified = modified(&self.certificate, &self.key);
+        if modified == checked.modified {
             return;
         }
         match load(&self.certificate, &self.key) {
             Ok(pair) => {
-                *self.current.write().expect("no writer panics") = Arc::new(pair);
-                looked.written = written;
-                tracing::info!("the TLS certificate was read again");
+                *self.current.write().expect("lock poisoned") = Arc::new(pair);
+                checked.modified = modified;
+                tracing::info!("reloaded the TLS certificate");
             }
-            Err(error) => tracing::warn!(%error, "the new TLS certificate cannot be used; the old one stays"),
+            Err(error) => tracing::warn!(%error, "cannot use the new TLS certificate; keeping the old one"),
         }
     }
 }
 
-fn written(certificate: &Path, key: &Path) -> [Option<SystemTime>; 2] {
+fn modified(certificate: &Path, key: &Path) -> [Option<SystemTime>; 2] {
     [certificate, key].map(|path| std::fs::metadata(path).and_then(|file| file.modified()).ok())
 }
 
@@ -109,13 +110,13 @@ fn load(certificate: &Path, key: &Path) -> Result<CertifiedKey, TlsError> {
         CertificateDer::pem_file_iter(certificate).and_then(|certificates| certificates.collect());
     let chain = chain.map_err(|error| failed(certificate, error.to_string()))?;
     if chain.is_empty() {
-        return Err(failed(certificate, "it holds no certificate".into()));
+        return Err(failed(certificate, "the file contains no certificate".into()));
     }
     let private = PrivateKeyDer::from_pem_file(key).map_err(|error| failed(key, error.to_string()))?;
     let signing =
         rustls::crypto::ring::sign::any_supported_type(&private).map_err(|error| failed(key, error.to_string()))?;
     let pair = CertifiedKey::new(chain, signing);
-    pair.keys_match().map_err(|_| failed(key, "it is not the key of the certificate".into()))?;
+    pair.keys_match().map_err(|_| failed(key, "the key does not match the certificate".into()))?;
     Ok(pair)
 }
 
@@ -129,6 +130,6 @@ impl fmt::Debug for Resolver {
 
 impl ResolvesServerCert for Resolver {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.0.current.read().expect("no reader panics").clone())
+        Some(self.0.current.read().expect("lock poisoned").clone())
     }
 }

@@ -1,4 +1,4 @@
-//! What a caller of the store can do about a failure: wait, or report a bug.
+//! The error type of the store, with variants by what a caller can do: retry, fix the setup, or report a bug.
 
 use thiserror::Error;
 
@@ -6,30 +6,30 @@ type Source = Box<dyn std::error::Error + Send + Sync + 'static>;
 
 #[derive(Debug, Error)]
 pub enum StoreError {
-    /// The database is down, full, read-only or too busy. Nothing was changed; the same call may succeed later.
+    /// The database is down, full, read-only or overloaded. Nothing was changed; a retry may succeed later.
     #[error("the database is unavailable: {reason}")]
     Unavailable {
         reason: String,
         #[source]
         source: Option<Source>,
     },
-    /// The folder or bucket of large artifacts is away, full or not writable. Nothing that anyone sees was changed.
-    #[error("the place for artifacts is unavailable: {reason}")]
+    /// The folder or bucket of large artifacts is missing, full or not writable. Nothing visible was changed.
+    #[error("the artifact storage is unavailable: {reason}")]
     ArtifactsUnavailable {
         reason: String,
         #[source]
         source: Option<Source>,
     },
-    /// The database went away while a commit was on its way: it may hold or not.
-    #[error("the database went away during a commit, which may hold or not: {reason}")]
+    /// The connection was lost during a commit. The transaction may or may not be committed.
+    #[error("connection lost during COMMIT; the outcome is unknown: {reason}")]
     InDoubt { reason: String },
-    /// The database cannot be used as it is; a person must act.
+    /// The database cannot be used in its current state; an operator must act.
     #[error("{0}")]
     Unusable(String),
-    /// A row names a blob that is not where this node looks: it was lost, or another node keeps its blobs elsewhere.
-    #[error("the blob {0} is not there")]
+    /// A row names a blob that is not in this node's storage: it was lost, or another node uses a different storage.
+    #[error("blob {0} not found in the artifact storage of this node")]
     BlobMissing(String),
-    /// A row that this program cannot have written, or a statement the database does not accept.
+    /// A row that this version cannot have written, or a statement that the database rejects.
     #[error("unexpected answer from the database: {context}")]
     Unexpected {
         context: String,
@@ -47,12 +47,12 @@ impl StoreError {
         Self::Unexpected { context: context.into(), source: None }
     }
 
-    /// Whether the cause may pass by itself.
+    /// True if the cause is usually temporary.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Self::Unavailable { .. } | Self::ArtifactsUnavailable { .. } | Self::InDoubt { .. })
     }
 
-    /// The same failure for another caller of a shared commit.
+    /// Copies the error for another caller of the same group commit.
     pub(crate) fn share(&self) -> Self {
         match self {
             Self::Unavailable { reason, .. } => Self::unavailable(reason.clone()),

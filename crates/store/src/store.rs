@@ -4,34 +4,34 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::limits::{FIGURES_KEPT, FIGURES_MS, SURROUNDINGS_KEPT, SURROUNDINGS_MS};
+use domain::limits::{
+    DURATION_STATISTICS_CACHED, DURATION_STATISTICS_TTL_MS, QUEUE_SNAPSHOT_TTL_MS, QUEUE_SNAPSHOTS_CACHED,
+};
 use domain::{Name, TenantId};
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
-use crate::batch::Batchers;
-use crate::clock::Clock;
-use crate::deliveries::paces::Paces;
+use crate::access::secrets::SecretKeys;
+use crate::access::tenants::quota::QuotaUse;
+use crate::access::tokens::authenticate::TokenCache;
+use crate::cache::stale_while_revalidate::StaleWhileRevalidate;
+use crate::db::clock::Clock;
+use crate::db::group_commit::GroupCommits;
+use crate::db::notifier::Notifier;
+use crate::db::tx::{Operation, Postgres, Sqlite};
 use crate::error::StoreError;
-use crate::floors::Floors;
-use crate::habits::Habits;
-use crate::hints::Hints;
-use crate::in_hand::InHand;
-use crate::jobs::prune::Looks;
-use crate::kept::Kept;
-use crate::lanes::LaneCache;
-use crate::lines::Lines;
-use crate::secrets::SecretKeys;
-use crate::signals::figures::{EndedFeed, Figure, FigureKey};
-use crate::signals::surroundings::Surroundings;
-use crate::signatures::index::SignatureIndex;
-use crate::tenants::quota::QuotaUse;
-use crate::tokens::authenticate::TokenCache;
+use crate::queue::claim::fast_path::FastPath;
+use crate::queue::claim_gate::ClaimGate;
+use crate::queue::lanes::LaneCache;
+use crate::queue::prune::PruneCursors;
+use crate::queue::workers::serve::TenantRotation;
+use crate::signals::duration_statistics::{DurationSampler, DurationStatistics, StatisticsKey};
+use crate::signals::queue_snapshot::QueueSnapshot;
+use crate::signals::signatures::index::SignatureIndex;
 use crate::triggers::cache::TriggerCache;
-use crate::tx::{Operation, Postgres, Sqlite};
-use crate::workers::serve::Turn;
+use crate::triggers::deliveries::adaptive_concurrency::EndpointLimiter;
 
-/// Where a database is.
+/// The location of a database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DatabaseUrl {
     Sqlite(PathBuf),
@@ -39,7 +39,7 @@ pub enum DatabaseUrl {
 }
 
 impl DatabaseUrl {
-    /// `sqlite:PATH`, `postgres://…`, `postgresql://…`, or a bare path.
+    /// Parses `sqlite:PATH`, `postgres://…`, `postgresql://…`, or a bare path.
     pub fn parse(text: &str) -> Result<Self, StoreError> {
         if let Some(path) = text.strip_prefix("sqlite:") {
             let path = path.strip_prefix("//").unwrap_or(path);
@@ -60,8 +60,7 @@ impl DatabaseUrl {
         }
     }
 
-    /// The folder for what belongs to this database and is not in it, unless another is named: `windlass-data` beside
-    /// `windlass.db`.
+    /// The folder of files that belong to this database. Default: `windlass-data` beside `windlass.db`.
     pub fn data_dir(&self) -> PathBuf {
         match self {
             Self::Sqlite(path) => {
@@ -74,19 +73,21 @@ impl DatabaseUrl {
     }
 }
 
-/// The key file's name, in the folder that belongs to a database.
+/// The name of the key file in that folder.
 pub const KEY_FILE: &str = "secret.key";
 
 #[derive(Clone, Debug, Default)]
 pub struct StoreOptions {
     pub clock: Clock,
-    /// Serve on a database that could lose acknowledged work.
+    /// Open a database whose settings can lose acknowledged work.
     pub unsafe_durability: bool,
-    /// Another server or engine on the same SQLite file is refused.
+    /// Fail if another server or engine has the same SQLite file open.
     pub exclusive: bool,
-    /// What secrets are sealed with; `secret.key` in the folder that belongs to the database, unless given. It is made when
-    /// the first secret is sealed.
+    /// The file of the keys that seal secrets. Default: `secret.key` in the database's folder. It is created when the
+    /// first secret is sealed.
     pub key_file: Option<PathBuf>,
+    /// Turns off every accelerator of a claim (`queue::claim::fast_path`). For tests and measurements.
+    pub plain_claims: bool,
 }
 
 /// A handle on the database; cheap to clone.
@@ -98,24 +99,22 @@ pub struct Store {
 struct Inner {
     backend: Backend,
     clock: Clock,
-    hints: Hints,
-    lines: Lines,
+    notifier: Notifier,
+    claim_gate: ClaimGate,
     lanes: LaneCache,
-    floors: Floors,
-    habits: Habits,
-    in_hand: InHand,
-    batchers: Batchers,
+    fast_path: FastPath,
+    group_commits: GroupCommits,
     carried_on: TaskTracker,
     tokens: TokenCache,
-    surroundings: Kept<(TenantId, Name), Surroundings>,
-    signatures: Kept<TenantId, SignatureIndex>,
-    ended: EndedFeed,
-    figures: Kept<(TenantId, FigureKey), Figure>,
+    queue_snapshots: StaleWhileRevalidate<(TenantId, Name), QueueSnapshot>,
+    signatures: StaleWhileRevalidate<TenantId, SignatureIndex>,
+    ended: DurationSampler,
+    duration_statistics: StaleWhileRevalidate<(TenantId, StatisticsKey), DurationStatistics>,
     quota_use: QuotaUse,
     secret_keys: SecretKeys,
-    turn: Turn,
-    paces: Paces,
-    looks: Looks,
+    tenant_rotation: TenantRotation,
+    endpoint_limiter: EndpointLimiter,
+    prune_cursors: PruneCursors,
 }
 
 enum Backend {
@@ -142,34 +141,41 @@ impl Store {
             inner: Arc::new(Inner {
                 backend,
                 clock: options.clock,
-                hints: Hints::default(),
-                lines: Lines::default(),
+                notifier: Notifier::default(),
+                claim_gate: ClaimGate::default(),
                 lanes: LaneCache::default(),
-                floors: Floors::default(),
-                habits: Habits::default(),
-                in_hand: InHand::default(),
-                batchers: if is_postgres { Batchers::on_postgres() } else { Batchers::on_sqlite() },
+                fast_path: FastPath::new(!options.plain_claims),
+                group_commits: if is_postgres { GroupCommits::on_postgres() } else { GroupCommits::on_sqlite() },
                 carried_on: TaskTracker::new(),
                 tokens: TokenCache::default(),
-                surroundings: Kept::new(Duration::from_millis(SURROUNDINGS_MS), SURROUNDINGS_KEPT),
-                signatures: Kept::new(Duration::from_millis(SURROUNDINGS_MS), SURROUNDINGS_KEPT),
-                ended: EndedFeed::default(),
-                figures: Kept::new(Duration::from_millis(FIGURES_MS), FIGURES_KEPT),
+                queue_snapshots: StaleWhileRevalidate::new(
+                    Duration::from_millis(QUEUE_SNAPSHOT_TTL_MS),
+                    QUEUE_SNAPSHOTS_CACHED,
+                ),
+                signatures: StaleWhileRevalidate::new(
+                    Duration::from_millis(QUEUE_SNAPSHOT_TTL_MS),
+                    QUEUE_SNAPSHOTS_CACHED,
+                ),
+                ended: DurationSampler::default(),
+                duration_statistics: StaleWhileRevalidate::new(
+                    Duration::from_millis(DURATION_STATISTICS_TTL_MS),
+                    DURATION_STATISTICS_CACHED,
+                ),
                 quota_use: QuotaUse::default(),
                 secret_keys: SecretKeys::in_file(key_file),
-                turn: Turn::default(),
-                paces: Paces::default(),
-                looks: Looks::default(),
+                tenant_rotation: TenantRotation::default(),
+                endpoint_limiter: EndpointLimiter::default(),
+                prune_cursors: PruneCursors::default(),
             }),
         })
     }
 
-    /// Runs an operation in a transaction of its own (on SQLite: in a commit shared with others).
+    /// Runs an operation in its own transaction. On SQLite the commit is shared.
     pub async fn write<O: Operation>(&self, operation: O) -> Result<O::Output, StoreError> {
         self.write_late(|| operation).await
     }
 
-    /// The same for an operation that is put together once there is a transaction for it.
+    /// Runs an operation that is built when a transaction is available.
     pub(crate) async fn write_late<O: Operation>(
         &self,
         make: impl FnOnce() -> O + Send + 'static,
@@ -192,7 +198,7 @@ impl Store {
         matches!(self.inner.backend, Backend::Postgres(_))
     }
 
-    /// Has done at once what PostgreSQL would do by itself after many changes: measurements begin so.
+    /// Vacuums and analyzes PostgreSQL. Measurements start with it.
     pub async fn vacuum(&self) -> Result<(), StoreError> {
         match &self.inner.backend {
             Backend::Sqlite(_) => Ok(()),
@@ -200,7 +206,7 @@ impl Store {
         }
     }
 
-    /// Whether a pooler stands between us and PostgreSQL, so that nothing may live in a session.
+    /// Returns true if a pooler is between this node and PostgreSQL, so that sessions hold no state.
     pub fn is_behind_a_pooler(&self) -> bool {
         match &self.inner.backend {
             Backend::Sqlite(_) => false,
@@ -208,7 +214,7 @@ impl Store {
         }
     }
 
-    /// The file, on SQLite.
+    /// The database file, on SQLite.
     pub fn sqlite_path(&self) -> Option<&std::path::Path> {
         match &self.inner.backend {
             Backend::Sqlite(sqlite) => Some(sqlite.path()),
@@ -220,40 +226,32 @@ impl Store {
         &self.inner.clock
     }
 
-    pub fn hints(&self) -> &Hints {
-        &self.inner.hints
+    pub fn notifier(&self) -> &Notifier {
+        &self.inner.notifier
     }
 
-    /// Of those who wait for something to claim.
-    pub fn lines(&self) -> &Lines {
-        &self.inner.lines
+    /// Limits concurrent claims of workers that wait for the same jobs.
+    pub fn claim_gate(&self) -> &ClaimGate {
+        &self.inner.claim_gate
     }
 
     pub(crate) fn lanes(&self) -> &LaneCache {
         &self.inner.lanes
     }
 
-    pub(crate) fn floors(&self) -> &Floors {
-        &self.inner.floors
-    }
-
-    pub(crate) fn habits(&self) -> &Habits {
-        &self.inner.habits
-    }
-
-    pub(crate) fn in_hand(&self) -> &InHand {
-        &self.inner.in_hand
+    pub(crate) fn fast_path(&self) -> &FastPath {
+        &self.inner.fast_path
     }
 
     pub(crate) fn triggers_cache(&self) -> &TriggerCache {
         &self.inner.lanes.triggers
     }
 
-    pub(crate) fn batchers(&self) -> &Batchers {
-        &self.inner.batchers
+    pub(crate) fn group_commits(&self) -> &GroupCommits {
+        &self.inner.group_commits
     }
 
-    /// Does what is to be done even if whoever waits for it leaves.
+    /// Runs a task to its end even if its caller is dropped.
     pub fn carry_on<F>(&self, work: F) -> JoinHandle<F::Output>
     where
         F: Future<Output: Send + 'static> + Send + 'static,
@@ -265,43 +263,45 @@ impl Store {
         &self.inner.tokens
     }
 
-    pub(crate) fn kept_surroundings(&self) -> &Kept<(TenantId, Name), Surroundings> {
-        &self.inner.surroundings
+    pub(crate) fn queue_snapshot_cache(&self) -> &StaleWhileRevalidate<(TenantId, Name), QueueSnapshot> {
+        &self.inner.queue_snapshots
     }
 
-    pub(crate) fn kept_signatures(&self) -> &Kept<TenantId, SignatureIndex> {
+    pub(crate) fn signature_cache(&self) -> &StaleWhileRevalidate<TenantId, SignatureIndex> {
         &self.inner.signatures
     }
 
-    pub(crate) fn ended_feed(&self) -> &EndedFeed {
+    pub(crate) fn duration_sampler(&self) -> &DurationSampler {
         &self.inner.ended
     }
 
-    pub(crate) fn kept_figures(&self) -> &Kept<(TenantId, FigureKey), Figure> {
-        &self.inner.figures
+    pub(crate) fn duration_statistics_cache(
+        &self,
+    ) -> &StaleWhileRevalidate<(TenantId, StatisticsKey), DurationStatistics> {
+        &self.inner.duration_statistics
     }
 
     pub(crate) fn secret_keys(&self) -> &SecretKeys {
         &self.inner.secret_keys
     }
 
-    pub(crate) fn turn(&self) -> &Turn {
-        &self.inner.turn
+    pub(crate) fn tenant_rotation(&self) -> &TenantRotation {
+        &self.inner.tenant_rotation
     }
 
-    pub(crate) fn paces(&self) -> &Paces {
-        &self.inner.paces
+    pub(crate) fn endpoint_limiter(&self) -> &EndpointLimiter {
+        &self.inner.endpoint_limiter
     }
 
-    pub(crate) fn looks(&self) -> &Looks {
-        &self.inner.looks
+    pub(crate) fn prune_cursors(&self) -> &PruneCursors {
+        &self.inner.prune_cursors
     }
 
     pub(crate) fn quota_use(&self) -> &QuotaUse {
         &self.inner.quota_use
     }
 
-    /// A PostgreSQL setting, as the server tells it.
+    /// The value of a PostgreSQL setting.
     pub async fn postgres_setting(&self, name: &str) -> Result<Option<String>, StoreError> {
         match &self.inner.backend {
             Backend::Sqlite(_) => Ok(None),
@@ -310,7 +310,7 @@ impl Store {
     }
 }
 
-/// X2: an acknowledged write survives a power cut, or this program does not serve.
+/// Refuses to serve if a power failure could lose acknowledged writes.
 async fn refuse_less_than_durable(postgres: &Postgres) -> Result<(), StoreError> {
     for (setting, bad) in [("fsync", &["off"][..]), ("synchronous_commit", &["off"]), ("full_page_writes", &["off"])] {
         let value = postgres.show(setting).await?;

@@ -1,99 +1,107 @@
-//! Checks the promises on a live or stopped database and tells what is broken (X14).
+//! Checks the data invariants of a database, which may be in use. Called by `windlass verify` and by tests.
 //!
-//! Each check is one statement that finds rows which must not exist. On a live database every statement sees one moment.
+//! Each check is one statement that finds rows which violate an invariant. On a database in use every statement sees
+//! one consistent snapshot.
 
+use crate::db::tx::{Operation, Param, Sql, Tx};
 use crate::error::StoreError;
 use crate::store::Store;
-use crate::tx::{Operation, Param, Sql, Tx};
 
-/// A promise that does not hold.
+/// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What must hold.
+    /// The invariant.
     pub promise: &'static str,
-    /// How many rows break it; counted up to a thousand.
+    /// Number of rows that violate it, at most a thousand.
     pub rows: usize,
     /// The first of them.
     pub examples: Vec<String>,
 }
 
+/// The result of all checks.
 #[derive(Clone, Debug, Default)]
-pub struct Verdict {
+pub struct VerifyReport {
+    /// Number of invariants checked.
     pub checks: usize,
     pub findings: Vec<Finding>,
 }
 
 impl Store {
-    pub async fn verify(&self) -> Result<Verdict, StoreError> {
-        let mut verdict = Verdict::default();
+    /// Runs all checks.
+    pub async fn verify(&self) -> Result<VerifyReport, StoreError> {
+        let mut report = VerifyReport::default();
         for check in CHECKS {
-            verdict.checks += 1;
-            let rows = self.read(Run { sql: check.sql }).await?;
+            report.checks += 1;
+            let rows = self.read(RunCheck { sql: check.sql }).await?;
             if !rows.is_empty() {
                 let examples = rows.iter().take(5).cloned().collect();
-                verdict.findings.push(Finding { promise: check.promise, rows: rows.len(), examples });
+                report.findings.push(Finding { promise: check.promise, rows: rows.len(), examples });
             }
         }
-        verdict.checks += 1;
+        report.checks += 1;
         let faults = self.check_counters().await?;
         if !faults.is_empty() {
-            let example = |fault: &crate::maintenance::fold_counters::CounterFault| {
-                format!("queue {}: kept {:?}, counted {:?}", fault.queue, fault.kept, fault.counted)
+            let example = |fault: &crate::queue::fold_counters::CounterMismatch| {
+                format!("queue {}: stored {:?}, counted {:?}", fault.queue, fault.stored, fault.counted)
             };
             let examples = faults.iter().take(5).map(example).collect();
-            verdict.findings.push(Finding { promise: "kept counters are right", rows: faults.len(), examples });
+            report.findings.push(Finding {
+                promise: "the stored counters equal the counted jobs",
+                rows: faults.len(),
+                examples,
+            });
         }
-        Ok(verdict)
+        Ok(report)
     }
 }
 
-struct Check {
+struct InvariantCheck {
     promise: &'static str,
     sql: Sql,
 }
 
-struct Run {
+struct RunCheck {
     sql: Sql,
 }
 
-impl Operation for Run {
+impl Operation for RunCheck {
     type Output = Vec<String>;
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<String>, StoreError> {
         let rows = tx.query(&self.sql, &[Param::Int(1_000)]).await?;
-        rows.iter().map(|row| Ok(row.opt_text(0)?.unwrap_or_default())).collect()
+        rows.iter().map(|row| Ok(row.opt_text("example")?.unwrap_or_default())).collect()
     }
 }
 
-const TWO_PLACES: Sql = Sql::new(
-    &["select hex(j.id) from jobs j join ended e on e.id = j.id limit $1"],
-    "select j.id::text from jobs j join ended e on e.id = j.id limit $1",
+const LIVE_AND_ENDED: Sql = Sql::new(
+    &["select hex(j.id) as example from jobs j join ended e on e.id = j.id limit $1"],
+    "select j.id::text as example from jobs j join ended e on e.id = j.id limit $1",
 );
 const STATE_AND_COLUMNS: Sql = Sql::new(
-    &["select hex(id) || ' is ' || state from jobs where not (
+    &["select hex(id) || ' is ' || state as example from jobs where not (
            (state = 'scheduled' and due_at is not null and worker is null and parked is null)
            or (state = 'queued' and due_at is null and worker is null)
            or (state in ('loading', 'working') and due_at is null and parked is null and worker is not null
                and claim is not null and started_at is not null)) limit $1"],
-    "select id::text || ' is ' || state from jobs where not (
+    "select id::text || ' is ' || state as example from jobs where not (
          (state = 'scheduled' and due_at is not null and worker is null and parked is null)
          or (state = 'queued' and due_at is null and worker is null)
          or (state in ('loading', 'working') and due_at is null and parked is null and worker is not null
              and claim is not null and started_at is not null)) limit $1",
 );
 const ATTEMPTS_IN_BOUNDS: Sql = Sql::new(
-    &["select hex(id) from (select id, attempt, max_attempts, epoch from jobs
+    &["select hex(id) as example from (select id, attempt, max_attempts, epoch from jobs
            union all select id, attempt, max_attempts, epoch from ended)
        where attempt < 0 or attempt > max_attempts or epoch < attempt limit $1"],
-    "select id::text from (select id, attempt, max_attempts, epoch from jobs
+    "select id::text as example from (select id, attempt, max_attempts, epoch from jobs
          union all select id, attempt, max_attempts, epoch from ended) every
      where attempt < 0 or attempt > max_attempts or epoch < attempt limit $1",
 );
-// An attempt counts when it failed or expired, and the current or last one when it was begun. One that gave its job back
-// says what the job then waits for: its time after a failure or a snooze, its turn after anything else. A time comes by
-// itself, so a turn is right after all of them.
+// An attempt counts if it failed or expired; the current or last one counts if it started. The last history event of a
+// job that waits must fit its state: a scheduled job has failed or was snoozed. A scheduled job becomes queued when its
+// time comes, so a queued job may follow any event.
 const HISTORY_FOLDS: Sql = Sql::new(
-    &["select hex(id) || ' has attempt ' || attempt || ', history says ' || told from (
+    &["select hex(id) || ' has attempt ' || attempt || ', history says ' || told as example from (
            select x.id, x.attempt, case when x.started_at is null then 0 else 1 end
                + (select count(*) from history h where h.job = x.id and h.event in ('failed', 'expired')) as told
            from (select id, attempt, started_at from jobs where attempt > 0 or epoch > 0
@@ -105,7 +113,7 @@ const HISTORY_FOLDS: Sql = Sql::new(
            from jobs j where j.epoch > 0 and j.worker is null)
        where told is null or told not in ('failed', 'expired', 'released', 'snoozed')
            or (state = 'scheduled' and told not in ('failed', 'snoozed')) limit $1"],
-    "select id::text || ' has attempt ' || attempt || ', history says ' || told from (
+    "select id::text || ' has attempt ' || attempt || ', history says ' || told as example from (
          select x.id, x.attempt, case when x.started_at is null then 0 else 1 end
              + (select count(*) from history h where h.job = x.id and h.event in ('failed', 'expired')) as told
          from (select id, attempt, started_at from jobs where attempt > 0 or epoch > 0
@@ -118,149 +126,155 @@ const HISTORY_FOLDS: Sql = Sql::new(
      where told is null or told not in ('failed', 'expired', 'released', 'snoozed')
          or (state = 'scheduled' and told not in ('failed', 'snoozed')) limit $1",
 );
-// Times are not compared: a clock that was set back breaks no promise.
+// Times are not compared, because a clock that was set back violates no invariant.
 const ENDED_IS_FINAL: Sql = Sql::new(
-    &["select hex(id) from ended where state not in ('succeeded', 'failed', 'canceled')
+    &["select hex(id) as example from ended where state not in ('succeeded', 'failed', 'canceled')
            or (state = 'succeeded' and (started_at is null or worker is null)) limit $1"],
-    "select id::text from ended where state not in ('succeeded', 'failed', 'canceled')
+    "select id::text as example from ended where state not in ('succeeded', 'failed', 'canceled')
          or (state = 'succeeded' and (started_at is null or worker is null)) limit $1",
 );
 const CLAIMS_COUNT: Sql = Sql::new(
-    &["select hex(c.claim) || ' has ' || c.remaining from claims c
+    &["select hex(c.claim) || ' has ' || c.remaining as example from claims c
        where c.remaining <> (select count(*) from json_each(c.jobs) n join jobs j
            on j.id = unhex(replace(n.value, '-', '')) and j.claim = c.claim) limit $1"],
-    "select c.claim::text || ' has ' || c.remaining from claims c
+    "select c.claim::text || ' has ' || c.remaining as example from claims c
      where c.remaining <> (select count(*) from json_array_elements_text(c.jobs) n join jobs j
          on j.id = n.value::uuid and j.claim = c.claim) limit $1",
 );
-// What a dead worker held is found through its claims: one that does not name the job would never give it back.
+// The jobs of a dead worker are found through its claims. A job that no claim names would never be released.
 const CLAIMED_HAVE_CLAIMS: Sql = Sql::new(
-    &["select hex(j.id) from jobs j left join claims c on c.claim = j.claim
+    &["select hex(j.id) as example from jobs j left join claims c on c.claim = j.claim
        where j.worker is not null and (c.claim is null or c.worker <> j.worker or not exists (
            select 1 from json_each(c.jobs) n where unhex(replace(n.value, '-', '')) = j.id)) limit $1"],
-    "select j.id::text from jobs j left join claims c on c.claim = j.claim
+    "select j.id::text as example from jobs j left join claims c on c.claim = j.claim
      where j.worker is not null and (c.claim is null or c.worker <> j.worker or not exists (
          select 1 from json_array_elements_text(c.jobs) n where n.value::uuid = j.id)) limit $1",
 );
 const HOLDS_HAVE_HOLDERS: Sql = Sql::new(
-    &["select h.scope || ' by ' || hex(h.job) from holds h left join jobs j on j.id = h.job and j.epoch = h.epoch and j.held <> 0
+    &["select h.scope || ' by ' || hex(h.job) as example from holds h
+       left join jobs j on j.id = h.job and j.epoch = h.epoch and j.held <> 0
        left join revocations r on r.job = h.job and r.epoch = h.epoch where j.id is null and r.job is null limit $1"],
-    "select h.scope || ' by ' || h.job::text from holds h left join jobs j on j.id = h.job and j.epoch = h.epoch and j.held
+    "select h.scope || ' by ' || h.job::text as example from holds h
+     left join jobs j on j.id = h.job and j.epoch = h.epoch and j.held
      left join revocations r on r.job = h.job and r.epoch = h.epoch where j.id is null and r.job is null limit $1",
 );
 const PARKED_FOR_A_REASON: Sql = Sql::new(
-    &["select hex(j.id) || ' waits for ' || j.parked from jobs j where j.parked is not null
+    &["select hex(j.id) || ' waits for ' || j.parked as example from jobs j where j.parked is not null
        and not exists (select 1 from holds h where h.tenant = j.tenant and h.scope = j.parked)
        and not exists (select 1 from backoffs b where b.tenant = j.tenant and b.subject = j.subject
            and j.parked = 'backoff ' || b.process || ' ' || b.subject and b.waiting) limit $1"],
-    "select j.id::text || ' waits for ' || j.parked from jobs j where j.parked is not null
+    "select j.id::text || ' waits for ' || j.parked as example from jobs j where j.parked is not null
      and not exists (select 1 from holds h where h.tenant = j.tenant and h.scope = j.parked)
      and not exists (select 1 from backoffs b where b.tenant = j.tenant and b.subject = j.subject
          and j.parked = 'backoff ' || b.process || ' ' || b.subject and b.waiting) limit $1",
 );
 const KEYS_HAVE_JOBS: Sql = Sql::new(
-    &["select u.queue || ' ' || u.key from unique_keys u left join jobs j on j.id = u.job
+    &["select u.queue || ' ' || u.key as example from unique_keys u left join jobs j on j.id = u.job
        where u.until is null and j.id is null limit $1"],
-    "select u.queue || ' ' || u.key from unique_keys u left join jobs j on j.id = u.job
+    "select u.queue || ' ' || u.key as example from unique_keys u left join jobs j on j.id = u.job
      where u.until is null and j.id is null limit $1",
 );
 const ARTIFACTS_HAVE_JOBS: Sql = Sql::new(
-    &["select a.name || ' of ' || hex(a.job) from artifacts a left join jobs j on j.id = a.job
+    &["select a.name || ' of ' || hex(a.job) as example from artifacts a left join jobs j on j.id = a.job
        left join ended e on e.id = a.job where j.id is null and e.id is null limit $1"],
-    "select a.name || ' of ' || a.job::text from artifacts a left join jobs j on j.id = a.job
+    "select a.name || ' of ' || a.job::text as example from artifacts a left join jobs j on j.id = a.job
      left join ended e on e.id = a.job where j.id is null and e.id is null limit $1",
 );
 const LANES_AND_TENANTS: Sql = Sql::new(
-    &["select hex(j.id) from (select id, lane, tenant from jobs union all select id, lane, tenant from ended) j
+    &["select hex(j.id) as example
+       from (select id, lane, tenant from jobs union all select id, lane, tenant from ended) j
        left join lanes l on l.lane = j.lane where l.lane is null or l.tenant <> j.tenant limit $1"],
-    "select j.id::text from (select id, lane, tenant from jobs union all select id, lane, tenant from ended) j
+    "select j.id::text as example
+     from (select id, lane, tenant from jobs union all select id, lane, tenant from ended) j
      left join lanes l on l.lane = j.lane where l.lane is null or l.tenant <> j.tenant limit $1",
 );
 const DELIVERIES_STAND: Sql = Sql::new(
-    &["select hex(d.id) || ' is ' || d.state from deliveries d left join endpoints e on e.id = d.endpoint
+    &["select hex(d.id) || ' is ' || d.state as example from deliveries d left join endpoints e on e.id = d.endpoint
        where e.id is null or e.tenant <> d.tenant or (d.state = 'pending') <> (d.due_at is not null)
            or (d.state = 'pending') <> (d.ended_at is null) or (d.leased_at is not null and d.due_at is null)
            or d.tries_left < 0 limit $1"],
-    "select d.id::text || ' is ' || d.state from deliveries d left join endpoints e on e.id = d.endpoint
+    "select d.id::text || ' is ' || d.state as example from deliveries d left join endpoints e on e.id = d.endpoint
      where e.id is null or e.tenant <> d.tenant or (d.state = 'pending') <> (d.due_at is not null)
          or (d.state = 'pending') <> (d.ended_at is null) or (d.leased_at is not null and d.due_at is null)
          or d.tries_left < 0 limit $1",
 );
 
 const LETTERS_ARE_RESOLVED_WHOLE: Sql = Sql::new(
-    &["select hex(id) from dead_letters where (resolved_at is null) <> (resolution is null)
+    &["select hex(id) as example from dead_letters where (resolved_at is null) <> (resolution is null)
            or (resolved_at is null) <> (resolved_by is null)
            or (replayed_as is not null and coalesce(resolution, '') <> 'replayed')
            or (resolution = 'replayed' and replayed_as is null) limit $1"],
-    "select id::text from dead_letters where (resolved_at is null) <> (resolution is null)
+    "select id::text as example from dead_letters where (resolved_at is null) <> (resolution is null)
          or (resolved_at is null) <> (resolved_by is null)
          or (replayed_as is not null and coalesce(resolution, '') <> 'replayed')
          or (resolution = 'replayed' and replayed_as is null) limit $1",
 );
 const LETTERS_TELL_EVERY_ATTEMPT: Sql = Sql::new(
-    &["select hex(d.id) from dead_letters d left join ended e on e.id = d.job and d.queue is not null
+    &["select hex(d.id) as example from dead_letters d left join ended e on e.id = d.job and d.queue is not null
        where d.attempt_count <> json_array_length(d.attempts) or d.attempt_count < 1
            or e.state <> 'failed' or e.attempt <> d.attempt_count limit $1"],
-    "select d.id::text from dead_letters d left join ended e on e.id = d.job and d.queue is not null
+    "select d.id::text as example from dead_letters d left join ended e on e.id = d.job and d.queue is not null
      where d.attempt_count <> json_array_length(d.attempts) or d.attempt_count < 1
          or e.state <> 'failed' or e.attempt <> d.attempt_count limit $1",
 );
-const STANDINGS_HAVE_SUBJECTS: Sql = Sql::both(&["select s.process || ' of ' || s.subject from standings s
+const STANDINGS_HAVE_SUBJECTS: Sql = Sql::both(&["select s.process || ' of ' || s.subject as example from standings s
      left join subjects o on o.tenant = s.tenant and o.id = s.subject where o.id is null limit $1"]);
-const ACTIVE_IS_UNFINISHED: Sql = Sql::both(&["select s.process || ' of ' || s.subject from standings s
+const ACTIVE_IS_UNFINISHED: Sql = Sql::both(&["select s.process || ' of ' || s.subject as example from standings s
      left join jobs j on j.id = s.job and j.tenant = s.tenant and j.subject = s.subject and j.process = s.process
      where s.job is not null and j.id is null limit $1"]);
-// Two claims on one (subject, process): a job that the server ended counts until its worker has let go.
-const ONE_CLAIM_PER_SUBJECT: Sql = Sql::both(&["select scope from holds where scope like 'subject %'
+// A job that the server has canceled counts until its worker has stopped.
+const ONE_CLAIM_PER_SUBJECT: Sql = Sql::both(&["select scope as example from holds where scope like 'subject %'
      group by tenant, scope having count(*) > 1 limit $1"]);
 
-// The origin of a job names the trigger and the event; replays and retries have origins of their own.
-const ONE_JOB_PER_TRIGGER_AND_EVENT: Sql = Sql::both(&["select triggered_by from (
+// The origin of a triggered job names the trigger and the event. Replays and retries have other origins.
+const ONE_JOB_PER_TRIGGER_AND_EVENT: Sql = Sql::both(&["select triggered_by as example from (
          select triggered_by from jobs where triggered_by like 'trigger:%'
          union all select triggered_by from ended where triggered_by like 'trigger:%') made
      group by triggered_by having count(*) > 1 limit $1"]);
 const LETTERS_OF_RUNS_ARE_CLOSED: Sql = Sql::new(
-    &["select hex(d.id) from dead_letters d join outbox o on o.trigger_id = d.trigger_id and o.event_id = d.event_id
+    &["select hex(d.id) as example
+       from dead_letters d join outbox o on o.trigger_id = d.trigger_id and o.event_id = d.event_id
        limit $1"],
-    "select d.id::text from dead_letters d join outbox o on o.trigger_id = d.trigger_id and o.event_id = d.event_id
+    "select d.id::text as example
+     from dead_letters d join outbox o on o.trigger_id = d.trigger_id and o.event_id = d.event_id
      limit $1",
 );
-// A line's job names its batch as its origin; retries by hand do not.
-const LINES_HAVE_ONE_JOB: Sql = Sql::both(&["select b.id from openai_batches b
+// The origin of a line's job names the batch. Manual retries have another origin.
+const LINES_HAVE_ONE_JOB: Sql = Sql::both(&["select b.id as example from openai_batches b
      where b.ended_at is null and b.made <>
          (select count(*) from jobs j where j.tenant = b.tenant and j.run = b.id and j.triggered_by like 'batch:%')
          + (select count(*) from ended e where e.tenant = b.tenant and e.run = b.id and e.triggered_by like 'batch:%')
      limit $1"]);
-const BATCHES_END_WHOLE: Sql = Sql::both(&["select b.id from openai_batches b
+const BATCHES_END_WHOLE: Sql = Sql::both(&["select b.id as example from openai_batches b
      where b.made > b.total or b.completed + b.failed > b.total
          or (b.ended_at is not null) <> (b.status in ('failed', 'completed', 'expired', 'cancelled'))
          or (b.ended_at is not null and b.completed + b.failed <> b.total)
          or (b.status = 'completed' and b.made <> b.total) limit $1"]);
 
-const CHECKS: &[Check] = &[
-    Check { promise: "a job is live or ended, never both", sql: TWO_PLACES },
-    Check { promise: "a live job's columns agree with its state", sql: STATE_AND_COLUMNS },
-    Check { promise: "attempts stay within their bounds", sql: ATTEMPTS_IN_BOUNDS },
-    Check { promise: "the state is the fold of the history (X1)", sql: HISTORY_FOLDS },
-    Check { promise: "an ended job is final and complete", sql: ENDED_IS_FINAL },
-    Check { promise: "a claim knows how many jobs it has left", sql: CLAIMS_COUNT },
-    Check { promise: "a claimed job belongs to a claim of its worker (X3)", sql: CLAIMED_HAVE_CLAIMS },
-    Check { promise: "every hold has a holder (X4)", sql: HOLDS_HAVE_HOLDERS },
-    Check { promise: "a parked job waits for something that is held, or a backoff", sql: PARKED_FOR_A_REASON },
-    Check { promise: "one live claim per subject and process (W2)", sql: ONE_CLAIM_PER_SUBJECT },
-    Check { promise: "a standing belongs to a subject", sql: STANDINGS_HAVE_SUBJECTS },
-    Check { promise: "an active subject has its unfinished job (W7)", sql: ACTIVE_IS_UNFINISHED },
-    Check { promise: "a unique key belongs to a live job (Q3)", sql: KEYS_HAVE_JOBS },
-    Check { promise: "an artifact belongs to a job (Q14)", sql: ARTIFACTS_HAVE_JOBS },
-    Check { promise: "a job and its lane have one tenant (X6)", sql: LANES_AND_TENANTS },
-    Check { promise: "a dead letter is resolved whole: how, by whom and when (T7)", sql: LETTERS_ARE_RESOLVED_WHOLE },
-    Check { promise: "a dead letter tells every attempt of its job (T6)", sql: LETTERS_TELL_EVERY_ATTEMPT },
-    Check {
-        promise: "a delivery waits, is under way or has ended, at an endpoint of its tenant (Q10)",
+const CHECKS: &[InvariantCheck] = &[
+    InvariantCheck { promise: "a job is live or ended, never both", sql: LIVE_AND_ENDED },
+    InvariantCheck { promise: "a live job's columns agree with its state", sql: STATE_AND_COLUMNS },
+    InvariantCheck { promise: "attempts stay within their bounds", sql: ATTEMPTS_IN_BOUNDS },
+    InvariantCheck { promise: "a job's state equals the fold of its history", sql: HISTORY_FOLDS },
+    InvariantCheck { promise: "an ended job is final and complete", sql: ENDED_IS_FINAL },
+    InvariantCheck { promise: "a claim's count of remaining jobs is correct", sql: CLAIMS_COUNT },
+    InvariantCheck { promise: "a claimed job belongs to a claim of its worker", sql: CLAIMED_HAVE_CLAIMS },
+    InvariantCheck { promise: "every hold has a holder", sql: HOLDS_HAVE_HOLDERS },
+    InvariantCheck { promise: "a parked job waits for an existing hold or backoff", sql: PARKED_FOR_A_REASON },
+    InvariantCheck { promise: "one live claim per subject and process", sql: ONE_CLAIM_PER_SUBJECT },
+    InvariantCheck { promise: "an eligibility row belongs to a subject", sql: STANDINGS_HAVE_SUBJECTS },
+    InvariantCheck { promise: "an active subject has an unfinished job", sql: ACTIVE_IS_UNFINISHED },
+    InvariantCheck { promise: "a unique key belongs to a live job", sql: KEYS_HAVE_JOBS },
+    InvariantCheck { promise: "an artifact belongs to a job", sql: ARTIFACTS_HAVE_JOBS },
+    InvariantCheck { promise: "a job and its lane have the same tenant", sql: LANES_AND_TENANTS },
+    InvariantCheck { promise: "a resolved dead letter records how, by whom and when", sql: LETTERS_ARE_RESOLVED_WHOLE },
+    InvariantCheck { promise: "a dead letter lists every attempt of its job", sql: LETTERS_TELL_EVERY_ATTEMPT },
+    InvariantCheck {
+        promise: "a delivery has consistent state columns and an endpoint of its tenant",
         sql: DELIVERIES_STAND,
     },
-    Check { promise: "an event makes at most one job per trigger (T4)", sql: ONE_JOB_PER_TRIGGER_AND_EVENT },
-    Check { promise: "what became a dead letter is not started any more (T6)", sql: LETTERS_OF_RUNS_ARE_CLOSED },
-    Check { promise: "each line of a batch under way has one job (R8)", sql: LINES_HAVE_ONE_JOB },
-    Check { promise: "a batch that has ended tells of every line (R8)", sql: BATCHES_END_WHOLE },
+    InvariantCheck { promise: "an event makes at most one job per trigger", sql: ONE_JOB_PER_TRIGGER_AND_EVENT },
+    InvariantCheck { promise: "a run with a dead letter has no outbox row", sql: LETTERS_OF_RUNS_ARE_CLOSED },
+    InvariantCheck { promise: "each started line of an open batch has exactly one job", sql: LINES_HAVE_ONE_JOB },
+    InvariantCheck { promise: "an ended batch accounts for every line", sql: BATCHES_END_WHOLE },
 ];

@@ -1,7 +1,7 @@
-//! Short builders, so that a test says only what it is about.
+//! Short builders, so that a test states only what matters to it.
 
 use domain::{Label, Name};
-use store::jobs::enqueue::NewJob;
+use store::queue::enqueue::NewJob;
 
 pub fn name(text: &str) -> Name {
     Name::new(text).expect("a valid name")
@@ -11,7 +11,7 @@ pub fn label(text: &str) -> Label {
     Label::new(text).expect("a valid label")
 }
 
-/// A plain job of kind `k` that may run at once.
+/// A plain job of kind `k` that can run at once.
 pub fn job(queue: &str) -> NewJob {
     NewJob {
         queue: name(queue),

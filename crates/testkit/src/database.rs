@@ -1,31 +1,31 @@
 //! A fresh database per test, on SQLite and on PostgreSQL.
 //!
-//! `WINDLASS_TEST_POSTGRES` names a server on which databases may be made. Without it a test fails: one that skipped
-//! PostgreSQL would prove nothing about it.
+//! `WINDLASS_TEST_POSTGRES` is the URL of a server on which databases can be created. Without it tests fail, because a
+//! test that skips PostgreSQL proves nothing about it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use domain::Time;
-use store::tx::{Operation, Param, Sql, Tx};
+use store::db::tx::{Operation, Param, Sql, Tx};
 use store::{Clock, DatabaseUrl, Store, StoreError, StoreOptions};
 use tempfile::TempDir;
 use tokio_postgres::NoTls;
 
-/// The role that serves.
+/// The role that the store connects as.
 const SERVING: &str = "windlass_serving";
 
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// A migrated database with a clock that the test moves.
 pub struct Database {
-    /// On PostgreSQL as a plain role that owns the schema and nothing else, so that every test meets the wall between tenants.
+    /// On PostgreSQL with a plain role that owns only the schema, so that every test is subject to row-level security.
     pub url: DatabaseUrl,
-    /// The same database as who may do everything.
+    /// The same database with a superuser.
     pub admin: DatabaseUrl,
     pub store: Store,
     pub clock: Clock,
     folder: Option<TempDir>,
-    /// Where the key is that secrets are sealed with: apart from the database, as it should be.
+    /// The directory of the key that seals secrets: separate from the database, as in production.
     keys: TempDir,
 }
 
@@ -47,8 +47,8 @@ impl Database {
         let keys = tempfile::tempdir().expect("a temporary folder");
         let store = open(&url, &clock, keys.path()).await;
         store.migrate_up().await.expect("the migrations run");
-        store.beat().await.expect("the service row is there");
-        store.write(UpForLong).await.expect("the service row is there");
+        store.beat().await.expect("the service row exists");
+        store.write(StartedLongAgo).await.expect("the service row exists");
         Self { url, admin, store, clock, folder, keys }
     }
 
@@ -57,15 +57,15 @@ impl Database {
         open(&self.url, &self.clock, self.keys.path()).await
     }
 
-    /// Moves time for every node of this database, with the service beating all the while.
+    /// Advances the clock of all nodes of this database, while the service keeps sending heartbeats.
     pub async fn pass_ms(&self, millis: i64) {
-        let since = self.store.read(ServedSince).await.expect("the service has beaten");
+        let since = self.store.read(ServiceSince).await.expect("the service row exists");
         self.clock.advance_ms(millis);
-        self.store.write(Served { since: Some(since) }).await.expect("the service beats");
+        self.store.write(ServiceHeartbeat { since: Some(since) }).await.expect("records a heartbeat");
     }
 
-    /// Moves time to a few minutes past a full hour: what a test does next falls into one hour.
-    pub async fn begin_an_hour(&self) {
+    /// Advances the clock to a few minutes past a full hour, so that what a test does next falls into one hour.
+    pub async fn advance_to_hour_start(&self) {
         const HOUR_MS: i64 = 3_600_000;
         let past = self.clock.now().millis().rem_euclid(HOUR_MS);
         self.pass_ms(HOUR_MS - past + 300_000).await;
@@ -76,23 +76,24 @@ impl Database {
     }
 }
 
-/// Says that the service has beaten until now and goes on beating: moving the clock is no outage, however slow the
-/// machine is.
-pub struct Served {
-    /// From since when, where an engine may have beaten between the clock's move and this, and taken it for an outage.
+/// Records that the service has sent heartbeats until now and continues to, so that moving the clock is not an outage,
+/// even on a slow machine.
+pub struct ServiceHeartbeat {
+    /// The start of service to restore, in case an engine has sent a heartbeat after the clock moved and detected an
+    /// outage.
     pub since: Option<Time>,
 }
 
-/// How far ahead it has beaten: a statement that comes this late still meets no outage. The outages that tests make are
-/// longer, and so is what a clock has come back by (`CLOCK_STEP_MS`).
-const SERVED_AHEAD_MS: i64 = 30_000;
+/// How far in the future the heartbeat is. A statement that runs this late still detects no outage. The outages and
+/// clock steps (`CLOCK_STEP_MS`) in tests are longer.
+const HEARTBEAT_AHEAD_MS: i64 = 30_000;
 
-/// The service has not just started.
-struct UpForLong;
+/// Moves the start of service into the past.
+struct StartedLongAgo;
 
 const UP_SINCE: Sql = Sql::both(&["update service set since = $1 where id = 1"]);
 
-impl Operation for UpForLong {
+impl Operation for StartedLongAgo {
     type Output = ();
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
@@ -103,9 +104,9 @@ impl Operation for UpForLong {
 const SERVED: Sql = Sql::both(&["update service set beat_at = $1, since = coalesce($2, since) where id = 1"]);
 const SINCE: Sql = Sql::both(&["select since from service where id = 1"]);
 
-struct ServedSince;
+struct ServiceSince;
 
-impl Operation for ServedSince {
+impl Operation for ServiceSince {
     type Output = Time;
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Time, StoreError> {
@@ -114,39 +115,46 @@ impl Operation for ServedSince {
     }
 }
 
-impl Operation for Served {
+impl Operation for ServiceHeartbeat {
     type Output = ();
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
-        let until = tx.now().plus_ms(SERVED_AHEAD_MS);
+        let until = tx.now().plus_ms(HEARTBEAT_AHEAD_MS);
         tx.execute(&SERVED, &[Param::Time(until), self.since.map_or(Param::Null, Param::Time)]).await.map(|_| ())
     }
 }
 
 async fn open(url: &DatabaseUrl, clock: &Clock, keys: &std::path::Path) -> Store {
     let key_file = Some(keys.join(store::KEY_FILE));
-    let options = StoreOptions { clock: clock.clone(), key_file, ..StoreOptions::default() };
+    let plain_claims = plain_claims();
+    let options = StoreOptions { clock: clock.clone(), key_file, plain_claims, ..StoreOptions::default() };
     Store::open(url, options).await.expect("the database opens")
 }
 
-/// A new, empty database on the test server.
+/// Creates an empty database on the test server.
 async fn new_postgres_url() -> String {
     let server = test_server();
     let name = format!("windlass_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     sql(&server, &format!("drop database if exists {name}")).await;
     sql(&server, &format!("create database {name}")).await;
-    let (base, _) = server.rsplit_once('/').expect("the URL names a database");
+    let (base, _) = server.rsplit_once('/').expect("the URL contains a database name");
     format!("{base}/{name}")
 }
 
-#[expect(clippy::disallowed_methods, reason = "tests are told where PostgreSQL is by the script that started it")]
+/// True if this run tests claims without the fast path. `scripts/test` runs the conformance suite both ways.
+#[expect(clippy::disallowed_methods, reason = "scripts/test selects the mode of a test run")]
+fn plain_claims() -> bool {
+    std::env::var_os("WINDLASS_TEST_PLAIN_CLAIMS").is_some()
+}
+
+#[expect(clippy::disallowed_methods, reason = "scripts/test passes the address of PostgreSQL to tests")]
 fn test_server() -> String {
     std::env::var("WINDLASS_TEST_POSTGRES")
-        .expect("WINDLASS_TEST_POSTGRES names the PostgreSQL server to test on; scripts/test sets it")
+        .expect("WINDLASS_TEST_POSTGRES must be the URL of a PostgreSQL server for tests; scripts/test sets it")
 }
 
 async fn sql(url: &str, statements: &str) {
-    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("the test server answers");
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("the test server is reachable");
     let mut driver = tokio::task::JoinSet::new();
     driver.spawn(connection);
     client.batch_execute(statements).await.unwrap_or_else(|error| panic!("{statements}: {error:?}"));
@@ -154,9 +162,9 @@ async fn sql(url: &str, statements: &str) {
     driver.join_all().await;
 }
 
-/// The same database for a plain role that owns an empty schema in it.
+/// Creates an empty schema and returns the URL of the role that owns it.
 async fn serving_url(admin: &str) -> String {
-    // The role is the whole server's, and tests make it at the same time.
+    // The role belongs to the server, and other tests create it at the same time.
     let make = format!(
         "do $$ begin create role {SERVING} login;
              exception when duplicate_object or unique_violation then null; end $$;
@@ -164,8 +172,8 @@ async fn serving_url(admin: &str) -> String {
     );
     sql(admin, &make).await;
     let (scheme, rest) = admin.split_once("://").expect("a URL has a scheme");
-    let place = rest.split_once('@').map_or(rest, |(_, place)| place);
-    format!("{scheme}://{SERVING}@{place}")
+    let address = rest.split_once('@').map_or(rest, |(_, address)| address);
+    format!("{scheme}://{SERVING}@{address}")
 }
 
 /// Runs a test on both databases.
@@ -184,7 +192,7 @@ pub async fn on_postgres(test: impl AsyncFn(Database)) {
     let db = Database::postgres().await;
     let DatabaseUrl::Postgres(admin) = db.admin.clone() else { unreachable!("it was opened on PostgreSQL") };
     test(db).await;
-    // A thousand of them would fill the disk. One whose test failed stays to be looked at.
-    let (_, name) = admin.rsplit_once('/').expect("the URL names a database");
+    // Thousands of databases would fill the disk. The database of a failed test stays for inspection.
+    let (_, name) = admin.rsplit_once('/').expect("the URL contains a database name");
     sql(&test_server(), &format!("drop database {name} with (force)")).await;
 }

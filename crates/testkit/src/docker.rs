@@ -1,16 +1,17 @@
-//! The Docker engine that tests use, through Docker's own command line beside ours.
+//! The Docker engine that tests use, through Docker's command line.
 //!
-//! `WINDLASS_TEST_DOCKER` names its socket. Without it a test fails: one that skipped the engine would prove nothing.
+//! `WINDLASS_TEST_DOCKER` is the address of its socket. Without it tests fail, because a test that skips Docker proves
+//! nothing.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// A small image: busybox, made on the spot because nothing can be pulled. Its versions are the same but for their tag.
+/// A small image with busybox, created locally because nothing can be pulled. Its versions differ only in their tag.
 pub const IMAGE: &str = "windlass-test/busybox:1.0.0";
 pub const IMAGE_PATCHED: &str = "windlass-test/busybox:1.0.1";
 pub const IMAGE_NEWER: &str = "windlass-test/busybox:1.1.0";
 
-/// Serves `/www` on port 8080, with `/www/health` there, and ends when it is asked to.
+/// Serves `/www` on port 8080, including `/www/health`, and exits on SIGTERM.
 pub const SERVE: &str =
     "trap 'exit 0' TERM; mkdir -p /www; echo ok > /www/health; echo serving; httpd -f -p 8080 -h /www & wait";
 
@@ -20,23 +21,23 @@ pub struct Docker {
 }
 
 impl Docker {
-    #[expect(clippy::disallowed_methods, reason = "tests are told where Docker is by the script that started it")]
+    #[expect(clippy::disallowed_methods, reason = "scripts/test passes the address of Docker to tests")]
     pub fn engine() -> Self {
         let host = std::env::var("WINDLASS_TEST_DOCKER")
-            .expect("WINDLASS_TEST_DOCKER names the Docker engine to test on; scripts/test sets it");
+            .expect("WINDLASS_TEST_DOCKER must be the address of a Docker engine for tests; scripts/test sets it");
         let docker = Self { host };
-        docker.have_images();
+        docker.ensure_images();
         docker
     }
 
-    /// Another engine, at this socket, with the images in it.
+    /// Another Docker engine at this socket. Creates the images.
     pub fn at(host: &str) -> Self {
         let docker = Self { host: host.to_owned() };
-        docker.have_images();
+        docker.ensure_images();
         docker
     }
 
-    /// What the command printed, trimmed. It must succeed.
+    /// Runs a command that must succeed. Returns its trimmed output.
     pub fn run(&self, args: &[&str]) -> String {
         let Output { status, stdout, stderr } = self.try_run(args);
         assert!(status.success(), "docker {args:?}: {}", String::from_utf8_lossy(&stderr));
@@ -47,18 +48,18 @@ impl Docker {
         Command::new("docker").arg("--host").arg(&self.host).args(args).output().expect("Docker's command line starts")
     }
 
-    /// The ids of the containers with this label, running or not.
+    /// The ids of the containers with this label, including stopped ones.
     pub fn labelled(&self, label: &str) -> Vec<String> {
         let ids = self.run(&["ps", "--all", "--quiet", "--no-trunc", "--filter", &format!("label={label}")]);
         ids.lines().map(str::to_owned).collect()
     }
 
-    /// The path of its socket.
+    /// The path of the socket.
     pub fn socket(&self) -> &Path {
         Path::new(self.host.strip_prefix("unix://").expect("a socket"))
     }
 
-    fn have_images(&self) {
+    fn ensure_images(&self) {
         if self.try_run(&["image", "inspect", IMAGE_NEWER]).status.success() {
             return;
         }

@@ -1,10 +1,10 @@
-//! Decides from what clients saw whether the promises were kept. The program under test is not asked.
+//! A history checker: decides from what clients observed whether the guarantees held. It does not query the program.
 //!
-//! A log is written outside of everything that is killed: producers, workers and readers say what they asked, when, and
-//! what they were told. `check` reads it and names every job for which the answers cannot all be true together. It errs on the
-//! side of the program only where a client cannot know: an answer that never came may stand for either outcome.
+//! The log is written by processes that are not killed. Producers, workers and readers record each request with its
+//! time and its response. [`check`] reports every job whose responses contradict each other. It is lenient only where a
+//! client cannot know: a missing response may stand for either outcome.
 //!
-//! All times are milliseconds of one clock of the witness, which no fault touches.
+//! All times are milliseconds of the logging process's clock, which no fault affects.
 
 mod generate;
 mod rules;
@@ -16,89 +16,90 @@ use uuid::Uuid;
 
 pub use generate::{Generated, generate};
 
-/// Milliseconds since the log began.
-pub type At = u64;
+/// Milliseconds since the start of the log.
+pub type Millis = u64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Finish,
-    /// The promise is that the next attempt does not begin within `wait_ms`. Without a wait it is the job's end.
+    /// The next attempt must not start within `wait_ms`. `None`: the job ends.
     Fail {
-        wait_ms: Option<At>,
+        wait_ms: Option<Millis>,
     },
     Cancel,
     Snooze {
-        wait_ms: At,
+        wait_ms: Millis,
     },
     Release,
 }
 
-/// What a worker was told of an outcome.
+/// The response to an outcome or a cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum Response {
     Applied,
     Refused,
-    /// It may have been applied or not. Whoever may die before the answer comes says this as it asks.
-    None,
+    /// No response: it may have been applied or not. A client that may die before the response logs this with its
+    /// request.
+    Unknown,
 }
 
-/// What somebody asked and was told. `asked` is before the call began, `at` after its answer was read.
+/// A request and its response. `asked` is before the call, `at` after the response was read.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A producer was told that its job is safe.
+    /// A producer's job was acknowledged.
     Enqueued {
         job: Uuid,
         max_attempts: i64,
     },
-    /// A worker was told that it lives: nobody else may have its jobs for a lease from here.
-    Beat {
+    /// A worker's heartbeat was acknowledged: no other worker may get its jobs for a lease from here.
+    Heartbeat {
         worker: Uuid,
-        asked: At,
-        lease_ms: At,
+        asked: Millis,
+        lease_ms: Millis,
     },
-    /// A worker says that it has gone, and gives back what it holds.
-    Left {
+    /// A worker removed itself, which releases its jobs.
+    WorkerRemoved {
         worker: Uuid,
-        asked: At,
+        asked: Millis,
     },
     Claimed {
         job: Uuid,
         epoch: i64,
         attempt: i64,
         worker: Uuid,
-        asked: At,
-        at: At,
+        asked: Millis,
+        at: Millis,
     },
     Settled {
         job: Uuid,
         epoch: i64,
         worker: Uuid,
         outcome: Outcome,
-        answer: Answer,
-        asked: At,
-        at: At,
+        answer: Response,
+        asked: Millis,
+        at: Millis,
     },
-    /// Somebody called the job off, and was perhaps told that it is.
+    /// A client canceled the job.
     Canceled {
         job: Uuid,
-        answer: Answer,
-        asked: At,
-        at: At,
+        answer: Response,
+        asked: Millis,
+        at: Millis,
     },
-    /// A reader looked at the job.
-    Seen {
+    /// A reader read the job.
+    Observed {
         job: Uuid,
         state: State,
         attempt: i64,
-        asked: At,
-        at: At,
+        asked: Millis,
+        at: Millis,
     },
-    /// A producer was told that an event is safe that one trigger waits for.
+    /// A producer's event, which one trigger waits for, was acknowledged.
     Published {
         event: Uuid,
     },
-    /// A reader found a job that this event made.
-    Made {
+    /// A reader found a job that this event created.
+    JobCreated {
         event: Uuid,
         job: Uuid,
     },
@@ -113,9 +114,9 @@ pub enum State {
 }
 
 impl State {
-    /// By the word that the API uses.
-    pub fn named(word: &str) -> Self {
-        match word {
+    /// Parses the API's name of a state.
+    pub fn parse(text: &str) -> Self {
+        match text {
             "succeeded" => Self::Succeeded,
             "failed" => Self::Failed,
             "canceled" => Self::Canceled,
@@ -124,19 +125,19 @@ impl State {
     }
 }
 
-/// The ways in which a promise can be broken.
+/// The violations that the checker detects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
-    /// Acknowledged, and nobody can find it.
+    /// Acknowledged, and not found.
     Lost,
     HeldByTwo,
     StaleAccepted,
     TerminalChanged,
     AttemptsOverMaximum,
     BackoffEarly,
-    /// An acknowledged event made no job.
+    /// An acknowledged event created no job.
     OutboxLost,
-    /// An event made more than one job.
+    /// An event created more than one job.
     OutboxTwice,
 }
 
@@ -158,10 +159,10 @@ pub struct Finding {
     pub fault: Fault,
     /// The job, or for the outbox the event.
     pub of: Uuid,
-    pub told: String,
+    pub detail: String,
 }
 
-/// What the log says.
+/// The result of a check.
 #[derive(Debug, Default)]
 pub struct Verdict {
     pub events: usize,
@@ -174,8 +175,8 @@ impl Verdict {
         self.findings.iter().filter(|finding| finding.fault == fault).count()
     }
 
-    /// Panics with the findings, if there are any.
-    pub fn assert_kept(&self) {
+    /// Panics if there are findings.
+    pub fn assert_no_violations(&self) {
         assert!(self.findings.is_empty(), "{self}\n{:#?}", self.findings.iter().take(10).collect::<Vec<_>>());
     }
 }
@@ -203,42 +204,43 @@ fn name(fault: Fault) -> &'static str {
     }
 }
 
-/// Judges a whole log. Its end is a look at every job that is still known: a job without one is lost.
+/// Checks a whole log. It must end with a read of every job that still exists: a job without one is lost.
 pub fn check(log: &[Event]) -> Verdict {
     let mut jobs: BTreeMap<Uuid, rules::JobLog<'_>> = BTreeMap::new();
     let mut leases = rules::Leases::default();
     let mut outbox: BTreeMap<Uuid, (bool, Vec<Uuid>)> = BTreeMap::new();
     for event in log {
         match event {
-            Event::Beat { worker, asked, lease_ms } => leases.renewed(*worker, *asked, *lease_ms),
-            Event::Left { worker, asked } => leases.left(*worker, *asked),
+            Event::Heartbeat { worker, asked, lease_ms } => leases.renewed(*worker, *asked, *lease_ms),
+            Event::WorkerRemoved { worker, asked } => leases.removed(*worker, *asked),
             Event::Published { event } => outbox.entry(*event).or_default().0 = true,
-            Event::Made { event, job } => outbox.entry(*event).or_default().1.push(*job),
+            Event::JobCreated { event, job } => outbox.entry(*event).or_default().1.push(*job),
             Event::Enqueued { job, .. }
             | Event::Claimed { job, .. }
             | Event::Settled { job, .. }
             | Event::Canceled { job, .. }
-            | Event::Seen { job, .. } => jobs.entry(*job).or_default().push(event),
+            | Event::Observed { job, .. } => jobs.entry(*job).or_default().push(event),
         }
     }
     leases.sort();
-    // What is asked is told once more with its answer.
-    let asked = |event: &&Event| matches!(event, Event::Settled { answer: Answer::None, .. });
-    let events = log.len() - log.iter().filter(asked).count();
+    // A request without a response is followed by an entry with the response, if there is one.
+    let is_request = |event: &&Event| matches!(event, Event::Settled { answer: Response::Unknown, .. });
+    let events = log.len() - log.iter().filter(is_request).count();
     let mut verdict = Verdict { events, jobs: jobs.len(), findings: Vec::new() };
     for (job, log) in jobs {
         let found = log.check(&leases).into_iter();
-        verdict.findings.extend(found.map(|(fault, told)| Finding { fault, of: job, told }));
+        verdict.findings.extend(found.map(|(fault, detail)| Finding { fault, of: job, detail }));
     }
-    for (event, (published, mut made)) in outbox {
-        made.sort();
-        made.dedup();
-        let fault = match made.len() {
+    for (event, (published, mut created)) in outbox {
+        created.sort();
+        created.dedup();
+        let fault = match created.len() {
             0 => Fault::OutboxLost,
             1 => continue,
             _ => Fault::OutboxTwice,
         };
-        verdict.findings.push(Finding { fault, of: event, told: format!("acknowledged: {published}, jobs: {made:?}") });
+        let detail = format!("acknowledged: {published}, jobs: {created:?}");
+        verdict.findings.push(Finding { fault, of: event, detail });
     }
     verdict
 }

@@ -1,13 +1,14 @@
-//! For tests only: both databases, a Docker engine, a clock that tests move, builders, a receiver of webhooks, the reference
-//! model, the checker of histories and a simulation that both serve.
+//! Test support: both databases, Docker, a movable clock, builders, a webhook receiver, the reference model, the
+//! history checker, and a simulation that uses the last two.
 
 mod build;
 mod database;
 pub mod docker;
+pub mod eventually;
 pub mod history;
 pub mod model;
 pub mod receiver;
 pub mod simulation;
 
 pub use build::{job, label, name};
-pub use database::{Database, Served, on_both, on_postgres, on_sqlite};
+pub use database::{Database, ServiceHeartbeat, on_both, on_postgres, on_sqlite};

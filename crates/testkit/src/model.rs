@@ -1,8 +1,8 @@
-//! The store's semantics in memory, as plain as they can be said: what both databases are compared with.
+//! The reference model: the store's semantics in memory, as simple as possible. Both databases are compared with it.
 //!
-//! A `Model` is one tenant. Jobs and workers go by number, in the order in which they came, so that answers of stores
-//! with other ids can be compared. Transitions are `domain::Job::apply`, the claim order is `domain::claim::next_lanes`;
-//! what is said here is what surrounds them: keys, holds, parking, leases, counters, history.
+//! A `Model` is one tenant. Jobs and workers are numbered in order of creation, so that results of stores with other
+//! ids can be compared. Transitions are `domain::Job::apply`, and the claim order is `domain::claim::next_lanes`. The
+//! model adds the rest: keys, holds, parking, leases, counters, history.
 
 mod backoff;
 mod claim;
@@ -11,16 +11,16 @@ mod step;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use domain::lease::Lease;
-use domain::limits::IDEMPOTENCY_KEEP_S;
+use domain::limits::IDEMPOTENCY_RETENTION_S;
+use domain::queue::lease::Lease;
 use domain::{Affinity, Backoff, Epoch, Job, JobState, Label, Name, QueueSettings, State, Time, WorkerId};
-use store::counters::Counts;
-use store::jobs::enqueue::{Idempotency, NewJob};
+use store::queue::counters::Counts;
+use store::queue::enqueue::{Idempotency, NewJob};
 use uuid::Uuid;
 
-pub use step::{Answer, Step, generate, settings};
+pub use step::{Step, StepResult, generate, settings};
 
-/// Between two steps, so that no two have the same millisecond in their ids.
+/// Time between two steps, so that the ids of two steps never have the same millisecond.
 pub const STEP_MS: i64 = 1;
 
 #[derive(Debug, Default)]
@@ -30,16 +30,16 @@ pub struct Model {
     pub jobs: Vec<ModelJob>,
     pub workers: Vec<ModelWorker>,
     queues: BTreeMap<Name, ModelQueue>,
-    /// (queue, key) to the job that has it and until when.
+    /// (queue, key) to the job that owns the key, and until when.
     pub unique: BTreeMap<(Name, String), (usize, Option<Time>)>,
-    idempotency: BTreeMap<String, Remembered>,
-    /// Who holds what: a claim, that is a job and an epoch.
+    idempotency: BTreeMap<String, IdempotentResponse>,
+    /// The holders of each scope. A holder is a claim: a job and an epoch.
     pub holds: BTreeSet<(String, usize, Epoch)>,
-    /// Claims the server ended under a worker's hands and that it has not answered for.
+    /// Claims that the server ended and whose worker has not responded yet.
     pub revocations: BTreeSet<(usize, usize, Epoch)>,
-    /// (subject, process) to what holds the process off, past or not.
+    /// Backoffs by (subject, process), including expired ones.
     pub backoffs: BTreeMap<(String, String), Backoff>,
-    /// (job, state, previous state), as a webhook hears them.
+    /// (job, state, previous state), as sent to a webhook.
     pub deliveries: Vec<(usize, JobState, JobState)>,
     claims: usize,
 }
@@ -66,7 +66,7 @@ pub struct ModelWorker {
     lease: Lease,
     draining: bool,
     /// Found dead by a sweep.
-    pub buried: bool,
+    pub is_dead: bool,
     pub removed: bool,
 }
 
@@ -78,7 +78,7 @@ struct ModelQueue {
 }
 
 #[derive(Clone, Debug)]
-struct Remembered {
+struct IdempotentResponse {
     body: [u8; 32],
     jobs: Vec<(usize, JobState)>,
     at: Time,
@@ -97,7 +97,7 @@ impl Model {
         self.now = self.now.plus_ms(millis);
     }
 
-    /// The service was down and is back: every lease gets one more full term.
+    /// Simulates an outage of the service: every lease gets one more full term.
     pub fn outage(&mut self, millis: i64) {
         self.pass_ms(millis);
         self.service_since = self.now;
@@ -123,7 +123,7 @@ impl Model {
         } += by;
     }
 
-    /// Moves a job on and keeps the figures.
+    /// Changes a job's state and updates the counters.
     fn set(&mut self, number: usize, after: Job) {
         let (from, to) = (self.jobs[number].job.job_state(), after.job_state());
         let queue = self.jobs[number].new.queue.clone();
@@ -132,7 +132,7 @@ impl Model {
         self.jobs[number].job = after;
     }
 
-    /// Jobs and their states, or `None` when the idempotency key was used with another body.
+    /// Returns the jobs and their states. `None` if the idempotency key was used with a different body.
     pub fn enqueue(
         &mut self,
         jobs: Vec<NewJob>,
@@ -140,17 +140,17 @@ impl Model {
     ) -> Option<Vec<(usize, JobState, bool)>> {
         if let Some(key) = &idempotency {
             let used = self.idempotency.get(&key.key);
-            if let Some(used) = used.filter(|used| used.at > self.now.plus_s(-IDEMPOTENCY_KEEP_S)) {
-                let again = || used.jobs.iter().map(|(number, state)| (*number, *state, true)).collect();
-                return (used.body == key.body_hash).then(again);
+            if let Some(used) = used.filter(|used| used.at > self.now.plus_s(-IDEMPOTENCY_RETENTION_S)) {
+                let cached = || used.jobs.iter().map(|(number, state)| (*number, *state, true)).collect();
+                return (used.body == key.body_hash).then(cached);
             }
         }
-        let answers: Vec<(usize, JobState, bool)> = jobs.into_iter().map(|job| self.enqueue_one(job, None)).collect();
+        let results: Vec<(usize, JobState, bool)> = jobs.into_iter().map(|job| self.enqueue_one(job, None)).collect();
         if let Some(key) = idempotency {
-            let jobs = answers.iter().map(|(number, state, _)| (*number, *state)).collect();
-            self.idempotency.insert(key.key, Remembered { body: key.body_hash, jobs, at: self.now });
+            let jobs = results.iter().map(|(number, state, _)| (*number, *state)).collect();
+            self.idempotency.insert(key.key, IdempotentResponse { body: key.body_hash, jobs, at: self.now });
         }
-        Some(answers)
+        Some(results)
     }
 
     fn enqueue_one(&mut self, new: NewJob, parent: Option<usize>) -> (usize, JobState, bool) {
@@ -190,7 +190,7 @@ impl Model {
         (number, state, false)
     }
 
-    /// The new job, or the one it was retried as before; `Err` with the state of a job that has not ended.
+    /// Returns the new job, or the job of an earlier retry. `Err` with the state of a job that has not ended.
     pub fn retry(&mut self, number: usize) -> Result<(usize, bool), JobState> {
         let old = &self.jobs[number];
         let state = old.job.job_state();
@@ -204,9 +204,9 @@ impl Model {
         if let Some(extras) = &mut new.extras {
             extras.unique = None;
         }
-        let (made, _, _) = self.enqueue_one(new, Some(number));
-        self.jobs[number].retried_as = Some(made);
-        Ok((made, false))
+        let (created, _, _) = self.enqueue_one(new, Some(number));
+        self.jobs[number].retried_as = Some(created);
+        Ok((created, false))
     }
 
     pub fn register(
@@ -224,19 +224,19 @@ impl Model {
             affinity: None,
             lease,
             draining: false,
-            buried: false,
+            is_dead: false,
             removed: false,
         });
     }
 
-    /// `None`: no such worker. `Some(false)`: its lease has passed.
+    /// `None`: no such worker. `Some(false)`: its lease has expired.
     fn alive(&self, worker: usize) -> Option<bool> {
         let worker = &self.workers[worker];
-        (!worker.removed).then(|| !worker.buried && !worker.lease.has_passed(self.service_since, self.now))
+        (!worker.removed).then(|| !worker.is_dead && !worker.lease.has_expired(self.service_since, self.now))
     }
 
     fn touch(&mut self, worker: usize) {
-        if self.workers[worker].lease.wants_renewal(self.now) {
+        if self.workers[worker].lease.needs_renewal(self.now) {
             self.renew(worker);
         }
     }
@@ -246,7 +246,7 @@ impl Model {
         *lease = Lease::granted(self.now, lease.term_ms);
     }
 
-    /// The jobs to stop and whether to drain.
+    /// Returns the jobs to stop, and whether to drain.
     pub fn heartbeat(&mut self, worker: usize, affinity: Affinity) -> Option<Option<(BTreeSet<usize>, bool)>> {
         Some(match self.alive(worker)? {
             false => None,
@@ -262,7 +262,7 @@ impl Model {
 
     pub fn drain(&mut self, worker: usize) -> bool {
         let worker = &mut self.workers[worker];
-        let found = !worker.removed && !worker.buried;
+        let found = !worker.removed && !worker.is_dead;
         worker.draining |= found;
         found
     }
@@ -296,14 +296,14 @@ impl Model {
         }
     }
 
-    /// Jobs parked for something that nobody holds look again.
-    pub fn unpark_forgotten(&mut self) -> u64 {
+    /// Releases jobs that are parked for a scope without a holder.
+    pub fn repair_parked_jobs(&mut self) -> u64 {
         let mut unparked = 0;
         for job in &mut self.jobs {
             let live = !job.job.job_state().is_terminal();
-            let forgotten =
+            let is_missed =
                 |scope: &String| !scope.starts_with("backoff ") && !self.holds.iter().any(|(held, _, _)| held == scope);
-            if live && job.parked.as_ref().is_some_and(forgotten) {
+            if live && job.parked.as_ref().is_some_and(is_missed) {
                 job.parked = None;
                 unparked += 1;
             }
@@ -311,7 +311,7 @@ impl Model {
         unparked
     }
 
-    /// Gives back what a claim held; as many of those that waited for it may run, and for a subject all of them.
+    /// Releases the holds of a claim. One parked job per hold is released; for a subject, all of them.
     fn free(&mut self, number: usize, epoch: Epoch) {
         let held: Vec<String> = self
             .holds
@@ -335,7 +335,7 @@ impl Model {
 }
 
 impl ModelJob {
-    /// Its place in line.
+    /// The time that determines the position in the queue.
     fn waiting_since(&self) -> Time {
         match &self.job.state {
             State::Scheduled { run_at } => *run_at,
@@ -349,7 +349,7 @@ impl ModelJob {
         self.new.extras.as_ref().is_some_and(|extras| extras.subject.is_some() || extras.concurrency_key.is_some())
     }
 
-    fn tell(&mut self, event: &str, worker: Option<usize>, cause: Option<&str>) {
+    fn record(&mut self, event: &str, worker: Option<usize>, cause: Option<&str>) {
         self.history.push((event.into(), self.job.attempt, worker, cause.map(str::to_owned)));
     }
 }

@@ -1,4 +1,4 @@
-//! A receiver of HTTP requests that behaves as badly as it is told to, and remembers what it saw.
+//! An HTTP server that records requests and can misbehave in various ways.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,70 +9,70 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-/// How a receiver treats whoever calls.
+/// How the receiver responds.
 #[derive(Clone, Debug)]
-pub enum Manner {
-    Answer(u16),
-    /// With these words.
-    Say(u16, String),
+pub enum Behavior {
+    Respond(u16),
+    /// With a response body.
+    RespondWith(u16, String),
     Redirect(String),
-    /// Reads everything and never answers.
+    /// Reads requests and never responds.
     Hang,
-    /// Takes no connection at all; the kernel's queue does.
+    /// Does not accept connections; they stay in the kernel's queue.
     DoNotAccept,
     /// Closes before the request is read.
     CloseEarly,
-    /// Answers a byte at a time, without end.
+    /// Sends a byte at a time, without end.
     Drip,
-    /// Asks to be left alone for this many seconds.
-    Later(u64),
+    /// Responds 503 with `Retry-After`, in seconds.
+    RetryAfter(u64),
 }
 
-/// A request as it came in.
+/// A received request.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct ReceivedRequest {
     pub method: String,
     pub path: String,
     pub headers: Vec<(String, String)>,
     pub body: String,
 }
 
-impl Seen {
+impl ReceivedRequest {
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+        self.headers.iter().find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 }
 
 pub struct Receiver {
     pub address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ReceiverState>,
     _serving: JoinSet<()>,
 }
 
-struct Shared {
-    manner: Mutex<Manner>,
-    seen: Mutex<Vec<Seen>>,
+struct ReceiverState {
+    behavior: Mutex<Behavior>,
+    requests: Mutex<Vec<ReceivedRequest>>,
     connections: AtomicUsize,
     open: AtomicUsize,
     most_open: AtomicUsize,
 }
 
 impl Receiver {
-    pub async fn start(manner: Manner) -> Self {
-        Self::at("127.0.0.1:0", manner).await
+    pub async fn start(behavior: Behavior) -> Self {
+        Self::at("127.0.0.1:0", behavior).await
     }
 
-    pub async fn at(address: &str, manner: Manner) -> Self {
-        Self::try_at(address, manner).await.expect("a port is free")
+    pub async fn at(address: &str, behavior: Behavior) -> Self {
+        Self::try_at(address, behavior).await.expect("a port is free")
     }
 
-    /// For a port that somebody else may have.
-    pub async fn try_at(address: &str, manner: Manner) -> std::io::Result<Self> {
+    /// Same as `at`, for a port that may be in use.
+    pub async fn try_at(address: &str, behavior: Behavior) -> std::io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
-        let shared = Arc::new(Shared {
-            manner: Mutex::new(manner),
-            seen: Mutex::default(),
+        let shared = Arc::new(ReceiverState {
+            behavior: Mutex::new(behavior),
+            requests: Mutex::default(),
             connections: AtomicUsize::new(0),
             open: AtomicUsize::new(0),
             most_open: AtomicUsize::new(0),
@@ -86,47 +86,47 @@ impl Receiver {
         format!("http://{}/hook", self.address)
     }
 
-    pub fn behave(&self, manner: Manner) {
-        *self.shared.manner.lock().expect("nobody panics") = manner;
+    pub fn set_behavior(&self, behavior: Behavior) {
+        *self.shared.behavior.lock().expect("lock poisoned") = behavior;
     }
 
-    pub fn seen(&self) -> Vec<Seen> {
-        self.shared.seen.lock().expect("nobody panics").clone()
+    pub fn requests(&self) -> Vec<ReceivedRequest> {
+        self.shared.requests.lock().expect("lock poisoned").clone()
     }
 
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
     }
 
-    /// How many connections were open at once, at most.
+    /// The maximum number of concurrent connections so far.
     pub fn most_open(&self) -> usize {
         self.shared.most_open.load(Ordering::SeqCst)
     }
 
-    /// Waits until this many requests have come in.
-    pub async fn saw(&self, count: usize) -> Vec<Seen> {
-        wait_until(&format!("{count} requests"), async || self.seen().len() >= count).await;
-        self.seen()
+    /// Waits until `count` requests have been received.
+    pub async fn wait_for(&self, count: usize) -> Vec<ReceivedRequest> {
+        wait_until(&format!("{count} requests"), async || self.requests().len() >= count).await;
+        self.requests()
     }
 }
 
-/// How long a test waits for what must come: machines are noisy, and no wait is about speed.
-const PATIENCE: Duration = Duration::from_secs(180);
+/// Timeout of waits in tests. It is long because machines are slow at times, and no wait measures speed.
+const TIMEOUT: Duration = Duration::from_secs(180);
 
-/// Looks until it holds, and gives up after a while.
+/// Polls until the condition holds. Panics after `TIMEOUT`.
 pub async fn wait_until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !holds().await {
-        assert!(Instant::now() < deadline, "not in time: {what}");
+        assert!(Instant::now() < deadline, "timed out: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+async fn serve(listener: TcpListener, shared: Arc<ReceiverState>) {
     let mut open = JoinSet::new();
     loop {
-        if matches!(*shared.manner.lock().expect("nobody panics"), Manner::DoNotAccept) {
-            // Looked at again, so that a receiver can come to its senses.
+        if matches!(*shared.behavior.lock().expect("lock poisoned"), Behavior::DoNotAccept) {
+            // Checked again below, because the test can change the behavior.
         } else if let Ok(Ok((stream, _))) = tokio::time::timeout(Duration::from_millis(20), listener.accept()).await {
             shared.connections.fetch_add(1, Ordering::SeqCst);
             let now = shared.open.fetch_add(1, Ordering::SeqCst) + 1;
@@ -142,28 +142,28 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-async fn talk(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
+async fn talk(mut stream: TcpStream, shared: &ReceiverState) -> std::io::Result<()> {
     let mut buffer = Vec::new();
     loop {
-        let manner = || shared.manner.lock().expect("nobody panics").clone();
-        if matches!(manner(), Manner::CloseEarly) {
+        let behavior = || shared.behavior.lock().expect("lock poisoned").clone();
+        if matches!(behavior(), Behavior::CloseEarly) {
             return Ok(());
         }
-        let Some(seen) = read_request(&mut stream, &mut buffer).await? else { return Ok(()) };
-        shared.seen.lock().expect("nobody panics").push(seen);
-        let (status, extra, words) = match manner() {
-            Manner::Answer(status) => (status, String::new(), String::from("thanks")),
-            Manner::Say(status, words) => (status, String::new(), words),
-            Manner::Redirect(to) => (302, format!("location: {to}\r\n"), String::new()),
-            Manner::Later(seconds) => (503, format!("retry-after: {seconds}\r\n"), String::new()),
-            Manner::CloseEarly => return Ok(()),
-            Manner::Hang | Manner::DoNotAccept => {
-                // Until the caller has enough: a connection that it closed is not open any more.
+        let Some(request) = read_request(&mut stream, &mut buffer).await? else { return Ok(()) };
+        shared.requests.lock().expect("lock poisoned").push(request);
+        let (status, extra, body) = match behavior() {
+            Behavior::Respond(status) => (status, String::new(), String::from("thanks")),
+            Behavior::RespondWith(status, body) => (status, String::new(), body),
+            Behavior::Redirect(to) => (302, format!("location: {to}\r\n"), String::new()),
+            Behavior::RetryAfter(seconds) => (503, format!("retry-after: {seconds}\r\n"), String::new()),
+            Behavior::CloseEarly => return Ok(()),
+            Behavior::Hang | Behavior::DoNotAccept => {
+                // Until the client closes the connection, which then no longer counts as open.
                 let mut rest = [0; 1 << 10];
                 while stream.read(&mut rest).await? > 0 {}
                 return Ok(());
             }
-            Manner::Drip => {
+            Behavior::Drip => {
                 stream.write_all(b"HTTP/1.1 200 OK\r\nx-slow: ").await?;
                 loop {
                     stream.write_all(b".").await?;
@@ -171,13 +171,13 @@ async fn talk(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
                 }
             }
         };
-        let head = format!("HTTP/1.1 {status} Whatever\r\n{extra}content-length: {}\r\n\r\n", words.len());
+        let head = format!("HTTP/1.1 {status} Whatever\r\n{extra}content-length: {}\r\n\r\n", body.len());
         stream.write_all(head.as_bytes()).await?;
-        stream.write_all(words.as_bytes()).await?;
+        stream.write_all(body.as_bytes()).await?;
     }
 }
 
-async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> std::io::Result<Option<Seen>> {
+async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> std::io::Result<Option<ReceivedRequest>> {
     let mut chunk = [0; 16 << 10];
     loop {
         if let Some(end) = buffer.windows(4).position(|window| window == b"\r\n\r\n") {
@@ -186,12 +186,13 @@ async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> std::io::
             let mut first = lines.next().unwrap_or_default().split(' ').map(str::to_owned);
             let (method, path) = (first.next().unwrap_or_default(), first.next().unwrap_or_default());
             let header = |line: &str| line.split_once(": ").map(|(name, value)| (name.to_owned(), value.to_owned()));
-            let mut seen = Seen { method, path, headers: lines.filter_map(header).collect(), body: String::new() };
-            let length = seen.header("content-length").and_then(|text| text.parse().ok()).unwrap_or(0);
+            let mut request =
+                ReceivedRequest { method, path, headers: lines.filter_map(header).collect(), body: String::new() };
+            let length = request.header("content-length").and_then(|text| text.parse().ok()).unwrap_or(0);
             if buffer.len() >= end + 4 + length {
-                seen.body = String::from_utf8_lossy(&buffer[end + 4..end + 4 + length]).into_owned();
+                request.body = String::from_utf8_lossy(&buffer[end + 4..end + 4 + length]).into_owned();
                 buffer.drain(..end + 4 + length);
-                return Ok(Some(seen));
+                return Ok(Some(request));
             }
         }
         match stream.read(&mut chunk).await? {

@@ -1,59 +1,60 @@
-//! A whole installation in one thread with time of its own: producers, workers, nodes with their tasks, and a network that
-//! delays, loses, doubles and reorders, all on the reference model and all from one seed.
+//! A deterministic simulation of an installation in one thread with virtual time: producers, workers, nodes with their
+//! tasks, and a network that delays, loses, duplicates and reorders messages. It runs on the reference model, from one
+//! seed.
 //!
-//! What the clients saw is judged by `history`; and once the faults have ceased, everything must come to its end.
+//! `history` checks what the clients observed. After the faults stop, all jobs must end.
 
 mod clients;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use domain::limits::{OUTAGE_AT_START_MS, OUTAGE_MS, SERVICE_BEAT_MS};
+use domain::limits::{OUTAGE_AT_START_MS, OUTAGE_MS, SERVICE_HEARTBEAT_MS};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use uuid::Uuid;
 
-use crate::history::{At, Event, State, Verdict, check};
-use crate::model::{Answer, Model, Step, settings};
+use crate::history::{Event, Millis, State, Verdict, check};
+use crate::model::{Model, Step, StepResult, settings};
 use crate::name;
 
 use clients::{Producer, Worker};
 
-/// Faults cease here; what is left must then come to its end.
-const STORM_MS: At = 18_000;
-/// By now it has.
-const END_MS: At = 400_000;
+/// When faults stop. All remaining jobs must then end.
+const STORM_MS: Millis = 18_000;
+/// When all jobs must have ended.
+const END_MS: Millis = 400_000;
 const JOBS: usize = 12;
 const WORKERS: usize = 3;
-const LATENCY_MS: std::ops::Range<At> = 1..300;
+const LATENCY_MS: std::ops::Range<Millis> = 1..300;
 
-/// What is on its way.
+/// A scheduled event.
 #[derive(Debug)]
-enum Parcel {
-    /// A call, to a node.
+enum Message {
+    /// A request to a node.
     Call {
         from: Client,
         number: u64,
         step: Step,
     },
-    /// Its answer.
-    Answer {
+    /// The response to a request.
+    Response {
         to: Client,
         number: u64,
-        answer: Answer,
+        answer: StepResult,
     },
-    /// Somebody's alarm clock.
+    /// A client's timer.
     Wake {
         who: Client,
     },
-    Beat {
+    Heartbeat {
         node: usize,
     },
-    /// A task of a node runs.
+    /// A node runs one of its tasks.
     Task {
         node: usize,
     },
-    NodeDies {
+    NodeStops {
         node: usize,
     },
     NodeStarts {
@@ -67,57 +68,57 @@ enum Client {
     Worker(usize),
 }
 
-/// What a seed came to.
-pub struct Run {
+/// The result of one seed.
+pub struct SimulationResult {
     pub verdict: Verdict,
     pub steps: usize,
-    /// Jobs that had not ended when all was over: there must be none.
+    /// Jobs that had not ended at the end. Must be empty.
     pub unfinished: Vec<String>,
 }
 
-/// Plays one seed to its end.
-pub fn simulate(seed: u64) -> Run {
+/// Runs one seed to its end.
+pub fn simulate(seed: u64) -> SimulationResult {
     let mut world = World::new(seed);
-    while let Some(Reverse((at, _, parcel))) = world.parcels.pop() {
+    while let Some(Reverse((at, _, message))) = world.queue.pop() {
         if at > END_MS || world.is_over() {
             break;
         }
         world.pass_to(at);
         world.steps += 1;
-        let parcel = world.sent.remove_at(parcel);
-        world.arrive(parcel);
+        let message = world.sent.remove_at(message);
+        world.arrive(message);
     }
     world.close()
 }
 
-/// Parcels by number: a heap orders by time alone.
+/// Messages by number, because the heap orders by time alone.
 #[derive(Default)]
-struct Sent {
-    parcels: Vec<Option<Parcel>>,
+struct MessageStore {
+    messages: Vec<Option<Message>>,
 }
 
-impl Sent {
-    fn add(&mut self, parcel: Parcel) -> usize {
-        self.parcels.push(Some(parcel));
-        self.parcels.len() - 1
+impl MessageStore {
+    fn add(&mut self, message: Message) -> usize {
+        self.messages.push(Some(message));
+        self.messages.len() - 1
     }
 
-    fn remove_at(&mut self, number: usize) -> Parcel {
-        self.parcels[number].take().expect("a parcel arrives once")
+    fn remove_at(&mut self, number: usize) -> Message {
+        self.messages[number].take().expect("a message is delivered once")
     }
 }
 
 struct World {
     rng: StdRng,
     model: Model,
-    now: At,
+    now: Millis,
     steps: usize,
-    parcels: BinaryHeap<Reverse<(At, u64, usize)>>,
-    sent: Sent,
-    /// So that what is due at the same moment keeps its order.
+    queue: BinaryHeap<Reverse<(Millis, u64, usize)>>,
+    sent: MessageStore,
+    /// Keeps messages for the same time in order.
     order: u64,
     nodes: Vec<bool>,
-    last_beat: At,
+    last_heartbeat: Millis,
     producers: Vec<Producer>,
     workers: Vec<Worker>,
     log: Vec<Event>,
@@ -131,10 +132,10 @@ impl World {
             model: Model::new(),
             now: 0,
             steps: 0,
-            parcels: BinaryHeap::new(),
-            sent: Sent::default(),
+            queue: BinaryHeap::new(),
+            sent: MessageStore::default(),
             order: 0,
-            last_beat: 0,
+            last_heartbeat: 0,
             producers: (0..JOBS).map(Producer::new).collect(),
             workers: (0..WORKERS).map(|_| Worker::new()).collect(),
             log: Vec::new(),
@@ -143,30 +144,30 @@ impl World {
         };
         world.model.run(&Step::Put { queue: name("q"), settings: settings() });
         for node in 0..world.nodes.len() {
-            world.in_ms(1, Parcel::Beat { node });
-            world.in_ms(1, Parcel::Task { node });
+            world.in_ms(1, Message::Heartbeat { node });
+            world.in_ms(1, Message::Task { node });
             if world.rng.random_ratio(2, 3) {
                 let at = world.rng.random_range(1..STORM_MS / 2);
-                world.in_ms(at, Parcel::NodeDies { node });
+                world.in_ms(at, Message::NodeStops { node });
             }
         }
         for producer in 0..JOBS {
             let at = world.rng.random_range(1..STORM_MS / 2);
-            world.in_ms(at, Parcel::Wake { who: Client::Producer(producer) });
+            world.in_ms(at, Message::Wake { who: Client::Producer(producer) });
         }
         for worker in 0..WORKERS {
-            world.in_ms(1, Parcel::Wake { who: Client::Worker(worker) });
+            world.in_ms(1, Message::Wake { who: Client::Worker(worker) });
         }
         world
     }
 
-    fn in_ms(&mut self, millis: At, parcel: Parcel) {
+    fn in_ms(&mut self, millis: Millis, message: Message) {
         self.order += 1;
-        let number = self.sent.add(parcel);
-        self.parcels.push(Reverse((self.now + millis, self.order, number)));
+        let number = self.sent.add(message);
+        self.queue.push(Reverse((self.now + millis, self.order, number)));
     }
 
-    fn pass_to(&mut self, at: At) {
+    fn pass_to(&mut self, at: Millis) {
         self.model.pass_ms((at - self.now) as i64);
         self.now = at;
     }
@@ -175,47 +176,47 @@ impl World {
         self.now < STORM_MS
     }
 
-    /// No more faults, and nothing left to do.
+    /// True if the faults have stopped and all jobs have ended.
     fn is_over(&self) -> bool {
         !self.is_stormy()
             && self.producers.iter().all(Producer::is_done)
             && self.model.jobs.iter().all(|job| job.job.job_state().is_terminal())
     }
 
-    /// One in so many, while there are faults at all.
-    fn misfortune(&mut self, one_in: u32) -> bool {
+    /// Returns true with a probability of one in `one_in`, while faults occur.
+    fn fault_occurs(&mut self, one_in: u32) -> bool {
         self.is_stormy() && self.rng.random_ratio(1, one_in)
     }
 
-    fn latency(&mut self) -> At {
+    fn latency(&mut self) -> Millis {
         self.rng.random_range(LATENCY_MS)
     }
 
     fn call(&mut self, from: Client, number: u64, step: Step) {
-        // A claim that comes twice is two claims; everything else may come twice and must mean the same.
-        if !matches!(step, Step::Claim { .. } | Step::Register { .. }) && self.misfortune(12) {
+        // A duplicate claim or registration is a second one. All other requests must be idempotent.
+        if !matches!(step, Step::Claim { .. } | Step::Register { .. }) && self.fault_occurs(12) {
             let later = 5 * self.latency();
-            self.in_ms(later, Parcel::Call { from, number, step: step.clone() });
+            self.in_ms(later, Message::Call { from, number, step: step.clone() });
         }
         let latency = self.latency();
-        self.in_ms(latency, Parcel::Call { from, number, step });
+        self.in_ms(latency, Message::Call { from, number, step });
     }
 
-    fn arrive(&mut self, parcel: Parcel) {
-        match parcel {
-            Parcel::Call { from, number, step } => self.serve(from, number, &step),
-            Parcel::Answer { to, number, answer } => self.answered(to, number, answer),
-            Parcel::Wake { who } => self.woken(who),
-            Parcel::Beat { node } => {
+    fn arrive(&mut self, message: Message) {
+        match message {
+            Message::Call { from, number, step } => self.serve(from, number, &step),
+            Message::Response { to, number, answer } => self.answered(to, number, answer),
+            Message::Wake { who } => self.woken(who),
+            Message::Heartbeat { node } => {
                 if self.nodes[node] {
-                    self.beat(OUTAGE_MS as At);
+                    self.heartbeat(OUTAGE_MS as Millis);
                 }
-                self.in_ms(SERVICE_BEAT_MS as At, Parcel::Beat { node });
+                self.in_ms(SERVICE_HEARTBEAT_MS as Millis, Message::Heartbeat { node });
             }
-            Parcel::Task { node } => {
+            Message::Task { node } => {
                 if self.nodes[node] {
                     let task = match self.rng.random_range(0..5) {
-                        0 => Step::Unpark,
+                        0 => Step::RepairParked,
                         1 => Step::Fold,
                         2 => Step::Sweep,
                         3 => Step::Scan,
@@ -224,63 +225,63 @@ impl World {
                     self.model.run(&task);
                 }
                 let pause = self.rng.random_range(100..700);
-                self.in_ms(pause, Parcel::Task { node });
+                self.in_ms(pause, Message::Task { node });
             }
-            Parcel::NodeDies { node } => {
+            Message::NodeStops { node } => {
                 self.nodes[node] = false;
                 let down = self.rng.random_range(100..8_000);
-                self.in_ms(down, Parcel::NodeStarts { node });
+                self.in_ms(down, Message::NodeStarts { node });
             }
-            Parcel::NodeStarts { node } => {
+            Message::NodeStarts { node } => {
                 self.nodes[node] = true;
-                self.beat(OUTAGE_AT_START_MS as At);
-                if self.misfortune(2) {
+                self.heartbeat(OUTAGE_AT_START_MS as Millis);
+                if self.fault_occurs(2) {
                     let later = self.rng.random_range(1_000..10_000);
-                    self.in_ms(later, Parcel::NodeDies { node });
+                    self.in_ms(later, Message::NodeStops { node });
                 }
             }
         }
     }
 
-    /// Silence of all nodes is an outage of ours, for which no worker pays.
-    fn beat(&mut self, silence: At) {
-        if self.now - self.last_beat > silence {
+    /// If all nodes were silent, the service was down, and no worker's lease expires for it.
+    fn heartbeat(&mut self, silence: Millis) {
+        if self.now - self.last_heartbeat > silence {
             self.model.outage(0);
         }
-        self.last_beat = self.now;
+        self.last_heartbeat = self.now;
     }
 
     fn serve(&mut self, from: Client, number: u64, step: &Step) {
         let node = self.rng.random_range(0..self.nodes.len());
-        if !self.nodes[node] || self.misfortune(20) {
+        if !self.nodes[node] || self.fault_occurs(20) {
             return;
         }
         let answer = self.model.run(step);
-        // The commit held and the node is gone, or the answer is.
-        if self.misfortune(20) {
+        // The commit succeeded, but the node or the response is lost.
+        if self.fault_occurs(20) {
             return;
         }
         let latency = self.latency();
-        self.in_ms(latency, Parcel::Answer { to: from, number, answer });
+        self.in_ms(latency, Message::Response { to: from, number, answer });
     }
 
-    fn close(mut self) -> Run {
+    fn close(mut self) -> SimulationResult {
         let at = self.now;
         let mut unfinished = Vec::new();
         for (number, job) in self.model.jobs.iter().enumerate() {
-            let state = State::named(&job.job.job_state().to_string());
+            let state = State::parse(&job.job.job_state().to_string());
             if state == State::Live {
                 unfinished.push(format!("{number}: {job:?}"));
             }
-            self.log.push(Event::Seen { job: id(number), state, attempt: job.job.attempt.into(), asked: at, at });
+            self.log.push(Event::Observed { job: id(number), state, attempt: job.job.attempt.into(), asked: at, at });
         }
         let waiting = self.producers.iter().filter(|producer| !producer.is_done());
         unfinished.extend(waiting.map(|producer| format!("{producer:?}")));
-        Run { verdict: check(&self.log), steps: self.steps, unfinished }
+        SimulationResult { verdict: check(&self.log), steps: self.steps, unfinished }
     }
 }
 
-/// Jobs and workers of the model go by number; a log has ids.
+/// The log's id for a number of the model.
 fn id(number: usize) -> Uuid {
     Uuid::from_u128(number as u128 + 1)
 }

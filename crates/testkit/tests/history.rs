@@ -1,4 +1,4 @@
-//! The checker of histories, checked: it finds every planted error in a million events, and nothing else.
+//! The history checker finds every planted violation in a million events, and nothing else.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use testkit::history::{Fault, check, generate};
 const EVENTS: usize = 1_000_000;
 
 #[test]
-fn every_planted_error_in_a_million_events_is_found_and_nothing_else() {
+fn the_history_checker_finds_exactly_the_planted_errors() {
     let generated = generate(1, EVENTS);
     let started = Instant::now();
     let verdict = check(&generated.log);

@@ -1,11 +1,12 @@
-//! Thousands of seeds of the simulation. A failure names its seed and the command that plays it again.
+//! Thousands of seeds of the simulation. A failure reports its seed and the command that repeats it.
 
 use testkit::simulation::simulate;
 
 const SEEDS: std::ops::Range<u64> = 0..5_000;
 
+/// Requirement X1.
 #[test]
-fn x1_no_order_of_crashes_delays_and_doubles_breaks_a_promise_in_five_thousand_seeds() {
+fn no_order_of_crashes_delays_and_duplicates_breaks_a_guarantee() {
     let seeds = match seed() {
         Some(seed) => seed..seed + 1,
         None => SEEDS,
@@ -14,18 +15,18 @@ fn x1_no_order_of_crashes_delays_and_doubles_breaks_a_promise_in_five_thousand_s
     let count = seeds.end - seeds.start;
     for seed in seeds {
         let run = simulate(seed);
-        let again = format!(
-            "seed {seed}; again: WINDLASS_SIMULATION_SEED={seed} cargo test -p windlass-testkit --test simulation"
+        let repeat = format!(
+            "seed {seed}; repeat: WINDLASS_SIMULATION_SEED={seed} cargo test -p windlass-testkit --test simulation"
         );
-        assert!(run.verdict.findings.is_empty(), "{again}\n{}\n{:#?}", run.verdict, run.verdict.findings);
-        assert!(run.unfinished.is_empty(), "{again}\n{:#?}", run.unfinished);
+        assert!(run.verdict.findings.is_empty(), "{repeat}\n{}\n{:#?}", run.verdict, run.verdict.findings);
+        assert!(run.unfinished.is_empty(), "{repeat}\n{:#?}", run.unfinished);
         steps += run.steps;
         events += run.verdict.events;
     }
     println!("seeds={count} steps={steps} operations={events}");
 }
 
-#[expect(clippy::disallowed_methods, reason = "the one seed to look at is named on the command line")]
+#[expect(clippy::disallowed_methods, reason = "a single seed is selected on the command line")]
 fn seed() -> Option<u64> {
     Some(std::env::var("WINDLASS_SIMULATION_SEED").ok()?.parse().expect("a seed is a number"))
 }

@@ -1,4 +1,4 @@
-//! The shape of every listing.
+//! One page of a listing.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -6,9 +6,9 @@ use utoipa::ToSchema;
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Page<T> {
     pub items: Vec<T>,
-    /// Give it back as `?cursor=` for the next page; `null` on the last.
+    /// Pass it as `?cursor=` to get the next page; `null` on the last page.
     pub next_cursor: Option<String>,
-    /// More may match than was looked at: the filter has no index and only the newest rows were searched.
+    /// True if more rows may match: the filter has no index, and only the newest rows were searched.
     #[serde(default, skip_serializing_if = "is_false")]
     pub partial: bool,
 }

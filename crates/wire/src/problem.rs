@@ -1,10 +1,10 @@
-//! Errors as RFC 9457 problem documents. `code` is stable; `detail` is for people and may change.
+//! Errors as RFC 9457 problem documents. `code` is stable; `detail` is meant for people and may change.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::job::JobError;
+use crate::queue::job::JobError;
 
 #[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
@@ -15,21 +15,21 @@ pub struct Problem {
     /// What went wrong and what to change.
     pub detail: String,
     pub code: String,
-    /// The field of the request that is to blame.
+    /// The request field that caused the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
-    /// The job that a call made.
+    /// The job that a synchronous call created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_id: Option<Uuid>,
-    /// How that job failed.
+    /// The error with which that job failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<JobError>,
 }
 
-/// The codes a program may rely on.
+/// Error codes. They are part of the API and do not change.
 pub mod code {
     pub const INVALID_JSON: &str = "invalid_json";
-    /// The request did not arrive whole; nothing was done.
+    /// The request body was incomplete; nothing was changed.
     pub const BODY_BROKEN_OFF: &str = "body_broken_off";
     pub const INVALID_FIELD: &str = "invalid_field";
     pub const UNSUPPORTED_MEDIA_TYPE: &str = "unsupported_media_type";
@@ -42,50 +42,53 @@ pub mod code {
     pub const METHOD_NOT_ALLOWED: &str = "method_not_allowed";
     pub const ALREADY_ENDED: &str = "already_ended";
     pub const NOT_ENDED: &str = "not_ended";
-    /// Work is under way; `detail` names it.
+    /// Other work on the subject is in progress; `detail` names it.
     pub const SUBJECT_BUSY: &str = "subject_busy";
-    /// The credential is missing, unknown or ended.
+    /// The credential is missing, unknown or expired.
     pub const UNAUTHORIZED: &str = "unauthorized";
     pub const CLAIM_LOST: &str = "claim_lost";
     pub const ILLEGAL_TRANSITION: &str = "illegal_transition";
     pub const WORKER_GONE: &str = "worker_gone";
     pub const IDEMPOTENCY_KEY_REUSED: &str = "idempotency_key_reused";
-    /// It is not as `If-Match` or `If-None-Match` say; nothing was changed.
+    /// `If-Match` or `If-None-Match` does not hold; nothing was changed.
     pub const PRECONDITION_FAILED: &str = "precondition_failed";
     pub const ARTIFACT_EXISTS: &str = "artifact_exists";
+    /// The job is claimed, and the upload of an artifact does not name the claim.
+    pub const EPOCH_REQUIRED: &str = "epoch_required";
     pub const DIGEST_MISMATCH: &str = "digest_mismatch";
-    /// The node that was asked does not find what was stored; another may.
+    /// The node has no copy of the stored blob; another node may have one.
     pub const BLOB_MISSING: &str = "blob_missing";
     pub const ALREADY_RESOLVED: &str = "already_resolved";
-    /// It was retried before with another payload; `detail` names what it was retried as.
+    /// The job was already retried with a different payload; `detail` names the new job.
     pub const ALREADY_RETRIED: &str = "already_retried";
     pub const NOT_REPLAYABLE: &str = "not_replayable";
     pub const NAME_TAKEN: &str = "name_taken";
     pub const BAD_SIGNATURE: &str = "bad_signature";
     pub const REPLAY_REFUSED: &str = "replay_refused";
     pub const HOST_NOT_ALLOWED: &str = "host_not_allowed";
-    /// There are tokens, and the request carries none.
+    /// Tokens exist, and the request carries none.
     pub const TOKEN_REQUIRED: &str = "token_required";
     /// The token is unknown, has expired or was revoked.
     pub const INVALID_TOKEN: &str = "invalid_token";
-    /// The token is good, and not for this.
+    /// The token is valid but lacks the right for this request.
     pub const FORBIDDEN: &str = "forbidden";
-    /// A call's handler will not do this, or tried and failed, or broke, or ran out of something.
+    /// The handler of a synchronous call rejected the request. The codes below: it failed, was unavailable, timed out,
+    /// ran out of resources, or crashed.
     pub const CALL_REFUSED: &str = "call_refused";
     pub const CALL_FAILED: &str = "call_failed";
     pub const CALL_UNAVAILABLE: &str = "call_unavailable";
     pub const CALL_TIMED_OUT: &str = "call_timed_out";
     pub const CALL_OUT_OF_RESOURCES: &str = "call_out_of_resources";
     pub const CALL_BROKEN: &str = "call_broken";
-    /// A quota of the tenant is used up for now; `Retry-After` says when to come back.
+    /// A quota of the tenant is used up; `Retry-After` says when to retry.
     pub const OVER_QUOTA: &str = "over_quota";
     pub const LIMIT_REACHED: &str = "limit_reached";
     pub const SIGNATURE_EXISTS: &str = "signature_exists";
-    /// No node drives the Docker engine that is needed, or it cannot be reached from here.
+    /// No node manages the required Docker engine, or the engine is unreachable from this node.
     pub const SERVICE_UNAVAILABLE: &str = "service_unavailable";
-    /// Nothing was done; the same request may succeed later.
+    /// Nothing was changed; the same request may succeed later.
     pub const UNAVAILABLE: &str = "unavailable";
-    /// It may have been done or not.
+    /// The change may or may not have been committed.
     pub const OUTCOME_UNKNOWN: &str = "outcome_unknown";
     pub const SHUTTING_DOWN: &str = "shutting_down";
     pub const INTERNAL: &str = "internal";

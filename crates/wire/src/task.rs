@@ -1,10 +1,10 @@
-//! What the engine does by itself, and whether the program is well.
+//! Background tasks, pruning and health.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// One background task's last doings.
+/// The recent activity of a background task.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct TaskView {
     pub name: String,
@@ -14,12 +14,12 @@ pub struct TaskView {
     pub runs: u64,
     pub errors: u64,
     pub last_error: Option<String>,
-    /// What the last run that did something did, in words.
+    /// A description of the last run that changed something.
     pub last_work: Option<String>,
     pub last_work_at: Option<Timestamp>,
 }
 
-/// The tasks of the node that answers, and what was pruned lately on the whole database.
+/// The background tasks of the responding node, and recent pruning of the whole database.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct TasksView {
     pub items: Vec<TaskView>,

@@ -1,7 +1,7 @@
-//! A fleet of machines, taken from `provided` to `installed` by three processes over facts.
+//! A fleet of machines that three processes take from `provided` to `installed`, based on facts.
 //!
-//! `processes` declares what is to be done, `machines` plays the machines and their agents, `work` is the worker that
-//! does it. The program in `main` and the test run the same code.
+//! `processes` declares the processes, `machines` simulates the machines and their agents, and `work` is the worker.
+//! The program in `main` and the test run the same code.
 
 pub mod machines;
 pub mod processes;

@@ -1,4 +1,4 @@
-//! The machines themselves, simulated: power, an agent that beats, a disk, and what is wrong with each.
+//! Simulated machines: power, an agent that sends heartbeats, a disk, and a flaw.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,11 +13,11 @@ use tokio_util::task::TaskTracker;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
     None,
-    /// The first two power-ons come to nothing.
+    /// The first two power-ons fail.
     HardToStart,
-    /// Its agent stops as soon as it has begun, until the machine is power-cycled.
+    /// The agent stops after its first heartbeat until the machine is power-cycled.
     FallsSilent,
-    /// No installation will ever succeed.
+    /// Every installation fails.
     DeadDisk,
 }
 
@@ -31,7 +31,7 @@ pub struct Machine {
 #[derive(Debug, Default)]
 struct State {
     power_ons: u32,
-    beating: bool,
+    is_beating: bool,
     beats: u32,
 }
 
@@ -40,7 +40,7 @@ struct State {
 pub struct Fleet(Arc<BTreeMap<String, Machine>>);
 
 impl Fleet {
-    /// Machines of which the first four have one flaw each, as far as there are so many.
+    /// Creates machines. Each of the first four has a different flaw or none.
     pub fn new(machines: usize) -> Self {
         let flaws = [Flaw::None, Flaw::HardToStart, Flaw::FallsSilent, Flaw::DeadDisk];
         let machine = |number: usize| {
@@ -59,7 +59,7 @@ impl Fleet {
         self.0.get(id)
     }
 
-    /// Every machine arrives: it becomes a subject, and its agent gets a credential for that subject alone.
+    /// Registers every machine as a subject and starts its agent with a credential for that subject only.
     pub async fn arrive(
         &self,
         client: &Client,
@@ -73,7 +73,7 @@ impl Fleet {
             let request =
                 SubjectRequest { kind: Some("machine".into()), facts: serde_json::from_str(&facts.to_string())? };
             client.set_subject(&machine.id, &request).await?;
-            let credential = client.make_subject_credential(&machine.id).await?;
+            let credential = client.create_subject_credential(&machine.id).await?;
             let agent = Client::builder(url).token(credential.token).build()?;
             tasks.spawn(run_agent(self.clone(), machine.id.clone(), agent, beat, stop.clone()));
         }
@@ -86,23 +86,23 @@ impl Machine {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Power on, or off and on again. Gives whether it came up.
+    /// Turns the machine on, or off and on again. Returns true if it started.
     pub fn power_cycle(&self) -> bool {
         let mut state = self.state();
         state.power_ons += 1;
         let up = !(self.flaw == Flaw::HardToStart && state.power_ons < 3);
-        state.beating = up;
+        state.is_beating = up;
         up
     }
 
-    /// Whether the agent would beat now. One that falls silent does so after its first beat, until it is power-cycled.
+    /// True if the agent sends a heartbeat now.
     fn beats(&self) -> bool {
         let mut state = self.state();
-        if !state.beating {
+        if !state.is_beating {
             return false;
         }
         if self.flaw == Flaw::FallsSilent && state.power_ons < 2 && state.beats > 0 {
-            state.beating = false;
+            state.is_beating = false;
             return false;
         }
         state.beats += 1;
@@ -110,7 +110,7 @@ impl Machine {
     }
 }
 
-/// The program on the machine that says it is alive. Its credential can set this machine's facts and nothing else.
+/// The agent on a machine. Its credential can only set this machine's facts.
 async fn run_agent(fleet: Fleet, id: String, client: Client, beat: Duration, stop: CancellationToken) {
     let mut clock = tokio::time::interval(beat);
     loop {
@@ -119,9 +119,9 @@ async fn run_agent(fleet: Fleet, id: String, client: Client, beat: Duration, sto
             _ = clock.tick() => {}
         }
         if fleet.machine(&id).is_some_and(Machine::beats) {
-            let said: Result<(), ClientError> = client.report_facts(&id, &json!({"heartbeat": true})).await;
-            if let Err(error) = said {
-                eprintln!("{id} could not say that it is alive: {error}");
+            let reported: Result<(), ClientError> = client.report_facts(&id, &json!({"heartbeat": true})).await;
+            if let Err(error) = reported {
+                eprintln!("{id} cannot report its heartbeat: {error}");
             }
         }
     }

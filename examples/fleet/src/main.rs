@@ -1,4 +1,4 @@
-//! Runs the fleet against a server until every machine is installed or locked out.
+//! Runs the fleet example against a server until every machine is installed or locked out.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use fleet::{processes, work};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// A simulated fleet on Windlass.
+/// Simulate a fleet of machines managed by Windlass
 #[derive(Parser)]
 struct Args {
-    /// The server's address.
+    /// Address of the server
     #[arg(long, env = "WINDLASS_URL", default_value = "http://127.0.0.1:7717")]
     url: String,
     #[arg(long, default_value_t = 12)]
     machines: usize,
-    /// How long a machine may be silent before it is recovered.
+    /// Seconds without a heartbeat after which a machine is recovered
     #[arg(long, default_value_t = 600)]
     silence_s: u64,
 }
@@ -30,7 +30,7 @@ async fn main() -> anyhow::Result<()> {
     let client = Client::new(&args.url)?;
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
     let fleet = Fleet::new(args.machines);
-    processes::declare(&client, args.silence_s).await.context("the server does not take the processes")?;
+    processes::declare(&client, args.silence_s).await.context("cannot declare the processes")?;
     let beat = Duration::from_millis(args.silence_s * 1_000 / 10);
     fleet.arrive(&client, &args.url, beat, &tasks, &stop).await?;
     let worker = work::worker(client.clone(), &fleet)?;
@@ -46,10 +46,10 @@ async fn main() -> anyhow::Result<()> {
         }
         let machines = machines(&client).await?;
         let is = |state: &str| {
-            let said = format!("\"{state}\"");
+            let expected = format!("\"{state}\"");
             let in_state = machines
                 .iter()
-                .filter(|machine| machine.facts.get("state").is_some_and(|fact| fact.value.get() == said));
+                .filter(|machine| machine.facts.get("state").is_some_and(|fact| fact.value.get() == expected));
             in_state.count()
         };
         let locked_out =
@@ -70,7 +70,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All of them, page by page.
+/// Returns all machines, page by page.
 async fn machines(client: &Client) -> Result<Vec<SubjectView>, ClientError> {
     let mut all = Vec::new();
     let mut cursor: Option<String> = None;

@@ -1,4 +1,4 @@
-//! What is to be done to which machines.
+//! The processes of the example.
 
 use client::wire::ProcessRequest;
 use client::{Client, ClientError};
@@ -9,10 +9,10 @@ pub const START_AGENT: &str = "start-agent";
 pub const RECOVER: &str = "recover";
 pub const INSTALL: &str = "install";
 
-/// Declares the three processes. A machine counts as silent after `silence_s`.
+/// Declares the three processes. A machine without a heartbeat for `silence_s` is recovered.
 pub async fn declare(client: &Client, silence_s: u64) -> anyhow::Result<()> {
     let silent = json!({"fact": "heartbeat", "older_than_s": silence_s});
-    // Patience doubles: a machine that cannot be repaired soon costs the others nothing.
+    // The backoff doubles, so that a broken machine does not take capacity from the others.
     let backoff = json!({"initial_s": 1, "maximum_s": 60, "exponent": 2.0});
     let start_agent = json!({
         "selector": {"kind": "machine", "all": [{"fact": "state", "equals": "provided"}]},

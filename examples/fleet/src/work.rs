@@ -1,4 +1,4 @@
-//! The worker: one handler for each process. It claims, works outside any transaction, and hands over what is true now.
+//! The worker, with one handler per process. Handlers report facts, which are set together with the job's success.
 
 use client::{Client, HandlerError, JobContext, Worker, WorkerBuildError};
 
@@ -25,7 +25,7 @@ async fn start_agent(fleet: Fleet, job: JobContext) -> Result<(), HandlerError> 
     if !machine(&fleet, &job)?.power_cycle() {
         return Err(HandlerError::retryable("no_power", "the management controller does not answer"));
     }
-    // With the success, in the same commit: from here on the machine is no longer eligible.
+    // Set in the same commit as the success: from then on the machine is no longer eligible.
     job.fact("state", &"started")
 }
 
@@ -33,7 +33,7 @@ async fn power_cycle(fleet: Fleet, job: JobContext) -> Result<(), HandlerError> 
     if !machine(&fleet, &job)?.power_cycle() {
         return Err(HandlerError::retryable("no_power", "the management controller does not answer"));
     }
-    // It counts as alive from now on; if its agent stays silent, it is looked at again.
+    // Counts as a heartbeat. If the agent stays silent, the machine becomes eligible for recovery again.
     job.fact("heartbeat", &true)
 }
 

@@ -1,4 +1,4 @@
-//! The example, run on both databases: every machine ends where its flaw leads, and its timeline tells how.
+//! Runs the fleet example on both databases and checks the final state and the timeline of every machine.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -11,16 +11,16 @@ use engine::{Engine, EngineOptions};
 use fleet::machines::Fleet;
 use fleet::{processes, work};
 use server::{AppState, ServerOptions, serve};
-use store::artifacts::Blobs;
+use store::queue::artifacts::Blobs;
 use testkit::{Database, on_both};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// How long it waits for what must come: machines are noisy, and no wait is about speed.
-const PATIENCE: Duration = Duration::from_secs(180);
+/// Time limit for the fleet to settle. Generous, because test machines are slow; the test does not measure speed.
+const TIME_LIMIT: Duration = Duration::from_secs(180);
 
-/// A server on a free port, over this database.
+/// Starts a server on a free port with this database.
 async fn start(db: &Database, tasks: &TaskTracker, stop: &CancellationToken) -> (String, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let engine = Engine::start(db.store.clone(), EngineOptions::default()).await.unwrap();
@@ -43,24 +43,25 @@ fn settled(machine: &SubjectView) -> bool {
 
 async fn timeline(client: &Client, machine: &str) -> Vec<String> {
     let page = client.subject_history(machine, Some(500), None).await.unwrap();
-    let told = page.items.iter().rev().filter(|item| item.process.is_some());
-    let told = told.map(|item| {
+    let events = page.items.iter().rev().filter(|item| item.process.is_some());
+    let events = events.map(|item| {
         let parts = [Some(item.event.as_str()), item.process.as_deref(), item.cause.as_deref()];
         parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
     });
-    told.filter(|line| !line.starts_with("facts_changed")).collect()
+    events.filter(|line| !line.starts_with("facts_changed")).collect()
 }
 
-/// These events happened, in this order, whatever else did.
-fn assert_tells(timeline: &[String], story: &[&str]) {
+/// Asserts that the events in `expected` occurred in this order, with any other events in between.
+fn assert_events(timeline: &[String], expected: &[&str]) {
     let mut rest = timeline.iter();
-    for event in story {
+    for event in expected {
         assert!(rest.any(|line| line == event), "{event} is missing from {timeline:#?}");
     }
 }
 
+/// Requirement W1.
 #[tokio::test]
-async fn w1_a_fleet_is_installed_and_each_timeline_tells_how() {
+async fn a_fleet_is_installed_and_each_timeline_records_the_steps() {
     on_both(async |db| {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let (url, _folder) = start(&db, &tasks, &stop).await;
@@ -73,7 +74,7 @@ async fn w1_a_fleet_is_installed_and_each_timeline_tells_how() {
             let stop = stop.clone();
             async move { worker.run(stop).await }
         });
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIME_LIMIT;
         let machines = loop {
             let machines = client.subjects(Some("machine"), None, None).await.unwrap().items;
             if machines.iter().all(settled) {
@@ -87,7 +88,7 @@ async fn w1_a_fleet_is_installed_and_each_timeline_tells_how() {
             assert_eq!(state(machine), expected, "{}", machine.id);
         }
         let plain = ["started start-agent", "finished start-agent", "started install", "finished install"];
-        assert_tells(&timeline(&client, "machine-00").await, &plain);
+        assert_events(&timeline(&client, "machine-00").await, &plain);
         let hard_to_start = [
             "failed start-agent no_power",
             "backed_off start-agent no_power",
@@ -96,21 +97,21 @@ async fn w1_a_fleet_is_installed_and_each_timeline_tells_how() {
             "finished start-agent",
             "finished install",
         ];
-        assert_tells(&timeline(&client, "machine-01").await, &hard_to_start);
+        assert_events(&timeline(&client, "machine-01").await, &hard_to_start);
         let dead_disk = ["finished start-agent", "failed install dead_disk", "backed_off install dead_disk"];
-        assert_tells(&timeline(&client, "machine-03").await, &dead_disk);
+        assert_events(&timeline(&client, "machine-03").await, &dead_disk);
         let lockout = machines[3].backoffs.iter().find(|backoff| backoff.process == "install").unwrap();
         assert_eq!((lockout.until, lockout.cause.as_str()), (None, "dead_disk"));
 
-        // The one that fell silent is recovered when its time has come, also if it was installed before.
-        let deadline = Instant::now() + PATIENCE;
+        // The silent machine is recovered after `silence_s`, even if it was already installed.
+        let deadline = Instant::now() + TIME_LIMIT;
         loop {
-            let told = timeline(&client, "machine-02").await;
-            if told.iter().any(|line| line == "finished recover") {
-                assert_tells(&told, &["finished start-agent", "started recover", "finished recover"]);
+            let events = timeline(&client, "machine-02").await;
+            if events.iter().any(|line| line == "finished recover") {
+                assert_events(&events, &["finished start-agent", "started recover", "finished recover"]);
                 break;
             }
-            assert!(Instant::now() < deadline, "machine-02 is not recovered: {told:#?}");
+            assert!(Instant::now() < deadline, "machine-02 is not recovered: {events:#?}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         stop.cancel();

@@ -1,5 +1,5 @@
-//! Two models, one slot, a thousand jobs in any order: what taking turns costs in the order of arrival, and what it costs
-//! here. See README.md beside this.
+//! Two models share one slot for a thousand jobs in random order. Prints the cost of running them in order of arrival
+//! and the actual cost. See README.md.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -18,24 +18,24 @@ const MODELS: [&str; 2] = ["llama", "mistral"];
 
 #[derive(Parser)]
 struct Args {
-    /// The server.
+    /// Address of the server
     #[arg(long, env = "WINDLASS_URL", default_value = "http://127.0.0.1:7717")]
     url: String,
-    /// The Docker engine that the server drives.
+    /// Docker engine of the server
     #[arg(long, env = "WINDLASS_DOCKER_HOST", default_value = "unix:///var/run/docker.sock")]
     docker_host: String,
-    /// The model server, linked statically.
+    /// Statically linked model server
     #[arg(long, value_name = "FILE")]
     model_server: PathBuf,
     #[arg(long, default_value_t = 1_000)]
     jobs: usize,
-    /// How long a model takes to load.
+    /// Seconds that a model takes to load
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
     load_s: f64,
-    /// How long the other model may be passed over.
+    /// Seconds for which jobs of the other model may be passed over
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     starvation_s: i64,
-    /// Another seed, another order.
+    /// Seed for the order of the jobs
     #[arg(long, default_value_t = 7)]
     seed: u64,
 }
@@ -63,11 +63,11 @@ async fn main() -> anyhow::Result<()> {
     let load_s = done.load_s.unwrap_or(args.load_s);
     println!("{} jobs for {} models on one slot; a swap takes {load_s:.1} s", args.jobs, MODELS.len());
     println!(
-        "  in the order of arrival   {in_order_of_arrival:>5} swaps  {:>7.1} min of loading",
+        "  in order of arrival       {in_order_of_arrival:>5} swaps  {:>7.1} min of loading",
         minutes(in_order_of_arrival, load_s)
     );
     println!("  by affinity               {swaps:>5} swaps  {:>7.1} min of loading", minutes(loads as usize, load_s));
-    println!("  all was done in {:.1} s", took.as_secs_f64());
+    println!("  finished in {:.1} s", took.as_secs_f64());
     Ok(())
 }
 
@@ -76,8 +76,8 @@ fn minutes(loads: usize, load_s: f64) -> f64 {
 }
 
 fn order(jobs: usize, seed: u64) -> Vec<&'static str> {
-    let mut dice = StdRng::seed_from_u64(seed);
-    (0..jobs).map(|_| MODELS[dice.random_range(0..MODELS.len())]).collect()
+    let mut rng = StdRng::seed_from_u64(seed);
+    (0..jobs).map(|_| MODELS[rng.random_range(0..MODELS.len())]).collect()
 }
 
 fn runtime(model: &str, load_s: f64) -> RuntimeRequest {
@@ -86,7 +86,7 @@ fn runtime(model: &str, load_s: f64) -> RuntimeRequest {
         command: Some(vec!["/model-server".into(), model.into(), load_s.to_string()]),
         ports: Some(vec![PortSettings { container: 8080, host: None, address: None }]),
         probe: Some(ProbeSettings { path: "/health".into(), port: 8080 }),
-        // It has nothing to put away.
+        // The model server has no state to save.
         stop_grace_s: Some(0),
         ..RuntimeRequest::default()
     }
@@ -118,7 +118,7 @@ fn pool(starvation_s: i64) -> PoolRequest {
     }
 }
 
-/// The pool once nothing waits and nothing runs.
+/// Waits until the queue is empty and returns the pool.
 async fn drained(client: &Client) -> anyhow::Result<PoolView> {
     loop {
         let queue = client.queue("gpu").await?;
@@ -129,18 +129,18 @@ async fn drained(client: &Client) -> anyhow::Result<PoolView> {
     }
 }
 
-/// An image with one file in it.
+/// Imports an image that contains only the model server.
 fn make_image(host: &str, model_server: &Path) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     std::fs::copy(model_server, folder.path().join("model-server"))
-        .with_context(|| format!("{} is not there; build it first", model_server.display()))?;
+        .with_context(|| format!("cannot read {}; build it first", model_server.display()))?;
     let mut tar = Command::new("tar").arg("-C").arg(folder.path()).args(["-c", "."]).stdout(Stdio::piped()).spawn()?;
     let import = Command::new("docker")
         .args(["--host", host, "import", "-", IMAGE])
         .stdin(tar.stdout.take().context("tar has an output")?)
         .stdout(Stdio::null())
         .status()
-        .context("Docker's command line is needed to make the image")?;
-    ensure!(tar.wait()?.success() && import.success(), "the image could not be made");
+        .context("cannot run `docker`, which is needed to create the image")?;
+    ensure!(tar.wait()?.success() && import.success(), "cannot create the image");
     Ok(())
 }

@@ -1,19 +1,19 @@
-//! `windlass backup` and `windlass restore`: a copy of a SQLite database, checked before it is believed.
+//! `windlass backup` and `windlass restore`: copies a SQLite database and verifies the copy.
 
 use std::path::PathBuf;
 
 use clap::Args;
-use store::backup::restore;
+use store::db::backup::restore;
 use store::{DatabaseUrl, Store, StoreOptions};
 
 use super::exit::Exit;
-use super::migrate::{DatabaseArgs, check_schema, differing};
+use super::migrate::{DatabaseArgs, check_schema, schema_difference};
 use super::output::{self, Output};
 use super::verify;
 
 #[derive(Args)]
 pub(crate) struct BackupArgs {
-    /// The file to write; it must not be there yet.
+    /// File to write; it must not exist
     to: PathBuf,
     #[command(flatten)]
     database: DatabaseArgs,
@@ -21,7 +21,7 @@ pub(crate) struct BackupArgs {
 
 #[derive(Args)]
 pub(crate) struct RestoreArgs {
-    /// The copy to put back.
+    /// Backup file to restore
     from: PathBuf,
     #[command(flatten)]
     database: DatabaseArgs,
@@ -30,7 +30,7 @@ pub(crate) struct RestoreArgs {
 pub(crate) async fn back_up(args: &BackupArgs, output: Output) -> anyhow::Result<Exit> {
     let store = args.database.open_existing().await?;
     let migrations = store.migration_status().await?;
-    // A copy of nothing would only stand in the way of the next one.
+    // A copy of a database without a schema would only block the path for the next backup.
     if !store.is_postgres() && migrations.iter().all(|migration| migration.applied_at.is_none()) {
         check_schema(&store).await?;
     }
@@ -45,7 +45,7 @@ pub(crate) async fn back_up(args: &BackupArgs, output: Output) -> anyhow::Result
 pub(crate) async fn put_back(args: &RestoreArgs, output: Output) -> anyhow::Result<Exit> {
     let url = DatabaseUrl::parse(&args.database.database)?;
     let DatabaseUrl::Sqlite(path) = &url else {
-        anyhow::bail!("a PostgreSQL database is restored by its own tools: pg_restore, or its base backup and WAL");
+        anyhow::bail!("cannot restore a PostgreSQL database; use pg_restore, or a base backup with WAL");
     };
     restore(&args.from, path).await?;
     if output == Output::Table {
@@ -54,18 +54,18 @@ pub(crate) async fn put_back(args: &RestoreArgs, output: Output) -> anyhow::Resu
     check(url, output).await
 }
 
-/// A copy that breaks a promise is told as such, and stays where it is to be looked at.
+// A copy that violates an invariant is reported and retained for inspection.
 async fn check(url: DatabaseUrl, output: Output) -> anyhow::Result<Exit> {
     let store = Store::open(&url, StoreOptions { exclusive: true, ..StoreOptions::default() }).await?;
-    match differing(&store.migration_status().await?) {
-        // Before an upgrade is when a copy is wanted most; the promises of another schema cannot be checked in it.
+    match schema_difference(&store.migration_status().await?) {
+        // Backups matter most before an upgrade, but the invariants of another schema version cannot be checked.
         Some(why) => {
             match output {
-                Output::Table => output::note(&format!("The copy was not checked: {why}.")),
+                Output::Table => output::note(&format!("Did not verify the copy: {why}.")),
                 Output::Json => output::json(&serde_json::json!({"checks": 0, "findings": [], "note": why}))?,
             }
             Ok(Exit::Done)
         }
-        None => verify::tell(&store.verify().await?, output),
+        None => verify::print_report(&store.verify().await?, output),
     }
 }

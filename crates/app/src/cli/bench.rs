@@ -1,6 +1,6 @@
-//! `windlass bench`: how fast this machine takes work in, hands it out and ends it, with full durability.
+//! `windlass bench`: measures enqueue, claim and settle throughput and latency with full durability.
 //!
-//! Figures are for ratios within one run; machines differ and are noisy. Every line is one measurement.
+//! Compare figures only within one run: machines differ and are noisy. Every line is one measurement.
 
 mod drive;
 mod figure;
@@ -17,82 +17,82 @@ use store::{DatabaseUrl, Store, StoreOptions};
 
 use super::exit::Exit;
 use super::output::{Output, note};
-use drive::{Embed, Http};
+use drive::{EmbeddedEngine, HttpServer};
 use figure::Figure;
 
 #[derive(Args)]
 pub(crate) struct BenchArgs {
-    /// The database to measure; a SQLite file in a temporary folder unless given. One on PostgreSQL must have no schema of
-    /// this program: it is wiped afterwards.
+    /// Database to measure. A PostgreSQL database must have no Windlass schema; it is wiped afterwards
+    /// [default: a SQLite file in a temporary directory]
     #[arg(long, env = "WINDLASS_BENCH_DATABASE", hide_env_values = true)]
     database: Option<String>,
-    /// Measure only these.
+    /// Run only these measurements
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Metric>,
-    /// Measure only in this process, or only over HTTP.
+    /// Measure only the embedded engine, or only HTTP [default: both]
     #[arg(long, value_enum)]
     mode: Option<Mode>,
-    /// How often each is measured; the median is printed.
+    /// Rounds per measurement; the median is printed
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Jobs per measurement, in percent of the full size.
+    /// Jobs per measurement, in percent of the full size
     #[arg(long, default_value_t = 100)]
     scale: u64,
-    /// Also tell what changed since an older run, a file of JSON lines, by more than the noise.
+    /// Compare with an earlier run, a file of JSON lines, and report changes larger than the noise
     #[arg(long, value_name = "FILE")]
     compare: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Metric {
-    /// Jobs taken in one by one by 16 producers.
+    /// Enqueue jobs one at a time with 16 producers
     Enqueue16,
-    /// Jobs taken in one by one by 64 producers.
+    /// Enqueue jobs one at a time with 64 producers
     Enqueue64,
-    /// Jobs taken in a thousand at a time by one producer.
+    /// Enqueue jobs in batches of 1,000 with one producer
     Bulk,
-    /// A hundred thousand waiting jobs, claimed, run and settled.
+    /// Claim, run and settle 100,000 waiting jobs
     Drain100k,
-    /// From the enqueue to the handler's start, 50 jobs a second.
+    /// Time from enqueue to handler start, at 50 jobs per second
     Latency,
-    /// A hundred thousand of a million waiting jobs. Only when named, like those below.
+    /// Drain 100,000 of a million waiting jobs. Like those below, runs only when named
     #[value(name = "drain_of_1M")]
     DrainOf1M,
-    /// A hundred thousand waiting jobs beside a million that have ended.
+    /// Drain 100,000 waiting jobs next to a million ended jobs
     #[value(name = "drain_retained1M")]
     DrainRetained1M,
-    /// The same beside ten million.
+    /// Drain 100,000 waiting jobs next to ten million ended jobs
     #[value(name = "drain_retained10M")]
     DrainRetained10M,
-    /// A hundred thousand waiting jobs behind a million that cannot run.
+    /// Drain 100,000 waiting jobs behind a million parked jobs
     #[value(name = "drain_parked1M")]
     DrainParked1M,
-    /// A hundred thousand waiting jobs beside 10,000 other queues that have some.
+    /// Drain 100,000 waiting jobs next to 10,000 other queues with jobs
     #[value(name = "drain_queues10k")]
     DrainQueues10k,
-    /// The same beside 10,000 other tenants.
+    /// Drain 100,000 waiting jobs next to 10,000 other tenants with jobs
     #[value(name = "drain_tenants10k")]
     DrainTenants10k,
-    /// A hundred thousand waiting jobs, worked off through two nodes on one PostgreSQL. In this process alone.
+    /// Drain 100,000 waiting jobs through two nodes on one PostgreSQL database (embedded only)
     #[value(name = "drain_nodes2")]
     DrainNodes2,
-    /// The same through three.
+    /// Drain 100,000 waiting jobs through three nodes (embedded only)
     #[value(name = "drain_nodes3")]
     DrainNodes3,
-    /// The latency with 1,000 workers that wait for the same queue.
+    /// Latency with 1,000 workers that wait for the same queue
     #[value(name = "latency_workers1k")]
     LatencyWorkers1k,
-    /// `windlass verify` on ten million jobs, in this process alone.
+    /// Run `windlass verify` on ten million jobs (embedded only)
     #[value(name = "verify10M")]
     Verify10M,
-    /// Reads of signals of a million waiting jobs, 1,000 a second. Over HTTP alone, like those below.
+    /// Read signals of a million waiting jobs, 1,000 per second (HTTP only, like those below)
     #[value(name = "signals1M")]
     Signals1M,
-    /// From a cancel until the job's stream says so, with 5,000 streams open.
+    /// Time from a cancellation to the event on the job's stream, with 5,000 open streams
     Streams5k,
-    /// From a fact's change until the handler of the job it calls for starts, with 100,000 subjects and 10 processes.
+    /// Time from a change of a fact to the start of the handler, with 100,000 subjects and 10 processes
     Subjects100k,
-    /// What the server takes for each page of the dashboard, beside a million jobs.
+    /// Time to render each dashboard page, with a million jobs
     Pages,
 }
 
@@ -101,7 +101,7 @@ impl Metric {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// Through how many nodes it is measured.
+    /// The number of nodes that the measurement uses.
     fn nodes(self) -> usize {
         match self {
             Self::DrainNodes2 => 2,
@@ -110,7 +110,7 @@ impl Metric {
         }
     }
 
-    /// Takes minutes.
+    /// True for measurements that take minutes.
     fn is_large(self) -> bool {
         let small = [Self::Enqueue16, Self::Enqueue64, Self::Bulk, Self::Drain100k, Self::Latency];
         !small.contains(&self)
@@ -153,12 +153,12 @@ pub(crate) async fn run(args: BenchArgs, output: Output) -> anyhow::Result<Exit>
         }
     }
     if figures.is_empty() {
-        bail!("nothing was measured");
+        bail!("no measurement selected");
     }
     if let Some(old) = old {
         let changes = figure::compare(&old, &figures);
-        let none = || vec!["nothing changed by more than the noise".to_owned()];
-        // Beside the figures, which a program may be reading.
+        let none = || vec!["no change larger than the noise".to_owned()];
+        // To stderr: a program may read the figures from stdout.
         Some(changes).filter(|changes| !changes.is_empty()).unwrap_or_else(none).iter().for_each(|line| note(line));
     }
     Ok(Exit::Done)
@@ -171,18 +171,18 @@ fn scaled(args: &BenchArgs, jobs: u64) -> u64 {
 async fn median(args: &BenchArgs, mode: Mode, metric: Metric) -> anyhow::Result<Figure> {
     let mut rounds = Vec::new();
     for _ in 0..args.rounds.max(1) {
-        let scratch = Scratch::open(args.database.as_deref()).await?;
+        let scratch = ScratchDatabase::open(args.database.as_deref()).await?;
         let scaled = |jobs: u64| scaled(args, jobs);
         let figure = match mode {
             Mode::Embedded if metric.nodes() > 1 => {
-                let mut nodes = vec![Embed::start(&scratch.store).await?];
+                let mut nodes = vec![EmbeddedEngine::start(&scratch.store).await?];
                 for _ in 1..metric.nodes() {
-                    nodes.push(Embed::start(&scratch.beside(args.database.as_deref()).await?).await?);
+                    nodes.push(EmbeddedEngine::start(&scratch.beside(args.database.as_deref()).await?).await?);
                 }
                 measure::drain_through(&nodes, &metric.name(), scaled(100_000)).await?
             }
-            Mode::Embedded => measure::measure(&Embed::start(&scratch.store).await?, metric, scaled).await?,
-            Mode::Http => measure::measure_served(&Http::start(&scratch.store).await?, metric, scaled).await?,
+            Mode::Embedded => measure::measure(&EmbeddedEngine::start(&scratch.store).await?, metric, scaled).await?,
+            Mode::Http => measure::measure_served(&HttpServer::start(&scratch.store).await?, metric, scaled).await?,
         };
         rounds.push(figure);
         scratch.wipe().await?;
@@ -190,13 +190,13 @@ async fn median(args: &BenchArgs, mode: Mode, metric: Metric) -> anyhow::Result<
     Ok(Figure::median(rounds))
 }
 
-/// A database that held nothing before the measurement and holds nothing after it.
-struct Scratch {
+/// A database that is empty before the measurement and wiped after it.
+struct ScratchDatabase {
     store: Store,
     folder: Option<tempfile::TempDir>,
 }
 
-impl Scratch {
+impl ScratchDatabase {
     async fn open(database: Option<&str>) -> anyhow::Result<Self> {
         let (url, folder) = match database {
             Some(url) => match DatabaseUrl::parse(url)? {
@@ -214,14 +214,15 @@ impl Scratch {
         };
         let options = StoreOptions { exclusive: true, ..StoreOptions::default() };
         let store = Store::open(&url, options).await.context("cannot open the database to measure")?;
-        refuse_what_is_in_use(&store).await?;
+        refuse_used_database(&store).await?;
         store.migrate_up().await?;
-        // What was measured before is not to be cleared away at the cost of what comes now. Peers begin with a checkpoint too.
+        // Clean up now, so that vacuuming earlier measurements does not slow down this one. Compared programs also
+        // start with a checkpoint.
         store.vacuum().await?;
         Ok(Self { store, folder })
     }
 
-    /// Another node's handle on the same database.
+    /// Opens another node's connection to the same database.
     async fn beside(&self, database: Option<&str>) -> anyhow::Result<Store> {
         let url = database.map(DatabaseUrl::parse).transpose()?;
         let Some(url @ DatabaseUrl::Postgres(_)) = url else {
@@ -238,12 +239,13 @@ impl Scratch {
     }
 }
 
-/// Whatever has a schema may hold somebody's tenants, tokens and triggers, with or without a job. One that was wiped has none.
-async fn refuse_what_is_in_use(store: &Store) -> anyhow::Result<()> {
+/// Returns an error if the database has a schema: it may contain tenants, tokens and triggers even without jobs. A
+/// wiped database has none.
+async fn refuse_used_database(store: &Store) -> anyhow::Result<()> {
     if store.migration_status().await?.iter().any(|migration| migration.applied_at.is_some()) {
         bail!(
-            "the database to measure must have no schema yet: it would be wiped afterwards; make a new one, or let go of \
-             all that is in it with `windlass migrate down --to 0 --yes`"
+            "the database to measure must have no schema yet, because it is wiped afterwards: use a new database, or \
+             remove all data with `windlass migrate down --to 0 --yes`"
         );
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Completions for shells, generated from the tree of commands.
+//! Shell completions, generated from the command tree.
 
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;

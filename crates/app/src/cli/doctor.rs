@@ -1,4 +1,4 @@
-//! `windlass doctor`: what could go wrong, before it does.
+//! `windlass doctor`: checks configuration, versions, disk and clocks for problems.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use store::{DatabaseUrl, Store};
 
 use super::exit::Exit;
-use super::migrate::{DatabaseArgs, differing, lacking, newer};
+use super::migrate::{DatabaseArgs, newer_schema, pending_migrations, schema_difference};
 use super::output::{self, Listing, Output};
 use super::serve::ARTIFACTS;
 
@@ -15,16 +15,16 @@ use super::serve::ARTIFACTS;
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
     database: DatabaseArgs,
-    /// The server's data directory, if it was given one.
+    /// Data directory of the server, if not the default
     #[arg(long, env = "WINDLASS_DATA_DIR")]
     data_dir: Option<PathBuf>,
-    /// Where the server keeps large artifacts, if it was told.
+    /// Where the server stores large artifacts, if not in the data directory
     #[arg(long, env = "WINDLASS_ARTIFACTS", value_name = "PLACE")]
     artifacts: Option<String>,
 }
 
 impl DoctorArgs {
-    /// The folder of large artifacts; nothing when they are in a bucket.
+    /// The directory of large artifacts; `None` if they are in a bucket.
     fn folder(&self) -> anyhow::Result<Option<PathBuf>> {
         if let Some(place) = &self.artifacts {
             return Ok((!place.contains("://")).then(|| place.into()));
@@ -37,7 +37,8 @@ impl DoctorArgs {
     }
 }
 
-/// A busy server burns through so many in minutes; older than that, tables bloat.
+/// Limit for the age of the oldest snapshot, in transactions. A busy server uses as many in minutes; older snapshots
+/// cause bloat.
 const XMIN_AGE: i64 = 1_000_000;
 const WAL_BYTES: i64 = 8 << 30;
 
@@ -70,10 +71,10 @@ pub(crate) async fn run(args: &DoctorArgs, output: Output) -> anyhow::Result<Exi
 
 async fn look(store: &Store, args: &DoctorArgs, advice: &mut Vec<Advice>) -> anyhow::Result<()> {
     let migrations = store.migration_status().await?;
-    let is_up_to_date = differing(&migrations).is_none();
-    advice.push(match (newer(&migrations), lacking(&migrations)) {
-        (Some(newer), _) => problem("schema", newer),
-        (None, Some(lacking)) => note("schema", lacking),
+    let is_up_to_date = schema_difference(&migrations).is_none();
+    advice.push(match (newer_schema(&migrations), pending_migrations(&migrations)) {
+        (Some(newer_schema), _) => problem("schema", newer_schema),
+        (None, Some(pending_migrations)) => note("schema", pending_migrations),
         (None, None) => ok("schema", format!("up to date at version {}", migrations.len())),
     });
     match store.sqlite_path() {
@@ -88,9 +89,9 @@ async fn look(store: &Store, args: &DoctorArgs, advice: &mut Vec<Advice>) -> any
     Ok(())
 }
 
-/// Whoever asks may be on another machine than the server: a folder that is not the one is no more than worth a note.
+/// Checks the artifacts directory. A mismatch is only a note: doctor may run on another machine than the server.
 async fn artifacts(store: &Store, folder: &Path) -> Advice {
-    match store.look_at_home(folder).await {
+    match store.inspect_blob_location(folder).await {
         Ok(None) => ok("artifacts", format!("large ones in {}", folder.display())),
         Ok(Some(wrong)) => note("artifacts", wrong),
         Err(error) => note("artifacts", error.to_string()),
@@ -106,7 +107,7 @@ fn sqlite(path: &Path, advice: &mut Vec<Advice>) {
     advice.push(ok("database", format!("SQLite, {}", output::bytes(size("")))));
     let wal = size("-wal");
     advice.push(if wal > 256 << 20 {
-        note("WAL", format!("{}: a long reader keeps it from being folded in", output::bytes(wal)))
+        note("WAL", format!("{}: a long-running reader prevents a checkpoint", output::bytes(wal)))
     } else {
         ok("WAL", output::bytes(wal))
     });
@@ -114,7 +115,7 @@ fn sqlite(path: &Path, advice: &mut Vec<Advice>) {
     if let Ok(disk) = rustix::fs::statvfs(folder) {
         let free = disk.f_bavail.saturating_mul(disk.f_frsize) as i64;
         advice.push(if free < 1 << 30 {
-            problem("disk", format!("only {} are free", output::bytes(free)))
+            problem("disk", format!("only {} free", output::bytes(free)))
         } else {
             ok("disk", format!("{} free", output::bytes(free)))
         });
@@ -130,49 +131,62 @@ async fn postgres(store: &Store, advice: &mut Vec<Advice>) -> anyhow::Result<()>
         problem("database", format!("PostgreSQL {version} is older than 14"))
     });
     advice.push(if store.postgres_setting("is_superuser").await?.as_deref() == Some("on") {
-        note("role", "a superuser, whom row-level security does not wall in: serve as another role".into())
+        note("role", "a superuser bypasses row-level security; connect as another role".into())
     } else {
         ok("role", "not a superuser".into())
     });
     for setting in ["fsync", "synchronous_commit", "full_page_writes"] {
         let value = store.postgres_setting(setting).await?.unwrap_or_default();
         advice.push(if value == "off" {
-            problem("durability", format!("{setting} is off: acknowledged work can be lost"))
+            problem("durability", format!("{setting} is off: acknowledged jobs can be lost"))
         } else {
             ok("durability", format!("{setting} is {value}"))
         });
     }
     advice.push(if store.is_behind_a_pooler() {
-        note("pooler", "statements are not prepared; give --database-direct so that hints between nodes work".into())
+        note(
+            "pooler",
+            "prepared statements are not available; set --database-direct so that LISTEN/NOTIFY works".into(),
+        )
     } else {
-        ok("pooler", "none in between".into())
+        ok("pooler", "none".into())
     });
     let (skew_ms, oldest_s) = store.clock_skew_and_oldest_transaction().await?;
     advice.push(if skew_ms.abs() > 2_000 {
-        note("clock", format!("this machine is {skew_ms} ms off the database; the database's time counts"))
+        note(
+            "clock",
+            format!(
+                "this machine's clock differs from the database clock by {skew_ms} ms; Windlass uses the database clock"
+            ),
+        )
     } else {
-        ok("clock", format!("{skew_ms} ms off the database"))
+        ok("clock", format!("{skew_ms} ms difference from the database clock"))
     });
     advice.push(if oldest_s > 600 {
-        problem("transactions", format!("one has been open for {oldest_s} s and keeps dead rows from being removed"))
+        problem("transactions", format!("one has been open for {oldest_s} s, which prevents the removal of dead rows"))
     } else {
         ok("transactions", format!("the oldest is {oldest_s} s old"))
     });
-    if let Some(burden) = store.postgres_burden().await? {
+    if let Some(burden) = store.postgres_health().await? {
         let age = burden.xmin_age;
         advice.push(if age > XMIN_AGE {
-            problem("xmin", format!("{age} transactions old: a snapshot, slot or prepared transaction keeps dead rows"))
+            problem(
+                "xmin",
+                format!(
+                    "{age} transactions old: a snapshot, slot or prepared transaction prevents the removal of dead rows"
+                ),
+            )
         } else {
             ok("xmin", format!("{age} transactions old"))
         });
-        advice.push(ok("size", format!("{} of database", output::bytes(burden.database_bytes))));
+        advice.push(ok("size", format!("database {}", output::bytes(burden.database_bytes))));
     }
     advice.push(match store.postgres_wal_bytes().await {
         Some(bytes) if bytes > WAL_BYTES => {
-            note("WAL", format!("{}: a slot or a failing archiver may keep it", output::bytes(bytes)))
+            note("WAL", format!("{}: a replication slot or a failing archiver may retain it", output::bytes(bytes)))
         }
         Some(bytes) => ok("WAL", output::bytes(bytes)),
-        None => note("WAL", "this role may not see its size; pg_monitor may".into()),
+        None => note("WAL", "size unknown: the role needs pg_monitor".into()),
     });
     Ok(())
 }

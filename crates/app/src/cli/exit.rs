@@ -1,4 +1,4 @@
-//! What the exit code tells a script. The numbers are stable.
+//! Exit codes and error output. The codes are stable.
 
 use std::fmt;
 use std::io;
@@ -9,19 +9,19 @@ use wire::{Problem, code};
 
 pub(crate) const HELP: &str = "\
 Environment:
-  WINDLASS_URL    The server's address, like --url.
-  WINDLASS_TOKEN  The token to send.
-  WINDLASS_CA     Certificate authorities to trust beside the public ones, like --ca.
-  NO_COLOR        Print without colour.
+  WINDLASS_URL    Address of the server, like --url.
+  WINDLASS_TOKEN  Token to authenticate with.
+  WINDLASS_CA     Additional certificate authorities to trust, like --ca.
+  NO_COLOR        Disable colors.
 
 Exit codes:
-  0    Done.
-  1    The job failed or was canceled, or something else went wrong.
-  2    The command line was not understood.
-  3    The server refused the request.
-  4    There is no such thing.
-  5    The server cannot be reached or cannot answer now.
-  6    The job or the operation had not ended when the command stopped waiting; it goes on.
+  0    Success.
+  1    The job failed or was canceled, or another error occurred.
+  2    Invalid command line.
+  3    The server rejected the request.
+  4    Not found.
+  5    The server is unreachable or unavailable.
+  6    Timed out while waiting; the job or the operation continues.
   130  Interrupted.";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// What the caller typed was understood as a command but makes no sense.
+/// The command line parsed, but its values are invalid.
 #[derive(Debug)]
 pub(crate) struct UsageError(pub(crate) String);
 
@@ -54,7 +54,7 @@ impl fmt::Display for UsageError {
     }
 }
 
-/// What was named is not there, as far as this program can tell without asking for it by id.
+/// An object does not exist; detected without a request for its id.
 #[derive(Debug)]
 pub(crate) struct NotFound(pub(crate) String);
 
@@ -66,21 +66,53 @@ impl fmt::Display for NotFound {
     }
 }
 
-/// Prints the error, and says with which code to exit.
+/// Prints an error and returns the exit code for it.
 pub(crate) fn report(error: &anyhow::Error) -> Exit {
     let is_broken_pipe = |cause: &(dyn std::error::Error + 'static)| {
         cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
     };
-    let asked = error.chain().any(|cause| cause.is::<ClientError>() || cause.is::<WorkerError>());
-    if !asked && error.chain().any(is_broken_pipe) {
-        // The reader of what is printed, say `head`, has seen enough.
+    let is_request = error.chain().any(|cause| cause.is::<ClientError>() || cause.is::<WorkerError>());
+    if !is_request && error.chain().any(is_broken_pipe) {
+        // The reader of stdout, for example `head`, has closed the pipe.
         return Exit::Done;
     }
-    super::output::error(&format!("{error:#}"));
+    match error.downcast_ref::<CannotReach>() {
+        // The causes below only repeat this in terms of the HTTP library.
+        Some(cannot_reach) => super::output::error(&cannot_reach.to_string()),
+        None => super::output::error(&format!("{error:#}")),
+    }
     if wants_token(error) {
-        super::output::note("This server wants a token and was sent none: put one into WINDLASS_TOKEN.");
+        super::output::note("The server requires a token: set WINDLASS_TOKEN.");
     }
     of(error)
+}
+
+/// The server at an address could not be reached.
+#[derive(Debug)]
+struct CannotReach {
+    address: String,
+    reason: String,
+}
+
+impl fmt::Display for CannotReach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { address, reason } = self;
+        write!(f, "cannot reach {address}: {reason}; is `windlass serve` running?")
+    }
+}
+
+/// Adds the server's address to an error if the server could not be reached.
+pub(crate) fn with_address(error: anyhow::Error, address: &str) -> anyhow::Error {
+    let is_unreachable = |cause: &ClientError| matches!(cause, ClientError::Unreachable { sent: false, .. });
+    if !error.chain().any(|cause| cause.downcast_ref().is_some_and(is_unreachable)) {
+        return error;
+    }
+    let cause = error.root_cause();
+    let reason = match cause.downcast_ref::<io::Error>() {
+        Some(cause) => cause.kind().to_string(),
+        None => cause.to_string(),
+    };
+    error.context(CannotReach { address: address.to_owned(), reason })
 }
 
 fn wants_token(error: &anyhow::Error) -> bool {
@@ -92,7 +124,7 @@ fn wants_token(error: &anyhow::Error) -> bool {
     })
 }
 
-/// The same for one of several things, by what was to be done to it; whoever asks goes on with the others.
+/// Reports an error for one of several objects; the caller continues with the others.
 pub(crate) fn report_of(error: ClientError, what: &str) -> Exit {
     report(&anyhow::Error::from(error).context(what.to_owned()))
 }
@@ -122,11 +154,11 @@ fn of(error: &anyhow::Error) -> Exit {
 
 fn of_problem(problem: &Problem) -> Exit {
     match (problem.code.as_str(), problem.status) {
-        // A call's job ended badly: the server did all that was asked of it.
+        // A synchronous call's job failed; the server itself did what was requested.
         (code::CALL_REFUSED | code::CALL_FAILED | code::CALL_BROKEN | code::CALL_OUT_OF_RESOURCES, _) => Exit::Failed,
         (code::CALL_TIMED_OUT, _) => Exit::TimedOut,
         (code::CALL_UNAVAILABLE, _) => Exit::Unavailable,
-        // Nothing of ours is at that address: a path too much, or another program's.
+        // The address is not that of a Windlass API: a wrong path, or another program.
         (code::NO_SUCH_ROUTE, 404) => Exit::Usage,
         (_, 404) => Exit::NotFound,
         (_, 500.. | 408 | 425 | 429) => Exit::Unavailable,
@@ -145,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_code_tells_refusals_from_outages() {
+    fn exit_codes_distinguish_rejections_from_outages() {
         assert_eq!(of(&problem(422, "invalid_field")), Exit::Refused);
         assert_eq!(of(&problem(404, "not_found")), Exit::NotFound);
         assert_eq!(of(&problem(404, code::NO_SUCH_ROUTE)), Exit::Usage, "the address is wrong, not the id");
@@ -157,7 +189,19 @@ mod tests {
     }
 
     #[test]
-    fn x7_who_was_sent_away_without_a_token_is_told_where_to_put_one() {
+    fn a_server_that_cannot_be_reached_is_named_with_the_reason() {
+        let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
+        let error = ClientError::Unreachable { sent: false, source: Box::new(refused()) };
+        let error = with_address(error.into(), "http://127.0.0.1:7717");
+        let expected = "cannot reach http://127.0.0.1:7717: connection refused; is `windlass serve` running?";
+        assert_eq!((error.to_string().as_str(), of(&error)), (expected, Exit::Unavailable));
+        let error = ClientError::Unreachable { sent: true, source: Box::new(refused()) };
+        assert_eq!(with_address(error.into(), "http://x").to_string(), "no response from the server");
+    }
+
+    /// Requirement X7.
+    #[test]
+    fn only_a_request_without_a_token_gets_the_token_hint() {
         let refused = Problem { status: 401, code: code::TOKEN_REQUIRED.into(), ..Problem::default() };
         assert!(wants_token(&WorkerError::Refused(Box::new(refused)).into()));
         assert!(wants_token(&problem(401, code::TOKEN_REQUIRED)));
@@ -165,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_failed_is_told_from_a_server_that_did() {
+    fn exit_codes_distinguish_a_failed_call_from_a_failed_server() {
         for (status, code) in [
             (422, code::CALL_REFUSED),
             (502, code::CALL_FAILED),

@@ -1,4 +1,4 @@
-//! Listings: every page of them, as JSON for programs and as a table for people.
+//! Helpers for listings: fetching all pages, and printing them as JSON or as a table.
 
 use client::ClientError;
 use comfy_table::Cell;
@@ -7,7 +7,7 @@ use wire::Page;
 
 use super::output::{self, Listing, Output};
 
-/// All that a listing holds, page after page.
+/// Fetches all pages of a listing.
 pub(crate) async fn every_page<T>(
     page: impl AsyncFn(Option<&str>) -> Result<Page<T>, ClientError>,
 ) -> Result<Page<T>, ClientError> {
@@ -20,11 +20,11 @@ pub(crate) async fn every_page<T>(
     Ok(all)
 }
 
-/// Where there is nothing to list, people are told so by `nothing`.
+/// Prints a listing. An empty table prints `empty_message` instead.
 pub(crate) fn print<T: Serialize, const COLUMNS: usize>(
     format: Output,
     page: &Page<T>,
-    nothing: &str,
+    empty_message: &str,
     header: [&str; COLUMNS],
     row: impl Fn(&T) -> [Cell; COLUMNS],
 ) -> anyhow::Result<()> {
@@ -32,7 +32,7 @@ pub(crate) fn print<T: Serialize, const COLUMNS: usize>(
         return output::json(page);
     }
     if page.items.is_empty() {
-        output::note(nothing);
+        output::note(empty_message);
         return Ok(());
     }
     let mut listing = Listing::new(&header);

@@ -1,68 +1,68 @@
-//! `windlass migrate`: the schema up, down, and where it stands (X9).
+//! `windlass migrate`: runs and reverts database migrations. Also opens databases for other commands.
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
 use domain::limits::STOPPED_AFTER_MS;
 use serde_json::json;
-use store::migrate::{MIGRATIONS, MigrationStatus};
+use store::db::migrate::{MIGRATIONS, MigrationStatus};
 use store::{DatabaseUrl, Store, StoreOptions};
 
 use super::exit::Exit;
 use super::output::{self, Listing, Output};
 
-/// Where the database is.
+/// The database to open.
 #[derive(Args)]
 pub(crate) struct DatabaseArgs {
-    /// `sqlite:PATH` or `postgres://…`.
+    /// Database: `sqlite:PATH` or `postgres://…`
     #[arg(long, env = "WINDLASS_DATABASE", hide_env_values = true, default_value = "sqlite:windlass.db")]
     pub(crate) database: String,
 }
 
 impl DatabaseArgs {
-    /// Opens it beside a running server, if there is one. Where there is no database, none is made.
+    /// Opens the database, also while a server is running. Does not create a SQLite file.
     pub(crate) async fn open_existing(&self) -> anyhow::Result<Store> {
-        open_existing(&DatabaseUrl::parse(&self.database)?, beside_a_server()).await
+        open_existing(&DatabaseUrl::parse(&self.database)?, shared()).await
     }
 
-    /// Opens it for a change that no server on the same SQLite file would live through.
+    /// Opens the database exclusively, for changes that a running server on the same SQLite file would not survive.
     async fn open_existing_alone(&self) -> anyhow::Result<Store> {
-        open_existing(&DatabaseUrl::parse(&self.database)?, alone()).await
+        open_existing(&DatabaseUrl::parse(&self.database)?, exclusive()).await
     }
 
-    /// The same, and a SQLite file that is not there is made.
+    /// Like `open_existing_alone`, but creates a missing SQLite file.
     async fn open_alone(&self) -> anyhow::Result<Store> {
-        Ok(Store::open(&DatabaseUrl::parse(&self.database)?, alone()).await?)
+        Ok(Store::open(&DatabaseUrl::parse(&self.database)?, exclusive()).await?)
     }
 }
 
-/// For commands that serve nobody: whether the database is durable enough for that is for `serve` and `agent` to judge.
-pub(super) fn beside_a_server() -> StoreOptions {
+/// Options for commands that do not serve. Only `serve` and `agent` check whether the database is configured durably.
+pub(super) fn shared() -> StoreOptions {
     StoreOptions { unsafe_durability: true, ..StoreOptions::default() }
 }
 
-fn alone() -> StoreOptions {
-    StoreOptions { exclusive: true, ..beside_a_server() }
+fn exclusive() -> StoreOptions {
+    StoreOptions { exclusive: true, ..shared() }
 }
 
 pub(super) async fn open_existing(url: &DatabaseUrl, options: StoreOptions) -> anyhow::Result<Store> {
     if let DatabaseUrl::Sqlite(path) = url
         && !path.exists()
     {
-        bail!("there is no database at {}; `windlass serve` or `windlass migrate up` makes one", path.display());
+        bail!("there is no database at {}; create one with `windlass serve` or `windlass migrate up`", path.display());
     }
     Ok(Store::open(url, options).await?)
 }
 
-/// Refuses a database with another schema than this program's, on which every other statement could fail in words of SQL. It
-/// changes none: a server of another version may be at work on it.
+/// Returns an error if the schema differs from this version's, because other statements would then fail with SQL
+/// errors. Does not migrate: a server of another version may be using the database.
 pub(super) async fn check_schema(store: &Store) -> anyhow::Result<()> {
-    match differing(&store.migration_status().await?) {
-        Some(differing) => bail!("{differing}"),
+    match schema_difference(&store.migration_status().await?) {
+        Some(difference) => bail!("{difference}"),
         None => Ok(()),
     }
 }
 
-/// Makes the schema where there is none at all, and otherwise only looks, as `check_schema` does.
+/// Creates the schema if there is none; otherwise only checks it, like `check_schema`.
 pub(super) async fn make_schema(store: &Store) -> anyhow::Result<()> {
     if store.migration_status().await?.iter().all(|migration| migration.applied_at.is_none()) {
         store.migrate_up().await?;
@@ -70,53 +70,56 @@ pub(super) async fn make_schema(store: &Store) -> anyhow::Result<()> {
     check_schema(store).await
 }
 
-/// How the schema differs from this program's; nothing when it does not.
-pub(super) fn differing(migrations: &[MigrationStatus]) -> Option<String> {
-    newer(migrations).or_else(|| lacking(migrations))
+/// Describes how the schema differs from this version's; `None` if it does not.
+pub(super) fn schema_difference(migrations: &[MigrationStatus]) -> Option<String> {
+    newer_schema(migrations).or_else(|| pending_migrations(migrations))
 }
 
-/// What tells that a newer program was here. This one could break what it does not know.
-pub(super) fn newer(migrations: &[MigrationStatus]) -> Option<String> {
+/// Describes a schema that is newer than this version; `None` otherwise. This version could damage data that it does
+/// not know.
+pub(super) fn newer_schema(migrations: &[MigrationStatus]) -> Option<String> {
     let known = MIGRATIONS.last().map_or(0, |migration| migration.version);
     let version = migrations.iter().map(|migration| migration.version).max().filter(|version| *version > known)?;
-    Some(format!("the database is at schema version {version}, this program knows up to {known}: run a newer windlass"))
+    Some(format!(
+        "the database has schema version {version}, but this version supports at most {known}; run a newer windlass"
+    ))
 }
 
-/// What the schema lacks of this program's; nothing when it is up to date.
-pub(super) fn lacking(migrations: &[MigrationStatus]) -> Option<String> {
+/// Describes pending migrations; `None` if there are none.
+pub(super) fn pending_migrations(migrations: &[MigrationStatus]) -> Option<String> {
     let pending = migrations.iter().filter(|migration| migration.applied_at.is_none()).count();
     match pending {
         0 => None,
         all if all == migrations.len() => {
-            Some("the database has no schema yet; `windlass serve` or `windlass migrate up` makes it".into())
+            Some("the database has no schema yet; run `windlass migrate up` or `windlass serve`".into())
         }
-        1 => Some("1 migration is pending; `windlass serve` or `windlass migrate up` runs it".into()),
-        some => Some(format!("{some} migrations are pending; `windlass serve` or `windlass migrate up` runs them")),
+        1 => Some("1 migration is pending; run `windlass migrate up` or `windlass serve`".into()),
+        some => Some(format!("{some} migrations are pending; run `windlass migrate up` or `windlass serve`")),
     }
 }
 
 #[derive(Subcommand)]
-pub(crate) enum Verb {
-    /// Bring the schema up to this program's.
+pub(crate) enum MigrateVerb {
+    /// Run all pending migrations
     Up(DatabaseArgs),
-    /// Take the schema down; everything made by the undone migrations is lost.
+    /// Revert migrations down to a version; the data of reverted migrations is lost
     Down {
         #[command(flatten)]
         database: DatabaseArgs,
-        /// The version to go down to; 0 leaves nothing.
+        /// Version to revert to; 0 removes everything
         #[arg(long)]
         to: i64,
-        /// Say that the data may go.
+        /// Confirm the loss of data
         #[arg(long)]
         yes: bool,
     },
-    /// Show which migrations have run.
+    /// Show applied and pending migrations
     Status(DatabaseArgs),
 }
 
-pub(crate) async fn run(verb: Verb, output: Output) -> anyhow::Result<Exit> {
+pub(crate) async fn run(verb: MigrateVerb, output: Output) -> anyhow::Result<Exit> {
     match verb {
-        Verb::Up(database) => {
+        MigrateVerb::Up(database) => {
             let done = database.open_alone().await?.migrate_up().await?;
             match (output, done.as_slice()) {
                 (Output::Json, versions) => output::json(&json!({"applied": versions}))?,
@@ -124,24 +127,24 @@ pub(crate) async fn run(verb: Verb, output: Output) -> anyhow::Result<Exit> {
                 (Output::Table, versions) => output::line(&format!("Applied {}.", list(versions)))?,
             }
         }
-        Verb::Down { database, to, yes } => {
+        MigrateVerb::Down { database, to, yes } => {
             if !yes {
-                let what = "going down loses the data of every undone migration: say --yes to do it";
+                let what = "the data of all reverted migrations will be lost; pass --yes to confirm";
                 return Err(super::exit::UsageError(what.into()).into());
             }
             let store = database.open_existing_alone().await?;
             if store.is_served().await? {
                 let wait_s = STOPPED_AFTER_MS / 1_000;
-                bail!("nodes serve this database: stop all of them, wait {wait_s} s and say it again");
+                bail!("nodes are using this database; stop all of them, wait {wait_s} s and retry");
             }
-            let undone = store.migrate_down(to).await?;
-            match (output, undone.as_slice()) {
+            let reverted = store.migrate_down(to).await?;
+            match (output, reverted.as_slice()) {
                 (Output::Json, versions) => output::json(&json!({"undone": versions}))?,
-                (Output::Table, []) => output::line("There was nothing to undo.")?,
-                (Output::Table, versions) => output::line(&format!("Undid {}.", list(versions)))?,
+                (Output::Table, []) => output::line("No migrations to revert.")?,
+                (Output::Table, versions) => output::line(&format!("Reverted {}.", list(versions)))?,
             }
         }
-        Verb::Status(database) => {
+        MigrateVerb::Status(database) => {
             let all = database.open_existing().await?.migration_status().await?;
             match output {
                 Output::Json => {
@@ -183,23 +186,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_schema_that_lags_behind_is_told_in_one_sentence() {
+    fn pending_migrations_are_reported_in_one_sentence() {
         let migration = |applied_at| MigrationStatus { version: 1, name: "spine".into(), applied_at };
         let (applied, pending) = (|| migration(Some(domain::Time::from_micros(0))), || migration(None));
-        assert_eq!(lacking(&[applied(), applied()]), None);
-        assert!(lacking(&[applied(), pending()]).unwrap().starts_with("1 migration is pending"));
-        assert!(lacking(&[applied(), pending(), pending()]).unwrap().starts_with("2 migrations are pending"));
-        assert!(lacking(&[pending(), pending()]).unwrap().starts_with("the database has no schema yet"));
+        assert_eq!(pending_migrations(&[applied(), applied()]), None);
+        assert!(pending_migrations(&[applied(), pending()]).unwrap().starts_with("1 migration is pending"));
+        assert!(
+            pending_migrations(&[applied(), pending(), pending()]).unwrap().starts_with("2 migrations are pending")
+        );
+        assert!(pending_migrations(&[pending(), pending()]).unwrap().starts_with("the database has no schema yet"));
     }
 
+    /// Requirement X9.
     #[test]
-    fn x9_a_schema_of_a_newer_program_is_told_before_what_it_lacks() {
+    fn a_newer_schema_is_reported_before_pending_migrations() {
         let at =
             |version| MigrationStatus { version, name: "later".into(), applied_at: Some(domain::Time::from_micros(0)) };
         let known = MIGRATIONS.last().unwrap().version;
-        assert_eq!(newer(&[at(1), at(known)]), None);
+        assert_eq!(newer_schema(&[at(1), at(known)]), None);
         let pending = MigrationStatus { applied_at: None, ..at(1) };
-        let told = differing(&[pending, at(known + 1)]).unwrap();
-        assert!(told.contains(&format!("schema version {}", known + 1)) && told.contains("newer windlass"), "{told}");
+        let message = schema_difference(&[pending, at(known + 1)]).unwrap();
+        assert!(
+            message.contains(&format!("schema version {}", known + 1)) && message.contains("newer windlass"),
+            "{message}"
+        );
     }
 }

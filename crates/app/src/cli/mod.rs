@@ -1,39 +1,24 @@
-//! The command line: noun, then verb. This file is the tree of commands; each noun has a file of its own.
+//! The command tree, noun then verb. Each noun has a file of its own.
 
-mod agent;
+pub(crate) mod access;
 mod backup;
 pub(crate) mod bench;
 mod completions;
-mod dead_letter;
-mod delivery;
 mod doctor;
 pub(crate) mod drive;
 pub(crate) mod exit;
-mod failures;
-mod history;
-mod job;
-mod kv;
+pub(crate) mod fleet;
 mod list;
 mod migrate;
-mod node;
 pub(crate) mod output;
-mod pool;
-mod process;
-mod queue;
-mod runtime;
-mod secret;
+pub(crate) mod queue;
+mod reference;
+pub(crate) mod runtimes;
 pub(crate) mod serve;
-mod signature;
-mod subject;
-mod tenant;
-mod token;
-mod topic;
-mod trigger;
-mod ttfs;
+pub(crate) mod signals;
+pub(crate) mod triggers;
 mod value;
 mod verify;
-mod work;
-mod worker;
 
 use std::path::PathBuf;
 
@@ -43,11 +28,11 @@ use client::Client;
 use exit::{Exit, UsageError};
 use output::Output;
 
-/// A durable job engine: it takes work, runs it on the right worker, and never loses it.
+/// A durable job queue with leased fleet work, triggers and container runtimes
 #[derive(Parser)]
 #[command(name = "windlass", version, arg_required_else_help = true, after_help = exit::HELP)]
 pub(crate) struct Cli {
-    /// How to print: for people, or for programs.
+    /// Output format: `table` for people, `json` for programs
     #[arg(long, global = true, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
     pub(crate) output: Output,
     #[command(flatten)]
@@ -58,138 +43,155 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    // The commands that open a database themselves.
-    /// Serve the API, with the engine that runs behind it.
+    // Commands that open a database.
+    /// Run the server: API, dashboard and engine
     Serve(Box<serve::ServeArgs>),
-    /// Drive this machine's Docker engine for servers on the same PostgreSQL database.
-    Agent(Box<agent::AgentArgs>),
-    /// Bring the database's schema up or down, or show where it stands.
+    /// Manage this machine's Docker engine for servers on the same PostgreSQL database
+    Agent(Box<crate::cli::runtimes::agent::AgentArgs>),
+    /// Run or revert database migrations
     #[command(subcommand)]
-    Migrate(migrate::Verb),
-    /// Check every promise on a live or stopped database.
+    Migrate(migrate::MigrateVerb),
+    /// Check all data invariants of a database, also while a server is running
     Verify(migrate::DatabaseArgs),
-    /// Look for what could go wrong: configuration, versions, disk, clocks.
+    /// Check configuration, versions, disk and clocks for problems
     Doctor(doctor::DoctorArgs),
-    /// Copy a SQLite database while it is in use, and check the copy.
+    /// Copy a SQLite database, also while it is in use, and verify the copy
     Backup(backup::BackupArgs),
-    /// Put a copy back where there is no database, and check it.
+    /// Restore a backup to a path without a database, and verify it
     Restore(backup::RestoreArgs),
-    /// Make and list tenants, and let roles of a PostgreSQL database speak for them.
+    /// Create, limit and list tenants, and map PostgreSQL roles to them
     #[command(subcommand)]
-    Tenant(tenant::Verb),
-    /// Change the key that secrets are sealed with, or give up what a lost one sealed.
+    Tenant(crate::cli::access::tenant::TenantVerb),
+    /// Rotate the key that encrypts secrets, or discard secrets after its loss
     #[command(subcommand)]
-    Secret(secret::Verb),
-    /// Make, list and revoke tokens: on this machine's database, or through a server.
+    Secret(crate::cli::access::secret::SecretVerb),
+    /// Create, list and revoke tokens, in a database or through a server
     #[command(subcommand)]
-    Token(token::Verb),
-    /// Measure how fast this machine takes work in and runs it.
+    Token(crate::cli::access::token::TokenVerb),
+    /// Measure throughput and latency on this machine
     Bench(bench::BenchArgs),
 
-    // The commands that speak to a server over HTTP.
-    /// Push, look at, cancel and retry jobs.
+    // Commands that call a server over HTTP.
+    /// Push, show, cancel and retry jobs
     #[command(subcommand)]
-    Job(job::Verb),
-    /// Look at queues, change their settings, pause and resume them.
+    Job(crate::cli::queue::job::JobVerb),
+    /// Show, configure, pause and resume queues
     #[command(subcommand)]
-    Queue(queue::Verb),
-    /// Declare, start, stop and watch containers.
+    Queue(crate::cli::queue::queues::QueueVerb),
+    /// Declare, start, stop and inspect container runtimes
     #[command(subcommand)]
-    Runtime(runtime::Verb),
-    /// Look at the machines whose Docker engines run them.
+    Runtime(crate::cli::runtimes::runtime::RuntimeVerb),
+    /// List the nodes with Docker engines for runtimes
     #[command(subcommand)]
-    Node(node::Verb),
-    /// Let runtimes take turns in a few slots, and see what that saves.
+    Node(crate::cli::runtimes::node::NodeVerb),
+    /// Share a number of slots among runtimes
     #[command(subcommand)]
-    Pool(pool::Verb),
-    /// Look at webhooks and other requests that were sent, and send them again.
+    Pool(crate::cli::runtimes::pool::PoolVerb),
+    /// Show and repeat outgoing webhooks and HTTP requests
     #[command(subcommand)]
-    Delivery(delivery::Verb),
-    /// Look at subjects and their timelines, set facts, lock out and release.
+    Delivery(crate::cli::triggers::delivery::DeliveryVerb),
+    /// Show subjects and their history, set facts, lock out and release
     #[command(subcommand)]
-    Subject(subject::Verb),
-    /// Declare what is to be done to which subjects, and see how it goes.
+    Subject(crate::cli::fleet::subject::SubjectVerb),
+    /// Declare processes, which create jobs for eligible subjects
     #[command(subcommand)]
-    Process(process::Verb),
-    /// See who did what to subjects, runtimes, queues, triggers and tokens.
-    History(history::HistoryArgs),
-    /// Look at workers.
+    Process(crate::cli::fleet::process::ProcessVerb),
+    /// Show changes to subjects, runtimes, queues, triggers and tokens
+    History(crate::cli::access::history::HistoryArgs),
+    /// List and remove workers
     #[command(subcommand)]
-    Worker(worker::Verb),
-    /// Register, look at, try and fire triggers.
+    Worker(crate::cli::queue::worker::WorkerVerb),
+    /// Create, show, test and fire triggers
     #[command(subcommand)]
-    Trigger(trigger::Verb),
-    /// Publish on topics.
+    Trigger(crate::cli::triggers::trigger::TriggerVerb),
+    /// Publish messages on topics
     #[command(subcommand)]
-    Topic(topic::Verb),
-    /// Read and write key-value collections.
+    Topic(crate::cli::triggers::topic::TopicVerb),
+    /// Read and write key-value collections
     #[command(subcommand)]
-    Kv(kv::Verb),
-    /// Look at what failed for good, and play it again.
+    Kv(crate::cli::triggers::kv::KvVerb),
+    /// Show, replay and resolve dead letters
     #[command(subcommand)]
-    DeadLetter(dead_letter::Verb),
-    /// Look at known failures, name their causes, confirm and mute them.
+    DeadLetter(crate::cli::triggers::dead_letter::DeadLetterVerb),
+    /// Manage failure signatures: causes, confirmation, muting
     #[command(subcommand)]
-    Signature(signature::Verb),
-    /// Look at what fails, and run it again.
+    Signature(crate::cli::signals::signature::SignatureVerb),
+    /// Show failure groups and replay their jobs
     #[command(subcommand)]
-    Failures(failures::Verb),
-    /// Report how long people wait for a first signal.
+    Failures(crate::cli::signals::failures::FailureVerb),
+    /// Report the time to first signal (TTFS)
     #[command(subcommand)]
-    Ttfs(ttfs::Verb),
-    /// Run a program on each job of some queues.
-    Work(work::WorkArgs),
+    Ttfs(crate::cli::signals::ttfs::TtfsVerb),
+    /// Run a program as a worker of one or more queues
+    Work(crate::cli::queue::work::WorkArgs),
 
-    /// Print completions for a shell.
+    /// Print a shell completion script
     Completions(completions::CompletionsArgs),
+    /// Print a page of the reference documentation as Markdown
+    #[command(hide = true)]
+    Reference(reference::ReferenceArgs),
 }
 
-/// Runs one command to its end. An error is for `exit::report`.
+/// Runs one command. The caller passes an error to `exit::report`.
 pub(crate) async fn run(cli: Cli) -> anyhow::Result<Exit> {
+    let address = cli.connection.address();
+    execute(cli).await.map_err(|error| exit::with_address(error, &address))
+}
+
+async fn execute(cli: Cli) -> anyhow::Result<Exit> {
     match cli.command {
         Command::Serve(args) => serve::run(*args).await,
-        Command::Agent(args) => agent::run(*args).await,
+        Command::Agent(args) => crate::cli::runtimes::agent::run(*args).await,
         Command::Migrate(verb) => migrate::run(verb, cli.output).await,
         Command::Verify(database) => verify::run(&database, cli.output).await,
         Command::Doctor(args) => doctor::run(&args, cli.output).await,
         Command::Backup(args) => backup::back_up(&args, cli.output).await,
         Command::Restore(args) => backup::put_back(&args, cli.output).await,
-        Command::Tenant(verb) => tenant::run(verb, cli.output).await,
-        Command::Secret(verb) => secret::run(verb, cli.output).await,
-        Command::Token(verb) => token::run(&cli.connection, verb, cli.output).await,
+        Command::Tenant(verb) => crate::cli::access::tenant::run(verb, cli.output).await,
+        Command::Secret(verb) => crate::cli::access::secret::run(verb, cli.output).await,
+        Command::Token(verb) => crate::cli::access::token::run(&cli.connection, verb, cli.output).await,
         Command::Bench(args) => bench::run(args, cli.output).await,
-        Command::Job(verb) => job::run(&cli.connection.client()?, verb, cli.output).await,
-        Command::Queue(verb) => queue::run(&cli.connection.client()?, verb, cli.output).await,
-        Command::Runtime(verb) => runtime::run(&cli.connection.client()?, verb, cli.output).await,
-        Command::Node(verb) => node::run(&cli.connection.client()?, verb, cli.output).await,
-        Command::Pool(verb) => pool::run(&cli.connection.client()?, verb, cli.output).await,
-        Command::Delivery(verb) => delivery::run(&cli.connection.client()?, verb, cli.output).await,
-        Command::Subject(verb) => subject::run(&cli.connection.client()?, verb, cli.output).await,
-        Command::Process(verb) => process::run(&cli.connection.client()?, verb, cli.output).await,
-        Command::History(args) => history::run(&cli.connection.client()?, args, cli.output).await,
-        Command::Worker(verb) => worker::run(&cli.connection.client()?, verb, cli.output).await,
-        Command::Trigger(verb) => trigger::run(&cli.connection.client()?, verb, cli.output).await,
-        Command::Topic(verb) => topic::run(&cli.connection.client()?, verb, cli.output).await,
-        Command::Kv(verb) => kv::run(&cli.connection.client()?, verb, cli.output).await,
-        Command::DeadLetter(verb) => dead_letter::run(&cli.connection.client()?, verb, cli.output).await,
-        Command::Signature(verb) => signature::run(&cli.connection.client()?, verb, cli.output).await,
-        Command::Failures(verb) => failures::run(&cli.connection.client()?, verb, cli.output).await,
-        Command::Ttfs(verb) => ttfs::run(&cli.connection.client()?, verb, cli.output).await,
-        Command::Work(args) => work::run(cli.connection.client()?, args).await,
+        Command::Job(verb) => crate::cli::queue::job::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Queue(verb) => crate::cli::queue::queues::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Runtime(verb) => crate::cli::runtimes::runtime::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Node(verb) => crate::cli::runtimes::node::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Pool(verb) => crate::cli::runtimes::pool::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Delivery(verb) => {
+            crate::cli::triggers::delivery::run(&cli.connection.client()?, verb, cli.output).await
+        }
+        Command::Subject(verb) => crate::cli::fleet::subject::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Process(verb) => crate::cli::fleet::process::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::History(args) => crate::cli::access::history::run(&cli.connection.client()?, args, cli.output).await,
+        Command::Worker(verb) => crate::cli::queue::worker::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Trigger(verb) => crate::cli::triggers::trigger::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Topic(verb) => crate::cli::triggers::topic::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Kv(verb) => crate::cli::triggers::kv::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::DeadLetter(verb) => {
+            crate::cli::triggers::dead_letter::run(&cli.connection.client()?, verb, cli.output).await
+        }
+        Command::Signature(verb) => {
+            crate::cli::signals::signature::run(&cli.connection.client()?, verb, cli.output).await
+        }
+        Command::Failures(verb) => {
+            crate::cli::signals::failures::run(&cli.connection.client()?, verb, cli.output).await
+        }
+        Command::Ttfs(verb) => crate::cli::signals::ttfs::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Work(args) => crate::cli::queue::work::run(cli.connection.client()?, args).await,
         Command::Completions(args) => completions::run(&args),
+        Command::Reference(args) => reference::run(&args),
     }
 }
 
-/// Where the server is and who asks.
+/// The server's address and credentials.
 #[derive(Args)]
 pub(crate) struct Connection {
-    /// The server's address; http://127.0.0.1:7717 unless given.
+    /// Address of the server [default: http://127.0.0.1:7717]
     #[arg(long, global = true, env = "WINDLASS_URL", hide_env_values = true)]
     url: Option<String>,
-    /// The token. It is meant to come from the environment, where no process list shows it.
+    /// Token. Set WINDLASS_TOKEN instead: a flag is visible in process listings
     #[arg(long, global = true, env = "WINDLASS_TOKEN", hide = true, hide_env_values = true)]
     token: Option<String>,
-    /// Certificate authorities to trust beside the public ones, as PEM: for a server with a certificate of your own.
+    /// Additional certificate authorities to trust, as PEM, for a server with a private certificate
     #[arg(long, global = true, env = "WINDLASS_CA", value_name = "FILE")]
     ca: Option<PathBuf>,
 }
@@ -197,7 +199,7 @@ pub(crate) struct Connection {
 const URL: &str = "http://127.0.0.1:7717";
 
 impl Connection {
-    /// Whether somebody said which server is meant.
+    /// True if the user named a server.
     pub(crate) fn names_a_server(&self) -> bool {
         self.url.is_some()
     }
@@ -206,13 +208,25 @@ impl Connection {
         self.token.as_ref().is_some_and(|token| !token.is_empty())
     }
 
+    fn url(&self) -> &str {
+        self.url.as_deref().unwrap_or(URL)
+    }
+
+    /// The server's scheme, host and port for messages, without a user name and password.
+    fn address(&self) -> String {
+        let (scheme, rest) = self.url().split_once("://").unwrap_or(("http", self.url()));
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        let host = authority.rsplit('@').next().unwrap_or_default();
+        format!("{scheme}://{host}")
+    }
+
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
-        let mut builder = Client::builder(self.url.as_deref().unwrap_or(URL));
+        let mut builder = Client::builder(self.url());
         if let Some(token) = self.token.as_deref().filter(|token| !token.is_empty()) {
             builder = builder.token(token);
         }
         if let Some(file) = &self.ca {
-            let wrong = |error: std::io::Error| UsageError(format!("--ca {} cannot be read: {error}", file.display()));
+            let wrong = |error: std::io::Error| UsageError(format!("cannot read --ca {}: {error}", file.display()));
             builder = builder.trust(std::fs::read(file).map_err(wrong)?);
         }
         Ok(builder.build()?)
@@ -224,15 +238,22 @@ mod tests {
     use super::*;
     use clap::CommandFactory;
 
-    /// The arguments of a verb as somebody types them.
-    pub(super) fn typed<A: Args>(words: &[&str]) -> A {
+    /// Parses a verb's arguments as typed on a command line.
+    pub(super) fn parse_args<A: Args>(words: &[&str]) -> A {
         let command = A::augment_args(clap::Command::new("windlass").no_binary_name(true));
         let matches = command.try_get_matches_from(words).expect("it is a command line");
-        A::from_arg_matches(&matches).expect("clap has looked at it")
+        A::from_arg_matches(&matches).expect("clap has validated it")
     }
 
     #[test]
-    fn the_tree_of_commands_is_sound() {
+    fn an_address_in_a_message_has_no_password() {
+        let address = |url: &str| Connection { url: Some(url.into()), token: None, ca: None }.address();
+        assert_eq!(address("https://me:s3cret@jobs.example:8443/path?x#y"), "https://jobs.example:8443");
+        assert_eq!(address("http://127.0.0.1:7717"), "http://127.0.0.1:7717");
+    }
+
+    #[test]
+    fn the_command_tree_is_valid() {
         Cli::command().debug_assert();
     }
 

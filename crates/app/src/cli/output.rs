@@ -1,4 +1,4 @@
-//! How answers look: quiet tables without lines for people, JSON for programs. Colour goes only where it is wanted.
+//! Terminal output: tables without borders for people, JSON for programs, colors only if the terminal supports them.
 
 use std::io::Write;
 
@@ -13,23 +13,23 @@ pub(crate) enum Output {
     Json,
 }
 
-/// Prints what the server said, whole.
+/// Prints a value as indented JSON.
 pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
-    let text = serde_json::to_string_pretty(value).context("cannot print the answer")?;
+    let text = serde_json::to_string_pretty(value).context("cannot serialize the output")?;
     line(&text)
 }
 
 pub(crate) fn line(text: &str) -> anyhow::Result<()> {
-    // `println!` would panic when the reader is gone.
-    writeln!(anstream::stdout(), "{text}").context("cannot print")
+    // `println!` panics when stdout is closed.
+    writeln!(anstream::stdout(), "{text}").context("cannot write to stdout")
 }
 
-/// A remark beside the answer. It goes to stderr, so that a program that reads the answer does not see it.
+/// Prints a remark to stderr, so that programs that read stdout are not affected.
 pub(crate) fn note(text: &str) {
-    let _nobody_listens = writeln!(anstream::stderr(), "{text}");
+    let _ignored = writeln!(anstream::stderr(), "{text}");
 }
 
-/// What was done, where there is nothing to show of it: a sentence for people, an object for programs.
+/// Reports a completed action: a sentence on stderr for people, an object on stdout for programs.
 pub(crate) fn done(format: Output, sentence: &str, object: &impl Serialize) -> anyhow::Result<()> {
     match format {
         Output::Json => json(object),
@@ -42,10 +42,10 @@ pub(crate) fn done(format: Output, sentence: &str, object: &impl Serialize) -> a
 
 pub(crate) fn error(text: &str) {
     let text = clean(text);
-    let _nobody_listens = writeln!(anstream::stderr(), "\u{1b}[1;31merror:\u{1b}[0m {text}");
+    let _ignored = writeln!(anstream::stderr(), "\u{1b}[1;31merror:\u{1b}[0m {text}");
 }
 
-/// A listing: one row for each thing.
+/// A table with one row per object.
 pub(crate) struct Listing(Table);
 
 impl Listing {
@@ -59,7 +59,7 @@ impl Listing {
         self.0.add_row(cells.into_iter().collect::<Vec<_>>());
     }
 
-    /// The same in one line: what does not fit on the terminal is cut, for a listing whose things can be shown whole.
+    /// Adds a row that is truncated to one line. For listings of objects that can also be shown in full.
     pub(crate) fn short_row(&mut self, cells: impl IntoIterator<Item = Cell>) {
         let mut row = Row::from(cells.into_iter().collect::<Vec<_>>());
         row.max_height(1);
@@ -72,7 +72,7 @@ impl Listing {
     }
 }
 
-/// One thing: a line for each of its parts that is there.
+/// The properties of one object, one per line.
 pub(crate) struct Details(Table);
 
 impl Details {
@@ -104,13 +104,13 @@ impl Details {
 
 fn plain() -> Table {
     let mut table = Table::new();
-    // Whether colour is wanted is up to anstream, which every byte passes.
+    // anstream decides whether colors are printed; all output passes through it.
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).enforce_styling();
     table.style_text_only();
     table
 }
 
-/// Only the last column may break into lines, and not into slivers: an id that is cut cannot be copied.
+/// Wraps only the last column: a wrapped id could not be copied.
 fn space(table: &mut Table) {
     let last = table.column_count().saturating_sub(1);
     for (index, column) in table.column_iter_mut().enumerate() {
@@ -118,23 +118,23 @@ fn space(table: &mut Table) {
         column.set_constraint(if index < last {
             ColumnConstraint::ContentWidth
         } else {
-            ColumnConstraint::LowerBoundary(Width::Fixed(LAST_COLUMN))
+            ColumnConstraint::LowerBoundary(Width::Fixed(LAST_COLUMN_MIN_WIDTH))
         });
     }
 }
 
-const LAST_COLUMN: u16 = 24;
+const LAST_COLUMN_MIN_WIDTH: u16 = 24;
 
 fn trimmed(table: &Table) -> String {
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
-/// Text from outside, safe for a terminal.
+/// A cell with untrusted text, made safe for terminals.
 pub(crate) fn cell(value: impl ToString) -> Cell {
     Cell::new(clean(&value.to_string()))
 }
 
-/// A name or message may carry anything, also sequences that would rewrite the screen.
+/// Replaces control characters, which could rewrite the screen, except newlines and tabs.
 pub(crate) fn clean(text: &str) -> String {
     let keep = |c: char| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c };
     text.chars().map(keep).collect()
@@ -152,7 +152,7 @@ pub(crate) fn state(state: &str) -> Cell {
     cell(state).fg(color)
 }
 
-/// An event of a history, coloured by whether it is good news.
+/// An event of a history, colored by its kind.
 pub(crate) fn state_of_event(event: &str) -> Cell {
     let color = match event {
         "finished" | "let_in" => Color::Green,
@@ -163,7 +163,7 @@ pub(crate) fn state_of_event(event: &str) -> Cell {
     cell(event).fg(color)
 }
 
-/// `3 s ago`, `in 5 m`, as of now.
+/// A time relative to now: `3 s ago`, `in 5 m`.
 pub(crate) fn relative(at: Timestamp) -> String {
     relative_to(Timestamp::now(), at)
 }
@@ -181,7 +181,7 @@ fn relative_to(now: Timestamp, at: Timestamp) -> String {
     }
 }
 
-/// The largest unit that says it: people compare magnitudes, programs read the JSON.
+/// A duration in its largest suitable unit. The JSON output has exact values.
 pub(crate) fn span(duration: SignedDuration) -> String {
     match duration.as_secs().unsigned_abs() {
         seconds @ ..120 => format!("{seconds} s"),
@@ -191,18 +191,18 @@ pub(crate) fn span(duration: SignedDuration) -> String {
     }
 }
 
-/// `1 job`, `2 jobs`.
+/// A count with its noun: `1 job`, `2 jobs`.
 pub(crate) fn many(count: usize, one: &str) -> String {
     format!("{count} {one}{}", if count == 1 { "" } else { "s" })
 }
 
-/// A row of small bars, the highest for the largest; nothing for zero.
+/// A sparkline of vertical bars, scaled to the largest value; `·` stands for zero.
 pub(crate) fn spark(values: &[i64]) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-    let most = values.iter().copied().max().unwrap_or(0).max(1);
+    let max = values.iter().copied().max().unwrap_or(0).max(1);
     let bar = |value: &i64| match *value {
         ..=0 => '·',
-        value => BARS[((value - 1) * 8 / most).clamp(0, 7) as usize],
+        value => BARS[((value - 1) * 8 / max).clamp(0, 7) as usize],
     };
     values.iter().map(bar).collect()
 }
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_told_in_their_largest_unit() {
+    fn times_are_shown_in_their_largest_unit() {
         check(0, "now");
         check(3, "3 s ago");
         check(119, "119 s ago");
@@ -242,18 +242,18 @@ mod tests {
     }
 
     #[test]
-    fn a_spark_shows_where_much_happened() {
+    fn a_sparkline_scales_with_its_counts() {
         assert_eq!(spark(&[0, 1, 4, 8]), "·▁▄█");
         assert_eq!(spark(&[]), "");
     }
 
     #[test]
-    fn one_is_not_many() {
+    fn a_count_of_one_is_singular() {
         assert_eq!([0, 1, 2].map(|count| many(count, "job")), ["0 jobs", "1 job", "2 jobs"]);
     }
 
     #[test]
-    fn a_short_row_is_cut_where_the_terminal_ends() {
+    fn a_short_row_is_truncated_at_the_terminal_width() {
         let mut listing = Listing::new(&["ID", "MESSAGE"]);
         listing.short_row([cell("1"), cell("one two three four five six seven eight\nnine")]);
         listing.0.set_width(40);
@@ -265,12 +265,12 @@ mod tests {
     }
 
     #[test]
-    fn names_cannot_rewrite_the_screen() {
+    fn control_characters_in_names_are_replaced() {
         assert_eq!(clean("a\u{1b}[2Jb\tc"), "a\u{fffd}[2Jb\tc");
     }
 
     #[test]
-    fn a_listing_has_no_lines_and_no_trailing_spaces() {
+    fn a_listing_has_no_borders_and_no_trailing_spaces() {
         let mut listing = Listing::new(&["ID", "STATE"]);
         listing.row([cell("1"), cell("queued")]);
         space(&mut listing.0);

@@ -1,4 +1,4 @@
-//! `windlass serve`: the database, the engine and the HTTP server in one process, until told to stop.
+//! `windlass serve`: runs the engine and the HTTP server in one process until it is stopped.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -7,13 +7,14 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use clap::Args;
 use domain::RetryPolicy;
-use domain::address::{Allowed, Network, Private};
+use domain::address::{Allowed, CidrNetwork, Private};
 use domain::limits::MAX_ATTEMPTS;
 use engine::{Engine, EngineOptions};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use server::smtp::{self, StoreMailroom};
+use server::triggers::smtp;
+use server::triggers::smtp::StoreMailroom;
 use server::{AppState, CookieKey, ServerOptions, Tls, TriggerDefaults};
-use store::artifacts::Blobs;
+use store::queue::artifacts::Blobs;
 use store::{DatabaseUrl, KEY_FILE, Store, StoreOptions};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -28,94 +29,95 @@ use super::value::finite;
 use crate::demo;
 use crate::telemetry::{Telemetry, TelemetryArgs};
 
-/// The folder of large artifacts in the data directory.
+/// The directory of large artifacts in the data directory.
 pub(super) const ARTIFACTS: &str = "artifacts";
 
 #[derive(Args)]
 pub(crate) struct ServeArgs {
-    /// The address to listen on.
+    /// Address to listen on
     #[arg(long, env = "WINDLASS_LISTEN", default_value = "127.0.0.1:7717")]
     pub(crate) listen: SocketAddr,
-    /// `sqlite:PATH`, or `postgres://…` for any number of nodes on one database.
+    /// Database: `sqlite:PATH`, or `postgres://…` for any number of nodes
     #[arg(long, env = "WINDLASS_DATABASE", hide_env_values = true, default_value = "sqlite:windlass.db")]
     pub(crate) database: String,
-    /// PostgreSQL past any pooler, for hints between nodes; the same as --database unless given.
+    /// PostgreSQL without a pooler, for LISTEN/NOTIFY [default: --database]
     #[arg(long, env = "WINDLASS_DATABASE_DIRECT", hide_env_values = true)]
     pub(crate) database_direct: Option<String>,
-    /// The folder for `secret.key`, large artifacts and what runtimes keep: NAME-data beside the SQLite file NAME.db, or
-    /// ./windlass-data, unless given.
+    /// Directory for `secret.key`, large artifacts and the state of runtimes [default: NAME-data next to the SQLite
+    /// file NAME.db, or ./windlass-data]
     #[arg(long, env = "WINDLASS_DATA_DIR")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// Where large artifacts go instead of the data directory: s3://BUCKET/PREFIX, or a folder. Every node needs the same. A
-    /// bucket takes AWS_REGION, AWS_ENDPOINT, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY from the environment.
+    /// Store large artifacts here instead of the data directory: s3://BUCKET/PREFIX, or a directory. Must be the same
+    /// on every node. A bucket uses AWS_REGION, AWS_ENDPOINT, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY from the
+    /// environment
     #[arg(long, env = "WINDLASS_ARTIFACTS")]
     pub(crate) artifacts: Option<String>,
-    /// The key that secrets are sealed and page sessions signed with; `secret.key` in the data directory, made at the first
-    /// start, unless given. Every node needs the same one.
+    /// Key that encrypts secrets and signs page sessions, created at the first start. Must be the same on every node
+    /// [default: secret.key in the data directory]
     #[arg(long, env = "WINDLASS_SECRET_KEY_FILE", value_name = "FILE")]
     pub(crate) secret_key_file: Option<PathBuf>,
-    /// Serve over TLS with this certificate chain, as PEM; it is read again when it changes.
+    /// Serve over TLS with this certificate chain, as PEM; reloaded when it changes
     #[arg(long, env = "WINDLASS_TLS_CERT", value_name = "FILE")]
     pub(crate) tls_cert: Option<PathBuf>,
-    /// The private key of --tls-cert, as PEM.
+    /// Private key of --tls-cert, as PEM
     #[arg(long, env = "WINDLASS_TLS_KEY", value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Where people reach this server when something stands in front of it: `https://windlass.example.com`. Pages of that
-    /// origin count as its own, whatever Host the proxy names; with https, page sessions are kept to TLS.
+    /// Public address of this server behind a proxy, for example `https://windlass.example.com`. Requests from pages of
+    /// this origin are accepted whatever Host the proxy sends; with https, session cookies are sent only over TLS
     #[arg(long, env = "WINDLASS_PUBLIC_URL", value_name = "URL", value_parser = public_origin)]
     pub(crate) public_url: Option<String>,
-    /// A TOML file with any of these settings.
+    /// TOML file with any of these settings
     #[arg(long, env = "WINDLASS_CONFIG")]
     pub(crate) config: Option<PathBuf>,
-    /// Show what it is about: a lively workload on a temporary database of its own.
+    /// Run a demo workload on a temporary database
     #[arg(long, env = "WINDLASS_DEMO")]
     pub(crate) demo: bool,
-    /// Serve on a database that could lose acknowledged work.
+    /// Allow database settings that can lose acknowledged jobs
     #[arg(long = "unsafe", env = "WINDLASS_UNSAFE")]
     pub(crate) unsafe_durability: bool,
-    /// Webhooks and HTTP targets may reach private addresses, this machine included.
+    /// Allow webhooks and HTTP targets to reach private addresses, including this machine
     #[arg(long, env = "WINDLASS_ALLOW_PRIVATE")]
     pub(crate) allow_private: bool,
-    /// A network that webhooks and HTTP targets may reach whatever it is: 10.1.0.0/16, fd00::/8. May be given again.
+    /// Allow webhooks and HTTP targets to reach this network, for example 10.1.0.0/16 or fd00::/8; may be repeated
     #[arg(long, env = "WINDLASS_ALLOW_NETWORK", value_name = "CIDR", value_delimiter = ',')]
-    pub(crate) allow_network: Vec<Network>,
+    pub(crate) allow_network: Vec<CidrNetwork>,
     #[command(flatten)]
     pub(crate) drive: DriveArgs,
-    /// Take mail in for triggers of source `email`, on this address; nothing listens unless it is given.
+    /// Accept mail for triggers of source `email` on this address [default: no mail server]
     #[arg(long, env = "WINDLASS_SMTP_LISTEN", value_name = "ADDR")]
     pub(crate) smtp_listen: Option<SocketAddr>,
-    /// Bytes of JSON that one job's payload may have.
+    /// Maximum size of a payload, in bytes of JSON
     #[arg(long, env = "WINDLASS_PAYLOAD_BYTES", default_value_t = domain::limits::PAYLOAD_BYTES)]
     pub(crate) payload_bytes: usize,
-    /// Days for which history is kept after the jobs it tells of are gone.
+    /// Days for which the history of deleted jobs is retained
     #[arg(long, env = "WINDLASS_HISTORY_RETENTION_DAYS", default_value_t = 90)]
     pub(crate) history_retention_days: i64,
-    /// Days for which the timelines of subjects and runtimes are kept. Who made tokens, triggers and the like is told for a
-    /// year at least.
+    /// Days for which the timelines of subjects and runtimes are retained. Changes to tokens, triggers and similar
+    /// objects are retained for at least a year
     #[arg(long, env = "WINDLASS_TIMELINE_RETENTION_DAYS", default_value_t = 366)]
     pub(crate) timeline_retention_days: i64,
-    /// Days for which answers to calls are kept whose caller was gone.
+    /// Days for which abandoned responses of synchronous calls are retained
     #[arg(long, env = "WINDLASS_ABANDONED_EXECUTIONS_RETENTION_DAYS", default_value_t = 7)]
     pub(crate) abandoned_executions_retention_days: i64,
-    /// How often one thing may lead to another by triggers before it is taken for a loop.
+    /// Maximum length of a chain of triggers; longer chains are stopped as loops
     #[arg(long, env = "WINDLASS_MAX_TRIGGER_DEPTH", default_value_t = domain::limits::TRIGGER_DEPTH_DEFAULT)]
     pub(crate) max_trigger_depth: i32,
-    /// Tries that a new trigger's runs have, unless it says otherwise.
+    /// Default maximum attempts of a new trigger's runs
     #[arg(long, env = "WINDLASS_TRIGGER_RETRY_MAX_ATTEMPTS", default_value_t = domain::limits::DEFAULT_MAX_ATTEMPTS)]
     pub(crate) trigger_retry_max_attempts: i32,
-    /// The first wait between tries of a new trigger's runs.
+    /// Default backoff after the first failure of a new trigger's run, in seconds
     #[arg(long, env = "WINDLASS_TRIGGER_RETRY_INITIAL_S", default_value_t = 5)]
     pub(crate) trigger_retry_initial_s: u64,
-    /// The longest wait between tries of a new trigger's runs.
+    /// Default maximum backoff of a new trigger's runs, in seconds
     #[arg(long, env = "WINDLASS_TRIGGER_RETRY_MAXIMUM_S", default_value_t = 3600)]
     pub(crate) trigger_retry_maximum_s: u64,
-    /// How much longer each wait is than the one before.
+    /// Default factor by which the backoff of a new trigger's runs grows
     #[arg(long, env = "WINDLASS_TRIGGER_RETRY_EXPONENT", default_value_t = 2.0, value_parser = finite)]
     pub(crate) trigger_retry_exponent: f64,
-    /// How much of a wait may be added to it by chance.
+    /// Default share of the backoff that is added at random, from 0 to 1
     #[arg(long, env = "WINDLASS_TRIGGER_RETRY_JITTER", default_value_t = 0.1, value_parser = finite)]
     pub(crate) trigger_retry_jitter: f64,
-    /// Days for which dead letters are kept after they are resolved; unresolved ones stay.
+    /// Days for which resolved dead letters are retained; unresolved ones are never deleted
     #[arg(long, env = "WINDLASS_DEAD_LETTER_RETENTION_DAYS", default_value_t = 30)]
     pub(crate) dead_letter_retention_days: i64,
     #[command(flatten)]
@@ -126,12 +128,14 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     raise_open_files();
     let tls = tls(args.tls_cert.as_deref(), args.tls_key.as_deref())?;
     let telemetry = Telemetry::start(&args.telemetry)?;
-    let folder = if args.demo { Some(tempfile::tempdir().context("cannot make a temporary folder")?) } else { None };
+    let folder =
+        if args.demo { Some(tempfile::tempdir().context("cannot create a temporary directory")?) } else { None };
     let database = match &folder {
         Some(folder) => format!("sqlite:{}", folder.path().join("demo.db").display()),
         None => args.database.clone(),
     };
-    // A port that is taken is told before anything is touched; the program answers only once the schema is up to date.
+    // Bind before opening the database, so that an occupied port is reported early. Requests are served only after
+    // migrations.
     let listener = bind(args.listen, "--listen").await?;
     let mail = match args.smtp_listen {
         Some(address) => Some(bind(address, "--smtp-listen").await?),
@@ -149,10 +153,10 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     store.migrate_up().await?;
     store.prepare_secrets().await?;
     if !args.listen.ip().is_loopback() {
-        refuse_the_world_without_tokens(&store, &database).await?;
+        require_tokens(&store, &database).await?;
         if tls.is_none() && !is_behind_tls(&args) {
             output::note(
-                "Tokens go over the network in the clear: give --tls-cert and --tls-key, or put TLS in front.",
+                "Tokens are sent over the network unencrypted; set --tls-cert and --tls-key, or use a proxy with TLS.",
             );
         }
     }
@@ -183,13 +187,14 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     let state = build(store, engine_options, &data_dir, args.artifacts.as_deref(), options).await?;
     let stop = CancellationToken::new();
     let tracker = TaskTracker::new();
-    // From here on a signal stops gracefully: whoever reads the address below may send one at once.
+    // Install the signal handler before printing the address: a script that reads the address may send a signal at
+    // once.
     let mut signals = JoinSet::new();
     signals.spawn(stop_on_signal(signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, stop.clone()));
     if let Some(listener) = mail {
-        println!("Mail is taken on {}.", listener.local_addr()?);
-        let room = Arc::new(StoreMailroom { store: state.store.clone() });
-        tracker.spawn(smtp::serve(listener, room, stop.clone()));
+        println!("Accepting mail on {}.", listener.local_addr()?);
+        let mailroom = Arc::new(StoreMailroom { store: state.store.clone() });
+        tracker.spawn(smtp::serve(listener, mailroom, stop.clone()));
     }
     let address = listener.local_addr()?;
     announce(if is_secure { "https" } else { "http" }, address, &url, args.demo);
@@ -206,7 +211,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Judged here and not by clap, which takes what a file says for a default: one half may come from there, the other from a flag.
+// Checked here and not by clap, because one setting may come from the file and the other from a flag.
 fn tls(certificate: Option<&Path>, key: Option<&Path>) -> anyhow::Result<Option<Tls>> {
     match (certificate, key) {
         (Some(certificate), Some(key)) => Ok(Some(Tls::open(certificate, key).context("cannot serve over TLS")?)),
@@ -216,18 +221,18 @@ fn tls(certificate: Option<&Path>, key: Option<&Path>) -> anyhow::Result<Option<
     }
 }
 
-/// Something in front of this server speaks TLS with the world.
+/// True if a proxy terminates TLS.
 fn is_behind_tls(args: &ServeArgs) -> bool {
     args.public_url.as_ref().is_some_and(|url| url.starts_with("https:"))
 }
 
-/// What browsers will call it, whatever its case and its path: all there is to know of where people reach this server.
+/// The origin of a URL, as browsers send it.
 fn public_origin(text: &str) -> Result<String, String> {
     let url = engine::outbound::parse_url(text).map_err(|error| error.to_string())?;
     Ok(url.origin().ascii_serialization())
 }
 
-/// A server's state on a store that is migrated, for this command and for the benchmark.
+/// Builds a server's state on a migrated store, for this command and for the benchmark.
 pub(crate) async fn state(store: Store, options: EngineOptions, data_dir: &Path) -> anyhow::Result<AppState> {
     build(store, options, data_dir, None, ServerOptions::default()).await
 }
@@ -254,7 +259,7 @@ fn trigger_defaults(args: &ServeArgs) -> anyhow::Result<TriggerDefaults> {
         Some(args.trigger_retry_exponent),
         Some(args.trigger_retry_jitter),
     );
-    let retry = retry.map_err(|error| UsageError(format!("the retry settings of triggers: {error}")))?;
+    let retry = retry.map_err(|error| UsageError(format!("invalid --trigger-retry settings: {error}")))?;
     if !(1..=MAX_ATTEMPTS).contains(&i64::from(args.trigger_retry_max_attempts)) {
         let error = format!("--trigger-retry-max-attempts must be from 1 to {MAX_ATTEMPTS}");
         return Err(UsageError(error).into());
@@ -262,30 +267,31 @@ fn trigger_defaults(args: &ServeArgs) -> anyhow::Result<TriggerDefaults> {
     Ok(TriggerDefaults { retry, max_attempts: args.trigger_retry_max_attempts })
 }
 
-/// Whoever reaches a server without tokens may do everything: that is for this machine alone.
-async fn refuse_the_world_without_tokens(store: &Store, database: &str) -> anyhow::Result<()> {
+/// Returns an error if no token exists: without tokens every caller has full access, so the server must listen on
+/// loopback only.
+async fn require_tokens(store: &Store, database: &str) -> anyhow::Result<()> {
     if !store.is_open().await? {
         return Ok(());
     }
     let database = if database.starts_with("postgres") { "$WINDLASS_DATABASE" } else { database };
     bail!(
-        "there are no tokens yet, and without tokens this program answers on loopback only; make the first one with \
+        "no tokens exist, and without tokens the server listens on loopback only; create a token with \
          `windlass token create --database {database} --role admin --name me`, or listen on 127.0.0.1 or [::1]"
     )
 }
 
-/// Every connection is an open file, and the usual limit is for programs that have few.
+/// Raises the limit of open files, because every connection is one and the default limit is low.
 pub(crate) fn raise_open_files() {
     let limits = getrlimit(Resource::Nofile);
     let wanted = Rlimit { current: limits.maximum.or(limits.current), maximum: limits.maximum };
-    // Without it fewer connections are served at once, and everything else works.
+    // If this fails, fewer connections are served at the same time.
     let _ = setrlimit(Resource::Nofile, wanted);
 }
 
 async fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => {
-            anyhow::anyhow!("{address} is in use: stop what listens there, or give another {flag}")
+            anyhow::anyhow!("{address} is in use; stop the program that listens there, or use another {flag}")
         }
         _ => anyhow::Error::from(error).context(format!("cannot listen on {address}")),
     })
@@ -298,12 +304,12 @@ fn announce(scheme: &str, address: SocketAddr, url: &DatabaseUrl, demo: bool) {
     };
     println!("Windlass {} serves on {scheme}://{address} ({database}).", env!("CARGO_PKG_VERSION"));
     if demo {
-        println!("The demo is running: its database is temporary and goes when you press Ctrl-C.");
+        println!("The demo is running on a temporary database, which is deleted when you press Ctrl-C.");
         println!("In another terminal:  windlass queue list    windlass job list    windlass worker list");
     }
 }
 
-/// The first signal stops gracefully; the second ends the process.
+/// Stops gracefully on the first signal and exits immediately on the second.
 pub(super) async fn stop_on_signal(mut terminate: Signal, mut interrupt: Signal, stop: CancellationToken) {
     tokio::select! {
         _ = terminate.recv() => {}

@@ -1,5 +1,5 @@
-//! Durations, times and rates as they are written on the command line. Used by `#[arg(value_parser = …)]`, and looked at by
-//! the fuzzer, for which this file stands by itself.
+//! Parsers for durations, times and rates on the command line, used by `#[arg(value_parser = …)]`. The fuzzer includes
+//! this file on its own, so it must not depend on other modules of the crate.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from(duration).map_err(|_| wrong())
 }
 
-/// A time, or how long ago it was.
+/// Parses a time, or a duration before now.
 pub(crate) fn past(text: &str) -> Result<Timestamp, String> {
     if let Ok(time) = text.parse() {
         return Ok(time);
@@ -24,12 +24,12 @@ pub(crate) fn past(text: &str) -> Result<Timestamp, String> {
     Timestamp::now().checked_sub(ago).map_err(|_| format!("{text:?} is too long ago"))
 }
 
-/// JSON has no other numbers: `nan` and `inf` would travel as null, which is no setting at all.
+/// Parses a finite number. JSON has no others: `nan` and `inf` would be sent as null.
 pub(crate) fn finite(text: &str) -> Result<f64, String> {
     text.parse::<f64>().ok().filter(|number| number.is_finite()).ok_or_else(|| "must be a number".into())
 }
 
-/// A rate of nothing would be a lock, which a quota is not.
+/// Parses a rate above 0. A rate of 0 would block everything, which is not the purpose of a quota.
 pub(crate) fn rate(text: &str) -> Result<f64, String> {
     finite(text).ok().filter(|rate| *rate > 0.0).ok_or_else(|| "must be a number above 0".into())
 }
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_written_as_people_write_them() {
+    fn durations_parse_in_human_units() {
         assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
         assert_eq!(duration("1h30m"), Ok(Duration::from_secs(5_400)));
         assert_eq!(duration("2d"), Ok(Duration::from_secs(172_800)));

@@ -1,6 +1,6 @@
-//! `windlass verify`: every promise, checked on the rows themselves (X14).
+//! `windlass verify`: checks all data invariants of a database.
 
-use store::verify::Verdict;
+use store::verify::VerifyReport;
 
 use super::exit::Exit;
 use super::migrate::{DatabaseArgs, check_schema};
@@ -9,11 +9,11 @@ use super::output::{self, Output};
 pub(crate) async fn run(database: &DatabaseArgs, output: Output) -> anyhow::Result<Exit> {
     let store = database.open_existing().await?;
     check_schema(&store).await?;
-    tell(&store.verify().await?, output)
+    print_report(&store.verify().await?, output)
 }
 
-/// Prints what was found; the exit code says whether all held.
-pub(super) fn tell(verdict: &Verdict, output: Output) -> anyhow::Result<Exit> {
+/// Prints the findings. The exit code is a failure if there are any.
+pub(super) fn print_report(verdict: &VerifyReport, output: Output) -> anyhow::Result<Exit> {
     if output == Output::Json {
         let findings: Vec<_> = verdict
             .findings
@@ -24,7 +24,7 @@ pub(super) fn tell(verdict: &Verdict, output: Output) -> anyhow::Result<Exit> {
             .collect();
         output::json(&serde_json::json!({"checks": verdict.checks, "findings": findings}))?;
     } else if verdict.findings.is_empty() {
-        output::line(&format!("{} promises checked: all hold.", verdict.checks))?;
+        output::line(&format!("{} invariants checked: all hold.", verdict.checks))?;
     } else {
         for finding in &verdict.findings {
             output::line(&format!("BROKEN: {} ({})", finding.promise, output::many(finding.rows, "row")))?;
@@ -33,7 +33,7 @@ pub(super) fn tell(verdict: &Verdict, output: Output) -> anyhow::Result<Exit> {
             }
         }
         let broken = verdict.findings.len();
-        output::line(&format!("{} promises checked: {broken} broken.", verdict.checks))?;
+        output::line(&format!("{} invariants checked: {broken} broken.", verdict.checks))?;
     }
     Ok(if verdict.findings.is_empty() { Exit::Done } else { Exit::Failed })
 }

@@ -1,40 +1,41 @@
-//! Copies of a SQLite database while it is in use, and what they are worth (X2, X14).
+//! `windlass backup` and `windlass restore` of a SQLite database that is in use.
 
 use client::JobFilter;
 use serde_json::json;
 
-use crate::support::{Load, Place, Serve, Server, ended, on_postgres, push, windlass};
+use crate::support::{Fixture, Load, Serve, Server, ended, on_postgres, push, windlass};
 
+/// Requirement X14.
 #[tokio::test(flavor = "multi_thread")]
-async fn x14_a_copy_made_under_load_is_whole_and_serves_when_it_is_put_back() {
-    let place = Place::sqlite();
-    let server = Server::start(&place).await;
+async fn a_backup_made_under_load_is_consistent_and_serves_after_a_restore() {
+    let fixture = Fixture::sqlite();
+    let server = Server::start(&fixture).await;
     let client = server.client();
     let before = push(&client, "quiet", json!("before the copy")).await;
     let load = Load::start(client);
-    load.more(60).await;
-    let copy = place.path("copy.db").display().to_string();
-    let done = windlass(&["backup", &copy, "--database", &place.url]).await;
-    assert_eq!(done.code, Some(0), "{done:?}");
-    assert!(done.stdout.contains("all hold"), "{done:?}");
-    load.more(30).await;
+    load.wait_for_jobs(60).await;
+    let copy = fixture.path("copy.db").display().to_string();
+    let output = windlass(&["backup", &copy, "--database", &fixture.url]).await;
+    assert_eq!(output.code, Some(0), "{output:?}");
+    assert!(output.stdout.contains("all hold"), "{output:?}");
+    load.wait_for_jobs(30).await;
     println!("{}", load.finish().await);
     drop(server);
 
-    let again = windlass(&["backup", &copy, "--database", &place.url]).await;
-    assert_eq!(again.code, Some(1), "a copy is not written over: {again:?}");
+    let again = windlass(&["backup", &copy, "--database", &fixture.url]).await;
+    assert_eq!(again.code, Some(1), "an existing copy is not overwritten: {again:?}");
 
-    let restored = Place::sqlite();
-    let done = windlass(&["restore", &copy, "--database", &restored.url]).await;
-    assert_eq!(done.code, Some(0), "{done:?}");
-    assert!(done.stdout.contains("all hold"), "{done:?}");
+    let restored = Fixture::sqlite();
+    let output = windlass(&["restore", &copy, "--database", &restored.url]).await;
+    assert_eq!(output.code, Some(0), "{output:?}");
+    assert!(output.stdout.contains("all hold"), "{output:?}");
     let over = windlass(&["restore", &copy, "--database", &restored.url]).await;
-    assert_eq!(over.code, Some(1), "a database is not written over: {over:?}");
+    assert_eq!(over.code, Some(1), "an existing database is not overwritten: {over:?}");
     assert!(over.stderr.contains("move it away first"), "{over:?}");
 
     let server = Serve::on(&restored).start().await;
     let client = server.client();
-    assert_eq!(client.job(before).await.expect("it was there at the copy").state, "queued");
+    assert_eq!(client.job(before).await.expect("the copy contains the job").state, "queued");
     let next = push(&client, "quiet", json!("after")).await;
     let quiet = JobFilter { queue: Some("quiet".into()), ..JobFilter::default() };
     assert_eq!(client.jobs(&quiet).await.expect("jobs are listed").items.len(), 2);
@@ -42,32 +43,34 @@ async fn x14_a_copy_made_under_load_is_whole_and_serves_when_it_is_put_back() {
     assert_eq!(ended(&client, next).await.state, "canceled");
 }
 
+/// Requirement X14.
 #[tokio::test(flavor = "multi_thread")]
-async fn x14_a_copy_from_before_an_upgrade_is_put_back_by_the_program_after_it() {
-    let (place, restored) = (Place::sqlite(), Place::sqlite());
+async fn a_backup_from_before_an_upgrade_is_restored_by_the_newer_program() {
+    let (fixture, restored) = (Fixture::sqlite(), Fixture::sqlite());
     let run = async |args: &[&str]| {
-        let done = windlass(args).await;
-        assert_eq!(done.code, Some(0), "{done:?}");
-        done
+        let output = windlass(args).await;
+        assert_eq!(output.code, Some(0), "{output:?}");
+        output
     };
-    run(&["migrate", "up", "--database", &place.url]).await;
-    run(&["migrate", "down", "--to", "1", "--yes", "--database", &place.url]).await;
-    let copy = place.path("copy.db").display().to_string();
-    let told = run(&["backup", &copy, "--database", &place.url]).await;
-    assert!(told.stderr.contains("pending"), "{told:?}");
-    let told = run(&["restore", &copy, "--database", &restored.url, "--output", "json"]).await;
-    let told: serde_json::Value = serde_json::from_str(&told.stdout).expect("it is JSON");
-    assert!(told["note"].as_str().is_some_and(|note| note.contains("pending")), "{told}");
+    run(&["migrate", "up", "--database", &fixture.url]).await;
+    run(&["migrate", "down", "--to", "1", "--yes", "--database", &fixture.url]).await;
+    let copy = fixture.path("copy.db").display().to_string();
+    let backup = run(&["backup", &copy, "--database", &fixture.url]).await;
+    assert!(backup.stderr.contains("pending"), "{backup:?}");
+    let restore = run(&["restore", &copy, "--database", &restored.url, "--output", "json"]).await;
+    let restore: serde_json::Value = serde_json::from_str(&restore.stdout).expect("stdout is JSON");
+    assert!(restore["note"].as_str().is_some_and(|note| note.contains("pending")), "{restore}");
     run(&["migrate", "up", "--database", &restored.url]).await;
     restored.verify().await;
 }
 
+/// Requirement X14.
 #[tokio::test(flavor = "multi_thread")]
-async fn x14_a_postgres_database_is_left_to_its_own_tools() {
-    on_postgres(async |place| {
-        let done = windlass(&["backup", "copy.db", "--database", &place.url]).await;
-        assert_eq!(done.code, Some(1), "{done:?}");
-        assert!(done.stderr.contains("pg_dump"), "{done:?}");
+async fn a_backup_of_postgres_is_refused_with_a_hint_at_pg_dump() {
+    on_postgres(async |fixture| {
+        let output = windlass(&["backup", "copy.db", "--database", &fixture.url]).await;
+        assert_eq!(output.code, Some(1), "{output:?}");
+        assert!(output.stderr.contains("pg_dump"), "{output:?}");
     })
     .await;
 }

@@ -1,17 +1,20 @@
-//! Several machines on one database, each with a Docker engine of its own (R1, R5, R9).
+//! Several machines on one database, each with its own Docker engine.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use client::wire::{OperationView, PlacementSettings, PortSettings, ProbeSettings, RuntimeRequest, RuntimeView};
-use client::{Client, Operated, RuntimeVerb};
+use client::{Client, OperationResult, RuntimeOperation};
 use testkit::docker::{Docker, IMAGE, SERVE};
 
-use crate::support::{OwnEngine, Place, Program, Serve, Server, insist, is_passing, on_postgres, until, windlass};
+use crate::support::{
+    DockerEngine, Fixture, Program, Serve, Server, eventually, is_transient, on_postgres, retry_while_unavailable,
+    windlass,
+};
 
-/// For how many seconds another machine is silent before one takes over what may be moved.
-const SOON: &str = "20";
-const NEVER: &str = "3600";
+/// Seconds of silence of another node before movable runtimes are moved.
+const SHORT_MOVE_AFTER_S: &str = "20";
+const LONG_MOVE_AFTER_S: &str = "3600";
 
 fn request(labels: &[(&str, &str)]) -> RuntimeRequest {
     let labels: BTreeMap<String, String> =
@@ -26,32 +29,32 @@ fn request(labels: &[(&str, &str)]) -> RuntimeRequest {
     }
 }
 
-/// A machine: its engine, what it is called, and how a process on it is started.
+/// A machine: its node name, labels and Docker engine.
 struct Machine {
     name: &'static str,
     labels: &'static str,
     docker: Docker,
-    _engine: OwnEngine,
+    _engine: DockerEngine,
 }
 
 impl Machine {
     fn new(name: &'static str, labels: &'static str) -> Self {
-        let engine = OwnEngine::start();
+        let engine = DockerEngine::start();
         Self { name, labels, docker: engine.docker(), _engine: engine }
     }
 
-    async fn serve(&self, place: &Place, move_after_s: &str) -> Server {
-        let serve = Serve::on(place).env("WINDLASS_DOCKER_HOST", &self.docker.host).env("WINDLASS_NODE", self.name);
+    async fn serve(&self, fixture: &Fixture, move_after_s: &str) -> Server {
+        let serve = Serve::on(fixture).env("WINDLASS_DOCKER_HOST", &self.docker.host).env("WINDLASS_NODE", self.name);
         serve.env("WINDLASS_ENGINE_LABEL", self.labels).env("WINDLASS_MOVE_AFTER_S", move_after_s).start().await
     }
 
-    /// The same without an API.
-    async fn agent(&self, place: &Place) -> Program {
-        let data = place.path("data").display().to_string();
-        let args = ["agent", "--database", &place.url, "--data-dir", &data, "--docker-host", &self.docker.host];
+    /// Starts an agent: a node without an API.
+    async fn agent(&self, fixture: &Fixture) -> Program {
+        let data = fixture.path("data").display().to_string();
+        let args = ["agent", "--database", &fixture.url, "--data-dir", &data, "--docker-host", &self.docker.host];
         let args = args.into_iter().chain(["--node", self.name, "--engine-label", self.labels]);
-        let program = Program::windlass(place, args);
-        until("the agent drives its engine", async || program.stdout().contains("drives").then_some(())).await;
+        let program = Program::windlass(fixture, args);
+        eventually("the agent drives its engine", async || program.stdout().contains("drives").then_some(())).await;
         program
     }
 
@@ -60,10 +63,10 @@ impl Machine {
     }
 }
 
-/// The runtime once it is well on this node.
-async fn well(client: &Client, name: &str, node: &str) -> RuntimeView {
-    until(&format!("{name} is well on {node}"), async || {
-        let runtime = client.runtime(name).await.expect("is there");
+/// Waits until the runtime is healthy on this node.
+async fn healthy_on(client: &Client, name: &str, node: &str) -> RuntimeView {
+    eventually(&format!("{name} is healthy on {node}"), async || {
+        let runtime = client.runtime(name).await.expect("the runtime exists");
         let healthy = runtime.health.as_ref().is_some_and(|health| health.status == "healthy");
         let there = runtime.node.as_deref() == Some(node) && runtime.status == "running";
         (healthy && there && runtime.in_flight.is_none()).then_some(runtime)
@@ -71,209 +74,222 @@ async fn well(client: &Client, name: &str, node: &str) -> RuntimeView {
     .await
 }
 
-/// Asks for an operation, and gives the line of its first try once that has ended.
-async fn operated(client: &Client, name: &str, verb: RuntimeVerb) -> OperationView {
-    let asked = client.operate_runtime(name, verb, None, Duration::ZERO, "api").await.expect("is answered");
-    let Operated::Accepted(accepted) = asked else { panic!("nobody waited for it: {asked:?}") };
-    until(&format!("{verb:?} of {name} has ended"), async || {
-        let log = client.runtime_operations(name, None).await.expect("is told").items;
+/// Requests an operation, waits until it has finished, and returns its log entry.
+async fn operate(client: &Client, name: &str, verb: RuntimeOperation) -> OperationView {
+    let result = client.operate_runtime(name, verb, None, Duration::ZERO, "api").await.expect("the server responds");
+    let OperationResult::Accepted(accepted) = result else { panic!("not accepted: {result:?}") };
+    eventually(&format!("{verb:?} of {name} finishes"), async || {
+        let log = client.runtime_operations(name, None).await.expect("operations are listed").items;
         log.into_iter().find(|line| line.id == accepted.operation_id && line.finished_at.is_some())
     })
     .await
 }
 
+/// Requirement R1.
 #[tokio::test(flavor = "multi_thread")]
-async fn r1_a_runtime_waits_for_the_machine_that_has_its_label_and_starts_on_its_engine() {
-    on_postgres(async |place: Place| {
+async fn a_runtime_waits_for_a_node_with_its_label_and_starts_there() {
+    on_postgres(async |fixture: Fixture| {
         let (near, far) = (Machine::new("near", "zone=a"), Machine::new("far", "gpu=a100,zone=b"));
-        let here = near.serve(&place, SOON).await;
+        let here = near.serve(&fixture, SHORT_MOVE_AFTER_S).await;
         let client = here.client();
-        client.set_runtime("model", &request(&[("gpu", "a100")])).await.expect("is declared");
-        let line = operated(&client, "model", RuntimeVerb::Start).await;
+        client.set_runtime("model", &request(&[("gpu", "a100")])).await.expect("the runtime is declared");
+        let line = operate(&client, "model", RuntimeOperation::Start).await;
         assert_eq!(line.error_code.as_deref(), Some("service_unavailable"));
         assert_eq!(line.error_message.as_deref(), Some("no node has gpu=a100"));
-        let mut there = far.agent(&place).await;
-        let runtime = well(&client, "model", "far").await;
-        assert_eq!(far.containers("model"), [runtime.container_id.expect("has a container")]);
+        let mut there = far.agent(&fixture).await;
+        let runtime = healthy_on(&client, "model", "far").await;
+        assert_eq!(far.containers("model"), [runtime.container_id.expect("the runtime has a container")]);
         assert_eq!(near.containers("model"), Vec::<String>::new());
-        // Stopped by way of one node, it is stopped on the other.
-        let stopped = operated(&client, "model", RuntimeVerb::CleanUp).await;
+        // An operation requested on one node runs on the node of the container.
+        let stopped = operate(&client, "model", RuntimeOperation::CleanUp).await;
         assert_eq!(stopped.outcome.as_deref(), Some("success"), "{stopped:?}");
         assert_eq!(far.containers("model"), Vec::<String>::new());
-        let nodes = until("both nodes are heard", async || {
-            let nodes = client.nodes().await.expect("are listed").items;
+        let nodes = eventually("both nodes send heartbeats", async || {
+            let nodes = client.nodes().await.expect("nodes are listed").items;
             nodes.iter().all(|node| !node.is_lost).then_some(nodes)
         })
         .await;
-        let told: Vec<_> = nodes.iter().map(|node| (node.name.as_str(), node.slots_taken)).collect();
-        assert_eq!(told, [("far", 0), ("near", 0)]);
+        let slots: Vec<_> = nodes.iter().map(|node| (node.name.as_str(), node.slots_taken)).collect();
+        assert_eq!(slots, [("far", 0), ("near", 0)]);
         assert_eq!(nodes[0].labels.get("gpu").map(String::as_str), Some("a100"));
-        assert_eq!(there.terminate().await, Some(0), "an agent stops when it is asked to");
-        place.verify().await;
+        assert_eq!(there.terminate().await, Some(0), "SIGTERM stops an agent");
+        fixture.verify().await;
     })
     .await;
 }
 
+/// Requirement R5.
 #[tokio::test(flavor = "multi_thread")]
-async fn r5_the_runtimes_of_a_lost_machine_wait_for_it_or_are_moved_and_what_is_left_behind_is_disposed_of() {
-    on_postgres(async |place: Place| {
+async fn runtimes_of_a_lost_node_wait_or_move_and_orphan_containers_are_removed() {
+    on_postgres(async |fixture: Fixture| {
         let (near, far) = (Machine::new("near", "zone=a"), Machine::new("far", "zone=b"));
-        let mut there = far.serve(&place, NEVER).await;
+        let mut there = far.serve(&fixture, LONG_MOVE_AFTER_S).await;
         let client = there.client();
         let movable = RuntimeRequest { movable: Some(true), ..request(&[]) };
         for (name, request) in [("stays", &request(&[("zone", "b")])), ("goes", &movable)] {
-            client.set_runtime(name, request).await.expect("is declared");
-            client.operate_runtime(name, RuntimeVerb::Start, None, Duration::ZERO, "api").await.expect("is asked for");
+            client.set_runtime(name, request).await.expect("the runtime is declared");
+            client
+                .operate_runtime(name, RuntimeOperation::Start, None, Duration::ZERO, "api")
+                .await
+                .expect("the operation is accepted");
         }
-        let stays = well(&client, "stays", "far").await;
-        let left_behind = well(&client, "goes", "far").await.container_id.expect("has a container");
-        // First the one goes, then the other comes: nothing is taken from a machine that is there and only slow.
+        let stays = healthy_on(&client, "stays", "far").await;
+        let orphan = healthy_on(&client, "goes", "far").await.container_id.expect("the runtime has a container");
+        // One node stops before the other starts, so that no runtime moves away from a node that is merely slow.
         there.program.kill().await;
-        let here = near.serve(&place, SOON).await;
+        let here = near.serve(&fixture, SHORT_MOVE_AFTER_S).await;
         let client = here.client();
 
-        let unavailable = until("its node is lost", async || {
-            let runtime = client.runtime("stays").await.expect("is there");
+        let unavailable = eventually("the node is lost", async || {
+            let runtime = client.runtime("stays").await.expect("the runtime exists");
             (runtime.status == "unavailable").then_some(runtime)
         })
         .await;
-        let notice = unavailable.notice.expect("says why");
-        assert!(notice.contains("its node far has been silent for"), "{notice}");
+        let notice = unavailable.notice.expect("the runtime has a notice");
+        assert!(notice.contains("node far has not reported for"), "{notice}");
         assert!(notice.contains("windlass runtime move stays"), "{notice}");
-        // What is asked for meanwhile waits, and says for whom.
-        let asked = client.operate_runtime("stays", RuntimeVerb::Restart, None, Duration::ZERO, "api").await;
-        let Operated::Accepted(waits) = asked.expect("is accepted") else { panic!("nobody is there to do it") };
-        until("its signal says so", async || {
-            let signal = client.signal(waits.job_id).await.expect("is answered").expect("is told");
-            signal.summary.contains("The node far, which is to do it, has been silent").then_some(())
+        // An operation requested meanwhile waits, and its signal names the node.
+        let requested = client.operate_runtime("stays", RuntimeOperation::Restart, None, Duration::ZERO, "api").await;
+        let OperationResult::Accepted(waiting) = requested.expect("the operation is accepted") else {
+            panic!("no node can run the operation")
+        };
+        eventually("the signal names the node", async || {
+            let signal =
+                client.signal(waiting.job_id).await.expect("the server responds").expect("the job has a signal");
+            signal.summary.contains("The operation's node far has been silent").then_some(())
         })
         .await;
 
-        let moved = well(&client, "goes", "near").await;
-        assert_eq!(near.containers("goes"), [moved.container_id.clone().expect("has a container")]);
-        let log = client.runtime_operations("goes", None).await.expect("is told").items;
-        let start = log.iter().find(|line| line.source == "auto_reconcile").expect("by an operation");
+        let moved = healthy_on(&client, "goes", "near").await;
+        assert_eq!(near.containers("goes"), [moved.container_id.clone().expect("the runtime has a container")]);
+        let log = client.runtime_operations("goes", None).await.expect("operations are listed").items;
+        let start = log.iter().find(|line| line.source == "auto_reconcile").expect("an operation moved the runtime");
         let why = start.source_ref.clone().unwrap_or_default();
         assert!(why.starts_with("moved from far to near: far has been silent for"), "{why}");
-        assert_eq!(far.containers("goes"), std::slice::from_ref(&left_behind), "nobody was there to remove it");
+        assert_eq!(far.containers("goes"), std::slice::from_ref(&orphan), "the stopped node removed no container");
 
-        // The machine comes back. What stayed is as it was, restarted once as it was asked; what was moved is disposed of.
-        let _there = far.serve(&place, NEVER).await;
-        let back = until("it is there again", async || {
-            let runtime = client.runtime("stays").await.expect("is there");
+        // The node returns. The unmoved runtime is restarted once, as requested. The moved runtime's container is
+        // removed.
+        let _there = far.serve(&fixture, LONG_MOVE_AFTER_S).await;
+        let back = eventually("the runtime is restarted", async || {
+            let runtime = client.runtime("stays").await.expect("the runtime exists");
             (runtime.status == "running" && runtime.in_flight.is_none() && runtime.started_at > stays.started_at)
                 .then_some(runtime)
         })
         .await;
         assert_eq!(back.notice, None);
-        assert_eq!(far.containers("stays"), [back.container_id.expect("has a container")], "one, and no other");
-        until("what was left behind is gone", async || far.containers("goes").is_empty().then_some(())).await;
-        let disposed = until("it is written down", async || {
-            let log = client.runtime_operations("goes", None).await.expect("is told").items;
+        assert_eq!(far.containers("stays"), [back.container_id.expect("the runtime has a container")]);
+        eventually("the orphan is removed", async || far.containers("goes").is_empty().then_some(())).await;
+        let disposed = eventually("the removal is logged", async || {
+            let log = client.runtime_operations("goes", None).await.expect("operations are listed").items;
             log.into_iter().find(|line| line.kind == "reconcile_dispose")
         })
         .await;
-        assert_eq!(disposed.container_id.as_deref(), Some(left_behind.as_str()));
-        assert_eq!(disposed.source_ref.as_deref(), Some("its runtime was moved to near"));
-        let goes = client.runtime("goes").await.expect("is there");
-        assert_eq!((goes.node.as_deref(), goes.container_id), (Some("near"), moved.container_id), "and runs on");
-        place.verify().await;
+        assert_eq!(disposed.container_id.as_deref(), Some(orphan.as_str()));
+        assert_eq!(disposed.source_ref.as_deref(), Some("the runtime was moved to near"));
+        let goes = client.runtime("goes").await.expect("the runtime exists");
+        assert_eq!((goes.node.as_deref(), goes.container_id), (Some("near"), moved.container_id));
+        fixture.verify().await;
     })
     .await;
 }
 
-/// Writes three lines, and a fourth when it is told to.
-const TALK: &str = "trap 'exit 0' TERM; trap 'echo four' USR1; echo one; echo two; echo three; \
+/// Writes three lines, and a fourth on SIGUSR1.
+const WRITE_LINES: &str = "trap 'exit 0' TERM; trap 'echo four' USR1; echo one; echo two; echo three; \
                     while :; do sleep 1000 & wait; done";
 
-/// A runtime on the machine `far` that talks; its container.
-async fn talking(client: &Client) -> String {
-    let command = Some(vec!["sh".into(), "-c".into(), TALK.into()]);
-    let talks = RuntimeRequest { command, ports: None, probe: None, ..request(&[("zone", "b")]) };
-    client.set_runtime("model", &talks).await.expect("is declared");
-    client.operate_runtime("model", RuntimeVerb::Start, None, Duration::ZERO, "api").await.expect("is asked for");
-    well(client, "model", "far").await.container_id.expect("has a container")
+/// Starts a runtime that writes lines on the machine `far`, and returns its container.
+async fn start_writer(client: &Client) -> String {
+    let command = Some(vec!["sh".into(), "-c".into(), WRITE_LINES.into()]);
+    let writer = RuntimeRequest { command, ports: None, probe: None, ..request(&[("zone", "b")]) };
+    client.set_runtime("model", &writer).await.expect("the runtime is declared");
+    let started = client.operate_runtime("model", RuntimeOperation::Start, None, Duration::ZERO, "api").await;
+    started.expect("the operation is accepted");
+    healthy_on(client, "model", "far").await.container_id.expect("the runtime has a container")
 }
 
-/// Its log from the third line on. An agent that is slow for a while is waited out.
+/// Follows the runtime's log from its third line on. Tolerates a slow agent.
 async fn follow(client: &Client) -> reqwest::Response {
-    until("its lines are there", async || {
-        let logs = insist(async || client.runtime_logs("model", None).await).await;
-        logs.text().await.expect("comes whole").contains("three\n").then_some(())
+    eventually("the log contains three lines", async || {
+        let logs = retry_while_unavailable(|| client.runtime_logs("model", None)).await;
+        logs.text().await.expect("the log is complete").contains("three\n").then_some(())
     })
     .await;
-    let mut followed = insist(async || client.follow_runtime_logs("model", Some(1)).await).await;
-    hear(&mut followed, "three\n").await;
+    let mut followed = retry_while_unavailable(|| client.follow_runtime_logs("model", Some(1))).await;
+    assert_next(&mut followed, "three\n").await;
     followed
 }
 
-/// This comes next.
-async fn hear(followed: &mut reqwest::Response, line: &str) {
-    let mut came = String::new();
-    while came.len() < line.len() {
-        let more = followed.chunk().await.expect("does not break off").expect("does not end");
-        came.push_str(&String::from_utf8_lossy(&more));
+/// Asserts that this line is next in the followed log.
+async fn assert_next(followed: &mut reqwest::Response, line: &str) {
+    let mut received = String::new();
+    while received.len() < line.len() {
+        let chunk = followed.chunk().await.expect("the connection stays open").expect("the log does not end");
+        received.push_str(&String::from_utf8_lossy(&chunk));
     }
-    assert_eq!(came, line);
+    assert_eq!(received, line);
 }
 
+/// Requirement R9.
 #[tokio::test(flavor = "multi_thread")]
-async fn r9_logs_of_a_runtime_on_another_node_are_tailed_and_followed() {
-    on_postgres(async |place: Place| {
+async fn logs_of_a_runtime_on_another_node_are_tailed_and_followed() {
+    on_postgres(async |fixture: Fixture| {
         let (near, far) = (Machine::new("near", "zone=a"), Machine::new("far", "zone=b"));
-        let here = near.serve(&place, NEVER).await;
-        let _there = far.agent(&place).await;
+        let here = near.serve(&fixture, LONG_MOVE_AFTER_S).await;
+        let _there = far.agent(&fixture).await;
         let client = here.client();
-        let container = talking(&client).await;
+        let container = start_writer(&client).await;
         let mut followed = follow(&client).await;
-        let tail = insist(async || client.runtime_logs("model", Some(2)).await).await;
-        assert_eq!(tail.text().await.expect("comes whole"), "two\nthree\n");
+        let tail = retry_while_unavailable(|| client.runtime_logs("model", Some(2))).await;
+        assert_eq!(tail.text().await.expect("the log is complete"), "two\nthree\n");
         far.docker.run(&["kill", "--signal", "USR1", &container]);
-        hear(&mut followed, "four\n").await;
-        // Who leaves leaves nothing behind.
-        let readings = async || place.count("select count(*) from windlass.log_readings").await;
+        assert_next(&mut followed, "four\n").await;
+        // A client that disconnects leaves no row.
+        let readings = async || fixture.count("select count(*) from windlass.log_readings").await;
         assert_eq!(readings().await, 1);
         drop(followed);
-        until("it is forgotten", async || (readings().await == 0).then_some(())).await;
-        // What the engine there refuses is refused here in the same words.
+        eventually("the reading is deleted", async || (readings().await == 0).then_some(())).await;
+        // An error of the engine on the other node is forwarded unchanged.
         far.docker.run(&["rm", "--force", &container]);
-        let refused = until("the refusal is told", async || {
-            client.runtime_logs("model", None).await.err().filter(|error| !is_passing(error))
+        let refused = eventually("the error is returned", async || {
+            client.runtime_logs("model", None).await.err().filter(|error| !is_transient(error))
         })
         .await;
         assert_eq!((refused.status(), refused.code()), (Some(404), Some("not_found")), "{refused}");
-        place.verify().await;
+        fixture.verify().await;
     })
     .await;
 }
 
+/// Requirement R9.
 #[tokio::test(flavor = "multi_thread")]
-async fn r9_the_log_of_a_machine_that_is_gone_breaks_off_and_the_machine_is_named() {
-    on_postgres(async |place: Place| {
+async fn a_log_ends_when_its_node_stops_and_the_error_names_the_node() {
+    on_postgres(async |fixture: Fixture| {
         let (near, far) = (Machine::new("near", "zone=a"), Machine::new("far", "zone=b"));
-        let here = near.serve(&place, NEVER).await;
-        let mut there = far.agent(&place).await;
+        let here = near.serve(&fixture, LONG_MOVE_AFTER_S).await;
+        let mut there = far.agent(&fixture).await;
         let client = here.client();
-        talking(&client).await;
-        // One that is asked to stop says that this is the end.
+        start_writer(&client).await;
+        // An agent that stops gracefully ends the log.
         let mut followed = follow(&client).await;
         assert_eq!(there.terminate().await, Some(0));
-        assert_eq!(followed.chunk().await.expect("ends as it should"), None);
-        let refused = client.runtime_logs("model", None).await.expect_err("nobody is there to read it");
+        assert_eq!(followed.chunk().await.expect("the log ends without an error"), None);
+        let refused = client.runtime_logs("model", None).await.expect_err("no agent runs on the node");
         assert_eq!((refused.status(), refused.code()), (Some(503), Some("service_unavailable")), "{refused}");
-        assert!(refused.to_string().contains("the node far, which does not answer"), "{refused}");
-        // One that is killed says nothing, which is noticed.
-        let mut there = far.agent(&place).await;
+        assert!(refused.to_string().contains("the node far, which has the container, does not respond"), "{refused}");
+        // The end of a killed agent is detected by its missing heartbeats.
+        let mut there = far.agent(&fixture).await;
         let mut followed = follow(&client).await;
         there.kill().await;
-        let broken = followed.chunk().await.expect_err("it cannot go on");
+        let broken = followed.chunk().await.expect_err("the agent was killed");
         assert!(!broken.is_timeout(), "{broken}");
     })
     .await;
 }
 
+/// Requirement R1.
 #[tokio::test]
-async fn r1_an_agent_refuses_a_database_that_it_cannot_share() {
+async fn an_agent_refuses_a_sqlite_database() {
     let refused = windlass(&["agent", "--database", "sqlite:x.db"]).await;
     assert_eq!(refused.code, Some(2), "{refused:?}");
     assert_eq!(refused.stderr.lines().count(), 1, "one sentence: {}", refused.stderr);

@@ -1,7 +1,7 @@
-//! Whole journeys with the real program, on real SQLite files and a real PostgreSQL server.
+//! End-to-end tests with the real binary, on real SQLite files and a real PostgreSQL server.
 //!
-//! Each test's name begins with the requirement that it proves. Nothing here looks into the program: what is asserted is
-//! what a user, a producer or a worker sees, and what `windlass verify` says of the database afterwards.
+//! These tests use only what a user, a producer or a worker can see: the command line, the HTTP API, files and signals.
+//! Most of them end with `windlass verify` on the database.
 
 mod support;
 
@@ -15,6 +15,7 @@ mod crash;
 mod database_tls;
 mod deliveries;
 mod embedded;
+mod file_modes;
 mod hosts;
 mod lease;
 mod nodes;

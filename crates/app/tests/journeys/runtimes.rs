@@ -1,13 +1,13 @@
-//! Runtimes with the real binary on a real engine: kill -9 at each step of a start, and the command line (R2, R5, R9).
+//! Runtimes with the real binary and a real Docker engine: SIGKILL at each step of a start, and the command line.
 
 use std::time::Duration;
 
 use client::wire::{PortSettings, ProbeSettings, RuntimeRequest};
-use client::{Client, Operated, RuntimeVerb};
+use client::{Client, OperationResult, RuntimeOperation};
 use serde_json::{Value, json};
 use testkit::docker::{Docker, IMAGE, SERVE};
 
-use crate::support::{OwnEngine, Place, Serve, free_port, on_postgres, on_sqlite, until, windlass};
+use crate::support::{DockerEngine, Fixture, Serve, eventually, free_port, on_postgres, on_sqlite, windlass};
 
 fn request() -> RuntimeRequest {
     RuntimeRequest {
@@ -19,7 +19,7 @@ fn request() -> RuntimeRequest {
     }
 }
 
-/// Containers of one runtime, gone when the test is.
+/// The containers of one runtime. Dropping it removes them.
 struct Containers {
     docker: Docker,
     label: String,
@@ -48,35 +48,35 @@ impl Drop for Containers {
     }
 }
 
-async fn operate(client: &Client, name: &str, verb: RuntimeVerb) -> String {
-    match client.operate_runtime(name, verb, None, Duration::from_secs(60), "api").await.expect("is answered") {
-        Operated::Ended(operation) => operation.outcome.clone().unwrap_or_default(),
-        Operated::Accepted(accepted) => {
-            until("the operation ends", async || {
-                let lines = client.runtime_operations(name, None).await.expect("is told").items;
+async fn operate(client: &Client, name: &str, verb: RuntimeOperation) -> String {
+    match client.operate_runtime(name, verb, None, Duration::from_secs(60), "api").await.expect("the server responds") {
+        OperationResult::Ended(operation) => operation.outcome.clone().unwrap_or_default(),
+        OperationResult::Accepted(accepted) => {
+            eventually("the operation finishes", async || {
+                let lines = client.runtime_operations(name, None).await.expect("operations are listed").items;
                 lines.into_iter().find(|line| line.id == accepted.operation_id)?.outcome
             })
             .await
         }
-        Operated::Gone => panic!("there is no runtime {name}"),
+        OperationResult::Deleted => panic!("there is no runtime {name}"),
     }
 }
 
-async fn killed_while_it_starts(place: Place) {
-    let name = format!("killed-{}-{}", std::process::id(), place.is_postgres());
+async fn kill_during_start(fixture: Fixture) {
+    let name = format!("killed-{}-{}", std::process::id(), fixture.is_postgres());
     let containers = Containers::of(&name);
     let port = free_port();
     let serve = || {
-        Serve::on(&place).port(port).env("WINDLASS_DOCKER_HOST", &containers.docker.host).env("WINDLASS_NODE", "here")
+        Serve::on(&fixture).port(port).env("WINDLASS_DOCKER_HOST", &containers.docker.host).env("WINDLASS_NODE", "here")
     };
     let mut server = serve().start().await;
-    server.client().set_runtime(&name, &request()).await.expect("is declared");
-    for moment in ["asked for", "made", "started"] {
+    server.client().set_runtime(&name, &request()).await.expect("the runtime is declared");
+    for moment in ["requested", "created", "started"] {
         let client = server.client();
-        let asked = client.operate_runtime(&name, RuntimeVerb::Start, None, Duration::ZERO, "api").await;
-        assert!(matches!(asked.expect("is accepted"), Operated::Accepted(_)));
-        until(moment, async || match moment {
-            "made" => (!containers.all().is_empty()).then_some(()),
+        let accepted = client.operate_runtime(&name, RuntimeOperation::Start, None, Duration::ZERO, "api").await;
+        assert!(matches!(accepted.expect("the server responds"), OperationResult::Accepted(_)));
+        eventually(moment, async || match moment {
+            "created" => (!containers.all().is_empty()).then_some(()),
             "started" => (containers.running() > 0).then_some(()),
             _ => Some(()),
         })
@@ -84,44 +84,47 @@ async fn killed_while_it_starts(place: Place) {
         server.program.kill().await;
         server = serve().start().await;
         let client = server.client();
-        let runtime = until("it is healthy after all", async || {
-            let runtime = client.runtime(&name).await.expect("is there");
+        let runtime = eventually("the runtime is healthy", async || {
+            let runtime = client.runtime(&name).await.expect("the runtime exists");
             let healthy = runtime.health.as_ref().is_some_and(|health| health.status == "healthy");
             (healthy && runtime.in_flight.is_none()).then_some(runtime)
         })
         .await;
-        assert_eq!(containers.all(), [runtime.container_id.expect("has a container")], "{moment}: one, and no other");
-        assert_eq!(operate(&client, &name, RuntimeVerb::CleanUp).await, "success");
+        assert_eq!(containers.all(), [runtime.container_id.expect("the runtime has a container")], "{moment}");
+        assert_eq!(operate(&client, &name, RuntimeOperation::CleanUp).await, "success");
         assert_eq!(containers.all(), Vec::<String>::new());
     }
-    let log = server.client().runtime_operations(&name, None).await.expect("is told").items;
-    assert!(log.iter().all(|line| line.finished_at.is_some()), "nothing is left in flight: {log:?}");
+    let log = server.client().runtime_operations(&name, None).await.expect("operations are listed").items;
+    assert!(log.iter().all(|line| line.finished_at.is_some()), "every operation has finished: {log:?}");
     server.program.kill().await;
-    place.verify().await;
+    fixture.verify().await;
 }
 
+/// Requirement R2.
 #[tokio::test(flavor = "multi_thread")]
-async fn r2_a_server_killed_while_it_starts_a_runtime_leaves_one_container_on_sqlite() {
-    on_sqlite(killed_while_it_starts).await;
+async fn a_server_killed_while_it_starts_a_runtime_leaves_one_container_on_sqlite() {
+    on_sqlite(kill_during_start).await;
 }
 
+/// Requirement R2.
 #[tokio::test(flavor = "multi_thread")]
-async fn r2_a_server_killed_while_it_starts_a_runtime_leaves_one_container_on_postgres() {
-    on_postgres(killed_while_it_starts).await;
+async fn a_server_killed_while_it_starts_a_runtime_leaves_one_container_on_postgres() {
+    on_postgres(kill_during_start).await;
 }
 
+/// Requirement R9.
 #[tokio::test(flavor = "multi_thread")]
-async fn r9_the_command_line_declares_starts_shows_and_deletes() {
-    on_sqlite(async |place: Place| {
+async fn the_command_line_declares_starts_shows_and_deletes_a_runtime() {
+    on_sqlite(async |fixture: Fixture| {
         let name = format!("shown-{}", std::process::id());
         let containers = Containers::of(&name);
-        let serve = Serve::on(&place).env("WINDLASS_DOCKER_HOST", &containers.docker.host);
+        let serve = Serve::on(&fixture).env("WINDLASS_DOCKER_HOST", &containers.docker.host);
         let server = serve.env("WINDLASS_NODE", "here").start().await;
         let run = async |args: &[&str]| {
             let mut all = vec!["--url", &server.url, "runtime"];
             all.extend(args);
-            let done = windlass(&all).await;
-            (done.code, done.stdout, done.stderr)
+            let output = windlass(&all).await;
+            (output.code, output.stdout, output.stderr)
         };
         let set = ["set", &name, "--image", IMAGE, "--port", "8080", "--env", "A=b", "--", "sh", "-c", SERVE];
         assert_eq!(run(&set).await.0, Some(0), "{:?}", run(&set).await);
@@ -129,7 +132,7 @@ async fn r9_the_command_line_declares_starts_shows_and_deletes() {
         assert_eq!((code, stdout.trim()), (Some(0), "start success"), "{stderr}");
         let (code, stdout, _) = run(&["start", &name]).await;
         assert_eq!((code, stdout.trim()), (Some(0), "start success (replay_no_op)"));
-        let logs = until("it has written something", async || {
+        let logs = eventually("the log is not empty", async || {
             let (_, stdout, _) = run(&["logs", &name]).await;
             (!stdout.is_empty()).then_some(stdout)
         })
@@ -143,7 +146,7 @@ async fn r9_the_command_line_declares_starts_shows_and_deletes() {
         let (_, shown, _) = run(&["--output", "json", "operations", &name]).await;
         assert!(shown.contains("\"source\":\"cli\"") || shown.contains("\"source\": \"cli\""), "{shown}");
         let (code, stdout, _) = run(&["patch", &name, "windlass-test/busybox:2.0.0"]).await;
-        assert_eq!((code, stdout.as_str()), (Some(3), ""), "refused");
+        assert_eq!((code, stdout.as_str()), (Some(3), ""), "the patch is rejected");
         assert_eq!(run(&["stop", &name]).await.0, Some(0));
         assert_eq!(run(&["delete", &name]).await.0, Some(0));
         assert_eq!(run(&["show", &name]).await.0, Some(4));
@@ -152,38 +155,40 @@ async fn r9_the_command_line_declares_starts_shows_and_deletes() {
     .await;
 }
 
+/// Requirement R3.
 #[tokio::test(flavor = "multi_thread")]
-async fn r3_the_command_line_tells_what_is_tried_again_from_what_failed() {
-    on_sqlite(async |place: Place| {
-        let serve = Serve::on(&place).env("WINDLASS_DOCKER_HOST", "unix:///no/such/docker.sock");
+async fn the_command_line_distinguishes_a_retried_operation_from_a_failed_one() {
+    on_sqlite(async |fixture: Fixture| {
+        let serve = Serve::on(&fixture).env("WINDLASS_DOCKER_HOST", "unix:///no/such/docker.sock");
         let server = serve.env("WINDLASS_NODE", "here").start().await;
         let run = async |args: &[&str]| {
             let mut all = vec!["--url", &server.url, "runtime"];
             all.extend(args);
-            let done = windlass(&all).await;
-            (done.code, done.stdout.trim().to_owned())
+            let output = windlass(&all).await;
+            (output.code, output.stdout.trim().to_owned())
         };
         assert_eq!(run(&["set", "away", "--image", IMAGE]).await.0, Some(0));
-        let (code, told) = run(&["start", "away"]).await;
-        assert_eq!(code, Some(6), "{told}");
-        assert!(told.starts_with("start is not done yet (docker_unavailable)"), "{told}");
-        assert!(told.ends_with("it is tried again by itself"), "{told}");
+        let (code, text) = run(&["start", "away"]).await;
+        assert_eq!(code, Some(6), "{text}");
+        assert!(text.starts_with("start failed for now (docker_unavailable)"), "{text}");
+        assert!(text.ends_with("it is retried automatically"), "{text}");
         assert_eq!(run(&["stop", "away"]).await, (Some(0), "stop success (replay_no_op)".into()));
         assert_eq!(run(&["delete", "away"]).await.0, Some(0));
         assert_eq!(run(&["show", "away"]).await.0, Some(4));
         assert_eq!(run(&["set", "unused", "--image", IMAGE]).await.0, Some(0));
-        let (code, told) = run(&["--output", "json", "delete", "unused"]).await;
-        assert_eq!(code, Some(0), "{told}");
-        let told: Value = serde_json::from_str(&told).expect("JSON, whatever there was to do");
-        assert!(told.is_object(), "{told}");
+        let (code, text) = run(&["--output", "json", "delete", "unused"]).await;
+        assert_eq!(code, Some(0), "{text}");
+        let deleted: Value = serde_json::from_str(&text).expect("stdout is JSON, even if nothing had to be stopped");
+        assert!(deleted.is_object(), "{text}");
     })
     .await;
 }
 
+/// Requirement R7.
 #[tokio::test(flavor = "multi_thread")]
-async fn r7_what_is_not_named_of_a_pool_stays() {
-    on_sqlite(async |place: Place| {
-        let serve = Serve::on(&place).env("WINDLASS_DOCKER_HOST", "unix:///no/such/docker.sock");
+async fn an_unnamed_pool_setting_is_unchanged_on_the_server() {
+    on_sqlite(async |fixture: Fixture| {
+        let serve = Serve::on(&fixture).env("WINDLASS_DOCKER_HOST", "unix:///no/such/docker.sock");
         let server = serve.env("WINDLASS_NODE", "here").start().await;
         let run = async |args: &[&str]| windlass(&[&["--output", "json", "--url", &server.url], args].concat()).await;
         assert_eq!(run(&["runtime", "set", "llama", "--image", IMAGE, "--port", "8080"]).await.code, Some(0));
@@ -201,31 +206,35 @@ async fn r7_what_is_not_named_of_a_pool_stays() {
     .await;
 }
 
+/// Requirement R4.
 #[tokio::test(flavor = "multi_thread")]
-async fn r4_an_engine_stopped_and_started_again_under_a_runtime_brings_it_back_by_itself() {
-    on_sqlite(async |place: Place| {
-        let engine = OwnEngine::start();
+async fn a_runtime_recovers_after_a_restart_of_its_docker_engine() {
+    on_sqlite(async |fixture: Fixture| {
+        let engine = DockerEngine::start();
         let docker = engine.docker();
-        let serve = Serve::on(&place).env("WINDLASS_DOCKER_HOST", &docker.host).env("WINDLASS_NODE", "here");
+        let serve = Serve::on(&fixture).env("WINDLASS_DOCKER_HOST", &docker.host).env("WINDLASS_NODE", "here");
         let server = serve.start().await;
         let client = server.client();
-        let kept = RuntimeRequest { desired: Some("running".into()), ..request() };
-        client.set_runtime("kept", &kept).await.expect("is declared");
-        let well = async || {
-            let runtime = client.runtime("kept").await.expect("is there");
-            let healthy = runtime.health.as_ref().is_some_and(|health| health.status == "healthy");
-            (healthy && runtime.status == "running").then_some(runtime)
+        let request = RuntimeRequest { desired: Some("running".into()), ..request() };
+        client.set_runtime("desired", &request).await.expect("the runtime is declared");
+        let healthy = async || {
+            let runtime = client.runtime("desired").await.expect("the runtime exists");
+            let is_healthy = runtime.health.as_ref().is_some_and(|health| health.status == "healthy");
+            (is_healthy && runtime.status == "running").then_some(runtime)
         };
-        let before = until("it is healthy", well).await;
-        engine.end();
-        engine.start_again();
-        until("it is healthy again", async || well().await.filter(|after| after.started_at > before.started_at)).await;
-        assert_eq!(docker.labelled("windlass.runtime=kept").len(), 1, "one container, and no other");
-        let told = client.runtime_health("kept").await.expect("is told");
-        let told = serde_json::to_string(&told).expect("is JSON");
-        assert!(!told.contains("container_disappeared"), "{told}");
+        let before = eventually("the runtime is healthy", healthy).await;
+        engine.stop();
+        engine.restart();
+        eventually("the runtime is healthy again", async || {
+            healthy().await.filter(|after| after.started_at > before.started_at)
+        })
+        .await;
+        assert_eq!(docker.labelled("windlass.runtime=desired").len(), 1, "only one container exists");
+        let health = client.runtime_health("desired").await.expect("the server responds");
+        let health = serde_json::to_string(&health).expect("a view is JSON");
+        assert!(!health.contains("container_disappeared"), "{health}");
         drop(server);
-        place.verify().await;
+        fixture.verify().await;
     })
     .await;
 }

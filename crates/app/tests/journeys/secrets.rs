@@ -1,15 +1,16 @@
-//! X7: secrets at rest with the real program. Canaries are used for what they are for, and then looked for in every place
-//! where they must not be: the database's files and its log, a backup, the program's own log, its answers.
+//! Secrets at rest with the real binary. The test uses canary secrets for their purpose and then searches for them in
+//! every place that must not contain them: the database's files, its log, a backup, the program's log and its
+//! responses.
 
 use std::path::Path;
 
 use engine::outbound::sign;
 use serde_json::{Value, json};
-use testkit::receiver::{Manner, Receiver, Seen};
+use testkit::receiver::{Behavior, ReceivedRequest, Receiver};
 
-use crate::support::{Cluster, Place, Serve, Server, http, refused, until, windlass};
+use crate::support::{Cluster, Fixture, Serve, Server, eventually, failed_start, http, windlass};
 
-/// Whole and in 24 bytes, so that no padding differs between what encodes it and what is looked for.
+/// A secret of 24 bytes, so that its base64 form has no padding, which encoders treat differently.
 fn canary(what: &str) -> String {
     use base64::Engine;
     let key = format!("{what:-<24}");
@@ -17,7 +18,7 @@ fn canary(what: &str) -> String {
     format!("whsec_{}", base64::engine::general_purpose::STANDARD.encode(key))
 }
 
-/// Every form in which a secret could be found.
+/// The forms in which a secret can appear.
 fn forms(secret: &str) -> Vec<String> {
     let bare = secret.trim_start_matches("whsec_").trim_start_matches("windlass_");
     let mut forms = vec![secret.to_owned(), bare.to_owned()];
@@ -25,16 +26,17 @@ fn forms(secret: &str) -> Vec<String> {
     forms
 }
 
-/// The files under the folder in which one of these is found.
-fn found_in(folder: &Path, needles: &[String], looked_at: &mut usize) -> Vec<String> {
+/// Returns the files below the folder that contain one of the needles.
+fn found_in(folder: &Path, needles: &[String], files: &mut usize) -> Vec<String> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).expect("the folder can be read").flatten() {
         let path = entry.path();
         if path.is_dir() {
-            found.extend(found_in(&path, needles, looked_at));
+            found.extend(found_in(&path, needles, files));
         } else if let Ok(bytes) = std::fs::read(&path) {
-            *looked_at += 1;
-            // What is no text becomes a mark; the secrets are plain ASCII and stay whole. Texts are searched much faster.
+            *files += 1;
+            // The secrets are ASCII and survive the lossy conversion. A search in text is much faster than one in
+            // bytes.
             let text = String::from_utf8_lossy(&bytes);
             let hit = needles.iter().find(|needle| text.contains(needle.as_str()));
             found.extend(hit.map(|needle| format!("{}: {needle}", path.display())));
@@ -43,201 +45,206 @@ fn found_in(folder: &Path, needles: &[String], looked_at: &mut usize) -> Vec<Str
     found
 }
 
-/// A person with a token, and everything they were answered.
+/// A client with a token that stores everything it receives.
 struct Person {
     url: String,
     token: String,
-    heard: Vec<u8>,
+    received: Vec<u8>,
 }
 
 impl Person {
-    async fn ask(&mut self, method: &str, path: &str, body: Option<Value>) -> Value {
+    async fn request(&mut self, method: &str, path: &str, body: Option<Value>) -> Value {
         let method = method.parse().expect("a method");
         let mut request = http().request(method, format!("{}{path}", self.url)).bearer_auth(&self.token);
         if let Some(body) = &body {
             request = request.json(body);
         }
-        let answer = request.send().await.expect("an answer comes");
-        let status = answer.status();
-        let bytes = answer.bytes().await.expect("it is whole");
-        self.heard.extend(&bytes);
+        let response = request.send().await.expect("the server responds");
+        let status = response.status();
+        let bytes = response.bytes().await.expect("the body is complete");
+        self.received.extend(&bytes);
         assert!(status.is_success(), "{path}: {status} {}", String::from_utf8_lossy(&bytes));
         serde_json::from_slice(&bytes).unwrap_or_default()
     }
 
-    /// Makes the job and calls it off, which owes its webhook a request. Gives its id.
-    async fn call_off(&mut self, body: Value) -> String {
-        let job = self.ask("POST", "/api/v1/jobs", Some(body)).await;
+    /// Enqueues and cancels a job, which sends a request to its webhook. Returns the job's id.
+    async fn cancel_job(&mut self, body: Value) -> String {
+        let job = self.request("POST", "/api/v1/jobs", Some(body)).await;
         let id = job["id"].as_str().expect("a job has an id").to_owned();
-        self.ask("POST", &format!("/api/v1/jobs/{id}/cancel"), None).await;
-        self.ask("GET", &format!("/api/v1/jobs/{id}"), None).await;
+        self.request("POST", &format!("/api/v1/jobs/{id}/cancel"), None).await;
+        self.request("GET", &format!("/api/v1/jobs/{id}"), None).await;
         id
     }
 }
 
-fn is_signed_with(seen: &Seen, secret: &str) -> bool {
+fn is_signed_with(seen: &ReceivedRequest, secret: &str) -> bool {
     let (Some(id), Some(time)) = (seen.header("webhook-id"), seen.header("webhook-timestamp")) else { return false };
     let time = time.parse().expect("a time");
     seen.header("webhook-signature") == sign::signature(&[secret.to_owned()], id, time, &seen.body).as_deref()
 }
 
-/// Waits for a request that tells of the job and is signed with the secret. Requests are not counted: one whose answer was
-/// late comes again.
-async fn heard_of(receiver: &Receiver, job: &str, secret: &str) {
-    until("the receiver hears of the job", async || {
-        receiver.seen().iter().any(|seen| seen.body.contains(job) && is_signed_with(seen, secret)).then_some(())
+/// Waits for a request about the job that is signed with the secret. Requests are not counted, because a request whose
+/// response was late is sent again.
+async fn wait_for_signed_request(receiver: &Receiver, job: &str, secret: &str) {
+    eventually("the receiver gets the request", async || {
+        receiver.requests().iter().any(|seen| seen.body.contains(job) && is_signed_with(seen, secret)).then_some(())
     })
     .await;
 }
 
-async fn token(place: &Place) -> String {
-    let args = ["token", "create", "--database", &place.url, "--role", "admin", "--name", "root"];
+async fn token(fixture: &Fixture) -> String {
+    let args = ["token", "create", "--database", &fixture.url, "--role", "admin", "--name", "root"];
     windlass(&args).await.stdout.trim().to_owned()
 }
 
-/// Uses a secret of each kind through the program and gives them all.
-async fn use_secrets(place: &Place, receiver: &Receiver, server: &Server) -> (Person, Vec<String>) {
-    let token = token(place).await;
-    let mut person = Person { url: server.url.clone(), token: token.clone(), heard: Vec::new() };
+/// Uses a secret of each kind and returns all of them.
+async fn use_secrets(fixture: &Fixture, receiver: &Receiver, server: &Server) -> (Person, Vec<String>) {
+    let token = token(fixture).await;
+    let mut person = Person { url: server.url.clone(), token: token.clone(), received: Vec::new() };
     let [queue, job, hook, target, template] = ["queue", "job", "hook", "target", "template"].map(canary);
     let [header, environment] = ["header", "environment"].map(canary);
     let spec = json!({"image": "example/model:1.2.3", "env": {"TOKEN": environment}});
-    person.ask("PUT", "/api/v1/runtimes/model", Some(spec)).await;
-    person.ask("GET", "/api/v1/runtimes/model", None).await;
+    person.request("PUT", "/api/v1/runtimes/model", Some(spec)).await;
+    person.request("GET", "/api/v1/runtimes/model", None).await;
     let url = receiver.url();
     let webhook = |secret: &str| json!({"url": url, "secret": secret});
-    person.ask("PUT", "/api/v1/queues/hooked", Some(json!({"webhook": webhook(&queue)}))).await;
-    person.call_off(json!({"queue": "hooked", "kind": "k"})).await;
-    person.call_off(json!({"queue": "own", "kind": "k", "webhook": webhook(&job)})).await;
+    person.request("PUT", "/api/v1/queues/hooked", Some(json!({"webhook": webhook(&queue)}))).await;
+    person.cancel_job(json!({"queue": "hooked", "kind": "k"})).await;
+    person.cancel_job(json!({"queue": "own", "kind": "k", "webhook": webhook(&job)})).await;
     let target = json!({"name": "calls", "source": "http", "filter": {"secret": hook},
                         "target": {"http": {"url": url, "secret": target, "headers": {"authorization": header}}}});
-    let trigger = person.ask("POST", "/api/v1/triggers", Some(target.clone())).await;
-    let made = json!({"queue": "made", "kind": "k", "webhook": webhook(&template)});
-    let template_of = json!({"name": "makes", "source": "pubsub", "filter": {"topic": "t"}, "target": {"job": made}});
-    person.ask("POST", "/api/v1/triggers", Some(template_of)).await;
-    person.ask("POST", "/api/v1/topics/t", Some(json!({"n": 1}))).await;
+    let trigger = person.request("POST", "/api/v1/triggers", Some(target.clone())).await;
+    let created = json!({"queue": "made", "kind": "k", "webhook": webhook(&template)});
+    let template_of =
+        json!({"name": "makes", "source": "pubsub", "filter": {"topic": "t"}, "target": {"job": created}});
+    person.request("POST", "/api/v1/triggers", Some(template_of)).await;
+    person.request("POST", "/api/v1/topics/t", Some(json!({"n": 1}))).await;
     call_hook(&trigger, server, &hook).await;
-    let target = target["target"]["http"]["secret"].as_str().expect("it was given").to_owned();
-    let job_made = until("the trigger has made its job", async || {
-        let page = person.ask("GET", "/api/v1/jobs?queue=made", None).await;
+    let target = target["target"]["http"]["secret"].as_str().expect("the target has a secret").to_owned();
+    let created = eventually("the trigger has created its job", async || {
+        let page = person.request("GET", "/api/v1/jobs?queue=made", None).await;
         page["items"][0]["id"].as_str().map(str::to_owned)
     })
     .await;
-    person.ask("POST", &format!("/api/v1/jobs/{job_made}/cancel"), None).await;
+    person.request("POST", &format!("/api/v1/jobs/{created}/cancel"), None).await;
     for secret in [&queue, &job, &target, &template] {
-        until(&format!("{secret} signs what it is for"), async || {
-            receiver.seen().iter().any(|seen| is_signed_with(seen, secret)).then_some(())
+        eventually(&format!("{secret} signs a request"), async || {
+            receiver.requests().iter().any(|seen| is_signed_with(seen, secret)).then_some(())
         })
         .await;
     }
-    let has_header = |seen: &Seen| is_signed_with(seen, &target) && seen.header("authorization") == Some(&*header);
-    assert!(receiver.seen().iter().any(has_header), "the receiver gets what the header says");
-    // What a page session is known by is as good as a token.
+    let has_header =
+        |seen: &ReceivedRequest| is_signed_with(seen, &target) && seen.header("authorization") == Some(&*header);
+    assert!(receiver.requests().iter().any(has_header), "the receiver gets the header");
+    // A session cookie grants the same access as a token.
     let form = format!("token={token}");
-    let to_no_other_page = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
-    let pages = to_no_other_page.build().expect("an HTTP client");
+    let no_redirects = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
+    let pages = no_redirects.build().expect("an HTTP client");
     let form = pages.post(format!("{}/sign-in", server.url)).body(form);
     let form = form.header("content-type", "application/x-www-form-urlencoded");
-    let answer = form.send().await.expect("an answer comes");
-    let cookie = answer.headers()["set-cookie"].to_str().expect("text").to_owned();
+    let response = form.send().await.expect("the server responds");
+    let cookie = response.headers()["set-cookie"].to_str().expect("a header is text").to_owned();
     let session = cookie.split(['=', '.']).nth(1).expect("the cookie has a value").to_owned();
     (person, vec![queue, job, hook, target, template, header, environment, token, session])
 }
 
 async fn call_hook(trigger: &Value, server: &Server, secret: &str) {
     let now = jiff::Timestamp::now().as_second();
-    let signature = sign::signature(&[secret.to_owned()], "m1", now, "{}").expect("it signs");
-    let path = trigger["hook"].as_str().expect("it is a hook");
+    let signature = sign::signature(&[secret.to_owned()], "m1", now, "{}").expect("the secret signs");
+    let path = trigger["hook"].as_str().expect("the trigger has a hook");
     let call = http().post(format!("{}{path}", server.url)).header("content-type", "application/json").body("{}");
     let call = call.header("webhook-id", "m1").header("webhook-timestamp", now).header("webhook-signature", signature);
-    assert_eq!(call.send().await.expect("an answer comes").status(), 202);
+    assert_eq!(call.send().await.expect("the server responds").status(), 202);
 }
 
-/// Everything that can be asked for without an id.
-async fn ask_everything(person: &mut Person) {
-    let document = person.ask("GET", "/openapi.json", None).await;
-    let paths = document["paths"].as_object().expect("there are paths");
+/// Requests every resource that needs no id, and every trigger.
+async fn request_everything(person: &mut Person) {
+    let document = person.request("GET", "/openapi.json", None).await;
+    let paths = document["paths"].as_object().expect("the document has paths");
     for (path, item) in paths.iter().filter(|(path, _)| !path.contains('{') && !path.ends_with("/stream")) {
         if item.get("get").is_some() && !path.ends_with("/ttfs/summary") {
-            person.ask("GET", path, None).await;
+            person.request("GET", path, None).await;
         }
     }
     for noun in ["triggers", "deliveries"] {
-        let page = person.ask("GET", &format!("/api/v1/{noun}"), None).await;
+        let page = person.request("GET", &format!("/api/v1/{noun}"), None).await;
         let ids = page["items"].as_array().expect("a page has items").iter().filter_map(|item| item["id"].as_str());
         for id in ids.filter(|_| noun == "triggers") {
-            person.ask("GET", &format!("/api/v1/{noun}/{id}"), None).await;
+            person.request("GET", &format!("/api/v1/{noun}/{id}"), None).await;
         }
     }
 }
 
-/// Uses the secrets, rotates the key beside the server, uses them again, and looks for them everywhere.
-async fn check(place: &Place, database: &Path) {
-    let receiver = Receiver::start(Manner::Answer(200)).await;
-    let serve = || Serve::on(place).env("WINDLASS_ALLOW_PRIVATE", "true").env("WINDLASS_LOG", "debug");
+/// Uses the secrets, rotates the key while the server runs, uses them again, and searches for them everywhere.
+async fn check(fixture: &Fixture, database: &Path) {
+    let receiver = Receiver::start(Behavior::Respond(200)).await;
+    let serve = || Serve::on(fixture).env("WINDLASS_ALLOW_PRIVATE", "true").env("WINDLASS_LOG", "debug");
     let mut server = serve().start().await;
-    let (mut person, canaries) = use_secrets(place, &receiver, &server).await;
-    ask_everything(&mut person).await;
+    let (mut person, canaries) = use_secrets(fixture, &receiver, &server).await;
+    request_everything(&mut person).await;
 
-    let key_file = place.path("data").join("secret.key");
-    let before = std::fs::read(&key_file).expect("the key file was made");
-    let rotate = ["secret", "rotate", "--database", &place.url, "--secret-key-file", key_file.to_str().expect("text")];
+    let key_file = fixture.path("data").join("secret.key");
+    let before = std::fs::read(&key_file).expect("the server created the key file");
+    let rotate =
+        ["secret", "rotate", "--database", &fixture.url, "--secret-key-file", key_file.to_str().expect("text")];
     let rotated = windlass(&rotate).await;
     assert_eq!(rotated.code, Some(0), "{rotated:?}");
-    assert_ne!(std::fs::read(&key_file).expect("the key file is there"), before);
-    let job = person.call_off(json!({"queue": "hooked", "kind": "k"})).await;
-    heard_of(&receiver, &job, &canaries[0]).await;
+    assert_ne!(std::fs::read(&key_file).expect("the key file exists"), before);
+    let job = person.cancel_job(json!({"queue": "hooked", "kind": "k"})).await;
+    wait_for_signed_request(&receiver, &job, &canaries[0]).await;
     assert_eq!(server.program.terminate().await, Some(0));
-    // A process that starts now has only the new key, and opens what was sealed before it.
+    // A new process has only the new key and decrypts secrets that were sealed with the old one.
     let mut again = serve().start().await;
     person.url = again.url.clone();
-    let job = person.call_off(json!({"queue": "hooked", "kind": "k"})).await;
-    heard_of(&receiver, &job, &canaries[0]).await;
+    let job = person.cancel_job(json!({"queue": "hooked", "kind": "k"})).await;
+    wait_for_signed_request(&receiver, &job, &canaries[0]).await;
 
-    if !place.is_postgres() {
-        let copy = place.path("copy.db");
-        let backup = ["backup", copy.to_str().expect("text"), "--database", &place.url];
+    if !fixture.is_postgres() {
+        let copy = fixture.path("copy.db");
+        let backup = ["backup", copy.to_str().expect("text"), "--database", &fixture.url];
         let made = windlass(&backup).await;
-        assert_eq!(made.code, Some(0), "a backup is among what is searched: {made:?}");
+        assert_eq!(made.code, Some(0), "the search includes a backup: {made:?}");
     }
     let needles: Vec<String> = canaries.iter().flat_map(|canary| forms(canary)).collect();
-    let answers = String::from_utf8_lossy(&person.heard);
-    let heard: Vec<_> = needles.iter().filter(|needle| answers.contains(needle.as_str())).collect();
-    assert!(heard.is_empty(), "in answers: {heard:?}");
+    let received = String::from_utf8_lossy(&person.received);
+    let leaked: Vec<_> = needles.iter().filter(|needle| received.contains(needle.as_str())).collect();
+    assert!(leaked.is_empty(), "in responses: {leaked:?}");
     let search = |when: &str| {
-        let mut looked_at = 0;
-        let mut found = found_in(place.folder(), &needles, &mut looked_at);
-        found.extend(found_in(database, &needles, &mut looked_at));
+        let mut files = 0;
+        let mut found = found_in(fixture.folder(), &needles, &mut files);
+        found.extend(found_in(database, &needles, &mut files));
         assert_eq!(found, Vec::<String>::new(), "{when}");
-        assert!(looked_at > 5, "{when} {looked_at} files were looked at");
+        assert!(files > 5, "{when}: only {files} files were searched");
     };
-    search("while it serves");
+    search("while the server runs");
     again.program.kill().await;
     search("after a kill");
 
-    // Without its key the server says so at once, and makes no other.
-    std::fs::rename(&key_file, place.path("elsewhere.key")).expect("the key can be moved");
-    let data = place.path("data");
-    let args = ["--database", &place.url, "--listen", "127.0.0.1:0", "--data-dir", data.to_str().expect("text")];
-    let done = refused(place.folder(), &args).await;
-    assert!(done.stderr.contains("secret-key-file") && !key_file.exists(), "{done:?}");
-    let elsewhere = place.path("elsewhere.key");
+    // Without its key the server refuses to start and creates no other key.
+    std::fs::rename(&key_file, fixture.path("elsewhere.key")).expect("renames the file");
+    let data = fixture.path("data");
+    let args = ["--database", &fixture.url, "--listen", "127.0.0.1:0", "--data-dir", data.to_str().expect("text")];
+    let output = failed_start(fixture.folder(), &args).await;
+    assert!(output.stderr.contains("secret-key-file") && !key_file.exists(), "{output:?}");
+    let elsewhere = fixture.path("elsewhere.key");
     let mut found = serve().env("WINDLASS_SECRET_KEY_FILE", &elsewhere).start().await;
     assert_eq!(found.program.terminate().await, Some(0));
-    let reset = ["secret", "reset", "--yes", "--database", &place.url, "--data-dir", data.to_str().expect("text")];
+    let reset = ["secret", "reset", "--yes", "--database", &fixture.url, "--data-dir", data.to_str().expect("text")];
     assert_eq!(windlass(&reset).await.code, Some(0));
-    let _given_up = serve().start().await;
+    let _after_reset = serve().start().await;
 }
 
+/// Requirement X7.
 #[tokio::test(flavor = "multi_thread")]
-async fn x7_no_canary_is_found_in_a_sqlite_file_its_log_our_log_or_an_answer() {
-    let place = Place::sqlite();
-    check(&place, place.folder()).await;
+async fn no_secret_leaks_into_a_sqlite_file_a_log_or_a_response() {
+    let fixture = Fixture::sqlite();
+    check(&fixture, fixture.folder()).await;
 }
 
+/// Requirement X7.
 #[tokio::test(flavor = "multi_thread")]
-async fn x7_no_canary_is_found_in_the_files_of_postgresql_its_log_our_log_or_an_answer() {
+async fn no_secret_leaks_into_postgres_files_a_log_or_a_response() {
     let cluster = Cluster::start().await;
-    let place = Place::on_server(&cluster.url()).await;
-    check(&place, &cluster.data()).await;
+    let fixture = Fixture::on_server(&cluster.url()).await;
+    check(&fixture, &cluster.data()).await;
 }

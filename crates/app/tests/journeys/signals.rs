@@ -1,39 +1,40 @@
-//! First signals as people at a terminal see them (S1, S4, S7, S8).
+//! First signals on the command line.
 
 use serde_json::{Value, json};
 
-use crate::support::{Done, Program, Server, Work, on_both, until, windlass};
+use crate::support::{CommandOutput, Program, Server, Work, eventually, on_both, windlass};
 
 struct Cli<'a>(&'a Server);
 
 impl Cli<'_> {
-    async fn run(&self, args: &[&str]) -> Done {
+    async fn run(&self, args: &[&str]) -> CommandOutput {
         windlass(&[&["--url", &self.0.url], args].concat()).await
     }
 
     async fn json(&self, args: &[&str]) -> Value {
-        let done = self.run(&[&["--output", "json"], args].concat()).await;
-        assert_eq!(done.code, Some(0), "{done:?}");
-        serde_json::from_str(&done.stdout).unwrap_or_else(|error| panic!("{error}: {}", done.stdout))
+        let output = self.run(&[&["--output", "json"], args].concat()).await;
+        assert_eq!(output.code, Some(0), "{output:?}");
+        serde_json::from_str(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", output.stdout))
     }
 }
 
+/// Requirement S8.
 #[tokio::test(flavor = "multi_thread")]
-async fn s8_what_fails_is_grouped_named_foretold_and_run_again_from_the_command_line() {
-    on_both(async |place| {
-        let server = Server::start(&place).await;
+async fn failures_are_grouped_named_predicted_and_retried_from_the_command_line() {
+    on_both(async |fixture| {
+        let server = Server::start(&fixture).await;
         let cli = Cli(&server);
         let mut broken =
-            Work::start(&place, &server, "scan", &[], "echo 'layer 7 of 10.0.0.1:5000 is broken' >&2; exit 65");
+            Work::start(&fixture, &server, "scan", &[], "echo 'layer 7 of 10.0.0.1:5000 is broken' >&2; exit 65");
         let push =
             ["job", "push", "--queue", "scan", "--kind", "scan", "--subject", "nginx", "--max-attempts", "1", "--wait"];
         for _ in 0..3 {
             let failed = cli.run(&push).await;
             assert_eq!(failed.code, Some(1), "{failed:?}");
         }
-        // It takes its leave: for one that is just gone the server would go on taking jobs until it notices.
+        // It deregisters, so that the server assigns it no further job.
         assert_eq!(broken.terminate().await, Some(0), "{}", broken.stderr());
-        let group = until("the failures are grouped", async || {
+        let group = eventually("the failures are grouped", async || {
             let groups = cli.json(&["failures", "list"]).await;
             let group = groups["items"][0].clone();
             (group["count"] == 3 && group["signature_id"].is_string()).then_some(group)
@@ -52,8 +53,8 @@ async fn s8_what_fails_is_grouped_named_foretold_and_run_again_from_the_command_
         let next = cli.json(&["job", "push", "--queue", "scan", "--kind", "scan", "--subject", "nginx"]).await;
         let id = next["id"].as_str().unwrap_or("");
         let push = ["job", "push", "--queue", "scan", "--kind", "scan", "--subject", "nginx", "--wait"];
-        let watch = Program::windlass(&place, ["--url", server.url.as_str()].into_iter().chain(push));
-        until("what fails is foretold", async || {
+        let watch = Program::windlass(&fixture, ["--url", server.url.as_str()].into_iter().chain(push));
+        eventually("the expected failure is shown", async || {
             watch.stderr().contains("usually a full disk; clears in about 5 min").then_some(())
         })
         .await;
@@ -61,8 +62,8 @@ async fn s8_what_fails_is_grouped_named_foretold_and_run_again_from_the_command_
         let replayed = cli.json(&["failures", "replay", group_id]).await;
         assert_eq!(replayed["jobs"].as_array().map(Vec::len), Some(3), "{replayed}");
 
-        // Each of the waits above sends its own event when it has something to show, the last one for certain.
-        let report = until("the waits are reported", async || {
+        // Each command with --wait sends its own event once it can show something; the last one did for certain.
+        let report = eventually("the events are reported", async || {
             let report = cli.json(&["ttfs", "report"]).await;
             (!report["items"].as_array()?.is_empty()).then_some(report)
         })
@@ -76,9 +77,9 @@ async fn s8_what_fails_is_grouped_named_foretold_and_run_again_from_the_command_
         ] {
             let shown = cli.run(command).await;
             assert_eq!(shown.code, Some(0), "{shown:?}");
-            assert!(!shown.stdout.contains('\u{1b}'), "no colour where nobody sees it: {shown:?}");
+            assert!(!shown.stdout.contains('\u{1b}'), "no colors without a terminal: {shown:?}");
         }
-        place.verify().await;
+        fixture.verify().await;
     })
     .await;
 }

@@ -1,5 +1,5 @@
-//! X7: TLS with the real program, a certificate that is replaced while it serves, and the refusal to listen to the world
-//! without tokens.
+//! TLS with the real binary: a certificate that is replaced while the server runs, a proxy that terminates TLS, and the
+//! refusal to listen on a public address without tokens.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,17 +8,19 @@ use client::Client;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use crate::support::{PATIENCE, Place, Serve, Server, Work, on_sqlite, refused, until, windlass, windlass_with};
+use crate::support::{
+    Fixture, Serve, Server, TIMEOUT, Work, eventually, failed_start, on_sqlite, windlass, windlass_with,
+};
 
 const ONE: [&str; 2] = [include_str!("tls/one.crt"), include_str!("tls/one.key")];
 const TWO: [&str; 2] = [include_str!("tls/two.crt"), include_str!("tls/two.key")];
 
 fn put(folder: &Path, [certificate, key]: [&str; 2]) {
-    std::fs::write(folder.join("tls.crt"), certificate).expect("the folder takes files");
-    std::fs::write(folder.join("tls.key"), key).expect("the folder takes files");
+    std::fs::write(folder.join("tls.crt"), certificate).expect("writes the file");
+    std::fs::write(folder.join("tls.key"), key).expect("writes the file");
 }
 
-/// A client that trusts this certificate and no other.
+/// A client that trusts only this certificate.
 fn trusting(url: &str, certificate: &str, token: &str) -> Client {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(certificate.as_bytes()).expect("PEM")).expect("a certificate");
@@ -28,81 +30,85 @@ fn trusting(url: &str, certificate: &str, token: &str) -> Client {
         .expect("ring supports them")
         .with_root_certificates(roots)
         .with_no_client_auth();
-    // Agreeing on TLS is a part of connecting.
-    let builder = Client::builder(url).connect_timeout(PATIENCE).timeout(PATIENCE);
+    // The TLS handshake counts as connecting.
+    let builder = Client::builder(url).connect_timeout(TIMEOUT).timeout(TIMEOUT);
     builder.tls(config).token(token).build().expect("the address is valid")
 }
 
-async fn admin_token(place: &Place) -> String {
-    // Where no server was yet.
-    windlass(&["migrate", "up", "--database", &place.url]).await;
-    let args = ["token", "create", "--database", &place.url, "--role", "admin", "--name", "root"];
+async fn admin_token(fixture: &Fixture) -> String {
+    // No server has created the schema yet.
+    windlass(&["migrate", "up", "--database", &fixture.url]).await;
+    let args = ["token", "create", "--database", &fixture.url, "--role", "admin", "--name", "root"];
     windlass(&args).await.stdout.trim().to_owned()
 }
 
+/// Requirement X7.
 #[tokio::test(flavor = "multi_thread")]
-async fn x7_a_new_certificate_is_taken_without_a_restart() {
-    on_sqlite(async |place| {
-        let token = admin_token(&place).await;
-        put(place.folder(), ONE);
-        let server = Serve::on(&place)
-            .env("WINDLASS_TLS_CERT", place.path("tls.crt"))
-            .env("WINDLASS_TLS_KEY", place.path("tls.key"))
+async fn a_new_certificate_is_loaded_without_a_restart() {
+    on_sqlite(async |fixture| {
+        let token = admin_token(&fixture).await;
+        put(fixture.folder(), ONE);
+        let server = Serve::on(&fixture)
+            .env("WINDLASS_TLS_CERT", fixture.path("tls.crt"))
+            .env("WINDLASS_TLS_KEY", fixture.path("tls.key"))
             .env("WINDLASS_LOG", "info")
             .start()
             .await;
         assert!(server.url.starts_with("https://"), "{}", server.url);
         trusting(&server.url, ONE[0], &token).queues(None).await.expect("the first certificate is shown");
-        trusting(&server.url, TWO[0], &token).queues(None).await.expect_err("the second is not");
-        put(place.folder(), TWO);
-        until("the second certificate is shown", async || {
+        trusting(&server.url, TWO[0], &token).queues(None).await.expect_err("the second certificate is not shown");
+        put(fixture.folder(), TWO);
+        eventually("the second certificate is shown", async || {
             trusting(&server.url, TWO[0], &token).queues(None).await.ok()
         })
         .await;
-        let log = until("the log tells of it", async || {
-            Some(server.program.stderr()).filter(|log| log.contains("certificate was read again"))
+        let log = eventually("the reload is logged", async || {
+            Some(server.program.stderr()).filter(|log| log.contains("reloaded the TLS certificate"))
         })
         .await;
-        assert!(!log.contains('\u{1b}'), "no colour in a file: {log}");
-        // A pair that does not fit leaves the last good one. One may have been met already, half way between the two.
-        let unfit = |log: &str| log.matches("the old one stays").count();
-        put(place.folder(), [ONE[0], TWO[1]]);
-        until("the pair was looked at", async || {
-            trusting(&server.url, TWO[0], &token).queues(None).await.expect("the good pair stays");
-            (unfit(&server.program.stderr()) > unfit(&log)).then_some(())
+        assert!(!log.contains('\u{1b}'), "no colors in a file: {log}");
+        // An invalid pair is ignored. The server may have logged one already, if it read between the two writes above.
+        let rejections = |log: &str| log.matches("keeping the old one").count();
+        put(fixture.folder(), [ONE[0], TWO[1]]);
+        eventually("the pair is rejected", async || {
+            trusting(&server.url, TWO[0], &token).queues(None).await.expect("the old certificate stays in use");
+            (rejections(&server.program.stderr()) > rejections(&log)).then_some(())
         })
         .await;
     })
     .await;
 }
 
+/// Requirement X7.
 #[tokio::test(flavor = "multi_thread")]
-async fn x7_the_command_line_and_workers_trust_an_authority_that_is_named() {
-    on_sqlite(async |place| {
-        let token = admin_token(&place).await;
-        put(place.folder(), ONE);
-        let [certificate, key] = ["tls.crt", "tls.key"].map(|name| place.path(name).display().to_string());
-        // One half from a file, the other from the environment: together they are a pair.
-        let file = place.path("windlass.toml");
-        std::fs::write(&file, format!("tls_key = \"{key}\"")).expect("the folder takes files");
-        let serve = Serve::on(&place).env("WINDLASS_TLS_CERT", &certificate).env("WINDLASS_CONFIG", &file);
+async fn the_command_line_and_workers_trust_a_configured_authority() {
+    on_sqlite(async |fixture| {
+        let token = admin_token(&fixture).await;
+        put(fixture.folder(), ONE);
+        let [certificate, key] = ["tls.crt", "tls.key"].map(|name| fixture.path(name).display().to_string());
+        // One setting in a file and the other in the environment form a pair.
+        let file = fixture.path("windlass.toml");
+        std::fs::write(&file, format!("tls_key = \"{key}\"")).expect("writes the file");
+        let serve = Serve::on(&fixture).env("WINDLASS_TLS_CERT", &certificate).env("WINDLASS_CONFIG", &file);
         let server = serve.start().await;
         let list = ["--url", &server.url, "--token", &token, "queue", "list"];
         let trusting = [("WINDLASS_CA", certificate.as_str())];
-        let stranger = windlass(&list).await;
-        assert_eq!(stranger.code, Some(5), "{stranger:?}");
-        // Agreeing on TLS may take longer than a busy machine gives a connection.
-        until("the server is trusted", async || (windlass_with(&trusting, &list).await.code == Some(0)).then_some(()))
-            .await;
+        let untrusted = windlass(&list).await;
+        assert_eq!(untrusted.code, Some(5), "{untrusted:?}");
+        // On a busy machine the TLS handshake can exceed the connect timeout.
+        eventually("the server is trusted", async || {
+            (windlass_with(&trusting, &list).await.code == Some(0)).then_some(())
+        })
+        .await;
         for wrong in [key.as_str(), "/no/such/file"] {
-            let done = windlass(&[&["--ca", wrong], &list[..]].concat()).await;
-            assert_eq!(done.code, Some(2), "{done:?}");
+            let output = windlass(&[&["--ca", wrong], &list[..]].concat()).await;
+            assert_eq!(output.code, Some(2), "{output:?}");
         }
-        let _work = Work::start(&place, &server, "q", &["--ca", &certificate, "--token", &token], "echo 7");
+        let _work = Work::start(&fixture, &server, "q", &["--ca", &certificate, "--token", &token], "echo 7");
         let push = ["--url", &server.url, "--token", &token, "job", "push", "--queue", "q", "--kind", "k", "--wait"];
-        let result = until("a worker has answered", async || {
-            let done = windlass_with(&trusting, &push).await;
-            (done.code == Some(0)).then_some(done.stdout)
+        let result = eventually("a worker has completed the job", async || {
+            let output = windlass_with(&trusting, &push).await;
+            (output.code == Some(0)).then_some(output.stdout)
         })
         .await;
         assert_eq!(result.trim(), "7");
@@ -110,58 +116,63 @@ async fn x7_the_command_line_and_workers_trust_an_authority_that_is_named() {
     .await;
 }
 
+/// Requirement X7.
 #[tokio::test(flavor = "multi_thread")]
-async fn x7_half_a_pair_for_tls_is_refused() {
-    on_sqlite(async |place| {
+async fn a_tls_certificate_without_its_key_is_rejected() {
+    on_sqlite(async |fixture| {
         for (given, missing) in [("--tls-cert", "--tls-key"), ("--tls-key", "--tls-cert")] {
-            let args = ["--database", &place.url, "--listen", "127.0.0.1:0", given, "tls.pem"];
-            let done = refused(place.folder(), &args).await;
-            assert_eq!(done.code, Some(2), "{done:?}");
-            assert!(done.stderr.contains(&format!("needs its {missing}")), "{done:?}");
+            let args = ["--database", &fixture.url, "--listen", "127.0.0.1:0", given, "tls.pem"];
+            let output = failed_start(fixture.folder(), &args).await;
+            assert_eq!(output.code, Some(2), "{output:?}");
+            assert!(output.stderr.contains(&format!("needs its {missing}")), "{output:?}");
         }
     })
     .await;
 }
 
-/// The cookie that signing in gives, whole, on a page that the browser knows under this origin.
+/// Signs in from a page of this origin and returns the complete `Set-Cookie` header.
 async fn cookie(server: &Server, token: &str, origin: &str) -> String {
-    // The program's own client names its provider; this one takes the default of the process, which may be set already.
+    // The windlass client passes its own crypto provider. This client uses the process default, which another call may
+    // have set already.
     let _set = rustls::crypto::ring::default_provider().install_default();
     let pages = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
     let form = pages.build().expect("an HTTP client").post(format!("{}/sign-in", server.url));
     let form = form.header("content-type", "application/x-www-form-urlencoded").header("origin", origin);
-    let answer = form.body(format!("token={token}")).send().await.expect("an answer comes");
-    answer.headers()["set-cookie"].to_str().expect("text").to_owned()
+    let response = form.body(format!("token={token}")).send().await.expect("the server responds");
+    response.headers()["set-cookie"].to_str().expect("a header is text").to_owned()
 }
 
+/// Requirement X7.
 #[tokio::test(flavor = "multi_thread")]
-async fn x7_behind_a_proxy_that_speaks_tls_page_sessions_are_kept_to_tls() {
-    on_sqlite(async |place| {
-        let token = admin_token(&place).await;
-        let mut plain = Serve::on(&place).env("WINDLASS_PUBLIC_URL", "http://windlass.example").start().await;
+async fn behind_a_tls_proxy_session_cookies_are_secure() {
+    on_sqlite(async |fixture| {
+        let token = admin_token(&fixture).await;
+        let mut plain = Serve::on(&fixture).env("WINDLASS_PUBLIC_URL", "http://windlass.example").start().await;
         assert!(!cookie(&plain, &token, "http://windlass.example").await.contains("Secure"));
         plain.program.kill().await;
-        let behind = Serve::on(&place).listen("0.0.0.0:0").env("WINDLASS_PUBLIC_URL", "HTTPS://windlass.example/jobs/");
-        let behind = behind.start().await;
-        let given = cookie(&behind, &token, "https://windlass.example").await;
+        let secure =
+            Serve::on(&fixture).listen("0.0.0.0:0").env("WINDLASS_PUBLIC_URL", "HTTPS://windlass.example/jobs/");
+        let secure = secure.start().await;
+        let given = cookie(&secure, &token, "https://windlass.example").await;
         assert!(given.ends_with("; Secure") && given.contains("HttpOnly; SameSite=Lax"), "{given}");
-        assert!(!behind.program.stderr().contains("TLS"), "nothing goes in the clear: {}", behind.program.stderr());
-        let odd = ["--database", &place.url, "--public-url", "windlass.example"];
-        assert_eq!(refused(place.folder(), &odd).await.code, Some(2));
+        assert!(!secure.program.stderr().contains("TLS"), "no warning about TLS: {}", secure.program.stderr());
+        let odd = ["--database", &fixture.url, "--public-url", "windlass.example"];
+        assert_eq!(failed_start(fixture.folder(), &odd).await.code, Some(2));
     })
     .await;
 }
 
+/// Requirement X7.
 #[tokio::test(flavor = "multi_thread")]
-async fn x7_it_does_not_listen_to_the_world_without_tokens() {
-    on_sqlite(async |place| {
-        let args = ["--database", &place.url, "--listen", "0.0.0.0:0"];
-        let done = refused(place.folder(), &args).await;
-        assert_eq!(done.code, Some(1), "{done:?}");
-        assert!(done.stderr.contains("windlass token create"), "{done:?}");
-        admin_token(&place).await;
-        let server = Serve::on(&place).listen("0.0.0.0:0").start().await;
-        assert!(server.program.stderr().contains("TLS"), "it says that tokens go in the clear");
+async fn a_public_address_requires_a_token() {
+    on_sqlite(async |fixture| {
+        let args = ["--database", &fixture.url, "--listen", "0.0.0.0:0"];
+        let output = failed_start(fixture.folder(), &args).await;
+        assert_eq!(output.code, Some(1), "{output:?}");
+        assert!(output.stderr.contains("windlass token create"), "{output:?}");
+        admin_token(&fixture).await;
+        let server = Serve::on(&fixture).listen("0.0.0.0:0").start().await;
+        assert!(server.program.stderr().contains("TLS"), "the server warns about tokens without TLS");
     })
     .await;
 }

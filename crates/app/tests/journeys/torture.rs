@@ -1,7 +1,7 @@
-//! Campaigns: faults in great number on the real program, judged by what its clients saw (`testkit::history`).
+//! Fault campaigns: many injected faults on the real binary, checked by what its clients observed (`testkit::history`).
 //!
-//! `scripts/torture` runs these and says how large: `scripts/test` a few minutes of them, a person as much as there is time
-//! for. Every campaign is seeded, bounded, and prints its figures.
+//! `scripts/torture` runs them and sets their size; `scripts/test` runs a few minutes of them. Every campaign is
+//! seeded, bounded, and prints its figures.
 
 mod disk;
 mod kills;
@@ -15,18 +15,18 @@ mod upgrade;
 
 use std::path::PathBuf;
 
-/// How much to do. A short run unless the environment says otherwise.
+/// The size of the campaigns. The defaults make a short run.
 struct Plan {
     seed: u64,
     /// Servers and workers to kill, on each database.
     kills: usize,
     /// Power cuts to replay.
     cuts: usize,
-    /// Faults under a load at a set rate.
+    /// Faults under a load at a fixed rate.
     faults: usize,
-    /// For how many seconds a rate is to be held.
-    hold_s: u64,
-    /// The program that is upgraded from.
+    /// Duration for which a rate must be sustained.
+    sustain_s: u64,
+    /// The older binary, for upgrades.
     older: Option<PathBuf>,
 }
 
@@ -37,7 +37,7 @@ impl Plan {
             kills: setting("WINDLASS_TORTURE_KILLS").unwrap_or(20) as usize,
             cuts: setting("WINDLASS_TORTURE_CUTS").unwrap_or(2_000) as usize,
             faults: setting("WINDLASS_TORTURE_FAULTS").unwrap_or(6) as usize,
-            hold_s: setting("WINDLASS_TORTURE_HOLD").unwrap_or(600),
+            sustain_s: setting("WINDLASS_TORTURE_HOLD").unwrap_or(600),
             older: text("WINDLASS_TORTURE_OLDER").map(PathBuf::from),
         }
     }
@@ -45,10 +45,10 @@ impl Plan {
 
 fn setting(name: &str) -> Option<u64> {
     let text = text(name)?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number, not `{text}`")))
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} must be a number, not `{text}`")))
 }
 
-#[expect(clippy::disallowed_methods, reason = "scripts/torture says here how long the campaigns are to be")]
+#[expect(clippy::disallowed_methods, reason = "scripts/torture passes the size of the campaigns")]
 fn text(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }

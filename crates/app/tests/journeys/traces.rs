@@ -1,23 +1,23 @@
-//! Traces over OTLP, as a collector receives them (X11).
+//! Traces over OTLP, as a collector receives them.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
-use crate::support::{Place, Serve, http};
+use crate::support::{Fixture, Serve, http};
 
-/// Takes one export, answers it, and gives all of it as text.
+/// Accepts one export, responds to it, and returns all of it as text.
 fn collect_one(collector: &TcpListener) -> String {
     let (mut connection, _) = collector.accept().expect("the server sends its traces");
     let mut received = Vec::new();
     let mut part = [0; 4096];
     loop {
-        // The length counts bytes, and what is no text has another length as text.
+        // The length is in bytes, so the body is not decoded before it is complete.
         if let Some(head) = received.windows(4).position(|window| window == b"\r\n\r\n") {
             let text = String::from_utf8_lossy(&received[..head]).to_ascii_lowercase();
             let length = text.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
             if received.len() >= head + 4 + length.unwrap_or(0) {
-                // Who waited too long for it is gone, and has sent all the same.
-                let _gone = connection.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
+                // A server whose export timed out has closed the connection, but has sent everything.
+                let _sent = connection.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
                 break;
             }
         }
@@ -29,16 +29,17 @@ fn collect_one(collector: &TcpListener) -> String {
     String::from_utf8_lossy(&received).into_owned()
 }
 
+/// Requirement X11.
 #[tokio::test(flavor = "multi_thread")]
-async fn x11_a_collector_gets_a_span_for_each_request() {
+async fn a_trace_collector_receives_a_span_for_each_request() {
     let collector = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    let endpoint = format!("http://{}", collector.local_addr().expect("it has an address"));
-    let place = Place::sqlite();
-    let mut server = Serve::on(&place).env("WINDLASS_OTLP_ENDPOINT", endpoint).start().await;
-    let answer = http().get(format!("{}/api/v1/queues", server.url)).send().await.expect("an answer comes");
-    assert_eq!(answer.status(), 200);
+    let endpoint = format!("http://{}", collector.local_addr().expect("the listener has an address"));
+    let fixture = Fixture::sqlite();
+    let mut server = Serve::on(&fixture).env("WINDLASS_OTLP_ENDPOINT", endpoint).start().await;
+    let response = http().get(format!("{}/api/v1/queues", server.url)).send().await.expect("the server responds");
+    assert_eq!(response.status(), 200);
     let export = tokio::task::spawn_blocking(move || collect_one(&collector));
-    // What is left goes out when the server stops.
+    // The server exports pending spans when it stops.
     assert_eq!(server.program.terminate().await, Some(0));
     let export = export.await.expect("the collector does not panic");
     assert!(export.starts_with("POST /v1/traces"), "{export}");

@@ -1,4 +1,4 @@
-//! Names become addresses here, and only addresses that may be reached come out.
+//! A DNS resolver that returns only addresses that outbound calls may reach.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -10,31 +10,33 @@ use reqwest::dns::{Addrs, Name, Resolve as ReqwestResolve, Resolving};
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Who knows the addresses of a name.
-pub trait Resolve: Send + Sync + 'static {
+/// Resolves host names.
+pub trait DnsResolver: Send + Sync + 'static {
     fn resolve(&self, host: String) -> BoxFuture<io::Result<Vec<IpAddr>>>;
 }
 
 /// The operating system's resolver.
 pub struct SystemResolver;
 
-impl Resolve for SystemResolver {
+impl DnsResolver for SystemResolver {
     fn resolve(&self, host: String) -> BoxFuture<io::Result<Vec<IpAddr>>> {
         Box::pin(async move { Ok(tokio::net::lookup_host((host, 0)).await?.map(|address| address.ip()).collect()) })
     }
 }
 
-/// It leads to an address that outbound calls may not reach.
+/// The host resolves to an address that outbound calls may not reach.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{address} is a private or special address, which outbound calls may not reach; --allow-network opens a network"
+    "{address} is a private or special address, which outbound calls must not reach; allow its network with \
+     --allow-network"
 )]
 pub(super) struct Refused {
     address: IpAddr,
 }
 
-/// A name with one bad address is refused whole: a public one beside it may be there to be tried first.
-pub(super) fn judge(allowed: &Allowed, addresses: &[IpAddr]) -> Result<(), Refused> {
+/// Checks the addresses of a host. A single forbidden address refuses the host, because the client could connect to any
+/// of them.
+pub(super) fn check_addresses(allowed: &Allowed, addresses: &[IpAddr]) -> Result<(), Refused> {
     match addresses.iter().find(|address| !allowed.permits(**address)) {
         Some(address) => Err(Refused { address: *address }),
         None => Ok(()),
@@ -42,7 +44,7 @@ pub(super) fn judge(allowed: &Allowed, addresses: &[IpAddr]) -> Result<(), Refus
 }
 
 pub(super) struct Guard {
-    pub(super) resolver: Arc<dyn Resolve>,
+    pub(super) resolver: Arc<dyn DnsResolver>,
     pub(super) allowed: Arc<Allowed>,
 }
 
@@ -54,8 +56,8 @@ impl ReqwestResolve for Guard {
             if addresses.is_empty() {
                 return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address").into());
             }
-            judge(&allowed, &addresses)?;
-            // What was judged is what is connected to: the client asks nobody else.
+            check_addresses(&allowed, &addresses)?;
+            // The client connects to exactly these addresses and does not resolve again.
             let addresses: Addrs = Box::new(addresses.into_iter().map(|address| SocketAddr::new(address, 0)));
             Ok(addresses)
         })

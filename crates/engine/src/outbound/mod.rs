@@ -1,7 +1,7 @@
-//! The one way out: every HTTP request that a user's URL causes goes through here, and nowhere it should not (Q10).
+//! The HTTP client for URLs that users supply, with protection against server-side request forgery.
 //!
-//! The address is judged after resolution, and the connection goes to the address that was judged: a name that answers
-//! differently the second time gains nothing. Redirects are not followed, proxies are not asked.
+//! Addresses are checked after resolution, and the connection goes to a checked address, which prevents DNS rebinding.
+//! Redirects are not followed and proxies are not used.
 
 mod guard;
 pub mod sign;
@@ -15,10 +15,10 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Method, Response, Url};
 use tokio::time::{Instant, timeout_at};
 
+pub use guard::{DnsResolver, SystemResolver};
 use guard::{Guard, Refused};
-pub use guard::{Resolve, SystemResolver};
 
-/// Headers that say how a message is carried or who sends it; a caller may not set them.
+/// Hop-by-hop and framing headers, which a caller must not set.
 const RESERVED: [&str; 9] = [
     "connection",
     "content-length",
@@ -32,59 +32,59 @@ const RESERVED: [&str; 9] = [
 ];
 const RESERVED_PREFIXES: [&str; 2] = ["webhook-", "windlass-"];
 
-/// A client whose connections go only where they may. Cheap to clone; connections are kept and shared.
+/// An HTTP client that connects only to allowed addresses. Clones are cheap and share the connection pool.
 #[derive(Clone)]
 pub struct Outbound {
     http: reqwest::Client,
     allowed: Arc<Allowed>,
 }
 
-/// A request on its way out.
+/// An outbound request.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct OutboundRequest {
     pub url: String,
     pub method: String,
     pub headers: Vec<(String, String)>,
     pub body: String,
-    /// From the first packet to the last byte of the answer.
+    /// From the first packet to the last byte of the response.
     pub timeout: Duration,
-    /// How much of the answer is read.
-    pub answer_bytes: usize,
+    /// Bytes of the response body that are read.
+    pub max_response_bytes: usize,
 }
 
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct OutboundResponse {
     pub status: u16,
     pub body: Vec<u8>,
-    /// The answer had more than was read, or did not come to its end in time.
-    pub cut: bool,
+    /// The body was longer than the limit, or did not end in time.
+    pub truncated: bool,
     pub retry_after_s: Option<i64>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum OutboundError {
-    /// The request makes no sense; it would not next time either.
+    /// The request is malformed. A retry cannot succeed.
     #[error("{0}")]
     Invalid(String),
-    /// It leads where outbound calls may not go.
+    /// The address is not allowed.
     #[error("{0}")]
     Refused(String),
-    /// It must be signed and cannot be, for now.
+    /// The request must be signed and cannot be signed at present.
     #[error("cannot be signed: {0}")]
     Unsigned(String),
-    #[error("no answer within {} s", .0.as_secs_f64())]
+    #[error("no response within {} s", .0.as_secs_f64())]
     TimedOut(Duration),
-    #[error("cannot be reached: {0}")]
+    #[error("unreachable: {0}")]
     Unreachable(String),
 }
 
 impl Outbound {
     pub fn new(allowed: Allowed) -> Self {
-        Self::resolving(allowed, Arc::new(SystemResolver))
+        Self::with_resolver(allowed, Arc::new(SystemResolver))
     }
 
-    /// With names resolved by somebody else.
-    pub fn resolving(allowed: Allowed, resolver: Arc<dyn Resolve>) -> Self {
+    /// Uses a custom resolver.
+    pub fn with_resolver(allowed: Allowed, resolver: Arc<dyn DnsResolver>) -> Self {
         let allowed = Arc::new(allowed);
         let http = reqwest::Client::builder()
             .user_agent(concat!("windlass/", env!("CARGO_PKG_VERSION")))
@@ -96,91 +96,90 @@ impl Outbound {
             .pool_max_idle_per_host(4)
             .tls_backend_preconfigured(public_roots())
             .build()
-            .expect("the settings above make a client");
+            .expect("the client settings are valid");
         Self { http, allowed }
     }
 
-    /// Sends, unless it leads where it may not, and reads the answer as far as asked.
-    pub async fn send(&self, request: Request) -> Result<Answer, OutboundError> {
-        let (timeout, most) = (request.timeout, request.answer_bytes);
+    /// Sends the request, unless its address is not allowed, and reads the response up to its limits.
+    pub async fn send(&self, request: OutboundRequest) -> Result<OutboundResponse, OutboundError> {
+        let (timeout, most) = (request.timeout, request.max_response_bytes);
         let deadline = Instant::now() + timeout;
-        match timeout_at(deadline, self.ask(request)).await {
+        match timeout_at(deadline, self.send_request(request)).await {
             Ok(response) => Ok(read(response?, most, deadline).await),
             Err(_) => Err(OutboundError::TimedOut(timeout)),
         }
     }
 
-    async fn ask(&self, request: Request) -> Result<Response, OutboundError> {
+    async fn send_request(&self, request: OutboundRequest) -> Result<Response, OutboundError> {
         let url = parse_url(&request.url)?;
-        // The resolver is asked for names only: an address in the URL is judged here.
+        // The resolver is not called for an address literal.
         if let Some(address) = address_in(&url) {
-            guard::judge(&self.allowed, &[address]).map_err(|refused| OutboundError::Refused(refused.to_string()))?;
+            guard::check_addresses(&self.allowed, &[address])
+                .map_err(|refused| OutboundError::Refused(refused.to_string()))?;
         }
         let method = Method::from_bytes(request.method.as_bytes())
-            .map_err(|_| OutboundError::Invalid(format!("`{}` is not a method", request.method)))?;
+            .map_err(|_| OutboundError::Invalid(format!("`{}` is not an HTTP method", request.method)))?;
         let mut headers = HeaderMap::new();
         for (name, value) in &request.headers {
             let pair = HeaderName::from_bytes(name.as_bytes()).ok().zip(HeaderValue::from_str(value).ok());
-            let (name, value) =
-                pair.ok_or_else(|| OutboundError::Invalid(format!("the header {name} is not valid")))?;
+            let (name, value) = pair.ok_or_else(|| OutboundError::Invalid(format!("invalid header {name}")))?;
             headers.insert(name, value);
         }
         let sending = self.http.request(method, url).headers(headers).body(request.body).send();
-        sending.await.map_err(|error| told(&error))
+        sending.await.map_err(|error| error_of(&error))
     }
 }
 
-/// The status is the answer. A receiver that breaks off in the middle of its words, or does not come to their end in time,
-/// has given it.
-async fn read(mut response: Response, most: usize, deadline: Instant) -> Answer {
+/// Reads the response body. The status alone counts as a response, even if the body breaks off or does not end in time.
+async fn read(mut response: Response, most: usize, deadline: Instant) -> OutboundResponse {
     let retry_after_s = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-    let (status, mut body, mut cut) = (response.status().as_u16(), Vec::new(), false);
-    while !cut {
+    let (status, mut body, mut truncated) = (response.status().as_u16(), Vec::new(), false);
+    while !truncated {
         let chunk = match timeout_at(deadline, response.chunk()).await {
             Ok(Ok(Some(chunk))) => chunk,
             Ok(_) => break,
             Err(_) => {
-                cut = true;
+                truncated = true;
                 break;
             }
         };
-        let room = most - body.len();
-        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
-        cut = chunk.len() > room;
+        let capacity = most - body.len();
+        body.extend_from_slice(&chunk[..chunk.len().min(capacity)]);
+        truncated = chunk.len() > capacity;
     }
-    Answer { status, body, cut, retry_after_s }
+    OutboundResponse { status, body, truncated, retry_after_s }
 }
 
-/// An http or https URL with a host and without a password: what else could be called?
+/// Parses an http or https URL with a host and without credentials.
 pub fn parse_url(text: &str) -> Result<Url, OutboundError> {
-    let url = Url::parse(text).map_err(|error| OutboundError::Invalid(format!("the URL is not valid: {error}")))?;
+    let url = Url::parse(text).map_err(|error| OutboundError::Invalid(format!("invalid URL: {error}")))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(OutboundError::Invalid("the URL must begin with http:// or https://".into()));
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(OutboundError::Invalid("the URL must not carry a user or a password".into()));
+        return Err(OutboundError::Invalid("the URL must not contain a user or a password".into()));
     }
     if url.host_str().is_none_or(str::is_empty) {
-        return Err(OutboundError::Invalid("the URL must name a host".into()));
+        return Err(OutboundError::Invalid("the URL must have a host".into()));
     }
     Ok(url)
 }
 
-/// Whether a caller may send this header of its own.
+/// True if a caller must not set this header.
 pub fn is_reserved_header(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     RESERVED.contains(&name.as_str()) || RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// The address that a URL names itself. Whatever it was written as (octal, hexadecimal, one number, full-width digits),
-/// the URL's parser has made it plain.
+/// The address literal in a URL, if any. The URL parser normalizes all notations (octal, hexadecimal, a single number,
+/// full-width digits).
 pub fn address_in(url: &Url) -> Option<IpAddr> {
     let host = url.host_str()?;
     host.trim_start_matches('[').trim_end_matches(']').parse().ok()
 }
 
-/// The cause without the URL, which may carry what a log should not.
-fn told(error: &reqwest::Error) -> OutboundError {
+/// The innermost cause, without the URL, which may contain secrets.
+fn error_of(error: &reqwest::Error) -> OutboundError {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(error);
     let mut last = None;
     while let Some(deeper) = cause {

@@ -6,19 +6,20 @@ use domain::{DeliveryId, JobId, Resolution, RetryPolicy, TenantId};
 use engine::outbound::sign;
 use engine::{Engine, EngineOptions};
 use serde_json::Value;
-use store::deliveries::list::{DeliveryFilter, WholeDelivery};
-use store::deliveries::{DeliveryState, NewDelivery, insert};
-use store::jobs::claim::{Claimed, ClaimedJob};
-use store::jobs::enqueue::{EnqueueReply, Extras, NewJob};
-use store::jobs::settle::{End, Outcome};
-use store::tx::{Operation, Tx};
-use store::workers::register::NewWorker;
+use store::db::tx::{Operation, Tx};
+use store::queue::claim::{Claimed, ClaimedJob};
+use store::queue::enqueue::{EnqueueReply, Extras, NewJob};
+use store::queue::settle::{End, Outcome};
+use store::queue::workers::register::NewWorker;
+use store::triggers::deliveries::list::{DeliveryFilter, WholeDelivery};
+use store::triggers::deliveries::{DeliveryState, NewDelivery, insert};
 use store::{Caller, Store, StoreError};
-use testkit::receiver::{Manner, Receiver, wait_until};
+use testkit::eventually::{eventually, wait_until};
+use testkit::receiver::{Behavior, Receiver};
 use testkit::{Database, job, name, on_both};
 
 const T: TenantId = TenantId::DEFAULT;
-/// No machine stalls for so long: a request that timed out, or whose lease has passed, would be sent again.
+/// Longer than any pause of a test machine: a request that times out or outlives its lease would be sent again.
 const TIMEOUT_MS: i64 = 3_600_000;
 pub(crate) const LEASE_MS: i64 = TIMEOUT_MS + DELIVERY_LEASE_MARGIN_MS;
 
@@ -28,13 +29,13 @@ pub(crate) async fn engine(db: &Database) -> Engine {
 
 pub(crate) async fn node(store: Store) -> Engine {
     let allowed = Allowed { private: Private::Allowed, networks: Vec::new() };
-    Engine::start(store, EngineOptions { allowed, ..EngineOptions::default() }).await.expect("it starts")
+    Engine::start(store, EngineOptions { allowed, ..EngineOptions::default() }).await.expect("the engine starts")
 }
 
-/// Owes requests, as a transaction of the program would.
-struct Owe(Vec<NewDelivery>);
+/// Inserts deliveries, as a transaction of the server does.
+struct InsertDeliveries(Vec<NewDelivery>);
 
-impl Operation for Owe {
+impl Operation for InsertDeliveries {
     type Output = Vec<DeliveryId>;
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<DeliveryId>, StoreError> {
@@ -42,30 +43,33 @@ impl Operation for Owe {
     }
 }
 
-pub(crate) fn to(url: &str) -> NewDelivery {
+pub(crate) fn delivery_to(url: &str) -> NewDelivery {
     let (source, op, timeout_ms) = ("test".into(), "sent".into(), TIMEOUT_MS);
     NewDelivery { source, op, timeout_ms, ..NewDelivery::post(T, url.into(), "{}".into()) }
 }
 
-pub(crate) async fn owe(store: &Store, deliveries: Vec<NewDelivery>) -> Vec<DeliveryId> {
-    let ids = store.write(Owe(deliveries)).await.expect("writes");
-    store.hints().deliveries_changed();
+pub(crate) async fn insert_deliveries(store: &Store, deliveries: Vec<NewDelivery>) -> Vec<DeliveryId> {
+    let ids = store.write(InsertDeliveries(deliveries)).await.expect("writes");
+    store.notifier().deliveries_changed();
     ids
 }
 
-pub(crate) async fn look(store: &Store, id: DeliveryId) -> WholeDelivery {
-    store.delivery(T, id).await.expect("reads").expect("it is there")
+pub(crate) async fn get(store: &Store, id: DeliveryId) -> WholeDelivery {
+    store.delivery(T, id).await.expect("reads").expect("the delivery exists")
 }
 
 pub(crate) async fn in_state(store: &Store, id: DeliveryId, state: DeliveryState) -> WholeDelivery {
-    let what = format!("{id} is {}", state.as_str());
-    wait_until(&what, async || look(store, id).await.delivery.state == state).await;
-    look(store, id).await
+    eventually(&format!("{id} is {}", state.as_str()), async || {
+        Some(get(store, id).await).filter(|whole| whole.delivery.state == state)
+    })
+    .await
 }
 
 async fn attempted(store: &Store, id: DeliveryId, times: usize) -> WholeDelivery {
-    wait_until(&format!("{times} attempts"), async || look(store, id).await.attempts.len() >= times).await;
-    look(store, id).await
+    eventually(&format!("{id} has {times} attempts"), async || {
+        Some(get(store, id).await).filter(|whole| whole.attempts.len() >= times)
+    })
+    .await
 }
 
 async fn run_job(store: &Store, extras: Extras, queue: &str, end: End) -> JobId {
@@ -91,23 +95,24 @@ async fn claim(store: &Store, queue: &str) -> (domain::WorkerId, ClaimedJob) {
     }
 }
 
+/// Requirement Q10.
 #[tokio::test]
-async fn q10_each_change_of_a_job_arrives_in_order_signed_by_every_secret() {
+async fn each_job_state_change_is_delivered_in_order_and_signed_by_every_secret() {
     on_both(async |db| {
         let engine = engine(&db).await;
-        let receiver = Receiver::start(Manner::Answer(200)).await;
+        let receiver = Receiver::start(Behavior::Respond(200)).await;
         let secrets = ["whsec_b2xkIHNlY3JldA==".to_owned(), "whsec_bmV3IHNlY3JldA==".to_owned()];
         let webhook = serde_json::json!({"url": receiver.url(), "secret": secrets[0], "secrets": [secrets[1]]});
         let extras = Extras { webhook: Some(webhook.to_string()), ..Extras::default() };
         let id = run_job(&db.store, extras, "q", End::Finish(Some(r#"{"n": 1.50}"#.into()))).await;
-        let seen = receiver.saw(2).await;
+        let seen = receiver.wait_for(2).await;
         let types: Vec<Value> = seen.iter().map(|seen| serde_json::from_str(&seen.body).expect("JSON")).collect();
         assert_eq!((&types[0]["type"], &types[1]["type"]), (&"job.working".into(), &"job.succeeded".into()));
         let data = &types[1]["data"];
         assert_eq!((&data["job_id"], &data["previous_state"]), (&id.to_string().into(), &"working".into()));
         assert_eq!((&data["state"], &data["attempt"], &data["kind"]), (&"succeeded".into(), &1.into(), &"k".into()));
         assert!(data["artifacts"].as_array().is_some_and(Vec::is_empty) && data["error"].is_null());
-        assert!(seen[1].body.contains(r#""result":{"n": 1.50}"#), "the result as it is: {}", seen[1].body);
+        assert!(seen[1].body.contains(r#""result":{"n": 1.50}"#), "the result is unchanged: {}", seen[1].body);
         for seen in &seen {
             let id = seen.header("webhook-id").expect("an id");
             let time: i64 = seen.header("webhook-timestamp").expect("a time").parse().expect("seconds");
@@ -120,31 +125,33 @@ async fn q10_each_change_of_a_job_arrives_in_order_signed_by_every_secret() {
     .await;
 }
 
+/// Requirement Q10.
 #[tokio::test]
-async fn q10_a_large_result_goes_as_a_link() {
+async fn a_large_result_is_delivered_as_a_link() {
     on_both(async |db| {
         let engine = engine(&db).await;
-        let receiver = Receiver::start(Manner::Answer(200)).await;
+        let receiver = Receiver::start(Behavior::Respond(200)).await;
         let webhook = Some(format!(r#"{{"url":"{}"}}"#, receiver.url()));
         let large = format!("\"{}\"", "x".repeat(100 << 10));
         let extras = Extras { webhook, ..Extras::default() };
         let id = run_job(&db.store, extras, "q", End::Finish(Some(large.into()))).await;
-        let seen = receiver.saw(2).await;
+        let seen = receiver.wait_for(2).await;
         let body: Value = serde_json::from_str(&seen[1].body).expect("JSON");
         assert_eq!(body["data"]["result_link"], format!("/api/v1/jobs/{id}"));
         assert!(body["data"]["result"].is_null() && seen[1].body.len() < 2_000);
-        assert_eq!(seen[1].header("webhook-signature"), None, "without a secret nothing is signed");
+        assert_eq!(seen[1].header("webhook-signature"), None, "requests without a secret are not signed");
         engine.stop().await;
     })
     .await;
 }
 
+/// Requirement Q10.
 #[tokio::test]
-async fn q10_a_queues_webhook_hears_of_jobs_that_have_none_and_of_every_change() {
+async fn a_queue_webhook_receives_every_change_of_jobs_without_a_webhook() {
     on_both(async |db| {
         let engine = engine(&db).await;
         let (of_queue, of_job) =
-            (Receiver::start(Manner::Answer(200)).await, Receiver::start(Manner::Answer(200)).await);
+            (Receiver::start(Behavior::Respond(200)).await, Receiver::start(Behavior::Respond(200)).await);
         let webhook = domain::Webhook { url: of_queue.url(), secrets: vec!["whsec_YQ==".into()] };
         let settings = domain::QueueSettings { webhook: Some(webhook), ..Default::default() };
         db.store.put_queue(T, name("q"), settings, "me".into()).await.expect("sets");
@@ -154,15 +161,15 @@ async fn q10_a_queues_webhook_hears_of_jobs_that_have_none_and_of_every_change()
         let EnqueueReply::Accepted(canceled) = canceled else { panic!("no key") };
         db.store.cancel(T, canceled[0].id, "me".into()).await.expect("cancels");
         db.store.enqueue(T, vec![later], None).await.expect("enqueues");
-        // Time that passes while a request is under way takes its lease with it.
-        wait_until("the first is delivered", async || {
+        // The clock must not move while a request is in flight, because its lease would expire.
+        wait_until("the first change is delivered", async || {
             let filter = DeliveryFilter { state: Some(DeliveryState::Delivered), job: None };
             db.store.list_deliveries(T, filter, None, 10).await.expect("lists").len() == 1
         })
         .await;
         db.pass_ms(3_601_000).await;
-        let states = |seen: &[testkit::receiver::Seen]| -> Vec<String> {
-            let state = |seen: &testkit::receiver::Seen| {
+        let states = |seen: &[testkit::receiver::ReceivedRequest]| -> Vec<String> {
+            let state = |seen: &testkit::receiver::ReceivedRequest| {
                 let body: Value = serde_json::from_str(&seen.body).expect("JSON");
                 format!(
                     "{} {}",
@@ -172,71 +179,75 @@ async fn q10_a_queues_webhook_hears_of_jobs_that_have_none_and_of_every_change()
             };
             seen.iter().map(state).collect()
         };
-        assert_eq!(states(&of_queue.saw(2).await), ["scheduled job.canceled", "scheduled job.queued"]);
+        assert_eq!(states(&of_queue.wait_for(2).await), ["scheduled job.canceled", "scheduled job.queued"]);
         let (worker, claimed) = claim(&db.store, "q").await;
         let error = domain::JobError { code: "boom".into(), message: "it broke".into(), retryable: false };
         let outcome = Outcome { job: claimed.id, epoch: claimed.epoch, end: End::Fail(error) };
         db.store.settle(T, worker, vec![outcome]).await.expect("settles");
-        let seen = of_queue.saw(4).await;
+        let seen = of_queue.wait_for(4).await;
         assert_eq!(states(&seen[2..]), ["queued job.working", "working job.failed"]);
         assert!(seen[3].body.contains(r#""error":{"code":"boom""#), "{}", seen[3].body);
         assert!(seen.iter().all(|seen| seen.header("webhook-signature").is_some()));
 
         let webhook = Some(format!(r#"{{"url":"{}"}}"#, of_job.url()));
         run_job(&db.store, Extras { webhook, ..Extras::default() }, "q", End::Finish(None)).await;
-        assert_eq!(states(&of_job.saw(2).await), ["queued job.working", "working job.succeeded"]);
-        assert_eq!(of_queue.seen().len(), 4, "a job's own webhook comes first");
+        assert_eq!(states(&of_job.wait_for(2).await), ["queued job.working", "working job.succeeded"]);
+        assert_eq!(of_queue.requests().len(), 4, "the job's own webhook takes precedence");
         engine.stop().await;
     })
     .await;
 }
 
+/// Requirement Q10.
 #[tokio::test]
-async fn q10_failures_are_tried_again_with_growing_waits_and_every_attempt_is_told() {
+async fn a_failed_delivery_is_retried_with_backoff_and_records_each_attempt() {
     on_both(async |db| {
         let engine = engine(&db).await;
-        let receiver = Receiver::start(Manner::Say(500, "out of\0order".into())).await;
+        let receiver = Receiver::start(Behavior::RespondWith(500, "out of\0order".into())).await;
         let retry = RetryPolicy::new(Some(1_000), None, Some(2.0), None).expect("valid");
-        let id = owe(&db.store, vec![NewDelivery { retry, max_attempts: 4, ..to(&receiver.url()) }]).await[0];
+        let id =
+            insert_deliveries(&db.store, vec![NewDelivery { retry, max_attempts: 4, ..delivery_to(&receiver.url()) }])
+                .await[0];
         let first = attempted(&db.store, id, 1).await;
         assert_eq!(first.delivery.state, DeliveryState::Pending);
         let attempt = &first.attempts[0];
         assert_eq!((attempt.status, attempt.response.as_deref()), (Some(500), Some("out of\u{fffd}order")));
         assert_eq!(attempt.error.as_deref(), Some("the receiver answered 500"));
-        let wait_ms = first.delivery.due_at.expect("it waits").ms_since(attempt.at);
+        let wait_ms = first.delivery.due_at.expect("a retry is due").ms_since(attempt.at);
         assert!((1_000_000..2_000_000).contains(&wait_ms), "{wait_ms}");
         db.pass_ms(1_000_500).await;
         let second = attempted(&db.store, id, 2).await;
-        let wait_ms = second.delivery.due_at.expect("it waits").ms_since(second.attempts[1].at);
+        let wait_ms = second.delivery.due_at.expect("a retry is due").ms_since(second.attempts[1].at);
         assert!((2_000_000..3_000_000).contains(&wait_ms), "{wait_ms}");
-        receiver.behave(Manner::CloseEarly);
+        receiver.set_behavior(Behavior::CloseEarly);
         db.pass_ms(2_000_500).await;
         let third = attempted(&db.store, id, 3).await;
         assert_eq!(third.attempts[2].status, None);
-        assert!(third.delivery.error.as_deref().is_some_and(|error| error.starts_with("cannot be reached")));
-        receiver.behave(Manner::Answer(202));
+        assert!(third.delivery.error.as_deref().is_some_and(|error| error.starts_with("unreachable")));
+        receiver.set_behavior(Behavior::Respond(202));
         db.pass_ms(4_000_500).await;
         let last = in_state(&db.store, id, DeliveryState::Delivered).await;
         assert_eq!((last.delivery.status, last.delivery.error, last.attempts.len()), (Some(202), None, 4));
         let ids: Vec<_> =
-            receiver.seen().iter().filter_map(|seen| seen.header("webhook-id").map(str::to_owned)).collect();
-        assert!(ids.iter().all(|id| *id == ids[0]), "one message, one id: {ids:?}");
+            receiver.requests().iter().filter_map(|seen| seen.header("webhook-id").map(str::to_owned)).collect();
+        assert!(ids.iter().all(|id| *id == ids[0]), "all attempts have one id: {ids:?}");
         engine.stop().await;
     })
     .await;
 }
 
+/// Requirement Q10.
 #[tokio::test]
-async fn q10_out_of_attempts_it_fails_and_a_person_may_send_it_again() {
+async fn a_delivery_out_of_attempts_fails_and_can_be_redelivered() {
     on_both(async |db| {
         let engine = engine(&db).await;
-        let receiver = Receiver::start(Manner::Answer(500)).await;
-        let delivery = NewDelivery { max_attempts: 1, ..to(&receiver.url()) };
-        let id = owe(&db.store, vec![delivery]).await[0];
+        let receiver = Receiver::start(Behavior::Respond(500)).await;
+        let delivery = NewDelivery { max_attempts: 1, ..delivery_to(&receiver.url()) };
+        let id = insert_deliveries(&db.store, vec![delivery]).await[0];
         let failed = in_state(&db.store, id, DeliveryState::Failed).await;
         assert!(failed.delivery.ended_at.is_some() && failed.delivery.due_at.is_none());
-        receiver.behave(Manner::Answer(200));
-        db.store.redeliver(T, id, "me".into()).await.expect("redelivers").expect("it is there");
+        receiver.set_behavior(Behavior::Respond(200));
+        db.store.redeliver(T, id, "me".into()).await.expect("redelivers").expect("the delivery exists");
         let done = in_state(&db.store, id, DeliveryState::Delivered).await;
         let statuses: Vec<_> = done.attempts.iter().map(|attempt| attempt.status).collect();
         assert_eq!(statuses, [Some(500), Some(200)]);
@@ -244,21 +255,22 @@ async fn q10_out_of_attempts_it_fails_and_a_person_may_send_it_again() {
             .redeliver(T, id, "me".into())
             .await
             .expect("redelivers")
-            .expect("what was delivered may be sent again too");
+            .expect("a delivered request can be sent again");
         attempted(&db.store, id, 3).await;
-        let stranger = db.store.redeliver(TenantId(77), id, "me".into()).await.expect("asks");
-        assert!(stranger.is_none(), "another tenant's is as good as none");
+        let foreign = db.store.redeliver(TenantId(77), id, "me".into()).await.expect("reads");
+        assert!(foreign.is_none(), "another tenant does not see the delivery");
         engine.stop().await;
     })
     .await;
 }
 
+/// Requirement Q10.
 #[tokio::test]
-async fn q10_what_cannot_be_delivered_ends_at_once() {
+async fn a_delivery_to_a_forbidden_address_fails_immediately() {
     on_both(async |db| {
-        let engine = Engine::start(db.store.clone(), EngineOptions::default()).await.expect("it starts");
-        let canary = Receiver::start(Manner::Answer(200)).await;
-        let id = owe(&db.store, vec![to(&canary.url())]).await[0];
+        let engine = Engine::start(db.store.clone(), EngineOptions::default()).await.expect("the engine starts");
+        let canary = Receiver::start(Behavior::Respond(200)).await;
+        let id = insert_deliveries(&db.store, vec![delivery_to(&canary.url())]).await[0];
         let refused = in_state(&db.store, id, DeliveryState::Failed).await;
         assert!(refused.delivery.error.is_some_and(|error| error.contains("private or special")));
         assert_eq!((refused.attempts.len(), canary.connections()), (1, 0));
@@ -267,23 +279,25 @@ async fn q10_what_cannot_be_delivered_ends_at_once() {
     .await;
 }
 
+/// Requirement Q10.
 #[tokio::test]
-async fn q10_redirects_are_not_followed_and_gone_means_never_again() {
+async fn a_redirect_is_not_followed_410_is_final_and_retry_after_is_obeyed() {
     on_both(async |db| {
         let engine = engine(&db).await;
-        let canary = Receiver::start(Manner::Answer(200)).await;
-        let sly = Receiver::start(Manner::Redirect(canary.url())).await;
-        let gone = Receiver::start(Manner::Answer(410)).await;
-        let busy = Receiver::start(Manner::Later(7_000)).await;
+        let canary = Receiver::start(Behavior::Respond(200)).await;
+        let redirecting = Receiver::start(Behavior::Redirect(canary.url())).await;
+        let removed = Receiver::start(Behavior::Respond(410)).await;
+        let busy = Receiver::start(Behavior::RetryAfter(7_000)).await;
         let retry = RetryPolicy::new(Some(3_600), None, None, None).expect("valid");
-        let redirected = NewDelivery { retry, ..to(&sly.url()) };
-        let ids = owe(&db.store, vec![redirected, to(&gone.url()), to(&busy.url())]).await;
+        let redirected = NewDelivery { retry, ..delivery_to(&redirecting.url()) };
+        let ids =
+            insert_deliveries(&db.store, vec![redirected, delivery_to(&removed.url()), delivery_to(&busy.url())]).await;
         let redirected = attempted(&db.store, ids[0], 1).await;
         assert!(redirected.delivery.error.is_some_and(|error| error.contains("302") && error.contains("redirects")));
         assert_eq!(redirected.delivery.state, DeliveryState::Pending);
         in_state(&db.store, ids[1], DeliveryState::Failed).await;
-        let told = attempted(&db.store, ids[2], 1).await;
-        let wait_ms = told.delivery.due_at.expect("it waits").ms_since(told.attempts[0].at);
+        let delayed = attempted(&db.store, ids[2], 1).await;
+        let wait_ms = delayed.delivery.due_at.expect("a retry is due").ms_since(delayed.attempts[0].at);
         assert!(wait_ms >= 7_000_000, "Retry-After is obeyed: {wait_ms}");
         assert_eq!(canary.connections(), 0);
         engine.stop().await;
@@ -291,35 +305,38 @@ async fn q10_redirects_are_not_followed_and_gone_means_never_again() {
     .await;
 }
 
+/// Requirement Q10.
 #[tokio::test]
-async fn q10_a_dead_receiver_delays_nobody_else() {
+async fn an_unresponsive_endpoint_does_not_delay_other_endpoints() {
     on_both(async |db| {
         let engine = engine(&db).await;
-        let hanging = Receiver::start(Manner::Hang).await;
-        let deaf = Receiver::start(Manner::DoNotAccept).await;
-        let dripping = Receiver::start(Manner::Drip).await;
-        let well = Receiver::start(Manner::Answer(200)).await;
+        let hanging = Receiver::start(Behavior::Hang).await;
+        let not_accepting = Receiver::start(Behavior::DoNotAccept).await;
+        let dripping = Receiver::start(Behavior::Drip).await;
+        let responsive = Receiver::start(Behavior::Respond(200)).await;
         let mut all = Vec::new();
-        for dead in [&hanging, &deaf, &dripping] {
-            all.extend((0..100).map(|_| to(&dead.url())));
+        for unresponsive in [&hanging, &not_accepting, &dripping] {
+            all.extend((0..100).map(|_| delivery_to(&unresponsive.url())));
         }
-        owe(&db.store, all).await;
-        wait_until("the dead are called", async || hanging.connections() > 0 && dripping.connections() > 0).await;
-        // No request to them times out before a wait here does.
-        owe(&db.store, (0..50).map(|_| to(&well.url())).collect()).await;
-        well.saw(50).await;
+        insert_deliveries(&db.store, all).await;
+        let is_called = async || hanging.connections() > 0 && dripping.connections() > 0;
+        wait_until("the unresponsive receivers are called", is_called).await;
+        // The timeout of these requests is longer than any wait in a test.
+        insert_deliveries(&db.store, (0..50).map(|_| delivery_to(&responsive.url())).collect()).await;
+        responsive.wait_for(50).await;
         assert!(hanging.most_open() <= ENDPOINT_CONCURRENCY, "{} at once", hanging.most_open());
         engine.stop().await;
     })
     .await;
 }
 
+/// Requirement Q10.
 #[tokio::test]
-async fn q10_after_failures_in_a_row_a_receiver_is_left_alone_until_one_try_succeeds() {
+async fn the_circuit_of_a_failing_endpoint_opens_until_one_attempt_succeeds() {
     on_both(async |db| {
         let engine = engine(&db).await;
-        let receiver = Receiver::start(Manner::Answer(503)).await;
-        let ids = owe(&db.store, (0..40).map(|_| to(&receiver.url())).collect()).await;
+        let receiver = Receiver::start(Behavior::Respond(503)).await;
+        let ids = insert_deliveries(&db.store, (0..40).map(|_| delivery_to(&receiver.url())).collect()).await;
         let open = async || {
             let page = db.store.list_deliveries(T, DeliveryFilter::default(), None, 50).await.expect("lists");
             page.iter().any(|delivery| delivery.circuit_open_until.is_some())
@@ -330,13 +347,13 @@ async fn q10_after_failures_in_a_row_a_receiver_is_left_alone_until_one_try_succ
             let filter = DeliveryFilter { state, job: None };
             db.store.list_deliveries(T, filter, None, 50).await.expect("lists").is_empty()
         };
-        wait_until("requests under way end", idle).await;
-        let called = receiver.seen().len();
+        wait_until("no request is in flight", idle).await;
+        let called = receiver.requests().len();
         assert!(called < CIRCUIT_FAILURES as usize + 2 * ENDPOINT_CONCURRENCY, "{called} calls of 40");
-        receiver.behave(Manner::Answer(200));
-        // One that was tried meanwhile and failed must not open the circuit anew after the time has passed.
-        wait_until("the last failure is told", idle).await;
-        // The untried wait for the circuit alone, the others for their own next attempt too.
+        receiver.set_behavior(Behavior::Respond(200));
+        // A request that fails now must not open the circuit again after the clock has moved.
+        wait_until("the last failure is stored", idle).await;
+        // Deliveries without an attempt wait only for the circuit. The others also wait for their next attempt.
         db.pass_ms(400_000).await;
         for id in ids {
             in_state(&db.store, id, DeliveryState::Delivered).await;
@@ -347,15 +364,16 @@ async fn q10_after_failures_in_a_row_a_receiver_is_left_alone_until_one_try_succ
     .await;
 }
 
+/// Requirement T9.
 #[tokio::test]
-async fn t9_a_failed_delivery_is_kept_while_its_letter_can_be_played_again() {
-    use store::dead_letters::list::DeadLetterFilter;
-    use store::dead_letters::replay::{Replayed, Work};
+async fn a_failed_delivery_is_retained_while_its_dead_letter_is_unresolved() {
+    use store::triggers::dead_letters::list::DeadLetterFilter;
+    use store::triggers::dead_letters::replay::{DeadLetterReplay, ReplayedWork};
     on_both(async |db| {
         let engine = engine(&db).await;
-        let receiver = Receiver::start(Manner::Answer(500)).await;
-        let new = || NewDelivery { max_attempts: 1, ..to(&receiver.url()) };
-        for id in owe(&db.store, vec![new(), new()]).await {
+        let receiver = Receiver::start(Behavior::Respond(500)).await;
+        let new = || NewDelivery { max_attempts: 1, ..delivery_to(&receiver.url()) };
+        for id in insert_deliveries(&db.store, vec![new(), new()]).await {
             in_state(&db.store, id, DeliveryState::Failed).await;
         }
         let letters = db.store.list_dead_letters(T, DeadLetterFilter::default(), None, 9).await.expect("lists");
@@ -365,28 +383,29 @@ async fn t9_a_failed_delivery_is_kept_while_its_letter_can_be_played_again() {
         db.pass_ms((FAILED_DELIVERY_RETENTION_S + 60) * 1_000).await;
         db.store.prune_deliveries().await.expect("prunes");
         let of_ignored = DeliveryId::new(ignored.event.uuid());
-        assert!(db.store.delivery(T, of_ignored).await.expect("reads").is_none(), "nobody plays it again");
+        assert!(db.store.delivery(T, of_ignored).await.expect("reads").is_none(), "a resolved one is pruned");
         let replayed =
             db.store.replay_dead_letter(T, open.id, None, Caller::new("me").at_depth(7)).await.expect("replays");
-        let Replayed::Made(Work::Delivery(again)) = replayed else { panic!("{replayed:?}") };
-        let seen = receiver.saw(3).await;
-        assert_eq!(seen[2].header("windlass-depth"), Some("7"), "a loop through a replay goes on counting");
+        let DeadLetterReplay::Created(ReplayedWork::Delivery(again)) = replayed else { panic!("{replayed:?}") };
+        let seen = receiver.wait_for(3).await;
+        assert_eq!(seen[2].header("windlass-depth"), Some("7"), "a replay keeps the depth of its caller");
         in_state(&db.store, again, DeliveryState::Failed).await;
         engine.stop().await;
     })
     .await;
 }
 
+/// Requirement T6.
 #[tokio::test]
-async fn t6_a_delivery_out_of_attempts_leaves_one_letter_that_can_be_played_again() {
-    use store::dead_letters::list::DeadLetterFilter;
-    use store::dead_letters::replay::{Replayed, Work};
+async fn a_delivery_out_of_attempts_leaves_one_replayable_dead_letter() {
+    use store::triggers::dead_letters::list::DeadLetterFilter;
+    use store::triggers::dead_letters::replay::{DeadLetterReplay, ReplayedWork};
     on_both(async |db| {
         let engine = engine(&db).await;
-        let receiver = Receiver::start(Manner::Answer(500)).await;
+        let receiver = Receiver::start(Behavior::Respond(500)).await;
         let retry = RetryPolicy::new(Some(1), None, None, None).expect("valid");
-        let new = || NewDelivery { retry, max_attempts: 2, ..to(&receiver.url()) };
-        let ids = owe(&db.store, vec![new(), new()]).await;
+        let new = || NewDelivery { retry, max_attempts: 2, ..delivery_to(&receiver.url()) };
+        let ids = insert_deliveries(&db.store, vec![new(), new()]).await;
         for id in &ids {
             attempted(&db.store, *id, 1).await;
         }
@@ -397,22 +416,26 @@ async fn t6_a_delivery_out_of_attempts_leaves_one_letter_that_can_be_played_agai
         let letters =
             async || db.store.list_dead_letters(T, DeadLetterFilter::default(), None, 10).await.expect("lists");
         let found = letters().await;
-        assert_eq!(found.len(), 2, "one each");
+        assert_eq!(found.len(), 2, "each delivery has one dead letter");
         assert_eq!((found[0].source.as_str(), found[0].op.as_str(), found[0].payload.as_str()), ("test", "sent", "{}"));
-        let told: Vec<_> = found[0].attempts.iter().map(|attempt| attempt.error.message.as_str()).collect();
-        assert_eq!(told, ["the receiver answered 500", "the receiver answered 500"]);
+        let errors: Vec<_> = found[0].attempts.iter().map(|attempt| attempt.error.message.as_str()).collect();
+        assert_eq!(errors, ["the receiver answered 500", "the receiver answered 500"]);
 
-        receiver.behave(Manner::Answer(200));
+        receiver.set_behavior(Behavior::Respond(200));
         let body = Some(r#"{"edited":true}"#.into());
         let replayed = db.store.replay_dead_letter(T, found[0].id, body, "me").await.expect("replays");
-        let Replayed::Made(Work::Delivery(again)) = replayed else { panic!("{replayed:?}") };
+        let DeadLetterReplay::Created(ReplayedWork::Delivery(again)) = replayed else { panic!("{replayed:?}") };
         assert_eq!(in_state(&db.store, again, DeliveryState::Delivered).await.body, r#"{"edited":true}"#);
         let twice = db.store.replay_dead_letter(T, found[0].id, None, "me").await.expect("replays");
-        assert_eq!(twice, Replayed::Before(Work::Delivery(again)), "two clicks replay once");
-        let edited = db.store.replay_dead_letter(T, found[0].id, Some("[]".into()), "me").await.expect("answers");
-        assert_eq!(edited, Replayed::Otherwise(Work::Delivery(again)), "an edit is not dropped in silence");
+        assert_eq!(twice, DeadLetterReplay::AlreadyReplayed(ReplayedWork::Delivery(again)), "a repetition");
+        let edited = db.store.replay_dead_letter(T, found[0].id, Some("[]".into()), "me").await.expect("replays");
+        assert_eq!(
+            edited,
+            DeadLetterReplay::OtherPayload(ReplayedWork::Delivery(again)),
+            "another payload is reported and not ignored"
+        );
 
-        let other = ids.iter().find(|id| found[1].event.uuid() == id.uuid()).expect("the letter of one of them");
+        let other = ids.iter().find(|id| found[1].event.uuid() == id.uuid()).expect("the other dead letter");
         db.store.redeliver(T, *other, "me".into()).await.expect("redelivers");
         in_state(&db.store, *other, DeliveryState::Delivered).await;
         let resolved = letters().await.into_iter().filter_map(|letter| letter.resolved).collect::<Vec<_>>();

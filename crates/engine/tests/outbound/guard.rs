@@ -1,4 +1,4 @@
-//! Nothing reaches an address that it should not, however the address is written or comes about.
+//! The guard against server-side request forgery: no forbidden address is reachable, however it is written or resolved.
 
 use std::collections::HashMap;
 use std::io;
@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use domain::address::{Allowed, Private};
-use engine::outbound::{Outbound, OutboundError, Request, Resolve};
-use testkit::receiver::{Manner, Receiver};
+use engine::outbound::{DnsResolver, Outbound, OutboundError, OutboundRequest};
+use testkit::receiver::{Behavior, Receiver};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Special IPv4 addresses; each is written in every way a URL can.
+/// Special IPv4 addresses. The corpus contains each of them in every notation that a URL allows.
 const SPECIAL_V4: [&str; 24] = [
     "127.0.0.1",
     "127.0.0.53",
@@ -69,7 +69,7 @@ const SPECIAL_V6: [&str; 26] = [
     "5f00::1",
 ];
 
-/// Hosts that are an address for whoever reads closely, and addresses that hide behind another.
+/// URLs whose host is parsed as a loopback address, and hosts that are hidden behind another.
 const TRICKS: [&str; 24] = [
     "http://127.1:PORT/",
     "http://127.0.1:PORT/",
@@ -97,7 +97,7 @@ const TRICKS: [&str; 24] = [
     "HTTP://LOCALHOST:PORT/",
 ];
 
-/// What is no address of the web at all.
+/// URLs that are not HTTP or are malformed.
 const NOT_WEB: [&str; 10] = [
     "file:///etc/passwd",
     "gopher://127.0.0.1:PORT/_x",
@@ -135,46 +135,47 @@ fn corpus(port: u16) -> Vec<String> {
     urls
 }
 
-fn get(url: impl Into<String>) -> Request {
-    Request {
+fn get(url: impl Into<String>) -> OutboundRequest {
+    OutboundRequest {
         url: url.into(),
         method: "GET".into(),
         headers: Vec::new(),
         body: String::new(),
-        // No machine stalls for so long: a time-out would be neither an answer nor a refusal.
+        // Longer than any pause of a test machine, so that no request times out.
         timeout: Duration::from_secs(3_600),
-        answer_bytes: 1_000,
+        max_response_bytes: 1_000,
     }
 }
 
-/// Names as a test wants them, one answer after the other; the last one stays.
+/// A resolver with a sequence of answers per name. The last answer is repeated.
 #[derive(Default)]
-struct Names {
-    known: Mutex<HashMap<String, Vec<Vec<IpAddr>>>>,
+struct FakeResolver {
+    answers: Mutex<HashMap<String, Vec<Vec<IpAddr>>>>,
 }
 
-impl Names {
+impl FakeResolver {
     fn of(names: &[(&str, &[&[&str]])]) -> Arc<Self> {
         let parse = |answer: &&[&str]| answer.iter().map(|text| text.parse().expect("an address")).collect();
-        let known = names.iter().map(|(name, answers)| (name.to_string(), answers.iter().map(parse).collect()));
-        Arc::new(Self { known: Mutex::new(known.collect()) })
+        let answers = names.iter().map(|(name, answers)| (name.to_string(), answers.iter().map(parse).collect()));
+        Arc::new(Self { answers: Mutex::new(answers.collect()) })
     }
 }
 
-impl Resolve for Names {
+impl DnsResolver for FakeResolver {
     fn resolve(&self, host: String) -> Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send>> {
-        let mut known = self.known.lock().expect("nobody panics");
+        let mut names = self.answers.lock().expect("lock poisoned");
         let answer =
-            known.get_mut(&host).map(|answers| if answers.len() > 1 { answers.remove(0) } else { answers[0].clone() });
+            names.get_mut(&host).map(|answers| if answers.len() > 1 { answers.remove(0) } else { answers[0].clone() });
         Box::pin(async move { answer.ok_or_else(|| io::ErrorKind::NotFound.into()) })
     }
 }
 
+/// Requirement Q10.
 #[tokio::test]
-async fn q10_no_address_of_the_corpus_is_connected_to() {
-    let canary = Receiver::start(Manner::Answer(200)).await;
+async fn no_address_of_the_ssrf_corpus_gets_a_connection() {
+    let canary = Receiver::start(Behavior::Respond(200)).await;
     let port = canary.address.port();
-    // Names that lead to special addresses beside the literal ones, and a resolver that would answer `localhost`.
+    // Literal addresses, and `localhost`, which the system resolver would resolve.
     let outbound = Outbound::new(Allowed::default());
     let urls = corpus(port);
     assert!(urls.len() >= 200, "only {}", urls.len());
@@ -184,45 +185,47 @@ async fn q10_no_address_of_the_corpus_is_connected_to() {
             other => panic!("{url}: {other:?}"),
         }
     }
-    assert_eq!(canary.connections(), 0, "the canary was touched");
+    assert_eq!(canary.connections(), 0, "the canary got a connection");
 }
 
+/// Requirement Q10.
 #[tokio::test]
-async fn q10_every_special_address_is_refused_when_a_name_leads_to_it() {
-    let canary = Receiver::start(Manner::Answer(200)).await;
+async fn a_name_that_resolves_to_a_special_address_is_refused() {
+    let canary = Receiver::start(Behavior::Respond(200)).await;
     let port = canary.address.port();
     for text in SPECIAL_V4.iter().chain(&SPECIAL_V6) {
-        let names = Names::of(&[("trap.example", &[&[text]])]);
-        let outbound = Outbound::resolving(Allowed::default(), names);
+        let names = FakeResolver::of(&[("trap.example", &[&[text]])]);
+        let outbound = Outbound::with_resolver(Allowed::default(), names);
         let answer = outbound.send(get(format!("http://trap.example:{port}/"))).await;
         assert!(matches!(answer, Err(OutboundError::Refused(_))), "{text}: {answer:?}");
     }
-    assert_eq!(canary.connections(), 0, "the canary was touched");
+    assert_eq!(canary.connections(), 0, "the canary got a connection");
 }
 
-/// One network is open, so that a name may be reached at all; the canary sits outside it on the same port.
+/// Returns a receiver in an allowed network, a canary outside of it on the same port, and the allowed network.
 async fn one_open_network() -> (Receiver, Receiver, Allowed) {
     let allowed = Allowed { networks: vec!["127.0.0.2/32".parse().expect("a network")], ..Allowed::default() };
-    // A port that is free at one address may be taken at the other.
+    // The port may be in use at the other address.
     for _ in 0..10 {
-        let open = Receiver::at("127.0.0.2:0", Manner::Answer(200)).await;
+        let open = Receiver::at("127.0.0.2:0", Behavior::Respond(200)).await;
         let beside = format!("127.0.0.1:{}", open.address.port());
-        if let Ok(canary) = Receiver::try_at(&beside, Manner::Answer(200)).await {
+        if let Ok(canary) = Receiver::try_at(&beside, Behavior::Respond(200)).await {
             return (open, canary, allowed);
         }
     }
     panic!("no port is free at both addresses")
 }
 
+/// Requirement Q10.
 #[tokio::test]
-async fn q10_a_name_that_changes_its_mind_reaches_only_what_was_judged() {
+async fn dns_rebinding_cannot_reach_an_unchecked_address() {
     let (open, canary, allowed) = one_open_network().await;
-    let names = Names::of(&[("rebind.example", &[&["127.0.0.2"], &["127.0.0.1"]])]);
-    let outbound = Outbound::resolving(allowed, names);
+    let names = FakeResolver::of(&[("rebind.example", &[&["127.0.0.2"], &["127.0.0.1"]])]);
+    let outbound = Outbound::with_resolver(allowed, names);
     let url = format!("http://rebind.example:{}/", open.address.port());
-    assert_eq!(outbound.send(get(&url)).await.expect("it is open").status, 200);
+    assert_eq!(outbound.send(get(&url)).await.expect("the address is allowed").status, 200);
     for _ in 0..3 {
-        // By the connection that is open, to the address that was judged, or not at all.
+        // A request uses the open connection or the checked address, or it is refused.
         if let Err(error) = outbound.send(get(&url)).await {
             assert!(matches!(error, OutboundError::Refused(_)), "{error}");
         }
@@ -230,12 +233,14 @@ async fn q10_a_name_that_changes_its_mind_reaches_only_what_was_judged() {
     assert_eq!((open.connections() > 0, canary.connections()), (true, 0));
 }
 
+/// Requirement Q10.
 #[tokio::test]
-async fn q10_one_bad_address_among_good_ones_refuses_the_name() {
+async fn one_forbidden_address_among_allowed_ones_refuses_the_name() {
     let (open, canary, allowed) = one_open_network().await;
     let mixed: &[&[&str]] = &[&["127.0.0.2", "127.0.0.1"]];
     let six: &[&[&str]] = &[&["127.0.0.2", "::1"]];
-    let outbound = Outbound::resolving(allowed, Names::of(&[("mixed.example", mixed), ("six.example", six)]));
+    let outbound =
+        Outbound::with_resolver(allowed, FakeResolver::of(&[("mixed.example", mixed), ("six.example", six)]));
     for host in ["mixed.example", "six.example"] {
         let answer = outbound.send(get(format!("http://{host}:{}/", open.address.port()))).await;
         assert!(matches!(answer, Err(OutboundError::Refused(_))), "{host}: {answer:?}");
@@ -243,41 +248,45 @@ async fn q10_one_bad_address_among_good_ones_refuses_the_name() {
     assert_eq!((open.connections(), canary.connections()), (0, 0));
 }
 
+/// Requirement Q10.
 #[tokio::test]
-async fn q10_private_addresses_are_reached_when_they_are_allowed() {
-    let home = Receiver::start(Manner::Answer(204)).await;
+async fn allowed_private_addresses_are_reachable() {
+    let home = Receiver::start(Behavior::Respond(204)).await;
     let private = Outbound::new(Allowed { private: Private::Allowed, networks: Vec::new() });
-    assert_eq!(private.send(get(home.url())).await.expect("loopback is open").status, 204);
+    assert_eq!(private.send(get(home.url())).await.expect("loopback is allowed").status, 204);
     let local = format!("http://localhost:{}/", home.address.port());
-    assert_eq!(private.send(get(local)).await.expect("loopback is open").status, 204);
+    assert_eq!(private.send(get(local)).await.expect("loopback is allowed").status, 204);
     let metadata = private.send(get("http://169.254.169.254/latest/meta-data/")).await;
     assert!(matches!(metadata, Err(OutboundError::Refused(_))), "{metadata:?}");
     let none = private.send(get("http://0.0.0.0/")).await;
     assert!(matches!(none, Err(OutboundError::Refused(_))), "{none:?}");
 }
 
+/// Requirement Q10.
 #[tokio::test]
-async fn q10_a_redirect_is_an_answer_and_not_a_way() {
-    let canary = Receiver::start(Manner::Answer(200)).await;
-    let sly = Receiver::start(Manner::Redirect(canary.url())).await;
+async fn a_redirect_is_returned_and_not_followed() {
+    let canary = Receiver::start(Behavior::Respond(200)).await;
+    let redirecting = Receiver::start(Behavior::Redirect(canary.url())).await;
     let outbound = Outbound::new(Allowed { private: Private::Allowed, networks: Vec::new() });
-    assert_eq!(outbound.send(get(sly.url())).await.expect("an answer").status, 302);
+    assert_eq!(outbound.send(get(redirecting.url())).await.expect("a response").status, 302);
     assert_eq!(canary.connections(), 0);
 }
 
+/// Requirement Q10.
 #[tokio::test]
-async fn q10_a_receiver_that_does_not_come_to_the_end_of_its_words_has_answered() {
+async fn an_incomplete_response_body_still_counts_as_an_answer() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let url = format!("http://{}/", listener.local_addr().expect("is bound"));
     let mut receiver = tokio::task::JoinSet::new();
     receiver.spawn(async move {
         let (mut stream, _) = listener.accept().await.expect("accepts");
-        let mut asked = [0; 4_096];
-        assert!(stream.read(&mut asked).await.expect("reads") > 0);
-        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhello").await.expect("answers");
+        let mut request = [0; 4_096];
+        assert!(stream.read(&mut request).await.expect("reads") > 0);
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhello").await.expect("responds");
         std::future::pending::<()>().await;
     });
     let outbound = Outbound::new(Allowed { private: Private::Allowed, networks: Vec::new() });
-    let answer = outbound.send(Request { timeout: Duration::from_secs(3), ..get(url) }).await.expect("the status came");
-    assert_eq!((answer.status, answer.body.as_slice(), answer.cut), (200, b"hello".as_slice(), true));
+    let request = OutboundRequest { timeout: Duration::from_secs(3), ..get(url) };
+    let response = outbound.send(request).await.expect("the status was received");
+    assert_eq!((response.status, response.body.as_slice(), response.truncated), (200, b"hello".as_slice(), true));
 }

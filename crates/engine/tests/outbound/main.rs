@@ -1,4 +1,4 @@
-//! What goes out: the guard that keeps it where it may go, and deliveries to receivers that misbehave (Q10).
+//! Outbound requests: the guard against forbidden addresses, and webhook deliveries to misbehaving receivers.
 
 mod deliver;
 mod guard;

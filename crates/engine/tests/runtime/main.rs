@@ -1,6 +1,6 @@
-//! R6: whatever a spec says, nothing but a narrow container reaches the engine's socket.
+//! The container settings that reach the Docker engine: no runtime spec can request more than a restricted container.
 //!
-//! A socket of the test's own stands for the engine and keeps what it is sent.
+//! A Unix socket of the test acts as the engine and records the requests.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
-use domain::runtime::{ImageRef, Network, Port, Probe, RuntimeSpec, VolumePath};
+use domain::runtimes::{ImageRef, Port, Probe, RuntimeNetwork, RuntimeSpec, VolumePath};
 use domain::{RuntimeName, TenantId};
-use engine::runtime::container::{Folder, Identity};
-use engine::runtime::docker::Docker;
-use engine::runtime::driver::{Driver, NewContainer};
+use engine::runtimes::container::{Folder, Identity};
+use engine::runtimes::docker::Docker;
+use engine::runtimes::driver::{Driver, NewContainer};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::Value;
@@ -22,16 +22,16 @@ use tokio::sync::mpsc;
 
 const STATE: &str = "/state/root/2/model";
 
-/// Answers every request as an engine would and hands on the bodies of those that create.
-async fn engine(listener: UnixListener, seen: mpsc::Sender<String>) {
+/// Responds to every request as an engine would, and passes on the bodies of create requests.
+async fn engine(listener: UnixListener, bodies: mpsc::Sender<String>) {
     let mut connections = tokio::task::JoinSet::new();
     loop {
         let (stream, _) = listener.accept().await.unwrap();
-        connections.spawn(serve(stream, seen.clone()));
+        connections.spawn(serve(stream, bodies.clone()));
     }
 }
 
-async fn serve(mut stream: UnixStream, seen: mpsc::Sender<String>) {
+async fn serve(mut stream: UnixStream, bodies: mpsc::Sender<String>) {
     let mut buffer = Vec::new();
     loop {
         let head_end = loop {
@@ -53,21 +53,21 @@ async fn serve(mut stream: UnixStream, seen: mpsc::Sender<String>) {
             buffer.extend_from_slice(&chunk[..read]);
         }
         let request: Vec<u8> = buffer.drain(..head_end + length).collect();
-        let (status, answer) = if head.contains("/containers/create") {
-            seen.send(String::from_utf8(request[head_end..].to_vec()).unwrap()).await.unwrap();
+        let (status, body) = if head.contains("/containers/create") {
+            bodies.send(String::from_utf8(request[head_end..].to_vec()).unwrap()).await.unwrap();
             ("201 Created", r#"{"Id":"x","Warnings":[]}"#)
         } else {
             ("200 OK", r#"{"ApiVersion":"1.41","MinAPIVersion":"1.12"}"#)
         };
-        let reply = format!(
-            "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{answer}",
-            answer.len()
+        let response = format!(
+            "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
         );
-        stream.write_all(reply.as_bytes()).await.unwrap();
+        stream.write_all(response.as_bytes()).await.unwrap();
     }
 }
 
-/// Text that has meant trouble before, and any other.
+/// Texts that could be misinterpreted, and random ones.
 fn odd_text() -> impl Strategy<Value = String> {
     prop_oneof![
         Just("host".to_owned()),
@@ -100,9 +100,9 @@ prop_compose! {
             command,
             env: env.into_iter().collect::<BTreeMap<_, _>>(),
             ports: ports.into_iter().map(|(container, host, on)| Port { container, host, address: address(on) }).collect(),
-            // What cannot be read as a path or a network never becomes part of a spec.
+            // A text that is not a valid path or network cannot be part of a spec.
             volumes: volumes.iter().filter_map(|path| VolumePath::parse(path).ok()).collect(),
-            network: Network::parse(&network).unwrap_or(Network::Bridge),
+            network: RuntimeNetwork::parse(&network).unwrap_or(RuntimeNetwork::Bridge),
             memory_mb,
             cpus,
             probe: probe.map(|(path, port)| Probe { path, port }),
@@ -115,12 +115,12 @@ fn members(value: &Value) -> BTreeSet<&str> {
     value.as_object().unwrap().keys().map(String::as_str).collect()
 }
 
-/// All that may be said to an engine. A member that is not named here is a hole.
-fn check(sent: &Value) {
+/// Checks the request against the allowed members. A member that is not listed here is a vulnerability.
+fn check(body: &Value) {
     let top: BTreeSet<&str> = ["Image", "Cmd", "Env", "ExposedPorts", "Labels", "HostConfig"].into();
-    assert!(members(sent).is_subset(&top), "{:?}", members(sent));
-    let host = &sent["HostConfig"];
-    let narrow: BTreeSet<&str> = [
+    assert!(members(body).is_subset(&top), "{:?}", members(body));
+    let host = &body["HostConfig"];
+    let allowed: BTreeSet<&str> = [
         "Privileged",
         "CapDrop",
         "SecurityOpt",
@@ -135,7 +135,7 @@ fn check(sent: &Value) {
         "LogConfig",
     ]
     .into();
-    assert!(members(host).is_subset(&narrow), "{:?}", members(host));
+    assert!(members(host).is_subset(&allowed), "{:?}", members(host));
     assert_eq!(host["Privileged"], false);
     assert_eq!(host["CapDrop"], serde_json::json!(["ALL"]));
     assert_eq!(host["SecurityOpt"], serde_json::json!(["no-new-privileges"]));
@@ -151,18 +151,19 @@ fn check(sent: &Value) {
     assert_eq!(host["RestartPolicy"]["Name"], "no");
 }
 
+/// Requirement R6.
 #[test]
-fn r6_no_spec_however_odd_yields_a_forbidden_host_setting() {
+fn no_runtime_spec_yields_a_forbidden_host_setting() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(2).build().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("docker.sock");
-    let (seen, bodies) = mpsc::channel(16);
+    let (sender, bodies) = mpsc::channel(16);
     let bodies = std::cell::RefCell::new(bodies);
     let listener = {
-        let _inside = runtime.enter();
+        let _guard = runtime.enter();
         UnixListener::bind(&socket).unwrap()
     };
-    runtime.spawn(engine(listener, seen));
+    runtime.spawn(engine(listener, sender));
     let docker = Docker::new(&format!("unix://{}", socket.display()));
     let identity =
         Identity { instance: "0123456789abcdef".into(), tenant: TenantId(2), runtime: RuntimeName::stored("model") };

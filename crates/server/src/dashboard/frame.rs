@@ -1,33 +1,33 @@
-//! Who looks at a page, and what stands around its content.
+//! The frame around every page: navigation, signed-in principal and dead-letter count.
 
 use axum::Json;
 use axum::extract::{FromRequestParts, State};
 use axum::http::Method;
 use axum::http::request::Parts;
 use domain::Right;
-use pages::error::Onward;
+use pages::error::ErrorLink;
 use pages::frame::root_of;
-use pages::{Can, Frame, Place};
-use store::dead_letters::list::DeadLetterFilter;
+use pages::{Can, DashboardPage, Frame};
+use store::triggers::dead_letters::list::DeadLetterFilter;
 use wire::Page;
 
-use crate::auth::Principal;
+use crate::access::auth::Principal;
 use crate::error::ApiError;
 use crate::extract::Params;
 use crate::state::AppState;
 use crate::view;
 
-/// The pages of the menu that the principal may open, the first of which is where it is at home.
-pub(crate) fn places(principal: &Principal) -> impl Iterator<Item = Place> {
-    Place::ALL.into_iter().filter(move |place| principal.may(&Method::GET, place.path()))
+/// Returns the pages of the navigation that the principal may open. The first one is its home page.
+pub(crate) fn visible_pages(principal: &Principal) -> impl Iterator<Item = DashboardPage> {
+    DashboardPage::ALL.into_iter().filter(move |page| principal.may(&Method::GET, page.path()))
 }
 
-/// Where the principal can go on when it is refused something.
-pub(crate) fn onward(principal: &Principal) -> Onward {
-    places(principal).next().map_or(Onward::SignIn, Onward::Page)
+/// Returns the page to offer to a principal after an error.
+pub(crate) fn error_link(principal: &Principal) -> ErrorLink {
+    visible_pages(principal).next().map_or(ErrorLink::SignIn, ErrorLink::Page)
 }
 
-/// Whoever asked for a page, and the way from there to the root.
+/// Extractor: the principal that requested a page, and the relative path to the root.
 pub(super) struct Viewer {
     pub(super) principal: Principal,
     root: String,
@@ -47,29 +47,34 @@ impl Viewer {
         self.principal.has(right)
     }
 
-    /// What stands around a page of the menu.
-    pub(super) async fn frame(&self, state: &AppState, here: Place) -> Result<Frame, ApiError> {
-        self.frame_of(state, here, here.label()).await
+    /// Returns the frame of a page of the navigation.
+    pub(super) async fn frame(&self, state: &AppState, current_page: DashboardPage) -> Result<Frame, ApiError> {
+        self.frame_of(state, current_page, current_page.label()).await
     }
 
-    /// The frame of a page that shows a listing of the API, and that listing as this reader may see it.
+    /// Returns the frame and one listing of the API with the rights of this principal.
     pub(super) async fn listing<Q, T, F>(
         &self,
         state: &AppState,
-        here: Place,
+        current_page: DashboardPage,
         list: impl FnOnce(State<AppState>, Principal, Params<Q>) -> F,
         query: Q,
     ) -> Result<(Frame, Page<T>), ApiError>
     where
         F: Future<Output = Result<Json<Page<T>>, ApiError>>,
     {
-        let frame = self.frame(state, here).await?;
+        let frame = self.frame(state, current_page).await?;
         let page = list(State(state.clone()), self.principal.clone(), Params(query)).await?.0;
         Ok((frame, page))
     }
 
-    /// The same around one thing of a page of the menu.
-    pub(super) async fn frame_of(&self, state: &AppState, here: Place, title: &str) -> Result<Frame, ApiError> {
+    /// Returns the frame of a page about one object, below a page of the navigation.
+    pub(super) async fn frame_of(
+        &self,
+        state: &AppState,
+        current_page: DashboardPage,
+        title: &str,
+    ) -> Result<Frame, ApiError> {
         let principal = &self.principal;
         let unresolved = DeadLetterFilter { resolved: Some(false), ..DeadLetterFilter::default() };
         let dead_letters = match principal.may(&Method::GET, "/api/v1/dead-letters/count") {
@@ -79,9 +84,9 @@ impl Viewer {
         Ok(Frame {
             title: title.to_owned(),
             root: self.root.clone(),
-            here: Some(here),
-            places: places(principal).collect(),
-            who: principal.name.to_string(),
+            current: Some(current_page),
+            pages: visible_pages(principal).collect(),
+            principal: principal.name.to_string(),
             signed_in: principal.has_session(),
             can: Can {
                 operate: self.has(Right::Operate),

@@ -1,15 +1,15 @@
-//! `/system`: the machine room.
+//! `/system`: database, background tasks and clock.
 
 use axum::extract::State;
 use axum::response::Response;
 use domain::TenantId;
-use pages::Place;
-use pages::system::{DatabaseState, System, Wasted};
+use pages::DashboardPage;
+use pages::system::{Bloat, DatabaseState, System};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::frame::Viewer;
-use super::shown;
+use super::render;
 use crate::error::ApiError;
 use crate::http::v1;
 use crate::state::AppState;
@@ -18,17 +18,17 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(page))
 }
 
-/// The database, the tasks of this node, what was pruned.
+/// Show the database, the background tasks of this node, and what was pruned.
 #[utoipa::path(get, path = "/system", tag = "pages", operation_id = "system",
     responses((status = 200, content_type = "text/html", body = String)))]
 async fn page(State(state): State<AppState>, viewer: Viewer) -> Result<Response, ApiError> {
     let principal = &viewer.principal;
-    let frame = viewer.frame(&state, Place::System).await?;
+    let frame = viewer.frame(&state, DashboardPage::System).await?;
     let tasks = v1::tasks::list(State(state.clone()), principal.clone()).await?.0;
-    // It is all tenants' database: how large it is, is no business of a guest's.
-    let of_the_house = matches!(principal.tenant, TenantId::SYSTEM | TenantId::DEFAULT);
-    let database = if of_the_house { Some(database(&state).await?) } else { None };
-    Ok(shown(&System { frame, tasks, database }))
+    // Tenants other than the default one must not see the size of the shared database.
+    let sees_installation = matches!(principal.tenant, TenantId::SYSTEM | TenantId::DEFAULT);
+    let database = if sees_installation { Some(database(&state).await?) } else { None };
+    Ok(render(&System { frame, tasks, database }))
 }
 
 async fn database(state: &AppState) -> Result<DatabaseState, ApiError> {
@@ -43,9 +43,9 @@ async fn database(state: &AppState) -> Result<DatabaseState, ApiError> {
     Ok(DatabaseState {
         engine: if store.is_postgres() { "PostgreSQL" } else { "SQLite" },
         bytes: size.bytes,
-        wasted: if store.is_postgres() { Wasted::Rows(size.dead_rows) } else { Wasted::Bytes(size.free_bytes) },
+        bloat: if store.is_postgres() { Bloat::Rows(size.dead_rows) } else { Bloat::Bytes(size.free_bytes) },
         wal_bytes,
-        schema: store::migrate::MIGRATIONS.len(),
+        schema: store::db::migrate::MIGRATIONS.len(),
         clock_skew_ms,
         oldest_transaction_s,
         largest: size.largest,

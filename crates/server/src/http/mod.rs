@@ -1,4 +1,4 @@
-//! The routes.
+//! Routes outside the dashboard and the OpenAI-compatible API: `/api/v1`, health, metrics and sign-in.
 
 pub(crate) mod health;
 pub mod metrics;

@@ -1,4 +1,4 @@
-//! One span per request, for whoever collects traces (X11). Names are routes, never paths: those hold ids.
+//! One tracing span per request, named by its route. Paths are not used, because they contain ids.
 
 use axum::extract::{MatchedPath, Request};
 use axum::response::Response;
@@ -17,6 +17,6 @@ pub(crate) fn span(request: &Request) -> Span {
     )
 }
 
-pub(crate) fn answered(span: &Span, response: &Response) {
+pub(crate) fn record_status(span: &Span, response: &Response) {
     span.record("http.response.status_code", response.status().as_u16());
 }

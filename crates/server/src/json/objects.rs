@@ -1,5 +1,6 @@
-//! Objects are objects. A derived struct also reads itself from an array, its items in the order of the fields; the API's
-//! contract knows no such thing. `Objects` stands between a parser and what it parses into and refuses it, at any depth.
+//! Refuses JSON arrays in place of objects. A derived `Deserialize` also reads a struct from an array of its fields in
+//! order, which the API must not accept. `Objects` wraps a deserializer and refuses that at any depth. Called by
+//! `json`.
 
 use std::fmt;
 
@@ -7,11 +8,11 @@ use serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, Unexpected, VariantAccess, Visitor,
 };
 
-/// A parser (or serde's seed, visitor or access) whose structs are read from objects alone.
+/// A deserializer (or serde's seed, visitor or access) that reads structs from objects only.
 pub(super) struct Objects<T>(pub(super) T);
 
 /// The visitor of a struct.
-struct Fields<V>(V);
+struct StructVisitor<V>(V);
 
 impl<'de, D: Deserializer<'de>> Deserializer<'de> for Objects<D> {
     type Error = D::Error;
@@ -34,7 +35,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Objects<D> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        self.0.deserialize_struct(name, fields, Fields(visitor))
+        self.0.deserialize_struct(name, fields, StructVisitor(visitor))
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
@@ -52,7 +53,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Objects<D> {
     }
 }
 
-impl<'de, V: Visitor<'de>> Visitor<'de> for Fields<V> {
+impl<'de, V: Visitor<'de>> Visitor<'de> for StructVisitor<V> {
     type Value = V::Value;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -197,6 +198,6 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Objects<A> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, A::Error> {
-        self.0.struct_variant(fields, Fields(visitor))
+        self.0.struct_variant(fields, StructVisitor(visitor))
     }
 }

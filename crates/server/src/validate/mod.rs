@@ -1,22 +1,14 @@
-//! From what came over the wire to what the store takes. Everything the store is given has passed here.
+//! Validation: turns requests into the types of the store. Everything passed to the store goes through here.
 //!
-//! Texts that a database column holds as text never carry control characters: PostgreSQL refuses NUL, and the others
-//! hide in a listing.
+//! Text columns never receive control characters: PostgreSQL refuses NUL, and the others are invisible in a listing.
 
-pub(crate) mod dead_letter;
-pub(crate) mod job;
-pub(crate) mod outcome;
+pub(crate) mod access;
+pub(crate) mod fleet;
 pub(crate) mod query;
 pub(crate) mod queue;
-pub(crate) mod runtime;
-pub(crate) mod signal;
-pub(crate) mod signature;
-pub(crate) mod subject;
-pub(crate) mod token;
-pub(crate) mod trigger;
-pub(crate) mod ttfs;
-pub(crate) mod webhook;
-pub(crate) mod worker;
+pub(crate) mod runtimes;
+pub(crate) mod signals;
+pub(crate) mod triggers;
 
 use std::fmt::Display;
 
@@ -25,15 +17,15 @@ use wire::RetrySettings;
 
 use crate::error::ApiError;
 
-/// Where in the body a value stands: `queue`, or `jobs[3].queue`.
+/// The position of a value in the body, for error messages: `queue`, or `jobs[3].queue`.
 #[derive(Clone, Copy)]
-pub(crate) enum Place {
+pub(crate) enum FieldPath {
     Body,
     Item { of: &'static str, number: usize },
     Member { of: &'static str },
 }
 
-impl Place {
+impl FieldPath {
     fn field(self, member: impl Display) -> String {
         match self {
             Self::Body => member.to_string(),
@@ -50,7 +42,7 @@ impl Place {
         Name::new(text).map_err(|error| self.refuse(member, error))
     }
 
-    /// A queue for jobs or workers of the caller's own.
+    /// Validates the name of a queue that users may use (not a reserved one).
     fn queue(self, member: &str, text: &str) -> Result<Name, ApiError> {
         Name::of_queue(text).map_err(|error| self.refuse(member, error))
     }
@@ -59,34 +51,34 @@ impl Place {
         Label::new(text).map_err(|error| self.refuse(member, error))
     }
 
-    fn opt_name(self, member: &str, text: Option<&str>) -> Result<Option<Name>, ApiError> {
+    fn optional_name(self, member: &str, text: Option<&str>) -> Result<Option<Name>, ApiError> {
         text.map(|text| self.name(member, text)).transpose()
     }
 
-    /// A subject for work of the caller's own.
-    fn opt_subject(self, member: &str, text: Option<&str>) -> Result<Option<Label>, ApiError> {
+    /// Validates a subject that users may use (not a reserved one).
+    fn optional_subject(self, member: &str, text: Option<&str>) -> Result<Option<Label>, ApiError> {
         text.map(|text| Label::of_subject(text).map_err(|error| self.refuse(member, error))).transpose()
     }
 
-    fn opt_label(self, member: &str, text: Option<&str>) -> Result<Option<Label>, ApiError> {
+    fn optional_label(self, member: &str, text: Option<&str>) -> Result<Option<Label>, ApiError> {
         text.map(|text| self.label(member, text)).transpose()
     }
 
-    fn between<T>(self, member: &str, value: T, least: T, most: T) -> Result<T, ApiError>
+    fn between<T>(self, member: &str, value: T, min: T, max: T) -> Result<T, ApiError>
     where
         T: PartialOrd + Copy + Display,
     {
-        if value >= least && value <= most {
+        if value >= min && value <= max {
             return Ok(value);
         }
-        Err(self.refuse(member, format_args!("must be from {least} to {most}; it is {value}")))
+        Err(self.refuse(member, format_args!("must be from {min} to {max}; it is {value}")))
     }
 
-    pub(crate) fn at_most(self, member: &str, count: usize, most: usize, what: &str) -> Result<(), ApiError> {
-        if count <= most {
+    pub(crate) fn at_most(self, member: &str, count: usize, max: usize, items: &str) -> Result<(), ApiError> {
+        if count <= max {
             return Ok(());
         }
-        Err(self.refuse(member, format_args!("may have at most {most} {what}; it has {count}")))
+        Err(self.refuse(member, format_args!("may have at most {max} {items}; it has {count}")))
     }
 
     fn retry(self, member: &str, settings: RetrySettings) -> Result<RetryPolicy, ApiError> {
@@ -98,13 +90,15 @@ impl Place {
         })
     }
 
-    /// Words for people: any line, but nothing that a terminal or a page would obey.
-    fn words(self, member: &str, text: String, most: usize) -> Result<String, ApiError> {
-        if text.len() > most {
-            return Err(self.refuse(member, format_args!("may have at most {most} bytes; it has {}", text.len())));
+    /// Validates free text: any line, but no control characters that a terminal would interpret.
+    fn free_text(self, member: &str, text: String, max: usize) -> Result<String, ApiError> {
+        if text.len() > max {
+            return Err(self.refuse(member, format_args!("may have at most {max} bytes; it has {}", text.len())));
         }
         match text.chars().find(|c| c.is_control() && !matches!(c, '\n' | '\t')) {
-            Some(odd) => Err(self.refuse(member, format_args!("holds the control character U+{:04X}", odd as u32))),
+            Some(control) => {
+                Err(self.refuse(member, format_args!("contains the control character U+{:04X}", control as u32)))
+            }
             None => Ok(text),
         }
     }

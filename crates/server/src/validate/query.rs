@@ -1,26 +1,31 @@
-//! Query parameters. All come as text, so that a refusal can say which one is wrong and how.
+//! Query parameters. All are read as text, so that an error can name the parameter and the problem.
 
 use std::time::Duration;
 
-use domain::limits::{LABEL_BYTES, LONG_POLL_S, PAGE_ITEMS, PAGE_ITEMS_DEFAULT};
+use domain::limits::{LABEL_BYTES, LONG_POLL_S, PAGE_DEFAULT_ITEMS, PAGE_ITEMS};
 use domain::{JobState, Label, Name, Time};
 use serde::Deserialize;
-use store::jobs::list::JobFilter;
-use store::subjects::list::SubjectFilter;
+use store::fleet::subjects::list::SubjectFilter;
+use store::queue::list::JobFilter;
 use utoipa::IntoParams;
 use wire::Timestamp;
 
 use crate::error::ApiError;
 
-/// A page of a listing.
+/// No parameters: any is refused.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NoParameters {}
+
+/// Pagination of a listing.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct PageQuery {
-    /// Items on a page: 1 to 500, 50 unless set.
+    /// Items per page, 1 to 500 (default: 50).
     #[param(value_type = Option<u32>)]
     pub(crate) limit: Option<String>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     pub(crate) cursor: Option<String>,
 }
 
@@ -28,7 +33,8 @@ pub(crate) struct PageQuery {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct WaitQuery {
-    /// Answer when the job has ended, or after this long: `30s`, `500ms`; at most a minute.
+    /// Respond when the job or operation has ended, or after this time, for example `30s` or `500ms`. Maximum: one
+    /// minute.
     pub(crate) wait: Option<String>,
 }
 
@@ -38,13 +44,13 @@ pub(crate) struct WaitQuery {
 pub(crate) struct DeliveryQuery {
     /// `pending`, `delivering`, `delivered` or `failed`.
     pub(crate) state: Option<String>,
-    /// Only what tells of this job.
+    /// Only deliveries about this job.
     #[param(value_type = Option<String>, format = Uuid)]
     pub(crate) job: Option<String>,
-    /// Items on a page: 1 to 500, 50 unless set.
+    /// Items per page, 1 to 500 (default: 50).
     #[param(value_type = Option<u32>)]
     pub(crate) limit: Option<String>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     pub(crate) cursor: Option<String>,
 }
 
@@ -53,12 +59,12 @@ pub(crate) struct DeliveryQuery {
 #[into_params(parameter_in = Query)]
 pub(crate) struct SubjectQuery {
     pub(crate) kind: Option<String>,
-    /// The beginning of the id.
+    /// Prefix of the id.
     pub(crate) prefix: Option<String>,
-    /// Items on a page: 1 to 500, 50 unless set.
+    /// Items per page, 1 to 500 (default: 50).
     #[param(value_type = Option<u32>)]
     pub(crate) limit: Option<String>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     pub(crate) cursor: Option<String>,
 }
 
@@ -86,12 +92,12 @@ pub(crate) struct JobQuery {
     /// Created before this time.
     #[param(value_type = Option<String>, format = DateTime)]
     pub(crate) until: Option<String>,
-    /// The start of a kind, tag, unique key or error code; or anything inside the newest payloads.
+    /// Prefix of a kind, tag, unique key or error code; or any part of the newest payloads.
     pub(crate) text: Option<String>,
-    /// Items on a page: 1 to 500, 50 unless set.
+    /// Items per page, 1 to 500 (default: 50).
     #[param(value_type = Option<u32>)]
     pub(crate) limit: Option<String>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     pub(crate) cursor: Option<String>,
 }
 
@@ -133,7 +139,7 @@ pub(crate) fn label(parameter: &str, value: &Option<String>) -> Result<Option<St
     value.as_deref().map(|text| Label::new(text).map(|label| label.to_string()).map_err(refuse)).transpose()
 }
 
-/// Part of something, so it may begin or end with a space.
+/// A part of a text, which may begin or end with a space.
 pub(super) fn text(parameter: &str, value: &Option<String>) -> Result<Option<String>, ApiError> {
     let Some(text) = value else { return Ok(None) };
     if text.is_empty() || text.len() > LABEL_BYTES || text.chars().any(char::is_control) {
@@ -152,7 +158,7 @@ pub(super) fn time(parameter: &str, value: &Option<String>) -> Result<Option<Tim
 }
 
 pub(crate) fn limit(text: Option<&str>) -> Result<usize, ApiError> {
-    let Some(text) = text else { return Ok(PAGE_ITEMS_DEFAULT) };
+    let Some(text) = text else { return Ok(PAGE_DEFAULT_ITEMS) };
     match text.parse() {
         Ok(limit) if (1..=PAGE_ITEMS).contains(&limit) => Ok(limit),
         _ => Err(ApiError::invalid_query("limit", format_args!("limit must be from 1 to {PAGE_ITEMS}"))),
@@ -169,7 +175,7 @@ pub(crate) fn wait(text: Option<&str>) -> Result<Duration, ApiError> {
         Ok(number) if number.is_finite() && number >= 0.0 => {
             Ok(Duration::from_secs_f64((number * unit_s).min(LONG_POLL_S as f64)))
         }
-        _ => Err(ApiError::invalid_query("wait", "wait must be a time like 30s or 500ms")),
+        _ => Err(ApiError::invalid_query("wait", "wait must be a duration like 30s or 500ms")),
     }
 }
 

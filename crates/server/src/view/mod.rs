@@ -1,35 +1,35 @@
-//! From what the store gives to what goes over the wire.
+//! Views: turn the types of the store into those of the wire contract, with the rights of the caller.
 
-pub(crate) mod runtime;
-pub(crate) mod subject;
+pub(crate) mod fleet;
+pub(crate) mod runtimes;
 
-use domain::trigger::Source;
+use domain::triggers::trigger::Source;
 use domain::{JobError, RetryPolicy, Right, Time};
 use engine::outbound::parse_url;
 use store::StoreError;
-use store::counters::Counts;
-use store::dead_letters::DeadLetter;
-use store::dead_letters::replay::Work;
-use store::jobs::claim::ClaimedJob;
-use store::jobs::enqueue::Accepted;
-use store::jobs::get::StoredJob;
-use store::jobs::history::HistoryItem;
-use store::queues::get::{Pause, Queue};
-use store::schedule::Slots;
-use store::secrets::spots;
-use store::tokens::{Serves, Token};
+use store::access::secrets::secret_fields;
+use store::access::tokens::{Serves, Token};
+use store::queue::claim::ClaimedJob;
+use store::queue::counters::Counts;
+use store::queue::enqueue::Accepted;
+use store::queue::get::StoredJob;
+use store::queue::history::HistoryItem;
+use store::queue::queues::get::{Pause, Queue};
+use store::queue::workers::list::ListedWorker;
+use store::triggers::dead_letters::DeadLetter;
+use store::triggers::dead_letters::replay::ReplayedWork;
 use store::triggers::runs::{RunOutcome, TriggerRun};
+use store::triggers::schedule::Slots;
 use store::triggers::target::{self, Target, script_id};
 use store::triggers::{Trigger, filter};
-use store::workers::list::ListedWorker;
 use wire::{
     AttemptView, DeadLetterView, JobAccepted, JobView, QueueCounts, QueueView, RawValue, ReplayView, RetrySettings,
     Timestamp, TriggerRetry, TriggerRunView, TriggerView, WebhookSettings,
 };
 
-use crate::validate::trigger::without_secrets;
+use crate::validate::triggers::trigger::without_secrets;
 
-use crate::auth::Principal;
+use crate::access::auth::Principal;
 
 pub(crate) fn time(time: Time) -> Timestamp {
     Timestamp::from_microsecond(time.micros()).unwrap_or(Timestamp::MAX)
@@ -51,7 +51,7 @@ pub(crate) fn accepted(job: Accepted) -> JobAccepted {
     }
 }
 
-/// A job that was there before, as its maker hears of it.
+/// An existing job, as the response to a repeated request.
 pub(crate) fn accepted_before(job: &StoredJob) -> JobAccepted {
     JobAccepted {
         id: job.id.uuid(),
@@ -63,7 +63,7 @@ pub(crate) fn accepted_before(job: &StoredJob) -> JobAccepted {
     }
 }
 
-/// The job as this caller may see it: what is in it needs rights of its own.
+/// Builds a job with the rights of this caller: its contents need rights of their own.
 pub(crate) fn job(job: StoredJob, principal: &Principal) -> Result<JobView, StoreError> {
     let reads = |right| principal.reads(right, &job);
     let (payloads, results, logs) =
@@ -106,13 +106,13 @@ pub(crate) fn job(job: StoredJob, principal: &Principal) -> Result<JobView, Stor
         principal: job.principal,
         triggered_by: Some(job.triggered_by.unwrap_or_else(|| "api".into())),
         depth: job.depth.into(),
-        // A URL may carry a secret of its own.
+        // A URL may contain a secret.
         webhook_url: webhook.filter(|_| payloads).map(|webhook| webhook.url),
         redacted,
     })
 }
 
-/// Whether it may read what errors of any job say beyond their code.
+/// True if the caller may read error messages of any job.
 fn reads_messages(principal: &Principal) -> bool {
     principal.has(Right::ReadLogs) || principal.has(Right::ReadResults)
 }
@@ -212,7 +212,8 @@ pub(crate) fn token(token: &Token, now: Time) -> wire::TokenView {
     }
 }
 
-/// Where something is sent, as this caller may see it: a URL may carry a secret of its own.
+/// Returns a destination with the rights of this caller: without the right to read payloads only the origin, because a
+/// URL may contain a secret.
 pub(crate) fn url(url: String, principal: &Principal) -> String {
     if principal.has(Right::ReadPayloads) {
         return url;
@@ -272,10 +273,13 @@ fn settings(settings: domain::QueueSettings, principal: &Principal) -> wire::Que
 
 pub(crate) fn dead_letter(letter: DeadLetter, principal: &Principal) -> Result<DeadLetterView, StoreError> {
     let messages = reads_messages(principal);
-    let error = |told: JobError| if messages { error(told) } else { without_message(error(told)) };
+    let error = |job_error: JobError| if messages { error(job_error) } else { without_message(error(job_error)) };
     let first = letter.attempts.first().map_or(letter.created_at, |attempt| attempt.at);
     let last = letter.attempts.last().map_or(letter.created_at, |attempt| attempt.at);
     let resolved = letter.resolved.as_ref();
+    // The payload of a failed job is its own. That of a delivery or a run is the event, which for jobs contains results.
+    let is_job_event = letter.queue.is_none() && letter.source == Source::Job.as_str();
+    let is_readable = !is_job_event || principal.has(Right::ReadResults);
     Ok(DeadLetterView {
         id: letter.id.uuid(),
         event_id: letter.event.uuid(),
@@ -296,7 +300,7 @@ pub(crate) fn dead_letter(letter: DeadLetter, principal: &Principal) -> Result<D
         op: letter.op,
         queue: letter.queue,
         kind: letter.kind,
-        payload: raw(letter.payload)?,
+        payload: raw(if is_readable { letter.payload } else { "null".into() })?,
         attempts: letter
             .attempts
             .into_iter()
@@ -306,15 +310,17 @@ pub(crate) fn dead_letter(letter: DeadLetter, principal: &Principal) -> Result<D
     })
 }
 
-pub(crate) fn replay(work: Work) -> ReplayView {
+pub(crate) fn replay(work: ReplayedWork) -> ReplayView {
     match work {
-        Work::Job(job) => ReplayView { job_id: Some(job.uuid()), event_id: None, delivery_id: None },
-        Work::Event(event) => ReplayView { job_id: None, event_id: Some(event.uuid()), delivery_id: None },
-        Work::Delivery(delivery) => ReplayView { job_id: None, event_id: None, delivery_id: Some(delivery.uuid()) },
+        ReplayedWork::Job(job) => ReplayView { job_id: Some(job.uuid()), event_id: None, delivery_id: None },
+        ReplayedWork::Event(event) => ReplayView { job_id: None, event_id: Some(event.uuid()), delivery_id: None },
+        ReplayedWork::Delivery(delivery) => {
+            ReplayView { job_id: None, event_id: None, delivery_id: Some(delivery.uuid()) }
+        }
     }
 }
 
-/// The next fires of a schedule that are shown.
+/// Number of future fire times shown.
 const NEXT_FIRES: usize = 5;
 
 pub(crate) fn trigger(trigger: Trigger, principal: &Principal, now: Time) -> Result<TriggerView, StoreError> {
@@ -328,9 +334,9 @@ pub(crate) fn trigger(trigger: Trigger, principal: &Principal, now: Time) -> Res
         id: trigger.id.uuid(),
         name: trigger.name,
         source: trigger.source.to_string(),
-        filter: raw(without_secrets(trigger.filter, spots::in_filter))?,
+        filter: raw(without_secrets(trigger.filter, secret_fields::in_filter))?,
         script_id: script(&trigger.target),
-        target: raw(without_secrets(trigger.target, spots::in_target))?,
+        target: raw(without_secrets(trigger.target, secret_fields::in_target))?,
         mode: trigger.mode.as_str().into(),
         retry: TriggerRetry {
             max_attempts: Some(trigger.max_attempts.into()),
@@ -349,14 +355,15 @@ pub(crate) fn trigger(trigger: Trigger, principal: &Principal, now: Time) -> Res
         missed: trigger.missed,
         last_missed_at: trigger.last_missed_at.map(time),
         last_fired_at: trigger.last_fired_at.map(time),
-        last_error: trigger.last_error.map(|error| shown_error(error, principal)),
+        last_error: trigger.last_error.map(|error| visible_error(error, principal)),
         hook: (trigger.source == Source::Http).then(|| format!("/api/v1/hooks/{}", trigger.id)),
         next_fires: slots.map(|slots| slots.next(now, NEXT_FIRES).into_iter().map(time).collect()).unwrap_or_default(),
     })
 }
 
-/// What it says beyond its code may be of a payload, as a log may.
-fn shown_error(error: String, principal: &Principal) -> String {
+/// Hides everything except the error code from callers that may not read logs, because the message may contain payload
+/// data.
+fn visible_error(error: String, principal: &Principal) -> String {
     match error.split_once(": ") {
         Some((code, _)) if !principal.has(Right::ReadLogs) => code.to_owned(),
         _ => error,

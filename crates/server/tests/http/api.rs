@@ -1,7 +1,6 @@
-//! A server without a socket, and short words for asking it.
+//! A server without a socket, and helpers for requests to it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -11,15 +10,13 @@ use engine::{Engine, EngineOptions};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use server::{AppState, ServerOptions, router};
-use store::artifacts::Blobs;
+use store::queue::artifacts::Blobs;
 use tempfile::TempDir;
 use testkit::Database;
+use testkit::eventually::{TIMEOUT, before_timeout, try_eventually};
 use tower::ServiceExt;
 
-/// How long anything may take before a test gives up: machines are noisy, and no test is about speed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
-
-/// Nobody beats here, and what a worker holds must not be taken from it because the machine stood still.
+/// A long lease, because the workers of these tests send no heartbeats and the machine may pause.
 const LEASE_S: i64 = 300;
 
 pub(crate) struct Api {
@@ -29,7 +26,7 @@ pub(crate) struct Api {
     pub(crate) blobs: TempDir,
 }
 
-pub(crate) struct Answer {
+pub(crate) struct Response {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
@@ -57,52 +54,63 @@ impl Api {
         Self { db, router: router(state.clone()), state, blobs: folder }
     }
 
-    pub(crate) async fn ask(&self, request: Request<Body>) -> Answer {
-        let answer = tokio::time::timeout(PATIENCE, self.router.clone().oneshot(request)).await;
-        let (parts, body) = answer.expect("an answer in time").unwrap().into_parts();
-        // A stream does not end: that it was let through is all there is to hear.
+    pub(crate) async fn send(&self, request: Request<Body>) -> Response {
+        let response = before_timeout("the server responds", self.router.clone().oneshot(request)).await;
+        let (parts, body) = response.unwrap().into_parts();
+        // A stream has no end, so its body is not read.
         let is_stream = parts.headers.get("content-type").is_some_and(|kind| kind == "text/event-stream");
         let body = if is_stream { Bytes::new() } else { body.collect().await.unwrap().to_bytes() };
-        Answer { status: parts.status, headers: parts.headers, body }
+        Response { status: parts.status, headers: parts.headers, body }
     }
 
-    /// The answer as it comes, for one that does not end.
+    /// Returns the response with its unread body, for a stream.
     pub(crate) async fn raw(&self, request: Request<Body>) -> axum::http::Response<Body> {
         self.router.clone().oneshot(request).await.unwrap()
     }
 
-    pub(crate) async fn get(&self, path: &str) -> Answer {
-        self.ask(request("GET", path).body(Body::empty()).unwrap()).await
+    pub(crate) async fn get(&self, path: &str) -> Response {
+        self.send(request("GET", path).body(Body::empty()).unwrap()).await
     }
 
-    pub(crate) async fn post(&self, path: &str, body: Value) -> Answer {
-        self.ask(json_request("POST", path, &body)).await
+    pub(crate) async fn post(&self, path: &str, body: Value) -> Response {
+        self.send(json_request("POST", path, &body)).await
     }
 
-    pub(crate) async fn put(&self, path: &str, body: Value) -> Answer {
-        self.ask(json_request("PUT", path, &body)).await
+    pub(crate) async fn put(&self, path: &str, body: Value) -> Response {
+        self.send(json_request("PUT", path, &body)).await
     }
 
-    /// Without a body.
-    pub(crate) async fn call(&self, method: &str, path: &str) -> Answer {
-        self.ask(request(method, path).body(Body::empty()).unwrap()).await
+    /// Waits until the resource satisfies the condition, and returns it.
+    pub(crate) async fn get_when(&self, path: &str, condition: impl Fn(&Value) -> bool) -> Value {
+        response_when(path, async || self.get(path).await, condition).await
     }
 
-    /// The id of a new job of kind `k`.
+    /// Waits until the job has ended.
+    pub(crate) async fn ended(&self, job: &str) -> Value {
+        let has_ended = |job: &Value| ["succeeded", "failed", "canceled"].contains(&job["state"].as_str().unwrap());
+        self.get_when(&format!("/api/v1/jobs/{job}?wait=20s"), has_ended).await
+    }
+
+    /// Sends a request without a body.
+    pub(crate) async fn call(&self, method: &str, path: &str) -> Response {
+        self.send(request(method, path).body(Body::empty()).unwrap()).await
+    }
+
+    /// Enqueues a job of kind `k` and returns its id.
     pub(crate) async fn job(&self, queue: &str) -> String {
-        let answer = self.post("/api/v1/jobs", json!({"queue": queue, "kind": "k", "payload": {"n": 1}})).await;
-        assert_eq!(answer.status, 202);
-        answer.json()["id"].as_str().unwrap().to_owned()
+        let response = self.post("/api/v1/jobs", json!({"queue": queue, "kind": "k", "payload": {"n": 1}})).await;
+        assert_eq!(response.status, 202);
+        response.json()["id"].as_str().unwrap().to_owned()
     }
 
     pub(crate) async fn worker(&self, queue: &str) -> String {
         let worker = json!({"name": "w", "queues": [queue], "lease_s": LEASE_S});
-        let answer = self.post("/api/v1/workers", worker).await;
-        assert_eq!(answer.status, 201);
-        answer.json()["id"].as_str().unwrap().to_owned()
+        let response = self.post("/api/v1/workers", worker).await;
+        assert_eq!(response.status, 201);
+        response.json()["id"].as_str().unwrap().to_owned()
     }
 
-    /// A job that a worker has claimed: the job, the worker and the epoch.
+    /// Enqueues and claims a job. Returns the job, the worker and the epoch.
     pub(crate) async fn claimed(&self, queue: &str) -> (String, String, i64) {
         let (job, worker) = (self.job(queue).await, self.worker(queue).await);
         let claim = self.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1})).await.json();
@@ -110,7 +118,7 @@ impl Api {
         (job, worker, claim["jobs"][0]["epoch"].as_i64().unwrap())
     }
 
-    pub(crate) async fn settle(&self, worker: &str, outcome: Value) -> Answer {
+    pub(crate) async fn settle(&self, worker: &str, outcome: Value) -> Response {
         self.post(&format!("/api/v1/workers/{worker}/settle"), json!({"outcomes": [outcome]})).await
     }
 
@@ -119,7 +127,7 @@ impl Api {
     }
 }
 
-impl Answer {
+impl Response {
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("{} {:?}", self.status, self.body))
     }
@@ -128,13 +136,13 @@ impl Answer {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 
-    /// The answer is a problem document with this status, code and field.
+    /// Asserts that the response is a problem document with this status, code and field.
     #[track_caller]
     pub(crate) fn problem(&self, status: u16, code: &str, field: Option<&str>) {
         assert_eq!(self.header("content-type"), "application/problem+json", "{:?}", self.body);
         let problem = self.json();
-        let told = (self.status.as_u16(), problem["code"].as_str(), problem["field"].as_str());
-        assert_eq!(told, (status, Some(code), field), "{problem}");
+        let actual = (self.status.as_u16(), problem["code"].as_str(), problem["field"].as_str());
+        assert_eq!(actual, (status, Some(code), field), "{problem}");
         assert_eq!(problem["status"], status);
         for member in ["type", "title", "detail"] {
             assert!(problem[member].as_str().is_some_and(|text| !text.is_empty()), "{problem}");
@@ -150,14 +158,23 @@ pub(crate) fn json_request(method: &str, path: &str, body: &Value) -> Request<Bo
     request(method, path).header("content-type", "application/json").body(Body::from(body.to_string())).unwrap()
 }
 
-/// The members of an object, in order.
+/// Repeats a request until its response satisfies the condition. Panics with the last response after the timeout.
+pub(crate) async fn response_when(
+    path: &str,
+    get: impl AsyncFn() -> Response,
+    condition: impl Fn(&Value) -> bool,
+) -> Value {
+    let mut last = Value::Null;
+    let found = try_eventually(TIMEOUT, async || {
+        last = get().await.json();
+        condition(&last).then(|| last.clone())
+    });
+    found.await.unwrap_or_else(|| panic!("timed out: {path}: {last}"))
+}
+
+/// Returns the member names of an object, sorted.
 pub(crate) fn members(value: &Value) -> Vec<&str> {
     let mut names: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
     names.sort_unstable();
     names
-}
-
-/// Waits, though not for ever.
-pub(crate) async fn in_time<T>(waiting: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, waiting).await.expect("in time")
 }

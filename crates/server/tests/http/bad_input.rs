@@ -1,4 +1,4 @@
-//! X10: no input gives a 500, and each refusal says what to change.
+//! Invalid input is rejected with a problem document that names the field, and never causes a 500.
 
 use axum::body::Body;
 use axum::http::Request;
@@ -18,20 +18,21 @@ fn raw(method: &str, path: &str, content_type: Option<&str>, body: impl Into<Bod
 const JSON: Option<&str> = Some("application/json");
 const JOBS: &str = "/api/v1/jobs";
 
+/// Requirement X10.
 #[tokio::test]
-async fn x10_bodies_that_cannot_be_read_are_refused() {
+async fn an_unreadable_body_is_rejected() {
     on_both(async |db| {
         let api = Api::new(db).await;
-        let check = async |request, status, code, field| api.ask(request).await.problem(status, code, field);
+        let check = async |request, status, code, field| api.send(request).await.problem(status, code, field);
         let good = r#"{"queue":"q","kind":"k"}"#;
         for content_type in
             [None, Some("text/plain"), Some("application/x-www-form-urlencoded"), Some("application/jsonp")]
         {
             check(raw("POST", JOBS, content_type, good), 415, "unsupported_media_type", None).await;
         }
-        let mut packed = raw("POST", JOBS, JSON, good);
-        packed.headers_mut().insert("content-encoding", "gzip".parse().unwrap());
-        check(packed, 415, "unsupported_media_type", None).await;
+        let mut compressed = raw("POST", JOBS, JSON, good);
+        compressed.headers_mut().insert("content-encoding", "gzip".parse().unwrap());
+        check(compressed, 415, "unsupported_media_type", None).await;
         for body in [
             "",
             "{",
@@ -59,8 +60,9 @@ async fn x10_bodies_that_cannot_be_read_are_refused() {
     .await;
 }
 
+/// Requirement R3.
 #[tokio::test]
-async fn r3_the_queue_of_operations_takes_no_jobs_and_no_workers_of_others() {
+async fn the_operations_queue_is_reserved() {
     on_both(async |db| {
         let api = Api::new(db).await;
         let own = "windlass.runtimes";
@@ -78,8 +80,9 @@ async fn r3_the_queue_of_operations_takes_no_jobs_and_no_workers_of_others() {
     .await;
 }
 
+/// Requirement R3.
 #[tokio::test]
-async fn r3_the_subjects_of_runtimes_take_no_work_of_others() {
+async fn runtime_subjects_are_reserved() {
     on_both(async |db| {
         let api = Api::new(db).await;
         let own = "runtime/model";
@@ -91,7 +94,7 @@ async fn r3_the_subjects_of_runtimes_take_no_work_of_others() {
         let trigger = json!({"name": "t", "source": "pubsub", "filter": {"topic": "*"}, "target": {"job": job}});
         api.post("/api/v1/triggers", trigger).await.problem(422, "invalid_field", Some("target.job.subject"));
         assert_eq!(api.job_count().await, 0, "nothing was stored");
-        // The subject is the runtime's as long as that is declared.
+        // The subject belongs to the runtime while the runtime is declared.
         let declared = api.put("/api/v1/runtimes/model", json!({"image": "model:1.0.0"})).await;
         assert_eq!(declared.status, 200, "{:?}", declared.body);
         let subject = "/api/v1/subjects/runtime%2Fmodel";
@@ -102,8 +105,9 @@ async fn r3_the_subjects_of_runtimes_take_no_work_of_others() {
     .await;
 }
 
+/// Requirement X10.
 #[tokio::test]
-async fn x10_a_field_that_cannot_be_taken_is_named() {
+async fn an_invalid_job_field_is_named() {
     on_both(async |db| {
         let api = Api::new(db).await;
         let cases: Vec<(Value, &str)> = vec![
@@ -162,8 +166,8 @@ async fn x10_a_field_that_cannot_be_taken_is_named() {
             (json!({"webhook": ["https://example.com"]}), "webhook"),
         ];
         for (members, field) in cases {
-            let whole = members.get("queue").is_some() || field == "queue" || field == "quue";
-            let mut body = if whole { json!({}) } else { json!({"queue": "q"}) };
+            let is_complete = members.get("queue").is_some() || field == "queue" || field == "quue";
+            let mut body = if is_complete { json!({}) } else { json!({"queue": "q"}) };
             if field != "kind" {
                 body["kind"] = json!("k");
             }
@@ -188,8 +192,9 @@ async fn x10_a_field_that_cannot_be_taken_is_named() {
     .await;
 }
 
+/// Requirement X10.
 #[tokio::test]
-async fn x10_queries_cursors_ids_and_headers_are_checked() {
+async fn invalid_queries_cursors_ids_and_headers_are_rejected() {
     on_both(async |db| {
         let api = Api::new(db).await;
         for (query, field) in [
@@ -219,14 +224,14 @@ async fn x10_queries_cursors_ids_and_headers_are_checked() {
                 api.get(&path).await.problem(400, "invalid_cursor", Some("cursor"));
             }
         }
-        // Before anything that PostgreSQL knows of, and after it.
+        // Times outside PostgreSQL's range.
         for times in ["since=-009999-01-02T01:59:59Z", "until=-009999-01-02T01:59:59Z", "since=9999-12-30T22:00:00Z"] {
             assert_eq!(api.get(&format!("{JOBS}?{times}")).await.status, 200, "{times}");
         }
-        // Of the listing of tokens.
+        // A cursor of the token listing.
         let other = "AXgAAAAAAAAAAAAAAAAAAAAA";
         api.get(&format!("/api/v1/triggers?cursor={other}")).await.problem(400, "invalid_cursor", Some("cursor"));
-        // Of the listing of failures, with the last moment that 64 bits can tell.
+        // A cursor of the failure listing with the largest 64-bit time.
         let never = "AWZ__________wAAAAAAAAAAAAAAAAAAAAA";
         api.get(&format!("/api/v1/failures?cursor={never}")).await.problem(400, "invalid_cursor", Some("cursor"));
         for id in ["7", "not-an-id", "00000000-0000-0000-0000-000000000000", "%00", "%FF", "💥".repeat(50).as_str()] {
@@ -246,14 +251,15 @@ async fn x10_queries_cursors_ids_and_headers_are_checked() {
         for key in ["", "with space", &"k".repeat(256)] {
             let mut request = json_request("POST", JOBS, &json!({"queue": "q", "kind": "k"}));
             request.headers_mut().insert("idempotency-key", key.parse().unwrap());
-            api.ask(request).await.problem(400, "invalid_header", Some("Idempotency-Key"));
+            api.send(request).await.problem(400, "invalid_header", Some("Idempotency-Key"));
         }
     })
     .await;
 }
 
+/// Requirement X10.
 #[tokio::test]
-async fn x10_queues_and_workers_are_checked() {
+async fn invalid_queue_and_worker_settings_name_the_field() {
     on_both(async |db| {
         let api = Api::new(db).await;
         for (settings, field) in [
@@ -313,6 +319,29 @@ async fn x10_queues_and_workers_are_checked() {
         let many = json!({"outcomes": vec![json!({"job_id": worker, "epoch": 1, "outcome": "cancel"}); 4_001]});
         let settle = api.post(&format!("/api/v1/workers/{worker}/settle"), many).await;
         settle.problem(422, "invalid_field", Some("outcomes"));
+    })
+    .await;
+}
+
+/// Requirement X10.
+#[tokio::test]
+async fn a_number_beyond_a_double_is_rejected_with_its_field() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let send = async |method: &str, path: &str, body: &'static str| {
+            let request = request(method, path).header("content-type", "application/json");
+            api.send(request.body(Body::from(body)).unwrap()).await
+        };
+        for (body, field) in [
+            (r#"{"rate_per_s": 1e400}"#, "rate_per_s"),
+            (r#"{"concurrency": 1e400}"#, "concurrency"),
+            (r#"{"kinds": {"k": {"retry": {"exponent": -1e400}}}}"#, "kinds.k.retry.exponent"),
+        ] {
+            send("PUT", "/api/v1/queues/q", body).await.problem(422, "invalid_field", Some(field));
+        }
+        let bad = r#"{"jobs": [{"queue": "q", "kind": "k", "payload": 1e400, "priority": 1e400}]}"#;
+        send("POST", "/api/v1/jobs/batch", bad).await.problem(422, "invalid_field", Some("jobs[0].priority"));
+        assert_eq!(api.job_count().await, 0);
     })
     .await;
 }

@@ -1,8 +1,8 @@
-//! X10: requests that were right are broken in a thousand ways, and every answer is a proper one: no 5xx, no panic, and a
-//! refusal is a problem document. Every parser of outside input is behind some route: bodies, ids, cursors, times, schedules,
-//! selectors, globs, expressions, patterns, headers.
+//! Fuzzing over HTTP: valid requests are damaged at random. No request may cause a 5xx or a panic, and every rejection
+//! must be a problem document. Every parser of external input is reached through some route: bodies, ids, cursors,
+//! times, schedules, selectors, globs, expressions, patterns, headers.
 //!
-//! A short run is part of the tests; `WINDLASS_FUZZ_SEED` and `WINDLASS_FUZZ_REQUESTS` make another or a longer one.
+//! The tests include a short run. `WINDLASS_FUZZ_SEED` and `WINDLASS_FUZZ_REQUESTS` select another or a longer one.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Request};
@@ -15,7 +15,7 @@ use crate::api::{Api, request};
 
 const REQUESTS: u64 = 1_500;
 
-/// What is right, for each place that takes something from outside.
+/// Valid requests for every route that parses external input.
 fn corpus() -> Vec<(&'static str, &'static str, Value)> {
     let job = json!({"queue": "q", "kind": "k", "payload": {"n": 1}, "affinity": "m", "priority": 3,
         "run_at": "2030-01-01T00:00:00Z", "subject": "s", "process": "p", "run": "r", "unique_key": "u", "unique_for_s": 60,
@@ -96,7 +96,7 @@ fn corpus() -> Vec<(&'static str, &'static str, Value)> {
     ]
 }
 
-/// What a right body says that it is.
+/// Returns the content type of a valid body.
 fn media_type(path: &str) -> &'static str {
     if path == "/api/v1/events" { "application/cloudevents+json" } else { "application/json" }
 }
@@ -105,7 +105,7 @@ fn bytes(body: &Value) -> Vec<u8> {
     if body.is_null() { Vec::new() } else { body.to_string().into_bytes() }
 }
 
-/// Values that parsers meet with surprise.
+/// Returns a value that parsers may not expect.
 fn odd(rng: &mut StdRng) -> Value {
     match rng.random_range(0..18) {
         0 => Value::Null,
@@ -129,16 +129,16 @@ fn odd(rng: &mut StdRng) -> Value {
     }
 }
 
-/// Changes one place, wherever it is.
+/// Changes one value at a random depth.
 fn change(rng: &mut StdRng, value: &mut Value) {
     match value {
         Value::Object(members) if !members.is_empty() && rng.random_ratio(5, 6) => {
             let name = members.keys().nth(rng.random_range(0..members.len())).expect("in range").clone();
             match rng.random_range(0..8) {
                 0 => drop(members.remove(&name)),
-                1 => drop(members.insert("unheard_of".into(), odd(rng))),
+                1 => drop(members.insert("unknown_member".into(), odd(rng))),
                 2 => drop(members.insert(name, odd(rng))),
-                _ => change(rng, members.get_mut(&name).expect("it is there")),
+                _ => change(rng, members.get_mut(&name).expect("the member exists")),
             }
         }
         Value::Array(items) if !items.is_empty() && rng.random_ratio(3, 4) => {
@@ -181,7 +181,7 @@ fn damaged_bytes(rng: &mut StdRng, mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// Percent signs and odd letters, but nothing that is no URI at all: that never gets past the connection.
+/// Inserts percent escapes and odd characters, but nothing that is not a URI: the HTTP layer rejects that earlier.
 fn damaged_path(rng: &mut StdRng, path: &str) -> String {
     let mut letters: Vec<String> = path.chars().map(String::from).collect();
     for _ in 0..rng.random_range(1..4) {
@@ -195,10 +195,10 @@ fn damaged_path(rng: &mut StdRng, path: &str) -> String {
     letters.concat()
 }
 
-fn broken(rng: &mut StdRng) -> Option<(String, Request<Body>)> {
+fn damaged_request(rng: &mut StdRng) -> Option<(String, Request<Body>)> {
     let corpus = corpus();
     let (method, path, mut body) = corpus[rng.random_range(0..corpus.len())].clone();
-    let right = media_type(path);
+    let media_type = media_type(path);
     let path = if rng.random_ratio(1, 4) { damaged_path(rng, path) } else { path.to_owned() };
     let mut builder = request(method, &path);
     if method != "GET" || rng.random_ratio(1, 10) {
@@ -209,7 +209,7 @@ fn broken(rng: &mut StdRng) -> Option<(String, Request<Body>)> {
             "text/plain",
             "",
         ];
-        let kind = if rng.random_ratio(1, 10) { kinds[rng.random_range(0..kinds.len())] } else { right };
+        let kind = if rng.random_ratio(1, 10) { kinds[rng.random_range(0..kinds.len())] } else { media_type };
         builder = builder.header("content-type", kind);
     }
     if rng.random_ratio(1, 4) {
@@ -252,20 +252,22 @@ fn broken(rng: &mut StdRng) -> Option<(String, Request<Body>)> {
     if rng.random_ratio(1, 5) {
         bytes = damaged_bytes(rng, bytes);
     }
-    let told = format!("{method} {path} {}", String::from_utf8_lossy(&bytes).chars().take(400).collect::<String>());
-    // What is no request at all is refused before us.
-    Some((told, builder.body(Body::from(bytes)).ok()?))
+    let description =
+        format!("{method} {path} {}", String::from_utf8_lossy(&bytes).chars().take(400).collect::<String>());
+    // The HTTP layer rejects what is not a request.
+    Some((description, builder.body(Body::from(bytes)).ok()?))
 }
 
+/// Requirement X10.
 #[tokio::test]
-async fn x10_what_is_broken_here_was_right_before() {
+async fn the_unmodified_requests_of_the_corpus_are_valid() {
     on_both(async |db| {
         let api = Api::new(db).await;
         for (method, path, body) in corpus() {
-            let whole = request(method, path).header("content-type", media_type(path));
-            let answer = api.ask(whole.body(Body::from(bytes(&body))).unwrap()).await;
-            let status = answer.status.as_u16();
-            assert!(![400, 415, 422].contains(&status), "{method} {path} got {status}: {:?}", answer.body);
+            let valid = request(method, path).header("content-type", media_type(path));
+            let response = api.send(valid.body(Body::from(bytes(&body))).unwrap()).await;
+            let status = response.status.as_u16();
+            assert!(![400, 415, 422].contains(&status), "{method} {path} got {status}: {:?}", response.body);
         }
     })
     .await;
@@ -276,36 +278,38 @@ async fn no_server_error(db: Database) {
     let requests = setting("WINDLASS_FUZZ_REQUESTS").unwrap_or(REQUESTS);
     let api = Api::new(db).await;
     let mut rng = StdRng::seed_from_u64(seed);
-    let (mut taken, mut refused) = (0, 0);
+    let (mut accepted, mut rejected) = (0, 0);
     for number in 0..requests {
-        let Some((told, request)) = broken(&mut rng) else { continue };
-        let answer = api.ask(request).await;
-        let status = answer.status.as_u16();
-        assert!(status < 500, "request {number} of seed {seed} got {status} {:?}: {told}", answer.body);
+        let Some((description, request)) = damaged_request(&mut rng) else { continue };
+        let response = api.send(request).await;
+        let status = response.status.as_u16();
+        assert!(status < 500, "request {number} of seed {seed} got {status} {:?}: {description}", response.body);
         if status >= 400 {
-            let kind = answer.header("content-type");
-            assert_eq!(kind, "application/problem+json", "request {number} of seed {seed}, {status}: {told}");
-            refused += 1;
+            let kind = response.header("content-type");
+            assert_eq!(kind, "application/problem+json", "request {number} of seed {seed}, {status}: {description}");
+            rejected += 1;
         } else {
-            taken += 1;
+            accepted += 1;
         }
     }
-    println!("seed={seed} requests={requests} taken={taken} refused={refused} server_errors=0");
-    assert!(taken > 0 && refused > taken / 10, "both ways are taken");
-    assert_eq!(api.db.store.verify().await.expect("verifies").findings, []);
+    println!("seed={seed} requests={requests} accepted={accepted} rejected={rejected} server_errors=0");
+    assert!(accepted > 0 && rejected > accepted / 10, "the run must contain accepted and rejected requests");
+    assert_eq!(api.db.store.verify().await.expect("verify succeeds").findings, []);
 }
 
+/// Requirement X10.
 #[tokio::test]
-async fn x10_no_broken_request_gets_a_server_error_on_sqlite() {
+async fn no_malformed_request_causes_a_server_error_on_sqlite() {
     no_server_error(Database::sqlite().await).await;
 }
 
+/// Requirement X10.
 #[tokio::test]
-async fn x10_no_broken_request_gets_a_server_error_on_postgres() {
+async fn no_malformed_request_causes_a_server_error_on_postgres() {
     no_server_error(Database::postgres().await).await;
 }
 
-#[expect(clippy::disallowed_methods, reason = "whoever looks for more says here how much")]
+#[expect(clippy::disallowed_methods, reason = "the environment selects the seed and the length of a run")]
 fn setting(name: &str) -> Option<u64> {
-    Some(std::env::var(name).ok()?.parse().expect("it is a number"))
+    Some(std::env::var(name).ok()?.parse().expect("the setting is a number"))
 }

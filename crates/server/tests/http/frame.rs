@@ -1,4 +1,5 @@
-//! What surrounds the routes: the OpenAPI document, health, metrics, the page, the host check and the stop.
+//! Everything around the routes: the OpenAPI document, health, metrics, the start page, the host check and graceful
+//! stop.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -8,17 +9,17 @@ use axum::body::Body;
 use serde_json::json;
 use server::{HostCheck, ServerOptions, serve};
 use store::StoreError;
-use store::tx::{Operation, Tx};
-use testkit::receiver::wait_until;
+use store::db::tx::{Operation, Tx};
+use testkit::eventually::{before_timeout, eventually, wait_until};
 use testkit::{Database, on_both};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::api::{Api, in_time, json_request, request};
+use crate::api::{Api, json_request, request};
 
-/// Every route the design names so far, with its methods.
+/// Every route with its methods.
 const ROUTES: &[(&str, &[&str])] = &[
     ("/", &["get"]),
     ("/jobs", &["get"]),
@@ -41,6 +42,9 @@ const ROUTES: &[(&str, &[&str])] = &[
     ("/tokens", &["get"]),
     ("/system", &["get"]),
     ("/static/{name}", &["get"]),
+    ("/docs", &["get"]),
+    ("/docs/search", &["get"]),
+    ("/docs/{*path}", &["get"]),
     ("/api/v1/abandoned", &["get"]),
     ("/api/v1/calls", &["post"]),
     ("/api/v1/deliveries", &["get"]),
@@ -142,12 +146,13 @@ const ROUTES: &[(&str, &[&str])] = &[
     ("/sign-out", &["post"]),
 ];
 
+/// Requirement X11.
 #[tokio::test]
-async fn x11_the_document_lists_every_route_of_the_router() {
+async fn the_openapi_document_lists_every_route() {
     let api = Api::new(Database::sqlite().await).await;
     let document = api.get("/openapi.json").await.json();
     let paths = document["paths"].as_object().unwrap();
-    // The router's own account of its paths, so that a route added beside the document is found.
+    // The router's own list of paths, which also contains a route that is missing from the document.
     let router = format!("{:?}", server::router(api.state.clone()));
     let own: BTreeSet<&str> = router.split('"').filter(|text| text.starts_with('/')).collect();
     let own: BTreeSet<&str> = own.into_iter().filter(|path| !path.contains("__private")).collect();
@@ -163,14 +168,14 @@ async fn x11_the_document_lists_every_route_of_the_router() {
         for (method, operation) in item.as_object().unwrap() {
             let problem = &operation["responses"]["default"]["content"]["application/problem+json"];
             assert_eq!(problem["schema"]["$ref"], "#/components/schemas/Problem", "{method} {path}");
-            assert!(operation["summary"].is_string(), "{method} {path} says what it does");
+            assert!(operation["summary"].is_string(), "{method} {path} has a summary");
             for (status, response) in operation["responses"].as_object().unwrap() {
                 assert!(response["description"].is_string(), "{method} {path} {status}");
             }
-            assert!(ids.insert(operation["operationId"].as_str().unwrap()), "{method} {path} has an id of its own");
+            assert!(ids.insert(operation["operationId"].as_str().unwrap()), "{method} {path} has a unique id");
         }
     }
-    // Every name a schema refers to is there.
+    // Every referenced schema exists.
     let text = document.to_string();
     for part in text.split("\"#/components/schemas/").skip(1) {
         let name = part.split('"').next().unwrap();
@@ -178,23 +183,25 @@ async fn x11_the_document_lists_every_route_of_the_router() {
     }
 }
 
+/// Requirement X10.
 #[tokio::test]
-async fn x10_unknown_routes_and_methods_are_problems_too() {
+async fn unknown_routes_and_methods_return_problem_documents() {
     let api = Api::new(Database::sqlite().await).await;
     for path in ["/nowhere", "/api/v1/job", "/api/v2/jobs", "/api/v1/jobs/", "//", "/api/v1/jobs/a/b/c/d"] {
         api.get(path).await.problem(404, "no_such_route", None);
     }
-    let answer = api.call("DELETE", "/api/v1/jobs").await;
-    answer.problem(405, "method_not_allowed", None);
-    let allowed: BTreeSet<&str> = answer.header("allow").split(',').collect();
+    let response = api.call("DELETE", "/api/v1/jobs").await;
+    response.problem(405, "method_not_allowed", None);
+    let allowed: BTreeSet<&str> = response.header("allow").split(',').collect();
     assert_eq!(allowed, ["GET", "HEAD", "POST"].into());
     api.call("BREW", "/api/v1/queues").await.problem(405, "method_not_allowed", None);
     let head = api.call("HEAD", "/api/v1/jobs").await;
     assert_eq!((head.status.as_u16(), head.body.len()), (200, 0));
 }
 
+/// Requirement X11.
 #[tokio::test]
-async fn x11_health_readiness_tasks_and_the_page() {
+async fn health_readiness_tasks_and_the_overview_page_respond() {
     on_both(async |db| {
         let api = Api::new(db).await;
         assert_eq!(api.get("/healthz").await.json(), json!({"status": "ok"}));
@@ -206,7 +213,7 @@ async fn x11_health_readiness_tasks_and_the_page() {
         let html = String::from_utf8(page.body.to_vec()).unwrap();
         assert_eq!(page.header("content-type"), "text/html; charset=utf-8");
         assert!(html.contains("Windlass") && html.contains("openapi.json") && html.contains(">a/b</a>"), "{html}");
-        // No task holds a table that is to go.
+        // A running task could lock a table that the migration drops.
         api.state.engine.stop().await;
         api.db.store.migrate_down(0).await.unwrap();
         let ready = api.get("/readyz").await;
@@ -216,7 +223,7 @@ async fn x11_health_readiness_tasks_and_the_page() {
     .await;
 }
 
-/// Statements of the test's own.
+/// Runs SQL statements.
 struct Statements(&'static str);
 
 impl Operation for Statements {
@@ -227,35 +234,36 @@ impl Operation for Statements {
     }
 }
 
+/// Requirement X12.
 #[tokio::test]
-async fn x12_a_server_whose_writes_are_refused_is_not_ready() {
+async fn a_server_with_failing_writes_is_not_ready() {
     on_both(async |db| {
         let api = Api::new(db).await;
-        let until = async |status: u16| {
-            loop {
+        let ready = async |status: u16| {
+            eventually(&format!("/readyz returns {status}"), async || {
                 let ready = api.get("/readyz").await;
-                if ready.status == status {
-                    break ready.json();
-                }
-            }
+                (ready.status == status).then(|| ready.json())
+            })
+            .await
         };
         api.db.store.write(Statements("alter table service rename to service_gone")).await.unwrap();
-        let told = in_time(until(503)).await;
-        assert_eq!(told, json!({"status": "unavailable", "detail": "the database takes no writes"}));
+        let unavailable = json!({"status": "unavailable", "detail": "the database accepts no writes"});
+        assert_eq!(ready(503).await, unavailable);
         api.db.store.write(Statements("alter table service_gone rename to service")).await.unwrap();
-        assert_eq!(in_time(until(200)).await, json!({"status": "ok"}));
+        assert_eq!(ready(200).await, json!({"status": "ok"}));
     })
     .await;
 }
 
+/// Requirement X11.
 #[tokio::test]
-async fn x11_metrics_have_help_types_and_bounded_labels() {
+async fn metrics_have_help_types_and_bounded_labels() {
     on_both(async |db| {
         let api = Api::new(db).await;
         api.claimed("metered").await;
         api.get("/nowhere/at/all").await;
-        let answer = api.get("/metrics").await;
-        let text = String::from_utf8(answer.body.to_vec()).unwrap();
+        let response = api.get("/metrics").await;
+        let text = String::from_utf8(response.body.to_vec()).unwrap();
         for expected in [
             "windlass_jobs{queue=\"metered\",state=\"running\"} 1",
             "windlass_queue_oldest_seconds{queue=\"metered\"} 0",
@@ -282,7 +290,7 @@ async fn x11_metrics_have_help_types_and_bounded_labels() {
                 .collect()
         };
         let (help, types) = (comments("HELP"), comments("TYPE"));
-        assert_eq!(help, types, "every metric says what it is");
+        assert_eq!(help, types, "every metric has a help text");
         for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
             let name = line.split(['{', ' ']).next().unwrap();
             let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
@@ -292,20 +300,21 @@ async fn x11_metrics_have_help_types_and_bounded_labels() {
     .await;
 }
 
+/// Requirement X7.
 #[tokio::test]
-async fn x7_without_tokens_only_this_machine_is_answered() {
+async fn without_tokens_only_loopback_hosts_are_answered() {
     let api = Api::new(Database::sqlite().await).await;
     let host = |host: &str| axum::http::Request::get("/api/v1/jobs").header("host", host).body(Body::empty()).unwrap();
     for name in ["localhost:7717", "127.0.0.1", "[::1]:7717"] {
-        assert_eq!(api.ask(host(name)).await.status, 200);
+        assert_eq!(api.send(host(name)).await.status, 200);
     }
     for name in ["evil.example", "localhost.evil.example", "192.168.0.7:7717"] {
-        api.ask(host(name)).await.problem(403, "host_not_allowed", None);
+        api.send(host(name)).await.problem(403, "host_not_allowed", None);
     }
     let none = axum::http::Request::get("/api/v1/jobs").body(Body::empty()).unwrap();
-    api.ask(none).await.problem(403, "host_not_allowed", None);
+    api.send(none).await.problem(403, "host_not_allowed", None);
     let absolute = axum::http::Request::get("http://evil.example/api/v1/jobs").header("host", "localhost");
-    api.ask(absolute.body(Body::empty()).unwrap()).await.problem(403, "host_not_allowed", None);
+    api.send(absolute.body(Body::empty()).unwrap()).await.problem(403, "host_not_allowed", None);
 
     let from = |origin: &str| {
         let mut request = json_request("POST", "/api/v1/jobs", &json!({"queue": "q", "kind": "k"}));
@@ -313,43 +322,43 @@ async fn x7_without_tokens_only_this_machine_is_answered() {
         request
     };
     for origin in ["https://evil.example", "null", "http://localhost.evil.example"] {
-        api.ask(from(origin)).await.problem(403, "host_not_allowed", None);
+        api.send(from(origin)).await.problem(403, "host_not_allowed", None);
     }
     assert_eq!(api.job_count().await, 0);
-    assert_eq!(api.ask(from("http://localhost:7717")).await.status, 202);
-    let look = request("GET", "/api/v1/jobs").header("origin", "https://evil.example").body(Body::empty()).unwrap();
-    assert_eq!(api.ask(look).await.status, 200, "without a permission the page cannot read the answer");
+    assert_eq!(api.send(from("http://localhost")).await.status, 202);
+    let read = request("GET", "/api/v1/jobs").header("origin", "https://evil.example").body(Body::empty()).unwrap();
+    assert_eq!(api.send(read).await.status, 200, "without a CORS header the page cannot read the response");
 
     let open = ServerOptions { host_check: HostCheck::Off, ..ServerOptions::default() };
     let api = Api::with(Database::sqlite().await, open).await;
-    assert_eq!(api.ask(host("windlass.example")).await.status, 200);
+    assert_eq!(api.send(host("windlass.example")).await.status, 200);
 }
 
 #[tokio::test]
-async fn a_failure_of_ours_tells_no_details_and_acknowledges_nothing() {
+async fn an_internal_error_hides_its_details_and_acknowledges_nothing() {
     on_both(async |db| {
         let api = Api::new(db).await;
         let worker = api.worker("q").await;
-        // No task holds a table that is to go.
+        // A running task could lock a table that the migration drops.
         api.state.engine.stop().await;
         api.db.store.migrate_down(0).await.unwrap();
-        for answer in [
+        for response in [
             api.post("/api/v1/jobs", json!({"queue": "q", "kind": "k"})).await,
             api.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1})).await,
         ] {
-            answer.problem(500, "internal", None);
-            let detail = answer.json()["detail"].as_str().unwrap().to_owned();
+            response.problem(500, "internal", None);
+            let detail = response.json()["detail"].as_str().unwrap().to_owned();
             assert!(!detail.contains("table") && !detail.contains("relation"), "{detail}");
         }
     })
     .await;
 }
 
-/// What a client hears that writes all of a request before it reads, and does so twice on one connection.
-async fn heard_after_writing(address: SocketAddr) -> std::io::Result<Vec<String>> {
+/// Sends two requests on one connection and reads each response only after the whole request is written.
+async fn responses_after_writing(address: SocketAddr) -> std::io::Result<Vec<String>> {
     let mut writer = TcpStream::connect(address).await?;
     let length = 20 << 20;
-    let mut heard = Vec::new();
+    let mut responses = Vec::new();
     for head in [
         "PUT /api/v1/jobs/00000000-0000-7000-8000-000000000000/artifacts/a HTTP/1.1",
         "POST /api/v1/jobs HTTP/1.1\r\ncontent-type: application/json",
@@ -357,17 +366,17 @@ async fn heard_after_writing(address: SocketAddr) -> std::io::Result<Vec<String>
         let head = format!("{head}\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n");
         writer.write_all(head.as_bytes()).await?;
         writer.write_all(&vec![b' '; length]).await?;
-        let mut answer = vec![0; 1_000];
-        match writer.read(&mut answer).await? {
+        let mut response = vec![0; 1_000];
+        match writer.read(&mut response).await? {
             0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
-            read => heard.push(String::from_utf8_lossy(&answer[..read]).into_owned()),
+            read => responses.push(String::from_utf8_lossy(&response[..read]).into_owned()),
         }
     }
-    Ok(heard)
+    Ok(responses)
 }
 
 #[tokio::test]
-async fn a_stop_answers_long_polls_at_once_and_takes_no_more_connections() {
+async fn a_stop_answers_long_polls_immediately_and_refuses_new_connections() {
     let api = Api::new(Database::sqlite().await).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -375,19 +384,19 @@ async fn a_stop_answers_long_polls_at_once_and_takes_no_more_connections() {
     let tracker = TaskTracker::new();
     let server = tracker.spawn(serve(listener, api.state.clone(), shutdown.clone()));
 
-    // A client that writes all before it reads hears why it was refused. It is listened to for two seconds, in which a
-    // busy machine now and then does not get that far.
-    let refused = async {
+    // A client that writes the whole request first still receives the rejection. The server reads on for two seconds,
+    // which a busy machine sometimes exceeds; then the attempt is repeated.
+    let rejections = async {
         loop {
             let began = Instant::now();
-            match heard_after_writing(address).await {
-                Ok(heard) => break heard,
+            match responses_after_writing(address).await {
+                Ok(responses) => break responses,
                 Err(error) => assert!(began.elapsed() >= Duration::from_secs(2), "cut off: {error}"),
             }
         }
     };
-    for answer in in_time(refused).await {
-        assert!(answer.starts_with("HTTP/1.1 4") && answer.contains("application/problem+json"), "{answer}");
+    for response in before_timeout("the requests are rejected", rejections).await {
+        assert!(response.starts_with("HTTP/1.1 4") && response.contains("application/problem+json"), "{response}");
     }
 
     let worker = api.worker("q").await;
@@ -400,15 +409,15 @@ async fn a_stop_answers_long_polls_at_once_and_takes_no_more_connections() {
         "POST /api/v1/workers/{worker}/claim HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
-    let asked = Instant::now();
+    let sent_at = Instant::now();
     connection.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
-    // A claim renews a lease of this age when it looks, and then it waits.
-    wait_until("the claim has looked", async || lease().await != granted).await;
+    // A claim renews a lease of this age when it starts. Then it waits.
+    wait_until("the claim waits", async || lease().await != granted).await;
     shutdown.cancel();
-    let mut answer = String::new();
-    connection.read_to_string(&mut answer).await.unwrap();
-    assert!(asked.elapsed() < Duration::from_secs(60), "the claim's minute was not waited for");
-    assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with(r#"{"jobs":[]}"#), "{answer}");
+    let mut response = String::new();
+    connection.read_to_string(&mut response).await.unwrap();
+    assert!(sent_at.elapsed() < Duration::from_secs(60), "the stop ends the long poll");
+    assert!(response.starts_with("HTTP/1.1 200 OK") && response.ends_with(r#"{"jobs":[]}"#), "{response}");
     server.await.unwrap().unwrap();
     assert!(TcpStream::connect(address).await.is_err());
 }

@@ -1,4 +1,4 @@
-//! X10: callers that dawdle, flood or try to smuggle leave the server serving the others.
+//! Slow clients, floods and request smuggling must not affect other clients.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -14,14 +14,14 @@ use tokio_util::task::TaskTracker;
 
 use crate::api::Api;
 
-struct Listening {
+struct TestServer {
     api: Api,
     address: SocketAddr,
     shutdown: CancellationToken,
     tracker: TaskTracker,
 }
 
-impl Listening {
+impl TestServer {
     async fn start() -> Self {
         let api = Api::new(Database::sqlite().await).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -37,28 +37,28 @@ impl Listening {
         connection
     }
 
-    /// All that comes back until the server closes or says no more.
-    async fn answer(&self, bytes: &[u8]) -> String {
-        self.answer_within(Duration::from_secs(2), bytes).await
+    /// Returns everything that the server sends until it closes the connection, for at most two seconds.
+    async fn response(&self, bytes: &[u8]) -> String {
+        self.response_within(Duration::from_secs(2), bytes).await
     }
 
-    async fn answer_within(&self, limit: Duration, bytes: &[u8]) -> String {
+    async fn response_within(&self, limit: Duration, bytes: &[u8]) -> String {
         let mut connection = TcpStream::connect(self.address).await.unwrap();
-        // A server that has heard enough may close before all of it is said.
-        let _cut_off = connection.write_all(bytes).await;
-        let mut answer = Vec::new();
-        let _ = tokio::time::timeout(limit, connection.read_to_end(&mut answer)).await;
-        String::from_utf8_lossy(&answer).into_owned()
+        // A server that rejects the request may close the connection before it is written completely.
+        let _complete = connection.write_all(bytes).await;
+        let mut response = Vec::new();
+        let _ = tokio::time::timeout(limit, connection.read_to_end(&mut response)).await;
+        String::from_utf8_lossy(&response).into_owned()
     }
 
-    async fn still_serves(&self) {
-        // Half of what those who dawdle are given: nobody waits for them.
+    async fn assert_serves(&self) {
+        // Half of the idle timeout, so that a request that waits for slow clients fails.
         let limit = Duration::from_secs(30);
-        let asked = Instant::now();
+        let sent_at = Instant::now();
         let request = b"GET /api/v1/jobs HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
-        let answer = self.answer_within(limit, request).await;
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-        assert!(asked.elapsed() < limit, "others wait: {:?}", asked.elapsed());
+        let response = self.response_within(limit, request).await;
+        assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+        assert!(sent_at.elapsed() < limit, "other requests wait: {:?}", sent_at.elapsed());
     }
 
     async fn stop(self) {
@@ -69,88 +69,93 @@ impl Listening {
     }
 }
 
+/// Requirement X10.
 #[tokio::test(flavor = "multi_thread")]
-async fn x10_slow_heads_and_slow_bodies_keep_nobody_else_waiting() {
-    let server = Listening::start().await;
-    let mut held = Vec::new();
+async fn slow_request_heads_and_bodies_do_not_block_other_requests() {
+    let server = TestServer::start().await;
+    let mut slow = Vec::new();
     for _ in 0..150 {
-        held.push(server.send(b"GET /api/v1/jobs HTTP/1.1\r\nhost: local").await);
+        slow.push(server.send(b"GET /api/v1/jobs HTTP/1.1\r\nhost: local").await);
         let body = b"POST /api/v1/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 900\r\n\r\n{";
-        held.push(server.send(body).await);
+        slow.push(server.send(body).await);
     }
-    server.still_serves().await;
-    drop(held);
-    server.still_serves().await;
+    server.assert_serves().await;
+    drop(slow);
+    server.assert_serves().await;
     server.stop().await;
 }
 
-/// Routes that ask for no token wait no longer for a body than others do.
+/// Routes without a token have the same idle timeout as the others.
+/// Requirement X10.
 #[tokio::test(flavor = "multi_thread")]
-async fn x10_a_body_that_never_ends_is_broken_off_where_nobody_is_known() {
-    let server = Listening::start().await;
+async fn an_idle_body_on_a_route_without_a_token_times_out() {
+    let server = TestServer::start().await;
     let trigger = json!({"name": "t", "source": "http", "filter": {}, "target": {"job": {"queue": "q", "kind": "k"}}});
     let hook = server.api.post("/api/v1/triggers", trigger).await.json()["hook"].as_str().unwrap().to_owned();
     let limit = Duration::from_secs(4 * BODY_IDLE_S);
-    let begun = |path: &str, kind: &str| {
+    let incomplete = |path: &str, kind: &str| {
         format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\ncontent-length: 900\r\n\r\n{{")
     };
     let (to_hook, to_sign_in) =
-        (begun(&hook, "application/json"), begun("/sign-in", "application/x-www-form-urlencoded"));
+        (incomplete(&hook, "application/json"), incomplete("/sign-in", "application/x-www-form-urlencoded"));
     let (to_hook, to_sign_in) = tokio::join!(
-        server.answer_within(limit, to_hook.as_bytes()),
-        server.answer_within(limit, to_sign_in.as_bytes())
+        server.response_within(limit, to_hook.as_bytes()),
+        server.response_within(limit, to_sign_in.as_bytes())
     );
     assert!(to_hook.starts_with("HTTP/1.1 400"), "{to_hook}");
     assert!(to_sign_in.starts_with("HTTP/1.1 400"), "{to_sign_in}");
     server.stop().await;
 }
 
-/// Whoever guesses addresses of hooks, or sends them more than they take, has nothing kept in memory.
+/// An unknown hook or a body that is too large is rejected before the body is buffered.
+/// Requirement X10.
 #[tokio::test(flavor = "multi_thread")]
-async fn x10_a_hook_takes_no_more_than_a_payload() {
-    let server = Listening::start().await;
+async fn a_hook_accepts_at_most_the_payload_limit() {
+    let server = TestServer::start().await;
     let trigger = json!({"name": "t", "source": "http", "filter": {}, "target": {"job": {"queue": "q", "kind": "k"}}});
     let hook = server.api.post("/api/v1/triggers", trigger).await.json()["hook"].as_str().unwrap().to_owned();
     let unknown = "/api/v1/hooks/01890a5d-ac96-774b-bcce-b302099a8057";
     for (path, status) in [(hook.as_str(), "413"), (unknown, "404")] {
-        // All of it is promised, and little of it sent: neither waits for the rest.
+        // The announced body is never sent: neither response waits for it.
         let request = format!(
             "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nexpect: 100-continue\r\n\
              content-length: {}\r\n\r\n",
             15 << 20
         );
-        let answer = server.answer_within(Duration::from_secs(30), request.as_bytes()).await;
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{path}: {answer}");
+        let response = server.response_within(Duration::from_secs(30), request.as_bytes()).await;
+        assert!(response.starts_with(&format!("HTTP/1.1 {status}")), "{path}: {response}");
     }
     server.stop().await;
 }
 
+/// Requirement X10.
 #[tokio::test(flavor = "multi_thread")]
-async fn x10_a_flood_of_headers_is_refused() {
-    let server = Listening::start().await;
+async fn too_many_or_too_large_headers_are_rejected() {
+    let server = TestServer::start().await;
     let many: String = (0..1_000).map(|number| format!("x-{number}: 1\r\n")).collect();
     let long = format!("x: {}\r\n", "a".repeat(200 << 10));
     for flood in [many, long] {
         let request = format!("GET /api/v1/jobs HTTP/1.1\r\nhost: localhost\r\n{flood}\r\n");
-        let answer = server.answer(request.as_bytes()).await;
+        let response = server.response(request.as_bytes()).await;
         assert!(
-            answer.is_empty() || answer.starts_with("HTTP/1.1 431") || answer.starts_with("HTTP/1.1 400"),
-            "{answer}"
+            response.is_empty() || response.starts_with("HTTP/1.1 431") || response.starts_with("HTTP/1.1 400"),
+            "{response}"
         );
     }
-    server.still_serves().await;
+    server.assert_serves().await;
     server.stop().await;
 }
 
-/// Whatever a request says of its length, what follows it is never taken for a request of its own.
+/// Bytes after a request are never parsed as another request, whatever the request says about its length.
+/// Requirement X10.
 #[tokio::test(flavor = "multi_thread")]
-async fn x10_no_second_request_is_smuggled_behind_a_first() {
-    let server = Listening::start().await;
+async fn http_request_smuggling_is_prevented() {
+    let server = TestServer::start().await;
     let hidden = "GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: ";
     let chunked_end = format!("0\r\n\r\n{hidden}");
     let head = "POST /api/v1/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
     let length = chunked_end.len();
-    for (what, request) in [
+    for (case, request) in [
         (
             "length, then chunks",
             format!("{head}content-length: {length}\r\ntransfer-encoding: chunked\r\n\r\n{chunked_end}\r\n\r\n"),
@@ -166,10 +171,10 @@ async fn x10_no_second_request_is_smuggled_behind_a_first() {
         ("a space before the colon", format!("{head}transfer-encoding : chunked\r\n\r\n{chunked_end}\r\n\r\n")),
         ("a folded header", format!("{head}x: y\r\n transfer-encoding: chunked\r\n\r\n{hidden}\r\n\r\n")),
     ] {
-        let answer = server.answer(request.as_bytes()).await;
-        assert!(!answer.contains("\"status\":\"ok\""), "{what}: {answer}");
-        assert!(answer.matches("HTTP/1.1").count() <= 1, "{what}: {answer}");
+        let response = server.response(request.as_bytes()).await;
+        assert!(!response.contains("\"status\":\"ok\""), "{case}: {response}");
+        assert!(response.matches("HTTP/1.1").count() <= 1, "{case}: {response}");
     }
-    server.still_serves().await;
+    server.assert_serves().await;
     server.stop().await;
 }

@@ -1,7 +1,7 @@
-//! X7, T12: every route by every kind of caller, as a table that is reviewed when it changes.
+//! Every route with every kind of caller, as a reviewed snapshot.
 //!
-//! `+` is let in (whatever the handler then makes of the request), `401` and `403` are refused. After a change that is meant,
-//! run the test with `INSTA_UPDATE=always` and read the difference.
+//! `+` means that the caller is authorized, whatever the handler returns; `401` and `403` are rejections. After an
+//! intended change run the test with `INSTA_UPDATE=always` and review the difference.
 
 use std::fmt::Write;
 
@@ -27,12 +27,13 @@ const CALLERS: &[(&str, &str)] = &[
     ("admin of system", r#"{"role": "admin", "tenant": "system"}"#),
 ];
 
+/// Requirement X7.
 #[tokio::test]
-async fn x7_every_route_by_every_caller() {
+async fn every_route_has_the_expected_status_for_every_caller() {
     let api = Api::new(Database::sqlite().await).await;
     let document = server::document();
     let document: serde_json::Value = serde_json::from_str(&document.to_json().unwrap()).unwrap();
-    let mut callers = vec![("nobody", None), ("stranger", Some(format!("windlass_{}", "0".repeat(49))))];
+    let mut callers = vec![("no token", None), ("unknown token", Some(format!("windlass_{}", "0".repeat(49))))];
     for (name, request) in CALLERS {
         let mut request: serde_json::Value = serde_json::from_str(request).unwrap();
         request["name"] = json!(name);
@@ -51,15 +52,15 @@ async fn x7_every_route_by_every_caller() {
             let method = method.to_uppercase();
             let mut line = format!("{method:<7}{path:<42}");
             for (_, token) in &callers {
-                let mut asked = match method.as_str() {
+                let mut sent = match method.as_str() {
                     "GET" => request("GET", &concrete).body(Body::empty()).unwrap(),
-                    // A body that no handler takes: who is let in hears of that, and nothing changes.
+                    // A body that every handler rejects, so that an authorized request changes nothing.
                     method => json_request(method, &concrete, &json!({"no such field": 1})),
                 };
                 if let Some(token) = token {
-                    asked.headers_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+                    sent.headers_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
                 }
-                match api.ask(asked).await.status.as_u16() {
+                match api.send(sent).await.status.as_u16() {
                     status @ (401 | 403) => write!(line, " {status}"),
                     _ => write!(line, "   +"),
                 }

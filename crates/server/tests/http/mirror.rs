@@ -1,32 +1,33 @@
-//! X6: two tenants. Every operation of the OpenAPI document is replayed as B with A's ids in path, query, body, batch items
-//! and cursors. B hears exactly what it hears of an id that nobody has, and nothing of A's changes.
+//! Isolation of tenants. Every operation of the OpenAPI document is sent by tenant B with the ids of tenant A in path,
+//! query, body, batch items and cursors. B must get the same response as for an id that does not exist, and A's data
+//! must not change.
 
 use std::collections::BTreeMap;
 
 use axum::body::Body;
 use serde_json::{Value, json};
-use store::tx::{Operation, Tx};
+use store::db::tx::{Operation, Tx};
 use store::{Store, StoreError};
+use testkit::eventually::wait_until;
 use testkit::on_both;
-use testkit::receiver::wait_until;
 use uuid::Uuid;
 
-use crate::api::{Answer, Api, in_time, json_request, request};
-use crate::tokens::Caller;
+use crate::access::tokens::Caller;
+use crate::api::{Api, Response, json_request, request};
 
-/// In everything A has, and in nothing B may hear.
+/// A text that all data of A contains and no response to B may contain.
 const CANARY: &str = "canary-of-a";
-/// Kept figures are folded by a task while the test runs; they are compared as the API tells them.
+/// Tables that a task of the server updates during the test. Their figures are compared through the API instead.
 const FOLDED: [&str; 4] = ["counters", "counter_deltas", "throughput", "figures"];
 
-/// Hundreds of requests follow, and nobody beats: a worker found dead would be a change of the server's own.
-const LEASE_S: i64 = domain::limits::LEASE_S_MAX;
+/// The maximum, because hundreds of requests follow without a heartbeat, and an expired worker would change A's data.
+const LEASE_S: i64 = domain::limits::LEASE_MAX_S;
 
-/// One side's ids, by the names that paths and bodies have for them.
+/// Ids of one tenant, by their parameter names.
 type Ids = BTreeMap<&'static str, String>;
 
-/// What A has: each kind of thing that has an id.
-async fn things_of(a: &Caller<'_>) -> Ids {
+/// Creates one of each kind of thing that has an id.
+async fn create_all(a: &Caller<'_>) -> Ids {
     let mut ids = Ids::new();
     let made = a
         .post(
@@ -43,8 +44,9 @@ async fn things_of(a: &Caller<'_>) -> Ids {
     let worker = worker["id"].as_str().unwrap().to_owned();
     let claim = a.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1})).await.json();
     ids.insert("epoch", claim["jobs"][0]["epoch"].to_string());
-    let put = request("PUT", &format!("/api/v1/jobs/{more}/artifacts/artifact")).body(Body::from(CANARY)).unwrap();
-    assert_eq!(a.ask(put).await.status, 201);
+    let put = request("PUT", &format!("/api/v1/jobs/{more}/artifacts/artifact"));
+    let put = put.header("x-windlass-epoch", &ids["epoch"]).body(Body::from(CANARY)).unwrap();
+    assert_eq!(a.send(put).await.status, 201);
     ids.insert("claimed", more);
     ids.insert("worker", worker);
     let token = a.post("/api/v1/tokens", json!({"name": CANARY, "role": "viewer"})).await.json();
@@ -70,27 +72,27 @@ async fn things_of(a: &Caller<'_>) -> Ids {
     let pool = json!({"slots": 1, "members": [{"affinity": "model-of-a", "runtime": "artifact"}]});
     assert_eq!(a.put("/api/v1/pools/artifact", pool).await.status, 200);
     ids.insert("model", "model-of-a".to_owned());
-    let form = crate::openai::form(CANARY);
-    let file = a.ask(form).await.json()["id"].as_str().unwrap().to_owned();
+    let form = crate::runtimes::openai::form(CANARY);
+    let file = a.send(form).await.json()["id"].as_str().unwrap().to_owned();
     let batch = json!({"input_file_id": file, "endpoint": "/v1/embeddings", "completion_window": "24h",
                        "metadata": {"c": CANARY}});
     ids.insert("batch", a.post("/openai/v1/batches", batch).await.json()["id"].as_str().unwrap().to_owned());
-    // What it finds in the file is told by a task; then nothing of it moves any more.
+    // A task validates the file. After that the batch does not change any more.
     let path = format!("/openai/v1/batches/{}", ids["batch"]);
-    in_time(async { while a.get(&path).await.json()["status"] != "failed" {} }).await;
+    wait_until("the batch fails", async || a.get(&path).await.json()["status"] == "failed").await;
     ids.insert("file", file);
     let signature = json!({"pattern": {"kind": "k"}, "outcome": {"likely_cause": CANARY}});
     let signature = a.post("/api/v1/signatures", signature).await;
     assert_eq!(signature.status, 201, "{:?}", signature.body);
     ids.insert("signature", signature.json()["id"].as_str().unwrap().to_owned());
-    let (letter, group) = failure_of(a).await;
+    let (letter, group) = fail_job(a).await;
     ids.insert("letter", letter);
     ids.insert("group", group);
     ids
 }
 
-/// A job of A's fails for good. Gives what is left of it: its dead letter and the group of its like.
-async fn failure_of(a: &Caller<'_>) -> (String, String) {
+/// Fails a job permanently. Returns its dead letter and its failure group.
+async fn fail_job(a: &Caller<'_>) -> (String, String) {
     let job = json!({"queue": "broken", "kind": "broken", "payload": {"c": CANARY}});
     assert_eq!(a.post("/api/v1/jobs", job).await.status, 202);
     let worker = json!({"name": CANARY, "queues": ["broken"], "lease_s": LEASE_S});
@@ -105,16 +107,16 @@ async fn failure_of(a: &Caller<'_>) -> (String, String) {
         let page = a.get(path).await.json();
         page["items"][0][member].as_str().map(str::to_owned)
     };
-    let letter = first("/api/v1/dead-letters", "id").await.expect("it left a letter");
+    let letter = first("/api/v1/dead-letters", "id").await.expect("the failure created a dead letter");
     wait_until("the failure is grouped", async || first("/api/v1/failures", "group_id").await.is_some()).await;
-    (letter, first("/api/v1/failures", "group_id").await.expect("it has a group"))
+    (letter, first("/api/v1/failures", "group_id").await.expect("the failure has a group"))
 }
 
-/// The same names with ids that nobody has.
-fn nothing(of: &Ids) -> Ids {
+/// The same names with ids that do not exist.
+fn missing_ids(of: &Ids) -> Ids {
     let mut ids = of.clone();
     for name in ["collection", "key", "subject", "model"] {
-        ids.insert(name, format!("{name}-of-nobody"));
+        ids.insert(name, format!("missing-{name}"));
     }
     ids.insert("file", format!("file-{}", "0".repeat(32)));
     ids.insert("batch", format!("batch_{}", "0".repeat(32)));
@@ -124,8 +126,8 @@ fn nothing(of: &Ids) -> Ids {
     ids
 }
 
-/// What stands for `{id}` in a path.
-fn id_in(path: &str) -> &'static str {
+/// Returns the name of the id that `{id}` stands for in a path.
+fn id_name(path: &str) -> &'static str {
     let noun = path.trim_start_matches("/api/v1").trim_start_matches('/').split('/').next().unwrap_or_default();
     match noun {
         "jobs" => "job",
@@ -140,7 +142,7 @@ fn id_in(path: &str) -> &'static str {
     }
 }
 
-/// Bodies that carry ids. What is not named here is sent an empty object.
+/// Returns paths and bodies with ids. Operations that are not listed get an empty object.
 fn bodies(method: &str, path: &str, ids: &Ids, own_worker: &str) -> Vec<(String, Value)> {
     let (job, claimed) = (&ids["job"], &ids["claimed"]);
     let epoch: i64 = ids["epoch"].parse().unwrap();
@@ -167,7 +169,7 @@ fn bodies(method: &str, path: &str, ids: &Ids, own_worker: &str) -> Vec<(String,
         ("POST", "/api/v1/workers/{id}/claim") => vec![(path.into(), json!({"max": 10}))],
         ("POST", "/api/v1/workers/{id}/settle") => vec![
             (path.into(), json!({"outcomes": all})),
-            // A's jobs through B's own worker.
+            // A's jobs with B's own worker.
             (path.replace("{id}", own_worker), json!({"outcomes": all})),
         ],
         ("PUT", "/api/v1/jobs/{id}/signal") => {
@@ -195,81 +197,83 @@ fn bodies(method: &str, path: &str, ids: &Ids, own_worker: &str) -> Vec<(String,
     }
 }
 
-/// The answer without what differs from one request to the next by nature.
-fn told(answer: &Answer, ids: &Ids) -> (u16, String) {
-    let mut body = String::from_utf8_lossy(&answer.body).into_owned();
+/// Returns the response without ids and times, which differ between requests.
+fn normalized(response: &Response, ids: &Ids) -> (u16, String) {
+    let mut body = String::from_utf8_lossy(&response.body).into_owned();
     for (name, id) in ids.iter().filter(|(name, _)| **name != "epoch") {
         body = body.replace(id.as_str(), name);
     }
     let mut text = String::new();
     let mut rest = body.as_str();
-    // Ids and times of what the request itself made.
+    // Ids and times of resources that the request created.
     while let Some(start) = rest.find('"') {
         let end = rest[start + 1..].find('"').map_or(rest.len(), |end| start + end + 2);
-        let word = rest[start..end].trim_matches('"');
+        let quoted = rest[start..end].trim_matches('"');
         text.push_str(&rest[..start]);
-        let is_time = word.len() >= 20 && word.as_bytes()[4] == b'-' && word.ends_with('Z');
-        let is_token = word.starts_with("windlass_") || word.starts_with("wlsub_");
-        text.push_str(if is_time || is_token || Uuid::parse_str(word).is_ok() { "…" } else { word });
+        let is_time = quoted.len() >= 20 && quoted.as_bytes()[4] == b'-' && quoted.ends_with('Z');
+        let is_token = quoted.starts_with("windlass_") || quoted.starts_with("wlsub_");
+        text.push_str(if is_time || is_token || Uuid::parse_str(quoted).is_ok() { "…" } else { quoted });
         rest = &rest[end..];
     }
     text.push_str(rest);
-    (answer.status.as_u16(), text)
+    (response.status.as_u16(), text)
 }
 
+/// Requirement X6.
 #[tokio::test]
-async fn x6_every_operation_as_b_with_the_ids_of_a() {
+async fn every_operation_with_ids_of_another_tenant_behaves_as_not_found() {
     on_both(async |db| {
         let api = Api::new(db).await;
         let tenant_of = async |name: &str| {
-            let made = server::machine::create_tenant(&api.db.store, name).await;
+            let made = server::access::local_admin::create_tenant(&api.db.store, name).await;
             made.unwrap_or_else(|problem| panic!("{problem:?}"))
         };
         let tenant = tenant_of("a").await;
         tenant_of("b").await;
         let a = api.caller(json!({"name": "root", "role": "admin", "tenant": "a"})).await;
         let b = api.caller(json!({"name": "root", "role": "admin", "tenant": "b"})).await;
-        let theirs = things_of(&a).await;
-        let nobodys = nothing(&theirs);
+        let theirs = create_all(&a).await;
+        let missing = missing_ids(&theirs);
         let own_worker = json!({"name": "b", "queues": ["other", "mail"], "lease_s": LEASE_S});
         let own_worker = b.post("/api/v1/workers", own_worker).await.json();
         let own_worker = own_worker["id"].as_str().unwrap();
-        // That a token is used is noted behind its back: from here on the listing of B's tokens has a time there.
-        wait_until("the use of B's token is noted", async || {
+        // A task stores when a token was last used. From then on B's token listing contains that time.
+        wait_until("the use of B's token is stored", async || {
             b.get("/api/v1/tokens").await.json()["items"][0]["last_used_at"].is_string()
         })
         .await;
         let before = (digest(&api.db.store, tenant).await, a.get("/api/v1/queues").await.json());
 
         let document: Value = serde_json::from_str(&server::document().to_json().unwrap()).unwrap();
-        let mut asked = 0;
+        let mut operations = 0;
         for (path, item) in document["paths"].as_object().unwrap() {
             for (method, operation) in item.as_object().unwrap() {
                 let method = method.to_uppercase();
                 for kind in 0..bodies(&method, path, &theirs, own_worker).len() {
-                    let ask = async |ids: &Ids| {
+                    let send = async |ids: &Ids| {
                         let (path, body) = bodies(&method, path, ids, own_worker).swap_remove(kind);
-                        let path = path.replace("{id}", &ids[id_in(&path)]).replace("{name}", "artifact");
+                        let path = path.replace("{id}", &ids[id_name(&path)]).replace("{name}", "artifact");
                         let path = path.replace("{collection}", &ids["collection"]).replace("{key}", &ids["key"]);
                         let path = path.replace("{model}", &ids["model"]).replace("{file}", &ids["file"]);
                         let path = path.replace("{batch}", &ids["batch"]);
-                        let asked = match method.as_str() {
+                        let request = match method.as_str() {
                             "GET" | "DELETE" => request(&method, &path).body(Body::empty()).unwrap(),
                             method => json_request(method, &path, &body),
                         };
-                        let answer = b.ask(asked).await;
-                        assert!(!String::from_utf8_lossy(&answer.body).contains(CANARY), "{method} {path}");
-                        assert!(answer.status.as_u16() < 500, "{method} {path} {}", answer.status);
-                        told(&answer, ids)
+                        let response = b.send(request).await;
+                        assert!(!String::from_utf8_lossy(&response.body).contains(CANARY), "{method} {path}");
+                        assert!(response.status.as_u16() < 500, "{method} {path} {}", response.status);
+                        normalized(&response, ids)
                     };
-                    let (theirs, nobodys) = (ask(&theirs).await, ask(&nobodys).await);
-                    // The figures of the process move between two looks, and a page shows what B itself has made by now.
+                    let (theirs, missing) = (send(&theirs).await, send(&missing).await);
+                    // Figures of the process change between two requests, and a page shows what B has created
+                    // meanwhile.
                     if !path.starts_with("/api/") && !path.starts_with("/openai/") {
-                        assert_eq!(theirs.0, nobodys.0, "{method} {path}");
+                        assert_eq!(theirs.0, missing.0, "{method} {path}");
                     } else if path != "/api/v1/tasks" {
-                        assert_eq!(theirs, nobodys, "{method} {path}");
+                        assert_eq!(theirs, missing, "{method} {path}");
                     }
-                    asked += 1;
+                    operations += 1;
                 }
                 for parameter in operation["parameters"].as_array().into_iter().flatten().filter(|p| p["in"] == "query")
                 {
@@ -284,15 +288,15 @@ async fn x6_every_operation_as_b_with_the_ids_of_a() {
                         "run" => "r",
                         "tag" => "t",
                         "tenant" => "a",
-                        // A page shows the filter that was asked for, so there the word says nothing.
+                        // A page repeats its filter, so the canary itself cannot be the filter there.
                         "text" if !path.starts_with("/api/") => "canary",
                         "text" => CANARY,
                         _ => continue,
                     };
-                    let path = path.replace("{id}", &theirs[id_in(path)]).replace("{name}", "artifact");
-                    let answer =
-                        b.ask(request("GET", &format!("{path}?{name}={value}")).body(Body::empty()).unwrap()).await;
-                    let body = String::from_utf8_lossy(&answer.body).into_owned();
+                    let path = path.replace("{id}", &theirs[id_name(path)]).replace("{name}", "artifact");
+                    let response =
+                        b.send(request("GET", &format!("{path}?{name}={value}")).body(Body::empty()).unwrap()).await;
+                    let body = String::from_utf8_lossy(&response.body).into_owned();
                     assert!(
                         !body.contains(CANARY) || body.contains(&format!("{name} {CANARY}")),
                         "{path} {name}: {body}"
@@ -300,20 +304,20 @@ async fn x6_every_operation_as_b_with_the_ids_of_a() {
                     assert!(
                         !theirs
                             .iter()
-                            .any(|(what, id)| *what != "epoch" && *what != "cursor" && body.contains(id.as_str())),
+                            .any(|(name, id)| *name != "epoch" && *name != "cursor" && body.contains(id.as_str())),
                         "{path} {name}: {body}"
                     );
                 }
             }
         }
-        assert!(asked > 30, "only {asked} operations were asked");
+        assert!(operations > 30, "only {operations} operations were sent");
         let after = (digest(&api.db.store, tenant).await, a.get("/api/v1/queues").await.json());
-        assert_eq!(before, after, "nothing of A's has changed");
+        assert_eq!(before, after, "A's data has not changed");
     })
     .await;
 }
 
-/// Every row of a tenant, as text.
+/// Returns every row of a tenant as text.
 async fn digest(store: &Store, tenant: i64) -> Vec<String> {
     store.read(Digest { tenant }).await.unwrap()
 }
@@ -341,7 +345,7 @@ impl Operation for Digest {
             if FOLDED.contains(&table.as_str()) {
                 continue;
             }
-            // When A's own token was last used is A's own doing.
+            // The time of the last use of A's token may change.
             let columns = columns.split(',').filter(|column| *column != "used_at");
             let column = |column: &str| match tx.is_postgres() {
                 true => format!("coalesce({column}::text, '∅')"),

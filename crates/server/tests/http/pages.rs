@@ -1,18 +1,18 @@
-//! The pages: whole, safe against whatever is in a job, cut to the reader's rights, and at home under any path.
+//! The dashboard: complete pages, escaped contents, controls by right, and relative links.
 
 use axum::body::Body;
 use serde_json::{Value, json};
-use testkit::receiver::{Manner, Receiver};
+use testkit::receiver::{Behavior, Receiver};
 use testkit::{Database, on_both};
 
-use crate::api::{Answer, Api, request};
-use crate::deliveries::open;
-use crate::triggers::{TRIGGERS, jobs};
+use crate::api::{Api, Response, request};
+use crate::triggers::deliveries::open;
+use crate::triggers::runs::{TRIGGERS, jobs};
 
-/// Markup, attribute, script, style and template in one; a browser must show it as it stands.
+/// Markup, attribute, script, style and template syntax in one text, which pages must escape.
 pub(crate) const POLYGLOT: &str = "jaVasCript:/*-/*`/*'/*\"/**/(onerror=alert(1) )//</stYle/</titLe/</teXtarEa/</scRipt/--!><sVg/oNload=alert(2)//>{{7*7}}";
 
-/// Every page that stands for itself.
+/// Every page without parameters.
 const PAGES: [&str; 15] = [
     "/",
     "/jobs",
@@ -31,17 +31,17 @@ const PAGES: [&str; 15] = [
     "/system",
 ];
 
-fn html(answer: &Answer) -> String {
-    assert_eq!(answer.status, 200, "{:?}", answer.body);
-    assert_eq!(answer.header("content-type"), "text/html; charset=utf-8");
-    String::from_utf8(answer.body.to_vec()).unwrap()
+fn html(response: &Response) -> String {
+    assert_eq!(response.status, 200, "{:?}", response.body);
+    assert_eq!(response.header("content-type"), "text/html; charset=utf-8");
+    String::from_utf8(response.body.to_vec()).unwrap()
 }
 
 #[tokio::test]
-async fn every_page_of_an_empty_and_of_a_busy_server_is_whole_and_has_a_strict_policy() {
+async fn every_page_renders_completely_with_a_strict_content_security_policy() {
     on_both(async |db| {
-        // Not at a moment at which its schedule fires.
-        db.begin_an_hour().await;
+        // Avoids the moment at which the schedule fires.
+        db.advance_to_hour_start().await;
         let api = Api::new(db).await;
         for path in PAGES {
             html(&api.get(path).await);
@@ -54,7 +54,7 @@ async fn every_page_of_an_empty_and_of_a_busy_server_is_whole_and_has_a_strict_p
         )
         .await;
         api.job("mail").await;
-        let waiting = api.job("nobody").await;
+        let waiting = api.job("unserved").await;
         let selector = json!({"all": [{"fact": "os", "exists": true}]});
         let process = json!({"selector": selector, "queue": "fleet", "kind": "patch"});
         assert_eq!(api.put("/api/v1/processes/patch", process).await.status, 200);
@@ -90,13 +90,13 @@ async fn every_page_of_an_empty_and_of_a_busy_server_is_whole_and_has_a_strict_p
             format!("/triggers/{trigger}"),
         ];
         for path in PAGES.into_iter().chain(more).chain(ids.iter().map(String::as_str)) {
-            let answer = api.get(path).await;
-            let page = html(&answer);
+            let response = api.get(path).await;
+            let page = html(&response);
             assert!(page.trim_end().ends_with("</html>"), "{path}");
             for forbidden in [" style=", " onclick=", "<script>", "<style", "href=\"/", "src=\"/"] {
                 assert!(!page.contains(forbidden), "{path} has {forbidden}");
             }
-            let policy = answer.header("content-security-policy");
+            let policy = response.header("content-security-policy");
             assert!(policy.contains("script-src 'self';") && policy.contains("default-src 'none'"), "{policy}");
             assert!(!policy.contains("unsafe"), "{policy}");
         }
@@ -120,27 +120,27 @@ async fn every_page_of_an_empty_and_of_a_busy_server_is_whole_and_has_a_strict_p
         assert!(page.contains("nginx:1.29.0") && page.contains("TOKEN") && !page.contains("s3cret"), "{page}");
         let page = html(&api.get("/history?runtime=web").await);
         assert!(page.contains("value=\"runtime/web\"") && page.contains("./runtimes/web"), "{page}");
-        assert!(!page.contains("name=\"runtime\""), "one field is enough: {page}");
+        assert!(!page.contains("name=\"runtime\""), "the page has one search field: {page}");
         let page = html(&api.get("/pools").await);
         let next = |affinity: &str| page.contains(&format!("<dd class=\"next-swap\"><strong>{affinity}</strong>"));
-        assert!(next("llama") && next("mistral") && !next("phi"), "the oldest of each queue has its turn: {page}");
+        assert!(next("llama") && next("mistral") && !next("phi"), "the oldest job of each queue is next: {page}");
         let page = html(&api.get("/").await);
-        assert!(page.contains("1 dead letter waits"), "{page}");
-        assert!(page.contains("no worker serves it") && page.contains("windlass work --queue nobody"), "{page}");
+        assert!(page.contains("1 unresolved dead letter"), "{page}");
+        assert!(page.contains("no worker serves it") && page.contains("windlass work --queue unserved"), "{page}");
     })
     .await;
 }
 
 #[tokio::test]
-async fn what_is_in_a_job_is_shown_and_never_runs() {
+async fn job_contents_are_escaped_on_every_page() {
     on_both(async |db| {
         let api = Api::new(db).await;
         let text: String = POLYGLOT.chars().take(100).collect();
         let job = json!({"queue": "q", "kind": "k", "payload": {POLYGLOT: [POLYGLOT]}, "affinity": text, "subject": text,
                          "run": text, "tags": [text], "unique_key": text, "concurrency_key": text});
-        let answer = api.post("/api/v1/jobs", job).await;
-        assert_eq!(answer.status, 202, "{:?}", answer.body);
-        let job = answer.json()["id"].as_str().unwrap().to_owned();
+        let response = api.post("/api/v1/jobs", job).await;
+        assert_eq!(response.status, 202, "{:?}", response.body);
+        let job = response.json()["id"].as_str().unwrap().to_owned();
         let worker = api.worker("q").await;
         let claim = api.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1, "affinity": text})).await.json();
         let epoch = claim["jobs"][0]["epoch"].as_i64().unwrap();
@@ -154,7 +154,7 @@ async fn what_is_in_a_job_is_shown_and_never_runs() {
         assert_eq!(api.put("/api/v1/runtimes/web", runtime).await.status, 200);
         let members = json!([{"affinity": text, "runtime": "web"}]);
         assert_eq!(api.put("/api/v1/pools/gpu", json!({"slots": 1, "members": members})).await.status, 200);
-        let look = async || {
+        let check_pages = async || {
             let encoded: String = text.bytes().map(|byte| format!("%{byte:02X}")).collect();
             let more = [format!("/jobs/{job}"), format!("/jobs?tag={encoded}"), "/runtimes/web".to_owned()];
             for path in PAGES.map(str::to_owned).into_iter().chain(more) {
@@ -164,17 +164,17 @@ async fn what_is_in_a_job_is_shown_and_never_runs() {
                 }
             }
         };
-        look().await;
+        check_pages().await;
         api.settle(&worker, json!({"job_id": job, "epoch": epoch, "outcome": "fail",
             "error": {"code": "x", "message": POLYGLOT, "retryable": false}})).await;
-        look().await;
+        check_pages().await;
         assert!(html(&api.get(&format!("/jobs/{job}")).await).contains("&#60;sVg/oNload=alert(2)"));
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_reader_sees_no_control_that_is_not_its_own_and_nothing_beyond_its_rights() {
+async fn a_page_shows_only_the_controls_and_data_that_the_token_permits() {
     let api = Api::new(Database::sqlite().await).await;
     let operator = api.caller(json!({"name": "o", "role": "operator"})).await;
     let viewer = api.caller(json!({"name": "v", "role": "viewer"})).await;
@@ -185,7 +185,7 @@ async fn a_reader_sees_no_control_that_is_not_its_own_and_nothing_beyond_its_rig
     assert!(page.contains("/cancel\""));
     let page = html(&viewer.get(&format!("/jobs/{job}")).await);
     assert!(!page.contains("data-call") && !page.contains("secret"), "{page}");
-    assert!(page.contains("but not what is in it"));
+    assert!(page.contains("cannot read payloads"));
     assert!(!html(&viewer.get("/queues").await).contains("Pause"));
     assert!(!html(&viewer.get("/jobs").await).contains("type=\"checkbox\""));
     assert_eq!(admin.put("/api/v1/runtimes/web", json!({"image": "nginx:1.29.0"})).await.status, 200);
@@ -193,15 +193,15 @@ async fn a_reader_sees_no_control_that_is_not_its_own_and_nothing_beyond_its_rig
     assert_eq!(admin.put("/api/v1/pools/gpu", json!({"slots": 1, "members": members})).await.status, 200);
     for path in ["/runtimes", "/runtimes/web", "/pools"] {
         assert!(html(&admin.get(path).await).contains("data-call"), "{path}");
-        assert!(!html(&operator.get(path).await).contains("data-call"), "{path}: runtimes have a right of their own");
+        assert!(!html(&operator.get(path).await).contains("data-call"), "{path}: runtimes require a separate right");
     }
     let reader = api.caller(json!({"name": "l", "role": "viewer", "rights": ["read_logs"]})).await;
     assert!(html(&reader.get("/runtimes/web").await).contains("aria-labelledby=\"logs\""));
     assert!(
         !html(&viewer.get("/runtimes/web").await).contains("aria-labelledby=\"logs\""),
-        "logs have a right of their own"
+        "logs require a separate right"
     );
-    // Somebody else's job is no job, and what it may not open is not in its menu.
+    // A producer does not see the jobs of others, and its menu contains only pages that it may read.
     assert_eq!(producer.get(&format!("/jobs/{job}")).await.status, 404);
     let page = html(&producer.get("/jobs").await);
     assert!(!page.contains(&job) && !page.contains(">Queues"), "{page}");
@@ -209,7 +209,7 @@ async fn a_reader_sees_no_control_that_is_not_its_own_and_nothing_beyond_its_rig
 }
 
 #[tokio::test]
-async fn the_first_token_is_suggested_as_an_admin_s_and_every_other_as_a_viewer_s() {
+async fn the_token_form_suggests_admin_for_the_first_token_and_viewer_afterwards() {
     let api = Api::new(Database::sqlite().await).await;
     let page = html(&api.get("/tokens").await);
     assert!(page.contains("<option selected>admin</option>") && page.contains("Sign in with it"), "{page}");
@@ -219,7 +219,7 @@ async fn the_first_token_is_suggested_as_an_admin_s_and_every_other_as_a_viewer_
 }
 
 #[tokio::test]
-async fn a_job_that_runs_tells_how_far_it_is_and_who_works_on_it() {
+async fn a_running_job_shows_its_progress_and_its_worker() {
     on_both(async |db| {
         let api = Api::new(db).await;
         let (job, worker, epoch) = api.claimed("mail").await;
@@ -236,10 +236,10 @@ async fn a_job_that_runs_tells_how_far_it_is_and_who_works_on_it() {
 }
 
 #[tokio::test]
-async fn limits_of_a_queue_with_a_webhook_can_be_set_too_and_leave_it_whole() {
+async fn setting_queue_limits_keeps_the_webhook() {
     on_both(async |db| {
         let api = open(db).await;
-        let receiver = Receiver::start(Manner::Answer(200)).await;
+        let receiver = Receiver::start(Behavior::Respond(200)).await;
         let admin = api.caller(json!({"name": "a", "role": "admin"})).await;
         let operator = api.caller(json!({"name": "o", "role": "operator"})).await;
         let webhook = json!({"url": receiver.url(), "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"});
@@ -248,25 +248,32 @@ async fn limits_of_a_queue_with_a_webhook_can_be_set_too_and_leave_it_whole() {
             let page = html(&caller.get("/queues").await);
             let base =
                 page.split("data-base=\"").find_map(|rest| rest.split('"').next().filter(|base| base.contains("hook")));
-            let base = base.expect("the form of its limits").replace("&#34;", "\"");
+            let base = base.expect("the limits form has base settings").replace("&#34;", "\"");
             let mut settings: Value = serde_json::from_str(&base).unwrap();
             settings["concurrency"] = json!(concurrency);
-            let answer = caller.put("/api/v1/queues/mail", settings).await;
-            assert_eq!((answer.status.as_u16(), &answer.json()["settings"]["concurrency"]), (200, &json!(concurrency)));
+            let response = caller.put("/api/v1/queues/mail", settings).await;
+            assert_eq!(
+                (response.status.as_u16(), &response.json()["settings"]["concurrency"]),
+                (200, &json!(concurrency))
+            );
         }
-        let kept = admin.get("/api/v1/queues/mail").await.json()["settings"]["webhook"].clone();
-        assert_eq!(kept, json!({"url": receiver.url()}), "whole, though the operator was shown a part of it");
+        let webhook = admin.get("/api/v1/queues/mail").await.json()["settings"]["webhook"].clone();
+        assert_eq!(
+            webhook,
+            json!({"url": receiver.url()}),
+            "complete, although the operator's page showed only a part"
+        );
         let job = admin.post("/api/v1/jobs", json!({"queue": "mail", "kind": "k"})).await.json();
         let cancel = format!("/api/v1/jobs/{}/cancel", job["id"].as_str().unwrap());
         assert_eq!(admin.post(&cancel, json!({})).await.status, 200);
-        let seen = receiver.saw(1).await;
-        assert!(seen[0].header("webhook-signature").is_some(), "its secret is still there");
+        let seen = receiver.wait_for(1).await;
+        assert!(seen[0].header("webhook-signature").is_some(), "the secret is still stored");
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_job_leads_to_its_trigger_for_as_long_as_that_is_there() {
+async fn a_job_links_to_its_trigger_until_the_trigger_is_deleted() {
     on_both(async |db| {
         let api = Api::new(db).await;
         let trigger = json!({"name": "welcome", "source": "pubsub", "filter": {"topic": "t"},
@@ -283,43 +290,44 @@ async fn a_job_leads_to_its_trigger_for_as_long_as_that_is_there() {
     .await;
 }
 
+/// Requirement T10.
 #[tokio::test]
-async fn t10_slots_that_were_missed_are_told_beside_the_next_five() {
+async fn missed_schedule_slots_are_counted_on_the_triggers_page() {
     on_both(async |db| {
         let api = Api::new(db).await;
         let trigger = json!({"name": "hourly", "source": "cron", "filter": {"schedule": "0 * * * *"},
                              "target": {"job": {"queue": "reports", "kind": "hourly"}}});
         assert_eq!(api.post("/api/v1/triggers", trigger).await.status, 201);
-        assert!(!html(&api.get("/triggers").await).contains("missed, noticed"));
+        assert!(!html(&api.get("/triggers").await).contains("missed, last detected"));
         api.db.pass_ms(2 * 24 * 3_600_000 + 90_000).await;
-        // One of them may just be on time; the others are what a policy of `skip` leaves out.
+        // One slot may be due now and fires; the policy `skip` skips the others.
         api.db.store.fire_schedules().await.unwrap();
         let page = html(&api.get("/triggers").await);
         let missed = api.get("/api/v1/triggers").await.json()["items"][0]["missed"].as_i64().unwrap();
         assert!((46..=49).contains(&missed), "{missed}");
-        assert!(page.contains(&format!("{missed} slots missed, noticed")), "{page}");
+        assert!(page.contains(&format!("{missed} due times missed, last detected")), "{page}");
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_browser_is_shown_a_refusal_as_a_page_and_a_program_as_a_problem() {
+async fn an_error_is_a_page_for_browsers_and_a_problem_document_for_programs() {
     let api = Api::new(Database::sqlite().await).await;
     for (path, status) in
         [("/jobs/nonsense", 404), ("/no/such/page", 404), ("/jobs?state=odd", 400), ("/jobs?x=1", 400)]
     {
-        let asked = request("GET", path).header("accept", "text/html,*/*").body(Body::empty()).unwrap();
-        let answer = api.ask(asked).await;
-        assert_eq!(answer.status.as_u16(), status, "{path}");
-        assert_eq!(answer.header("content-type"), "text/html; charset=utf-8", "{path}");
-        assert!(String::from_utf8_lossy(&answer.body).contains("To the overview"));
-        assert!(!answer.header("content-security-policy").is_empty());
+        let page_request = request("GET", path).header("accept", "text/html,*/*").body(Body::empty()).unwrap();
+        let response = api.send(page_request).await;
+        assert_eq!(response.status.as_u16(), status, "{path}");
+        assert_eq!(response.header("content-type"), "text/html; charset=utf-8", "{path}");
+        assert!(String::from_utf8_lossy(&response.body).contains("Go to the overview"));
+        assert!(!response.header("content-security-policy").is_empty());
         assert_eq!(api.get(path).await.header("content-type"), "application/problem+json", "{path}");
     }
 }
 
 #[tokio::test]
-async fn files_of_the_pages_are_kept_by_browsers_until_they_change() {
+async fn static_files_are_cached_until_they_change() {
     let api = Api::new(Database::sqlite().await).await;
     let page = html(&api.get("/jobs").await);
     let address = page.split("href=\"./static/app.css").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
@@ -329,9 +337,9 @@ async fn files_of_the_pages_are_kept_by_browsers_until_they_change() {
     let unnamed = api.get("/static/live.js").await;
     assert_eq!(unnamed.header("cache-control"), "no-cache");
     let again = request("GET", "/static/live.js").header("if-none-match", unnamed.header("etag"));
-    assert_eq!(api.ask(again.body(Body::empty()).unwrap()).await.status, 304);
+    assert_eq!(api.send(again.body(Body::empty()).unwrap()).await.status, 304);
     assert_eq!(api.get("/static/../Cargo.toml").await.status, 404);
-    // Without a token too: the page to sign in on needs them.
+    // Also without a token, because the sign-in page uses them.
     api.token(json!({"name": "a", "role": "admin"})).await;
     assert_eq!(api.get("/static/app.js").await.status, 200);
     assert_eq!(api.get("/jobs").await.status, 401);

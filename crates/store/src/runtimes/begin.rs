@@ -1,59 +1,61 @@
-//! A node takes an operation up: on the runtime's own node it begins, if there is a slot for it; an operation whose runtime
-//! has no node yet gets one here, or is told why there is none.
+//! Begins an operation on a node that has claimed its job. On the runtime's own node the operation begins if a slot is
+//! free. A runtime without a node is placed first. Called by the runtime worker of each node.
 
-use domain::runtime::placement::Nowhere;
-use domain::runtime::{OperationCode, OperationKind, RuntimeStatus};
+use domain::runtimes::placement::PlacementError;
+use domain::runtimes::{OperationCode, OperationKind, RuntimeStatus};
 use domain::{JobId, TenantId};
 use uuid::Uuid;
 
+use crate::access::secrets::Purpose;
+use crate::db::tx::{Operation, Param, Sql, Tx};
 use crate::error::StoreError;
-use crate::runtimes::request::asked_for;
-use crate::runtimes::{Logged, Outcome, Runtime, get, known, logged, place};
-use crate::secrets::Purpose;
+use crate::runtimes::request::operation_requested;
+use crate::runtimes::{OperationOutcome, OperationRecord, Runtime, get, operation_record, parsed, place};
 use crate::store::Store;
-use crate::tx::{Operation, Param, Sql, Tx};
 
-/// What a claimed job of the queue turned out to be.
+/// What to do with a claimed operation job.
 #[derive(Debug)]
-pub enum Begun {
-    Go(Box<Logged>, Box<Runtime>),
-    /// There is no place for the runtime now. The operation is to be tried again.
-    Nowhere(Box<Logged>, Nowhere),
-    /// What is sealed in its environment does not open here.
-    Unopened(Box<Logged>, String),
-    /// It is another node's to do; the job waits for that one once it is given back.
-    Elsewhere,
-    /// One that was asked for after it is done: what was said last holds, and this one is not to be done any more.
-    Overtaken(Box<Logged>, OperationKind),
-    /// It ended before; only its job does not know.
-    Over(Option<OperationCode>, Outcome),
-    /// No operation stands behind the job, or its runtime is gone.
-    Nothing,
+pub enum BeginOutcome {
+    /// Run the operation on this node.
+    Proceed(Box<OperationRecord>, Box<Runtime>),
+    /// No node can take the runtime now. The operation must be retried later.
+    Unplaceable(Box<OperationRecord>, PlacementError),
+    /// This node cannot decrypt the secrets in the runtime's environment.
+    SecretsUnreadable(Box<OperationRecord>, String),
+    /// Another node must run the operation. The job waits for that node once it is released.
+    OtherNode,
+    /// An operation requested later is already done. The last request wins, so this one must not run any more.
+    Superseded(Box<OperationRecord>, OperationKind),
+    /// The operation ended before, but its job was not settled.
+    AlreadyEnded(Option<OperationCode>, OperationOutcome),
+    /// The job belongs to no operation, or its runtime was deleted.
+    NotFound,
 }
 
 impl Store {
-    pub async fn begin_operation(&self, tenant: TenantId, job: JobId, node: &str) -> Result<Begun, StoreError> {
-        let begun = self.write(Begin { tenant, job, node: node.to_owned() }).await?;
-        Ok(match begun {
-            Looked::At(Begun::Go(line, mut runtime)) if line.kind.brings_up() => {
+    /// Begins the operation of a job that `node` has claimed, and decrypts its environment.
+    pub async fn begin_operation(&self, tenant: TenantId, job: JobId, node: &str) -> Result<BeginOutcome, StoreError> {
+        let assignment = self.write(BeginOperation { tenant, job, node: node.to_owned() }).await?;
+        Ok(match assignment {
+            Assignment::Here(BeginOutcome::Proceed(operation, mut runtime)) if operation.kind.brings_up() => {
                 match self.open_environment(&mut runtime).await {
-                    Ok(()) => Begun::Go(line, runtime),
-                    Err(StoreError::Unusable(why)) => Begun::Unopened(line, why),
+                    Ok(()) => BeginOutcome::Proceed(operation, runtime),
+                    Err(StoreError::Unusable(why)) => BeginOutcome::SecretsUnreadable(operation, why),
                     Err(error) => return Err(error),
                 }
             }
-            Looked::At(begun) => begun,
-            Looked::For { line, node } => {
+            Assignment::Here(outcome) => outcome,
+            Assignment::To { operation, node } => {
                 let lane = self.lane_of_node(tenant, &node).await?;
-                if self.write(HandOver { tenant, line, job, node, lane }).await? {
-                    self.announce(&asked_for(tenant));
+                if self.write(ReassignOperation { tenant, operation, job, node, lane }).await? {
+                    self.announce(&operation_requested(tenant));
                 }
-                Begun::Elsewhere
+                BeginOutcome::OtherNode
             }
         })
     }
 
-    /// Whoever starts the container needs what everyone else sees sealed.
+    /// Decrypts the environment. Only the node that starts the container gets plain values.
     async fn open_environment(&self, runtime: &mut Runtime) -> Result<(), StoreError> {
         let Runtime { tenant, name, spec, .. } = runtime;
         for value in spec.env.values_mut() {
@@ -63,19 +65,18 @@ impl Store {
     }
 }
 
-struct Begin {
+struct BeginOperation {
     tenant: TenantId,
     job: JobId,
     node: String,
 }
 
-enum Looked {
-    At(Begun),
-    /// This node should do it.
-    For {
-        line: Uuid,
-        node: String,
-    },
+/// Where an operation runs.
+enum Assignment {
+    /// On this node, or nowhere.
+    Here(BeginOutcome),
+    /// On another node, which must get the job.
+    To { operation: Uuid, node: String },
 }
 
 const OF_JOB: Sql =
@@ -86,89 +87,95 @@ const BEGIN: Sql =
     Sql::both(&["update operations set started_at = coalesce(started_at, $2), node = coalesce(node, $3)
      where id = $1 and finished_at is null"]);
 
-// Every try has a line of its own and the correlation of the first, so operations are told apart by that, and are in the
-// order in which they were asked for.
-const DONE_LATER: Sql = Sql::both(&["select kind from operations
+// Every attempt has its own row and the correlation id of the first attempt. So operations are distinguished by the
+// correlation id, which is a UUIDv7 and sorts them in the order of their requests.
+const LATER_SUCCESS: Sql = Sql::both(&["select kind from operations
      where tenant = $1 and runtime = $2 and id > $3 and correlation_id > $3 and outcome = 'success' and job is not null
      order by id desc limit 1"]);
 
-impl Operation for Begin {
-    type Output = Looked;
+impl Operation for BeginOperation {
+    type Output = Assignment;
 
-    // No tenant: whoever asks for a slot counts everybody's runtimes.
+    // No tenant, because the slots of a node are shared by the runtimes of all tenants.
 
-    async fn run(&self, tx: &mut Tx<'_>) -> Result<Looked, StoreError> {
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Assignment, StoreError> {
         let row = tx.query_opt(&OF_JOB, &[Param::from(self.job), Param::Int(self.tenant.0)]).await?;
-        let Some(mut line) = row.as_ref().map(logged).transpose()? else { return Ok(Looked::At(Begun::Nothing)) };
-        if let Some(outcome) = line.outcome {
-            return Ok(Looked::At(Begun::Over(line.error_code, outcome)));
+        let Some(mut operation) = row.as_ref().map(operation_record).transpose()? else {
+            return Ok(Assignment::Here(BeginOutcome::NotFound));
+        };
+        if let Some(outcome) = operation.outcome {
+            return Ok(Assignment::Here(BeginOutcome::AlreadyEnded(operation.error_code, outcome)));
         }
-        if line.kind.brings_up() {
+        if operation.kind.brings_up() {
             place::lock(tx).await?;
         }
-        let Some(runtime) = get::lock(tx, self.tenant, line.runtime.as_str()).await? else {
-            return Ok(Looked::At(Begun::Nothing));
+        let Some(runtime) = get::lock(tx, self.tenant, operation.runtime.as_str()).await? else {
+            return Ok(Assignment::Here(BeginOutcome::NotFound));
         };
-        let is_here = runtime.node.as_ref().is_none_or(|node| *node == self.node);
-        if is_here && let Some(later) = done_later(tx, &line).await? {
-            return Ok(Looked::At(Begun::Overtaken(Box::new(line), later)));
+        let is_local = runtime.node.as_ref().is_none_or(|node| *node == self.node);
+        if is_local && let Some(later) = later_success(tx, &operation).await? {
+            return Ok(Assignment::Here(BeginOutcome::Superseded(Box::new(operation), later)));
         }
-        let place = match &runtime.node {
+        let placement = match &runtime.node {
             Some(node) if *node != self.node => Ok(node.clone()),
-            Some(node) if line.kind.brings_up() && runtime.status != RuntimeStatus::Running => {
-                place::has_room(tx, &runtime, node).await?.map(|()| node.clone())
+            Some(node) if operation.kind.brings_up() && runtime.status != RuntimeStatus::Running => {
+                place::has_free_slot(tx, &runtime, node).await?.map(|()| node.clone())
             }
-            None if line.kind.brings_up() => place::find(tx, &runtime, None).await?,
-            // What has no container is stopped and removed wherever one is asked to.
+            None if operation.kind.brings_up() => place::find(tx, &runtime, None).await?,
+            // A runtime without a container can be stopped or removed on any node.
             _ => Ok(self.node.clone()),
         };
-        match place {
-            Err(nowhere) => Ok(Looked::At(Begun::Nowhere(Box::new(line), nowhere))),
-            Ok(node) if node != self.node => Ok(Looked::For { line: line.id, node }),
+        match placement {
+            Err(error) => Ok(Assignment::Here(BeginOutcome::Unplaceable(Box::new(operation), error))),
+            Ok(node) if node != self.node => Ok(Assignment::To { operation: operation.id, node }),
             Ok(node) => {
-                if runtime.node.is_none() && line.kind.brings_up() {
+                if runtime.node.is_none() && operation.kind.brings_up() {
                     place::bind(tx, &runtime, &node).await?;
                 }
-                let params = [Param::Uuid(line.id), Param::Time(tx.now()), Param::Text(&node)];
+                let params = [Param::Uuid(operation.id), Param::Time(tx.now()), Param::Text(&node)];
                 tx.execute(&BEGIN, &params).await?;
-                line.started_at = line.started_at.or(Some(tx.now()));
-                Ok(Looked::At(Begun::Go(Box::new(line), Box::new(runtime))))
+                operation.started_at = operation.started_at.or(Some(tx.now()));
+                Ok(Assignment::Here(BeginOutcome::Proceed(Box::new(operation), Box::new(runtime))))
             }
         }
     }
 }
 
-/// What was asked for after this operation and is done.
-async fn done_later(tx: &mut Tx<'_>, line: &Logged) -> Result<Option<OperationKind>, StoreError> {
-    let params = [Param::Int(line.tenant.0), Param::Text(line.runtime.as_str()), Param::Uuid(line.correlation_id)];
-    let row = tx.query_opt(&DONE_LATER, &params).await?;
-    row.map(|row| known("operation", row.text(0)?, OperationKind::parse)).transpose()
+/// Returns the kind of a successful operation that was requested after this one.
+async fn later_success(tx: &mut Tx<'_>, operation: &OperationRecord) -> Result<Option<OperationKind>, StoreError> {
+    let params = [
+        Param::Int(operation.tenant.0),
+        Param::Text(operation.runtime.as_str()),
+        Param::Uuid(operation.correlation_id),
+    ];
+    let row = tx.query_opt(&LATER_SUCCESS, &params).await?;
+    row.map(|row| parsed("operation", row.text("kind")?, OperationKind::parse)).transpose()
 }
 
-/// Gives an operation to the node that should do it, while its job is in our hands.
-struct HandOver {
+/// Moves an operation and its job to the node that must run it, while this node holds the job's claim.
+struct ReassignOperation {
     tenant: TenantId,
-    line: Uuid,
+    operation: Uuid,
     job: JobId,
     node: String,
     lane: i64,
 }
 
 const OPEN: Sql = Sql::both(&["select runtime from operations where id = $1 and finished_at is null"]);
-const GIVE: Sql = Sql::both(&["update operations set node = $2 where id = $1 and finished_at is null"]);
+const ASSIGN: Sql = Sql::both(&["update operations set node = $2 where id = $1 and finished_at is null"]);
 pub(super) const TO_LANE: Sql =
     Sql::both(&["update jobs set lane = $2, version = version + 1, updated_at = $3 where id = $1"]);
 
-impl Operation for HandOver {
-    /// Whether it holds; if not, whoever takes the job next looks again.
+impl Operation for ReassignOperation {
+    /// False if the placement is no longer valid; the next node that claims the job tries again.
     type Output = bool;
 
-    // No tenant, as above.
+    // No tenant, for the same reason as above.
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<bool, StoreError> {
         place::lock(tx).await?;
-        let Some(row) = tx.query_opt(&OPEN, &[Param::Uuid(self.line)]).await? else { return Ok(false) };
-        let Some(runtime) = get::lock(tx, self.tenant, &row.text(0)?).await? else { return Ok(false) };
+        let Some(row) = tx.query_opt(&OPEN, &[Param::Uuid(self.operation)]).await? else { return Ok(false) };
+        let Some(runtime) = get::lock(tx, self.tenant, &row.text("runtime")?).await? else { return Ok(false) };
         match &runtime.node {
             Some(node) if *node != self.node => return Ok(false),
             Some(_) => {}
@@ -177,7 +184,7 @@ impl Operation for HandOver {
                 Err(_) => return Ok(false),
             },
         }
-        tx.execute(&GIVE, &[Param::Uuid(self.line), Param::Text(&self.node)]).await?;
+        tx.execute(&ASSIGN, &[Param::Uuid(self.operation), Param::Text(&self.node)]).await?;
         tx.execute(&TO_LANE, &[Param::from(self.job), Param::Int(self.lane), Param::Time(tx.now())]).await?;
         Ok(true)
     }

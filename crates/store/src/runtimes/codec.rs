@@ -1,12 +1,12 @@
-//! A spec as it is stored: one JSON document, and the environment in another, because it holds secrets.
+//! Converts a runtime's spec to and from JSON. The environment is a document of its own, because it contains secrets.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
-use domain::runtime::{Desired, ImageRef, Network, Placement, Port, Probe, RuntimeSpec, VolumePath};
+use domain::runtimes::{Desired, ImageRef, Placement, Port, Probe, RuntimeNetwork, RuntimeSpec, VolumePath};
 use serde::{Deserialize, Serialize};
 
-use crate::codec::{from_json, to_json};
+use crate::db::codec::{from_json, to_json};
 use crate::error::StoreError;
 
 #[derive(Serialize, Deserialize)]
@@ -26,7 +26,7 @@ struct StoredSpec {
     ttl_s: Option<i64>,
     #[serde(default)]
     stop_grace_s: Option<i64>,
-    /// Labels that its node must have.
+    /// Labels that the node must have.
     #[serde(default)]
     placement: BTreeMap<String, String>,
     #[serde(default)]
@@ -46,7 +46,7 @@ struct StoredProbe {
     port: u16,
 }
 
-/// The spec and its environment.
+/// Returns the JSON of the spec and of its environment.
 pub(crate) fn write(spec: &RuntimeSpec) -> (String, String) {
     let stored = StoredSpec {
         image: spec.image.to_string(),
@@ -70,23 +70,29 @@ pub(crate) fn write(spec: &RuntimeSpec) -> (String, String) {
     (to_json(&stored), to_json(&spec.env))
 }
 
-/// Every part is checked again: whatever wrote the row, nothing else reaches an engine.
+/// Reads a spec and validates every part again, so that only valid specs reach the container engine, whatever wrote the
+/// row.
 pub(crate) fn read(spec: &str, env: &str) -> Result<RuntimeSpec, StoreError> {
     let stored: StoredSpec = from_json(spec)?;
     let env: BTreeMap<String, String> = from_json(env)?;
-    let odd = |what: String| StoreError::unexpected(format!("a stored runtime: {what}"));
+    let invalid = |what: String| StoreError::unexpected(format!("invalid stored runtime spec: {what}"));
     let port = |port: StoredPort| Port {
         container: port.container,
         host: port.host,
         address: port.address.unwrap_or(Ipv4Addr::LOCALHOST.into()),
     };
     let spec = RuntimeSpec {
-        image: ImageRef::new(&stored.image).map_err(|error| odd(error.to_string()))?,
+        image: ImageRef::new(&stored.image).map_err(|error| invalid(error.to_string()))?,
         command: stored.command,
         env,
         ports: stored.ports.into_iter().map(port).collect(),
-        volumes: stored.volumes.iter().map(|path| VolumePath::parse(path)).collect::<Result<_, _>>().map_err(odd)?,
-        network: Network::parse(&stored.network).map_err(|error| odd(error.to_string()))?,
+        volumes: stored
+            .volumes
+            .iter()
+            .map(|path| VolumePath::parse(path))
+            .collect::<Result<_, _>>()
+            .map_err(invalid)?,
+        network: RuntimeNetwork::parse(&stored.network).map_err(|error| invalid(error.to_string()))?,
         memory_mb: stored.memory_mb,
         cpus: stored.cpus,
         probe: stored.probe.map(|probe| Probe { path: probe.path, port: probe.port }),
@@ -96,6 +102,6 @@ pub(crate) fn read(spec: &str, env: &str) -> Result<RuntimeSpec, StoreError> {
         placement: Placement { labels: stored.placement },
         movable: stored.movable,
     };
-    spec.check().map_err(|error| odd(error.to_string()))?;
+    spec.check().map_err(|error| invalid(error.to_string()))?;
     Ok(spec)
 }

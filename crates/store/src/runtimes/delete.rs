@@ -1,34 +1,37 @@
-//! Takes a runtime away: at once where there is no container, else when the operation that removes it is done. The log,
-//! the timeline and the state path stay.
+//! Deletes a runtime: at once if it has no container, otherwise when the operation that removes the container is done.
+//! The operation log, the timeline and the state path remain.
 
 use domain::{RuntimeName, TenantId};
 
+use crate::db::tx::{Operation, Param, Sql, Tx};
 use crate::error::StoreError;
+use crate::fleet::timeline;
+use crate::fleet::timeline::Entry;
 use crate::runtimes::get;
 use crate::store::Store;
-use crate::timeline::{self, Entry};
-use crate::tx::{Operation, Param, Sql, Tx};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuntimeDeleted {
     Deleted,
-    /// It has a container, or may have one soon: that is to be removed first.
+    /// The runtime has a container, or an operation is in flight. It is marked for deletion, and the container must be
+    /// removed first.
     HasContainer,
     NotFound,
 }
 
 impl Store {
+    /// Deletes a runtime, or marks it for deletion.
     pub async fn delete_runtime(
         &self,
         tenant: TenantId,
         name: &RuntimeName,
         actor: String,
     ) -> Result<RuntimeDeleted, StoreError> {
-        self.write(Delete { tenant, name: name.clone(), actor }).await
+        self.write(DeleteRuntime { tenant, name: name.clone(), actor }).await
     }
 }
 
-struct Delete {
+struct DeleteRuntime {
     tenant: TenantId,
     name: RuntimeName,
     actor: String,
@@ -37,7 +40,7 @@ struct Delete {
 const MARK: Sql = Sql::both(&["update runtimes set deleting = $3 where tenant = $1 and name = $2"]);
 const DELETE: Sql = Sql::both(&["delete from runtimes where tenant = $1 and name = $2"]);
 
-impl Operation for Delete {
+impl Operation for DeleteRuntime {
     type Output = RuntimeDeleted;
 
     fn tenant(&self) -> Option<TenantId> {

@@ -1,39 +1,39 @@
-//! Runtimes, one, a page of them, and those of one node.
+//! Reads one runtime, a page of runtimes, or the runtimes of one node.
 
 use domain::{RuntimeName, TenantId};
 
+use crate::db::tx::{Operation, Param, Sql, Tx};
 use crate::error::StoreError;
 use crate::runtimes::{Runtime, runtime};
 use crate::store::Store;
-use crate::tx::{Operation, Param, Sql, Tx};
 
 impl Store {
     pub async fn runtime(&self, tenant: TenantId, name: &RuntimeName) -> Result<Option<Runtime>, StoreError> {
-        self.read(Get { tenant, name: name.clone() }).await
+        self.read(GetRuntime { tenant, name: name.clone() }).await
     }
 
-    /// By name, after `after`.
+    /// Returns up to `limit` runtimes ordered by name, starting after `after`.
     pub async fn list_runtimes(
         &self,
         tenant: TenantId,
         after: Option<String>,
         limit: usize,
     ) -> Result<Vec<Runtime>, StoreError> {
-        self.read(List { tenant, after: after.unwrap_or_default(), limit }).await
+        self.read(ListRuntimes { tenant, after: after.unwrap_or_default(), limit }).await
     }
 
-    /// All that this node drives, of every tenant.
+    /// Returns all runtimes on this node, of every tenant.
     pub async fn runtimes_of_node(&self, node: &str) -> Result<Vec<Runtime>, StoreError> {
-        self.read(OfNode { node: node.to_owned() }).await
+        self.read(ListRuntimesOfNode { node: node.to_owned() }).await
     }
 
-    /// What containers of this installation are labelled with.
+    /// Returns the id of this installation, with which its containers are labelled.
     pub async fn instance(&self) -> Result<String, StoreError> {
-        self.read(Instance).await
+        self.read(ReadInstance).await
     }
 }
 
-struct Get {
+struct GetRuntime {
     tenant: TenantId,
     name: RuntimeName,
 }
@@ -43,24 +43,24 @@ const GET: Sql =
          r.endpoint, r.state_path, r.health, r.health_source, r.health_details, r.health_at, r.deleting, r.principal,
          r.created_at, r.updated_at, r.started_at, r.stopped_at, r.removed_at, r.last_op_at,
          (select o.kind from operations o where o.tenant = r.tenant and o.runtime = r.name and o.finished_at is null
-          order by o.id limit 1)
+          order by o.id limit 1) as in_flight
      from runtimes r where r.tenant = $1 and r.name = $2"]);
 const LIST: Sql =
     Sql::both(&["select r.tenant, r.name, r.spec, r.env, r.node, r.status, r.container_id, r.current_image,
          r.endpoint, r.state_path, r.health, r.health_source, r.health_details, r.health_at, r.deleting, r.principal,
          r.created_at, r.updated_at, r.started_at, r.stopped_at, r.removed_at, r.last_op_at,
          (select o.kind from operations o where o.tenant = r.tenant and o.runtime = r.name and o.finished_at is null
-          order by o.id limit 1)
+          order by o.id limit 1) as in_flight
      from runtimes r where r.tenant = $1 and r.name > $2 order by r.name limit $3"]);
 const OF_NODE: Sql = Sql::both(&["select r.tenant, r.name, r.spec, r.env, r.node, r.status, r.container_id,
          r.current_image, r.endpoint, r.state_path, r.health, r.health_source, r.health_details, r.health_at, r.deleting,
          r.principal, r.created_at, r.updated_at, r.started_at, r.stopped_at, r.removed_at, r.last_op_at,
          (select o.kind from operations o where o.tenant = r.tenant and o.runtime = r.name and o.finished_at is null
-          order by o.id limit 1)
+          order by o.id limit 1) as in_flight
      from runtimes r where r.node = $1 order by r.tenant, r.name"]);
 const INSTANCE: Sql = Sql::both(&["select instance from installation where id = 1"]);
 
-/// Reads it within a transaction.
+/// Reads a runtime within a transaction.
 pub(super) async fn find(tx: &mut Tx<'_>, tenant: TenantId, name: &str) -> Result<Option<Runtime>, StoreError> {
     let row = tx.query_opt(&GET, &[Param::Int(tenant.0), Param::Text(name)]).await?;
     row.as_ref().map(runtime).transpose()
@@ -71,13 +71,13 @@ const LOCK: Sql = Sql::new(
     "select name from runtimes where tenant = $1 and name = $2 for update",
 );
 
-/// The same, held until the transaction ends.
+/// Like [`find`], and locks the runtime until the transaction ends.
 pub(super) async fn lock(tx: &mut Tx<'_>, tenant: TenantId, name: &str) -> Result<Option<Runtime>, StoreError> {
     tx.query_opt(&LOCK, &[Param::Int(tenant.0), Param::Text(name)]).await?;
     find(tx, tenant, name).await
 }
 
-impl Operation for Get {
+impl Operation for GetRuntime {
     type Output = Option<Runtime>;
 
     fn tenant(&self) -> Option<TenantId> {
@@ -89,13 +89,13 @@ impl Operation for Get {
     }
 }
 
-struct List {
+struct ListRuntimes {
     tenant: TenantId,
     after: String,
     limit: usize,
 }
 
-impl Operation for List {
+impl Operation for ListRuntimes {
     type Output = Vec<Runtime>;
 
     fn tenant(&self) -> Option<TenantId> {
@@ -108,11 +108,11 @@ impl Operation for List {
     }
 }
 
-struct OfNode {
+struct ListRuntimesOfNode {
     node: String,
 }
 
-impl Operation for OfNode {
+impl Operation for ListRuntimesOfNode {
     type Output = Vec<Runtime>;
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<Runtime>, StoreError> {
@@ -120,23 +120,24 @@ impl Operation for OfNode {
     }
 }
 
-/// The same within a transaction.
+/// Like [`Store::runtimes_of_node`], within a transaction.
 pub(super) async fn of_node(tx: &mut Tx<'_>, node: &str) -> Result<Vec<Runtime>, StoreError> {
     tx.query(&OF_NODE, &[Param::Text(node)]).await?.iter().map(runtime).collect()
 }
 
-struct Instance;
+struct ReadInstance;
 
-impl Operation for Instance {
+impl Operation for ReadInstance {
     type Output = String;
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<String, StoreError> {
         let row = tx.query_opt(&INSTANCE, &[]).await?;
-        row.ok_or_else(|| StoreError::unexpected("the installation has no name"))?.text(0)
+        row.ok_or_else(|| StoreError::unexpected("the installation row is missing"))?.text("instance")
     }
 }
 
-/// What it may take of the memory, held until the transaction ends; `None` where it is not declared.
+/// Returns the memory limit of a runtime and locks the runtime until the transaction ends. Returns `None` if the
+/// runtime does not exist, and `Some(None)` if it has no limit.
 pub(crate) async fn memory_of(
     tx: &mut Tx<'_>,
     tenant: TenantId,

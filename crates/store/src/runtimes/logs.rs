@@ -1,26 +1,27 @@
-//! The log of a container on another node, on its way through the database (R9): `read` is the side that asks, `serve` the
-//! node that has the container. Parts are gone once they are read, readings once nobody is left at them.
+//! Transfers a container's log from its node to another node through the database. `read` is the reading side, `serve`
+//! the node that has the container. A part is deleted when it is read, a reading when its reader closes it or times
+//! out.
 
 pub mod read;
 pub mod serve;
 
 use domain::TenantId;
-use domain::limits::{LOG_READING_KEPT_S, LOG_SILENCE_S, MAINTENANCE_ROWS};
-use domain::runtime::OperationCode;
+use domain::limits::{LOG_IDLE_TIMEOUT_S, LOG_READING_RETENTION_S, MAINTENANCE_ROWS};
+use domain::runtimes::OperationCode;
 use uuid::Uuid;
 
+use crate::db::tx::{Column, Operation, Param, Sql, Tx};
 use crate::error::StoreError;
 use crate::store::Store;
-use crate::tx::{Column, Operation, Param, Sql, Tx};
 
-/// Someone reads a log.
+/// Identifies one transfer of a log to one reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogReading {
     pub tenant: TenantId,
     pub id: Uuid,
 }
 
-/// Why an engine does not tell a log.
+/// Why the engine did not return the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFault {
     pub code: OperationCode,
@@ -33,34 +34,34 @@ impl LogReading {
     }
 }
 
-/// Who was heard last before this is gone.
-fn gone_before(tx: &Tx<'_>) -> Param<'static> {
-    Param::Time(tx.now().plus_s(-LOG_SILENCE_S))
+/// Returns the time before which a reader's last renewal means that the reader has disappeared.
+fn reader_timeout(tx: &Tx<'_>) -> Param<'static> {
+    Param::Time(tx.now().plus_s(-LOG_IDLE_TIMEOUT_S))
 }
 
 impl Store {
-    /// Forgets what both sides left behind.
+    /// Deletes one bounded batch of readings that both sides have abandoned. Returns the number of readings deleted.
     pub async fn prune_log_readings(&self) -> Result<u64, StoreError> {
-        self.write(Prune).await
+        self.write(PruneLogReadings).await
     }
 }
 
-struct Prune;
+struct PruneLogReadings;
 
-const FORGET: Sql = Sql::both(&["delete from log_readings where read_at < $1 and id in (
+const DELETE: Sql = Sql::both(&["delete from log_readings where read_at < $1 and id in (
          select id from log_readings where read_at < $1 order by id limit $2)
      returning id"]);
-const FORGET_PARTS: Sql =
+const DELETE_PARTS: Sql =
     Sql::new(&["delete from log_parts where reading = $1"], "delete from log_parts where reading = any($1::uuid[])");
 
-impl Operation for Prune {
+impl Operation for PruneLogReadings {
     type Output = u64;
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<u64, StoreError> {
-        let before = Param::Time(tx.now().plus_s(-LOG_READING_KEPT_S));
-        let rows = tx.query(&FORGET, &[before, Param::Int(MAINTENANCE_ROWS as i64)]).await?;
-        let gone = rows.iter().map(|row| row.uuid(0)).collect::<Result<Vec<_>, _>>()?;
-        tx.execute_each(&FORGET_PARTS, &[Column::uuids(gone.iter().copied())], &[]).await?;
-        Ok(gone.len() as u64)
+        let before = Param::Time(tx.now().plus_s(-LOG_READING_RETENTION_S));
+        let rows = tx.query(&DELETE, &[before, Param::Int(MAINTENANCE_ROWS as i64)]).await?;
+        let deleted = rows.iter().map(|row| row.uuid("id")).collect::<Result<Vec<_>, _>>()?;
+        tx.execute_each(&DELETE_PARTS, &[Column::uuids(deleted.iter().copied())], &[]).await?;
+        Ok(deleted.len() as u64)
     }
 }

@@ -1,17 +1,18 @@
-//! What waits for a node that is lost: said in the signals of its jobs, and to whoever asks why they do not run.
+//! Explains jobs that wait for a lost node, for signals and for `why`.
 
 use std::collections::HashMap;
 
 use domain::{Affinity, Label, Name, TenantId};
 
+use crate::db::tx::Tx;
 use crate::error::StoreError;
-use crate::pools::{self, Pool};
+use crate::runtimes::pools;
+use crate::runtimes::pools::Pool;
 use crate::runtimes::{QUEUE, get, nodes};
-use crate::tx::Tx;
 
-/// By affinity, why the jobs of a queue have nobody: of operations, that their node is silent; of a pool's jobs, that the
-/// node of their runtime is. A queue that somebody serves is not looked into any further.
-pub(crate) async fn behind(
+/// Returns, by affinity, why no worker serves the jobs of a queue: for operations, that their node is silent; for the
+/// jobs of a pool, that the node of their runtime is. Returns an empty map for any other queue that has workers.
+pub(crate) async fn explain(
     tx: &mut Tx<'_>,
     tenant: TenantId,
     queue: &Name,
@@ -29,7 +30,7 @@ pub(crate) async fn behind(
     }
 }
 
-/// Nodes that are lost, and for how many seconds they have been silent.
+/// Returns the lost nodes and for how many seconds each has sent no heartbeat.
 async fn silent(tx: &mut Tx<'_>) -> Result<HashMap<String, i64>, StoreError> {
     let now = tx.now();
     let lost = nodes::all(tx).await?.into_iter().filter(|node| node.is_lost(now));
@@ -37,10 +38,10 @@ async fn silent(tx: &mut Tx<'_>) -> Result<HashMap<String, i64>, StoreError> {
 }
 
 async fn operations(tx: &mut Tx<'_>) -> Result<HashMap<Affinity, String>, StoreError> {
-    let told = |(node, for_s): (&String, &i64)| {
-        (Some(Label::stored(node)), format!("the node {node}, which is to do it, has been silent for {for_s} s"))
+    let reason = |(node, for_s): (&String, &i64)| {
+        (Some(Label::stored(node)), format!("the operation's node {node} has been silent for {for_s} s"))
     };
-    Ok(silent(tx).await?.iter().map(told).collect())
+    Ok(silent(tx).await?.iter().map(reason).collect())
 }
 
 async fn members(tx: &mut Tx<'_>, pool: &Pool) -> Result<HashMap<Affinity, String>, StoreError> {
@@ -54,9 +55,9 @@ async fn members(tx: &mut Tx<'_>, pool: &Pool) -> Result<HashMap<Affinity, Strin
         if let Some(node) = runtime.and_then(|runtime| runtime.node)
             && let Some(for_s) = silent.get(&node)
         {
-            let told =
+            let reason =
                 format!("the runtime {} is on the node {node}, which has been silent for {for_s} s", member.runtime);
-            lost.insert(Some(member.affinity.clone()), told);
+            lost.insert(Some(member.affinity.clone()), reason);
         }
     }
     Ok(lost)

@@ -1,65 +1,74 @@
-//! Nodes that drive an engine: each says now and then that it is there, what it has to offer, and whether its engine is well.
+//! Nodes that drive a container engine. Each sends heartbeats with its labels, its slots and the fault of its engine,
+//! if any.
 
 use std::collections::BTreeMap;
 
 use domain::Time;
-use domain::limits::NODE_BEAT_S;
+use domain::limits::NODE_HEARTBEAT_S;
 
-use crate::codec::{from_json, to_json};
+use crate::db::codec::{from_json, to_json};
+use crate::db::tx::{Operation, Param, Row, Sql, Tx};
 use crate::error::StoreError;
 use crate::runtimes::place;
 use crate::store::Store;
-use crate::tx::{Operation, Param, Row, Sql, Tx};
 
-/// What a node has for runtimes.
+/// What a node offers to runtimes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeOffer {
     pub labels: BTreeMap<String, String>,
-    /// Runtimes that it takes at once; no bound, when `None`.
+    /// Maximum number of runtimes at a time; unlimited if `None`.
     pub slots: Option<i64>,
 }
 
+/// A node that drives an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineNode {
     pub name: String,
     pub offer: NodeOffer,
-    /// Why its engine cannot be reached.
+    /// Why its engine cannot be reached; `None` if it can.
     pub fault: Option<String>,
     pub seen_at: Time,
 }
 
-/// How long a node may be silent before it is taken for lost: three beats.
-pub const LOST_AFTER_S: i64 = 3 * NODE_BEAT_S;
+/// A node without a heartbeat for this long is lost: three heartbeats.
+pub const LOST_AFTER_S: i64 = 3 * NODE_HEARTBEAT_S;
 
 impl EngineNode {
-    /// Silent for three beats: its runtimes are shown as unavailable.
+    /// True if the node has missed three heartbeats. Its runtimes are then shown as unavailable.
     pub fn is_lost(&self, now: Time) -> bool {
         now.ms_since(self.seen_at) > LOST_AFTER_S * 1_000
     }
 }
 
 impl Store {
+    /// Records a heartbeat of a node.
     pub async fn beat_engine_node(
         &self,
         name: &str,
         offer: NodeOffer,
         fault: Option<String>,
     ) -> Result<(), StoreError> {
-        self.write(Beat { name: name.to_owned(), labels: to_json(&offer.labels), slots: offer.slots, fault }).await
+        self.write(RecordNodeHeartbeat {
+            name: name.to_owned(),
+            labels: to_json(&offer.labels),
+            slots: offer.slots,
+            fault,
+        })
+        .await
     }
 
-    /// By name.
+    /// Returns all nodes, ordered by name.
     pub async fn engine_nodes(&self) -> Result<Vec<EngineNode>, StoreError> {
-        self.read(List).await
+        self.read(ListNodes).await
     }
 
-    /// By name, each with the number of its slots that are taken.
+    /// Returns all nodes ordered by name, each with the number of its used slots.
     pub async fn engine_nodes_with_load(&self) -> Result<Vec<(EngineNode, i64)>, StoreError> {
-        self.read(WithLoad).await
+        self.read(ListNodesWithLoad).await
     }
 }
 
-struct Beat {
+struct RecordNodeHeartbeat {
     name: String,
     labels: String,
     slots: Option<i64>,
@@ -72,7 +81,7 @@ const BEAT: Sql =
          seen_at = excluded.seen_at"]);
 const LIST: Sql = Sql::both(&["select name, labels, slots, fault, seen_at from engine_nodes order by name"]);
 
-impl Operation for Beat {
+impl Operation for RecordNodeHeartbeat {
     type Output = ();
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
@@ -89,21 +98,21 @@ impl Operation for Beat {
 
 fn node(row: &Row) -> Result<EngineNode, StoreError> {
     Ok(EngineNode {
-        name: row.text(0)?,
-        offer: NodeOffer { labels: from_json(&row.text(1)?)?, slots: row.opt_int(2)? },
-        fault: row.opt_text(3)?,
-        seen_at: row.time(4)?,
+        name: row.text("name")?,
+        offer: NodeOffer { labels: from_json(&row.text("labels")?)?, slots: row.opt_int("slots")? },
+        fault: row.opt_text("fault")?,
+        seen_at: row.time("seen_at")?,
     })
 }
 
-/// Reads them within a transaction.
+/// Reads all nodes within a transaction, ordered by name.
 pub(super) async fn all(tx: &mut Tx<'_>) -> Result<Vec<EngineNode>, StoreError> {
     tx.query(&LIST, &[]).await?.iter().map(node).collect()
 }
 
-struct List;
+struct ListNodes;
 
-impl Operation for List {
+impl Operation for ListNodes {
     type Output = Vec<EngineNode>;
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<EngineNode>, StoreError> {
@@ -111,16 +120,16 @@ impl Operation for List {
     }
 }
 
-struct WithLoad;
+struct ListNodesWithLoad;
 
-impl Operation for WithLoad {
+impl Operation for ListNodesWithLoad {
     type Output = Vec<(EngineNode, i64)>;
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
-        let taken = place::taken(tx, place::Counted::Begun, None).await?;
+        let used = place::used_slots(tx, place::SlotUse::Started, None).await?;
         let load = |node: EngineNode| {
-            let taken = taken.get(&node.name).copied().unwrap_or(0);
-            (node, taken)
+            let used = used.get(&node.name).copied().unwrap_or(0);
+            (node, used)
         };
         Ok(all(tx).await?.into_iter().map(load).collect())
     }

@@ -1,32 +1,37 @@
-//! Keeps the health of runtimes: the newest observation by its time, with its past (R4).
+//! Records the health of runtimes: the newest observation by its time, and the history of observations.
 
-use domain::runtime::{HealthSource, Observation, RuntimeStatus, health};
-use domain::trigger::Source;
+use domain::runtimes::{HealthSource, Observation, RuntimeStatus, health};
+use domain::triggers::trigger::Source;
 use domain::{RuntimeName, TenantId, Time};
 use uuid::Uuid;
 
-use crate::clock::{new_uuid, uuids_from};
-use crate::codec::to_json;
+use crate::db::clock::{new_uuid, uuids_from};
+use crate::db::codec::to_json;
+use crate::db::notifier::Topic;
+use crate::db::tx::{Operation, Param, Row, Sql, Tx};
 use crate::error::StoreError;
-use crate::events::{Event, emit};
-use crate::hints::Topic;
+use crate::fleet::timeline;
+use crate::fleet::timeline::Entry;
 use crate::runtimes::operate::depth_of;
-use crate::runtimes::{Runtime, get, known};
+use crate::runtimes::{Runtime, get, parsed};
 use crate::store::Store;
-use crate::timeline::{self, Entry};
 use crate::triggers::cache::TriggerCache;
-use crate::tx::{Operation, Param, Row, Sql, Tx};
+use crate::triggers::events::{Event, emit};
 
+/// A recorded observation.
 #[derive(Clone, Debug)]
-pub struct PastHealth {
+pub struct HealthRecord {
     pub id: Uuid,
     pub observation: Observation,
     pub container_id: Option<String>,
 }
 
 impl Store {
-    /// Whether it changed anything. What is seen of a container that was stopped, replaced, started anew or is being
-    /// worked on is the operation's own doing and no news. Whoever looked says which start of it was looked at.
+    /// Records an observation of a container. Returns true if it changed the runtime's health.
+    ///
+    /// Observations of a container that was stopped, replaced or restarted, or that has an operation in flight, are
+    /// ignored, because they are effects of the operation. `started_at` is the start of the container that was
+    /// observed, if known.
     pub async fn observe_runtime(
         &self,
         tenant: TenantId,
@@ -37,30 +42,31 @@ impl Store {
     ) -> Result<bool, StoreError> {
         let (name, container_id) = (name.clone(), container_id.to_owned());
         let observe = Observe { tenant, name, container_id, started_at, seen, triggers: self.triggers_cache().clone() };
-        let (changed, heard) = self.write(observe).await?;
-        if heard {
-            self.hints().tell(Topic::Outbox);
+        let (changed, has_outbox_rows) = self.write(observe).await?;
+        if has_outbox_rows {
+            self.notifier().notify(Topic::Outbox);
         }
         Ok(changed)
     }
 
-    /// Newest first.
+    /// Returns up to `limit` observations before `before`, newest first.
     pub async fn health_history(
         &self,
         tenant: TenantId,
         name: &RuntimeName,
         before: Option<Uuid>,
         limit: usize,
-    ) -> Result<Vec<PastHealth>, StoreError> {
-        self.read(History { tenant, name: name.clone(), before: before.unwrap_or(Uuid::max()), limit }).await
+    ) -> Result<Vec<HealthRecord>, StoreError> {
+        self.read(ListHealth { tenant, name: name.clone(), before: before.unwrap_or(Uuid::max()), limit }).await
     }
 }
 
+/// Records one observation.
 pub(super) struct Observe {
     pub(super) tenant: TenantId,
     pub(super) name: RuntimeName,
     pub(super) container_id: String,
-    /// The start that was looked at, where that is known.
+    /// The start of the container that was observed, if known.
     pub(super) started_at: Option<Time>,
     pub(super) seen: Observation,
     pub(super) triggers: TriggerCache,
@@ -75,8 +81,8 @@ const INSERT: Sql =
      values ($1, $2, $3, $4, $5, $6, $7, $8)"]);
 
 impl Operation for Observe {
-    const WATCHES_TRIGGERS: bool = true;
-    /// Whether it changed anything, and whether a trigger heard of it.
+    const READS_TRIGGER_VERSION: bool = true;
+    /// Whether the health changed, and whether a trigger receives the event.
     type Output = (bool, bool);
 
     fn tenant(&self) -> Option<TenantId> {
@@ -85,22 +91,22 @@ impl Operation for Observe {
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(bool, bool), StoreError> {
         match get::lock(tx, self.tenant, self.name.as_str()).await? {
-            Some(runtime) => self.note(tx, &runtime).await,
+            Some(runtime) => self.record(tx, &runtime).await,
             None => Ok((false, false)),
         }
     }
 }
 
 impl Observe {
-    /// The same where the runtime is locked.
-    pub(super) async fn note(&self, tx: &mut Tx<'_>, runtime: &Runtime) -> Result<(bool, bool), StoreError> {
-        if !self.is_news(runtime) {
+    /// Records the observation. The caller has locked the runtime.
+    pub(super) async fn record(&self, tx: &mut Tx<'_>, runtime: &Runtime) -> Result<(bool, bool), StoreError> {
+        if !self.changes_health(runtime) {
             return Ok((false, false));
         }
-        // By what was told of it before.
+        // Must run before the insert below, because it depends on the earlier observations.
         let depth = self.depth(tx, runtime).await?;
         let Observation { status, source, details, observed_at } = &self.seen;
-        let (standing, stopped_at) = match status {
+        let (runtime_status, stopped_at) = match status {
             status if status.is_end() => (RuntimeStatus::Stopped, Some(runtime.stopped_at.unwrap_or(tx.now()))),
             _ => (RuntimeStatus::Running, None),
         };
@@ -111,7 +117,7 @@ impl Observe {
             Param::Text(source.as_str()),
             Param::Text(details),
             Param::Time(*observed_at),
-            Param::Text(standing.as_str()),
+            Param::Text(runtime_status.as_str()),
             Param::time(stopped_at),
         ];
         tx.execute(&SET, &params).await?;
@@ -127,9 +133,9 @@ impl Observe {
         ];
         tx.execute(&INSERT, &params).await?;
         let subject = self.name.subject();
-        let was = runtime.health.as_ref().map(|health| health.status.as_str());
+        let previous = runtime.health.as_ref().map(|health| health.status.as_str());
         let detail = serde_json::json!({
-            "health": status.as_str(), "was": was, "source": source.as_str(), "details": details,
+            "health": status.as_str(), "was": previous, "source": source.as_str(), "details": details,
         });
         let detail = to_json(&detail);
         let entry = Entry {
@@ -146,33 +152,35 @@ impl Observe {
     }
 }
 
-// The times of what was seen may be another clock's; those of the rows are ours, in their ids.
-const WAS_WELL: Sql = Sql::both(&["select 1 from healths
+// Observation times may come from another clock. The row ids are UUIDv7 with times of the database clock.
+const WAS_HEALTHY: Sql = Sql::both(&["select 1 from healths
      where tenant = $1 and runtime = $2 and container_id = $3 and status = 'healthy' and id >= $4 limit 1"]);
 const LAST_OPERATION: Sql = Sql::both(&["select job from operations
      where tenant = $1 and runtime = $2 and job is not null order by id desc limit 1"]);
 
 impl Observe {
-    /// Until a container is well for the first time, its health is the doing of the operation that started it: a trigger
-    /// that restarts what has just become healthy, or was not in time, leads to itself. What befalls it later comes from
-    /// outside.
+    /// Returns the trigger depth of the health event. Until a container is healthy for the first time, its health is an
+    /// effect of the operation that started it, so the event inherits that operation's depth. Otherwise a trigger that
+    /// restarts a runtime on a health event could trigger itself without end. Later changes have external causes and
+    /// depth 0.
     async fn depth(&self, tx: &mut Tx<'_>, runtime: &Runtime) -> Result<i32, StoreError> {
         let params = [Param::Int(self.tenant.0), Param::Text(self.name.as_str())];
         if let (Some(_), Some(since)) = (&runtime.health, runtime.started_at) {
             let params = [params[0], params[1], Param::Text(&self.container_id), Param::Uuid(uuids_from(since))];
-            if tx.query_opt(&WAS_WELL, &params).await?.is_some() {
+            if tx.query_opt(&WAS_HEALTHY, &params).await?.is_some() {
                 return Ok(0);
             }
         }
-        let job = tx.query_opt(&LAST_OPERATION, &params).await?.map(|row| row.job(0)).transpose()?;
+        let job = tx.query_opt(&LAST_OPERATION, &params).await?.map(|row| row.job("job")).transpose()?;
         depth_of(tx, job).await
     }
 
-    fn is_news(&self, runtime: &Runtime) -> bool {
-        // A container that ended by itself is still watched: it may be removed, or started again, behind our back.
+    fn changes_health(&self, runtime: &Runtime) -> bool {
+        // A container that ended by itself is still watched, because it may be removed or restarted outside of
+        // Windlass.
         let ended_by_itself = runtime.health.as_ref().is_some_and(|health| health.status.is_end());
         let watched = runtime.status == RuntimeStatus::Running || ended_by_itself;
-        // The end of a container that was stopped and started again may be heard of late.
+        // The engine may report the end of a container late, after the container was stopped and started again.
         let late = self.seen.source == HealthSource::DockerEvent
             && runtime.started_at.is_some_and(|at| self.seen.observed_at < at);
         watched
@@ -184,7 +192,7 @@ impl Observe {
     }
 }
 
-struct History {
+struct ListHealth {
     tenant: TenantId,
     name: RuntimeName,
     before: Uuid,
@@ -194,33 +202,33 @@ struct History {
 const HISTORY: Sql = Sql::both(&["select id, status, source, details, observed_at, container_id from healths
      where tenant = $1 and runtime = $2 and id < $3 order by id desc limit $4"]);
 
-fn past(row: &Row) -> Result<PastHealth, StoreError> {
-    Ok(PastHealth {
-        id: row.uuid(0)?,
+fn health_record(row: &Row) -> Result<HealthRecord, StoreError> {
+    Ok(HealthRecord {
+        id: row.uuid("id")?,
         observation: Observation {
-            status: known("health", row.text(1)?, domain::runtime::HealthStatus::parse)?,
-            source: known("source of health", row.text(2)?, domain::runtime::HealthSource::parse)?,
-            details: row.text(3)?,
-            observed_at: row.time(4)?,
+            status: parsed("health", row.text("status")?, domain::runtimes::HealthStatus::parse)?,
+            source: parsed("source of health", row.text("source")?, domain::runtimes::HealthSource::parse)?,
+            details: row.text("details")?,
+            observed_at: row.time("observed_at")?,
         },
-        container_id: row.opt_text(5)?,
+        container_id: row.opt_text("container_id")?,
     })
 }
 
-impl Operation for History {
-    type Output = Vec<PastHealth>;
+impl Operation for ListHealth {
+    type Output = Vec<HealthRecord>;
 
     fn tenant(&self) -> Option<TenantId> {
         Some(self.tenant)
     }
 
-    async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<PastHealth>, StoreError> {
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<HealthRecord>, StoreError> {
         let params = [
             Param::Int(self.tenant.0),
             Param::Text(self.name.as_str()),
             Param::Uuid(self.before),
             Param::Int(self.limit as i64),
         ];
-        tx.query(&HISTORY, &params).await?.iter().map(past).collect()
+        tx.query(&HISTORY, &params).await?.iter().map(health_record).collect()
     }
 }

@@ -1,52 +1,53 @@
-//! An operation on its way, told by the node that does it: begun, and ended with what it did to the container (R2).
+//! Records the end of an operation, with its effect on the container. Called by the node that ran it.
 //!
-//! The job that stands behind it is settled afterwards. Whoever dies in between finds the line closed and settles the job
-//! with what is written there.
+//! The operation's job is settled afterwards. If the node dies in between, the next node that claims the job finds the
+//! operation closed and settles the job with the recorded outcome.
 
-use domain::runtime::{OperationCode, OperationKind, OperationSource};
-use domain::trigger::Source;
+use domain::runtimes::{OperationCode, OperationKind, OperationSource};
+use domain::triggers::trigger::Source;
 use domain::{DeadLetterId, JobId, Resolution, TenantId};
 use uuid::Uuid;
 
-use crate::clock::{new_uuid, uuids_from};
-use crate::codec::to_json;
-use crate::dead_letters::resolve::resolve;
+use crate::db::clock::{new_uuid, uuids_from};
+use crate::db::codec::to_json;
+use crate::db::notifier::Topic;
+use crate::db::tx::{Operation, Param, Sql, Tx};
 use crate::error::StoreError;
-use crate::events::{Event, emit};
-use crate::hints::Topic;
+use crate::fleet::timeline;
+use crate::fleet::timeline::Entry;
 use crate::runtimes::request::INSERT;
-use crate::runtimes::{Logged, Outcome, Runtime, codec, get, logged};
+use crate::runtimes::{OperationOutcome, OperationRecord, Runtime, codec, get, operation_record};
 use crate::store::Store;
-use crate::timeline::{self, Entry};
 use crate::triggers::cache::TriggerCache;
-use crate::tx::{Operation, Param, Sql, Tx};
+use crate::triggers::dead_letters::resolve::resolve;
+use crate::triggers::events::{Event, emit};
 
-/// How a try of an operation ended.
+/// How an attempt of an operation ended.
 #[derive(Clone, Debug)]
-pub struct Ended {
-    pub outcome: Outcome,
+pub struct OperationEnd {
+    pub outcome: OperationOutcome,
     pub code: Option<OperationCode>,
     pub message: Option<String>,
-    /// The container it was about.
+    /// The container that the operation worked on.
     pub container_id: Option<String>,
-    pub change: Change,
-    /// What a restart or a patch was made of, told on lines of their own.
+    pub change: ContainerChange,
+    /// The steps of a restart or a patch. Each gets a row of its own.
     pub steps: Vec<OperationKind>,
-    /// It is tried again: the next try gets its line at once.
+    /// True if the operation is retried. The row of the next attempt is inserted at once.
     pub again: bool,
 }
 
-/// What it did to the runtime.
+/// The effect of an operation on the runtime's container.
 #[derive(Clone, Debug)]
-pub enum Change {
+pub enum ContainerChange {
     Nothing,
-    Started(Started),
+    Started(StartedContainer),
     Stopped,
     Removed,
 }
 
 #[derive(Clone, Debug)]
-pub struct Started {
+pub struct StartedContainer {
     pub container_id: String,
     pub image: String,
     pub endpoint: Option<String>,
@@ -54,48 +55,56 @@ pub struct Started {
 }
 
 impl Store {
-    /// The tenants for which this node has operations to do, those among them that are for whoever takes them.
+    /// Returns the tenants with open operations for this node or for any node.
     pub async fn tenants_with_operations(&self, node: &str) -> Result<Vec<TenantId>, StoreError> {
-        self.read(Tenants { node: node.to_owned() }).await
+        self.read(ListTenantsWithOperations { node: node.to_owned() }).await
     }
 
-    /// Told by the node that did it. What a node did that the runtime was taken from is not its to tell any more.
-    pub async fn end_operation(&self, tenant: TenantId, id: Uuid, node: &str, ended: Ended) -> Result<(), StoreError> {
+    /// Records the end of an operation by the node that ran it. Ignored if the operation was moved to another node or
+    /// has ended.
+    pub async fn end_operation(
+        &self,
+        tenant: TenantId,
+        id: Uuid,
+        node: &str,
+        ended: OperationEnd,
+    ) -> Result<(), StoreError> {
         let triggers = self.triggers_cache().clone();
-        if self.write(End { tenant, id, node: node.to_owned(), ended, triggers }).await? {
-            self.hints().tell(Topic::Outbox);
+        if self.write(EndOperation { tenant, id, node: node.to_owned(), ended, triggers }).await? {
+            self.notifier().notify(Topic::Outbox);
         }
-        self.hints().wake(&Topic::Runtimes);
+        self.notifier().notify_local(&Topic::Runtimes);
         Ok(())
     }
 
-    /// Closes lines whose jobs ended without them: canceled by a person, or out of attempts.
-    pub async fn close_forgotten_operations(&self) -> Result<u64, StoreError> {
-        self.write(CloseForgotten).await
+    /// Closes operations whose jobs have ended without them: canceled by a user, or out of attempts. Returns their
+    /// number.
+    pub async fn close_orphaned_operations(&self) -> Result<u64, StoreError> {
+        self.write(CloseOrphanedOperations).await
     }
 }
 
-struct Tenants {
+struct ListTenantsWithOperations {
     node: String,
 }
 
 const TENANTS: Sql = Sql::both(&["select distinct tenant from operations
      where (node = $1 or node is null) and finished_at is null and job is not null"]);
 
-impl Operation for Tenants {
+impl Operation for ListTenantsWithOperations {
     type Output = Vec<TenantId>;
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<TenantId>, StoreError> {
         let rows = tx.query(&TENANTS, &[Param::Text(&self.node)]).await?;
-        rows.iter().map(|row| row.int(0).map(TenantId)).collect()
+        rows.iter().map(|row| row.int("tenant").map(TenantId)).collect()
     }
 }
 
-struct End {
+struct EndOperation {
     tenant: TenantId,
     id: Uuid,
     node: String,
-    ended: Ended,
+    ended: OperationEnd,
     triggers: TriggerCache,
 }
 
@@ -120,9 +129,9 @@ pub(super) const REMOVED: Sql =
 const TOUCHED: Sql = Sql::both(&["update runtimes set last_op_at = $3 where tenant = $1 and name = $2"]);
 const DELETE: Sql = Sql::both(&["delete from runtimes where tenant = $1 and name = $2"]);
 
-impl Operation for End {
-    const WATCHES_TRIGGERS: bool = true;
-    /// Whether a trigger heard of it.
+impl Operation for EndOperation {
+    const READS_TRIGGER_VERSION: bool = true;
+    /// Whether a trigger receives the event.
     type Output = bool;
 
     fn tenant(&self) -> Option<TenantId> {
@@ -132,8 +141,8 @@ impl Operation for End {
     async fn run(&self, tx: &mut Tx<'_>) -> Result<bool, StoreError> {
         let open = [Param::Uuid(self.id), Param::Int(self.tenant.0), Param::Text(&self.node)];
         let row = tx.query_opt(&OPEN, &open).await?;
-        let Some(line) = row.as_ref().map(logged).transpose()? else { return Ok(false) };
-        let runtime = get::lock(tx, self.tenant, line.runtime.as_str()).await?;
+        let Some(operation) = row.as_ref().map(operation_record).transpose()? else { return Ok(false) };
+        let runtime = get::lock(tx, self.tenant, operation.runtime.as_str()).await?;
         let now = Param::Time(tx.now());
         let ended = &self.ended;
         let params = [
@@ -146,81 +155,84 @@ impl Operation for End {
         ];
         tx.execute(&CLOSE, &params).await?;
         for kind in &ended.steps {
-            insert(tx, &line, *kind, Some(ended)).await?;
+            insert(tx, &operation, *kind, Some(ended)).await?;
         }
         if ended.again {
-            insert(tx, &line, line.kind, None).await?;
+            insert(tx, &operation, operation.kind, None).await?;
         }
         if let Some(runtime) = runtime {
-            self.change(tx, &line, &runtime).await?;
+            self.change(tx, &operation, &runtime).await?;
         }
-        let subject = line.runtime.subject();
+        let subject = operation.runtime.subject();
         let detail = serde_json::json!({
             "operation": self.id, "outcome": ended.outcome.as_str(), "message": ended.message,
-            "image": line.image_ref, "container_id": ended.container_id,
+            "image": operation.image_ref, "container_id": ended.container_id,
         });
         let entry = Entry {
-            runtime: Some(line.runtime.as_str()),
-            process: Some(line.source.as_str()),
-            job: line.job,
-            actor: Some(&line.actor),
+            runtime: Some(operation.runtime.as_str()),
+            process: Some(operation.source.as_str()),
+            job: operation.job,
+            actor: Some(&operation.actor),
             cause: ended.code.map(OperationCode::as_str),
             detail: Some(to_json(&detail)),
-            ..Entry::of_subject(self.tenant, &subject, line.kind.as_str())
+            ..Entry::of_subject(self.tenant, &subject, operation.kind.as_str())
         };
         timeline::write(tx, &[entry]).await?;
         let listeners = self.triggers.current(tx).await?;
         let data = serde_json::json!({
-            "runtime": line.runtime.as_str(), "operation_id": self.id, "kind": line.kind.as_str(),
-            "source": line.source.as_str(), "outcome": ended.outcome.as_str(),
+            "runtime": operation.runtime.as_str(), "operation_id": self.id, "kind": operation.kind.as_str(),
+            "source": operation.source.as_str(), "outcome": ended.outcome.as_str(),
             "error_code": ended.code.map(OperationCode::as_str), "error_message": ended.message,
-            "image_ref": line.image_ref, "container_id": ended.container_id, "correlation_id": line.correlation_id,
+            "image_ref": operation.image_ref, "container_id": ended.container_id, "correlation_id": operation.correlation_id,
         });
-        self.tell_letter(tx, &line).await?;
-        let depth = depth_of(tx, line.job).await?;
-        let event = Event::new(tx.now(), self.tenant, Source::Runtime, line.kind.as_str(), depth, to_json(&data));
-        Ok(emit(tx, &listeners, &[event.with("name", line.runtime.as_str())]).await? > 0)
+        self.resolve_dead_letter(tx, &operation).await?;
+        let depth = depth_of(tx, operation.job).await?;
+        let event = Event::new(tx.now(), self.tenant, Source::Runtime, operation.kind.as_str(), depth, to_json(&data));
+        Ok(emit(tx, &listeners, &[event.with("name", operation.runtime.as_str())]).await? > 0)
     }
 }
 
 const DEPTH: Sql = Sql::both(&["select depth from live_jobs where id = $1
      union all select depth from ended_jobs where id = $1"]);
 
-/// How many triggers led to the operation behind this job: what it brings about inherits that (T5).
+/// Returns the trigger depth of an operation's job: how many triggers in a row caused it. The operation's events
+/// inherit it.
 pub(super) async fn depth_of(tx: &mut Tx<'_>, job: Option<JobId>) -> Result<i32, StoreError> {
     let Some(job) = job else { return Ok(0) };
     let row = tx.query_opt(&DEPTH, &[Param::from(job)]).await?;
-    row.map_or(Ok(0), |row| row.int(0).map(|depth| depth as i32))
+    row.map_or(Ok(0), |row| row.int("depth").map(|depth| depth as i32))
 }
 
-impl End {
-    /// A trigger that handles dead letters may ask for an operation: its end resolves the letter (T8). The event of a
-    /// letter has the letter's own id; another event's id is no letter's.
-    async fn tell_letter(&self, tx: &mut Tx<'_>, line: &Logged) -> Result<(), StoreError> {
-        let event = line.source_ref.as_deref().and_then(|text| Uuid::try_parse(text).ok());
-        let Some(event) = event.filter(|_| line.source == OperationSource::Stream && !self.ended.again) else {
+impl EndOperation {
+    /// Resolves the dead letter whose trigger requested this operation, if any. The event of a dead letter has the
+    /// letter's id, so the id of any other event matches no letter.
+    async fn resolve_dead_letter(&self, tx: &mut Tx<'_>, operation: &OperationRecord) -> Result<(), StoreError> {
+        let event = operation.source_ref.as_deref().and_then(|text| Uuid::try_parse(text).ok());
+        let Some(event) = event.filter(|_| operation.source == OperationSource::Stream && !self.ended.again) else {
             return Ok(());
         };
         let resolution = match self.ended.outcome {
-            Outcome::Success => Resolution::HandledByScript,
-            Outcome::Failure => Resolution::HandlerFailed,
+            OperationOutcome::Success => Resolution::HandledByScript,
+            OperationOutcome::Failure => Resolution::HandlerFailed,
         };
-        let by = format!("operation:{}", line.id);
+        let by = format!("operation:{}", operation.id);
         resolve(tx, self.tenant, DeadLetterId::new(event), resolution, &by, None).await.map(|_| ())
     }
 
-    async fn change(&self, tx: &mut Tx<'_>, line: &Logged, runtime: &Runtime) -> Result<(), StoreError> {
+    /// Applies the effect to the runtime's row.
+    async fn change(&self, tx: &mut Tx<'_>, operation: &OperationRecord, runtime: &Runtime) -> Result<(), StoreError> {
         let id = [Param::Int(self.tenant.0), Param::Text(runtime.name.as_str()), Param::Time(tx.now())];
         match &self.ended.change {
-            Change::Nothing => tx.execute(&TOUCHED, &id).await?,
-            Change::Stopped => tx.execute(&STOPPED, &id).await?,
-            Change::Removed if runtime.deleting => tx.execute(&DELETE, &id[..2]).await?,
-            Change::Removed => tx.execute(&REMOVED, &id).await?,
-            Change::Started(started) => {
-                // What runs is what is declared from now on, unless something was declared since this was asked for.
+            ContainerChange::Nothing => tx.execute(&TOUCHED, &id).await?,
+            ContainerChange::Stopped => tx.execute(&STOPPED, &id).await?,
+            ContainerChange::Removed if runtime.deleting => tx.execute(&DELETE, &id[..2]).await?,
+            ContainerChange::Removed => tx.execute(&REMOVED, &id).await?,
+            ContainerChange::Started(started) => {
+                // The running image becomes the declared one, unless the runtime was declared again after this
+                // operation was requested.
                 let mut spec = runtime.spec.clone();
-                if uuids_from(runtime.updated_at) <= line.correlation_id {
-                    spec.image = domain::runtime::ImageRef::stored(&started.image);
+                if uuids_from(runtime.updated_at) <= operation.correlation_id {
+                    spec.image = domain::runtimes::ImageRef::stored(&started.image);
                 }
                 let (spec, _) = codec::write(&spec);
                 let params = [
@@ -240,53 +252,58 @@ impl End {
     }
 }
 
-/// Another line beside one: a step of it that has ended, or its next try.
-async fn insert(tx: &mut Tx<'_>, line: &Logged, kind: OperationKind, ended: Option<&Ended>) -> Result<(), StoreError> {
+/// Inserts a row for a step of the operation if `ended` is set, otherwise for its next attempt.
+async fn insert(
+    tx: &mut Tx<'_>,
+    operation: &OperationRecord,
+    kind: OperationKind,
+    ended: Option<&OperationEnd>,
+) -> Result<(), StoreError> {
     let now = tx.now();
     let at = ended.map(|_| now);
     let params = [
         Param::Uuid(new_uuid(now)),
-        Param::Int(line.tenant.0),
-        Param::Text(line.runtime.as_str()),
+        Param::Int(operation.tenant.0),
+        Param::Text(operation.runtime.as_str()),
         Param::Text(kind.as_str()),
-        Param::Text(line.source.as_str()),
-        Param::text(line.source_ref.as_deref()),
-        Param::Text(&line.actor),
-        Param::text(line.image_ref.as_deref()),
+        Param::Text(operation.source.as_str()),
+        Param::text(operation.source_ref.as_deref()),
+        Param::Text(&operation.actor),
+        Param::text(operation.image_ref.as_deref()),
         Param::text(ended.and_then(|ended| ended.container_id.as_deref())),
-        Param::text(ended.map(|_| Outcome::Success.as_str())),
+        Param::text(ended.map(|_| OperationOutcome::Success.as_str())),
         Param::Null,
         Param::Null,
         Param::Time(now),
-        Param::time(if ended.is_some() { line.started_at } else { None }),
+        Param::time(if ended.is_some() { operation.started_at } else { None }),
         Param::time(at),
-        Param::Uuid(line.correlation_id),
-        Param::uuid(if ended.is_some() { None } else { line.job.map(JobId::uuid) }),
+        Param::Uuid(operation.correlation_id),
+        Param::uuid(if ended.is_some() { None } else { operation.job.map(JobId::uuid) }),
         Param::Null,
     ];
     tx.execute(&INSERT, &params).await?;
     if ended.is_none() {
-        tx.execute(&SAME_NODE, &[Param::Uuid(line.id), Param::uuid(line.job.map(JobId::uuid))]).await?;
+        tx.execute(&SAME_NODE, &[Param::Uuid(operation.id), Param::uuid(operation.job.map(JobId::uuid))]).await?;
     }
     Ok(())
 }
 
-// The next try belongs to the node of the one before.
+// The next attempt runs on the same node.
 const SAME_NODE: Sql = Sql::both(&["update operations set node = (select o.node from operations o where o.id = $1)
      where job = $2 and finished_at is null"]);
 
-struct CloseForgotten;
+struct CloseOrphanedOperations;
 
-const CLOSE_FORGOTTEN: Sql =
+const CLOSE_ORPHANED: Sql =
     Sql::both(&["update operations set outcome = 'failure', error_code = 'service_unavailable',
          error_message = 'its job ended before it was done', finished_at = $1, started_at = coalesce(started_at, $1)
      where finished_at is null and job is not null and job in (select e.id from ended e where e.id = operations.job)"]);
 
-impl Operation for CloseForgotten {
+impl Operation for CloseOrphanedOperations {
     type Output = u64;
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<u64, StoreError> {
         let now = Param::Time(tx.now());
-        tx.execute(&CLOSE_FORGOTTEN, &[now]).await
+        tx.execute(&CLOSE_ORPHANED, &[now]).await
     }
 }

@@ -1,68 +1,68 @@
-//! Finds a node for a runtime, and sees to it that no node takes more than it has slots for.
+//! Placement: finds a node for a runtime and enforces the number of slots per node.
 //!
-//! A slot is taken by a runtime that runs, or that an operation is bringing up. Whoever gives one away holds the one lock of
-//! placement until its transaction ends, so that two who look at the last slot see each other.
+//! A runtime uses a slot while it runs or while an operation brings it up. A transaction that assigns a slot holds the
+//! single placement lock until it ends, so two transactions cannot both assign the last slot.
 
 use std::collections::HashMap;
 
-use domain::runtime::Placement;
-use domain::runtime::placement::{Candidate, Nowhere, choose};
+use domain::runtimes::Placement;
+use domain::runtimes::placement::{Candidate, PlacementError, choose};
 use domain::{RuntimeName, TenantId};
 
+use crate::db::tx::{Param, Sql, Tx};
 use crate::error::StoreError;
 use crate::runtimes::Runtime;
 use crate::runtimes::nodes::{self, EngineNode};
-use crate::tx::{Param, Sql, Tx};
 
-/// Which operations take a slot.
+/// Which open operations count as using a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Counted {
-    /// Those that are under way: what else there is to do on a node waits for its turn.
-    Begun,
-    /// Those that wait for their turn too: whoever comes new does not push in.
-    Asked,
+pub(super) enum SlotUse {
+    /// Started ones only. Used when an operation begins on its node: requests that still wait there do not block it.
+    Started,
+    /// All requested ones. Used when a runtime is placed: it must not overtake requests that wait already.
+    Requested,
 }
 
-const TAKEN: Sql = Sql::both(&[
-    "select r.node, count(*) from runtimes r where r.node is not null and not (r.tenant = $1 and r.name = $2)
+const USED_SLOTS: Sql = Sql::both(&["select r.node, count(*) as runtimes from runtimes r
+     where r.node is not null and not (r.tenant = $1 and r.name = $2)
          and (r.status = 'running' or exists (select 1 from operations o
              where o.tenant = r.tenant and o.runtime = r.name and o.finished_at is null and o.job is not null
                  and o.kind in ('start', 'restart', 'patch') and (o.started_at is not null or $3)))
-     group by r.node",
-]);
+     group by r.node"]);
 
-/// By node, without the one runtime that asks.
-pub(super) async fn taken(
+/// Returns the number of used slots by node, not counting the runtime `except`.
+pub(super) async fn used_slots(
     tx: &mut Tx<'_>,
-    counted: Counted,
-    but: Option<(TenantId, &RuntimeName)>,
+    counted: SlotUse,
+    except: Option<(TenantId, &RuntimeName)>,
 ) -> Result<HashMap<String, i64>, StoreError> {
-    let (tenant, name) = but.map_or((0, ""), |(tenant, name)| (tenant.0, name.as_str()));
-    let params = [Param::Int(tenant), Param::Text(name), Param::Bool(counted == Counted::Asked)];
-    tx.query(&TAKEN, &params).await?.iter().map(|row| Ok((row.text(0)?, row.int(1)?))).collect()
+    let (tenant, name) = except.map_or((0, ""), |(tenant, name)| (tenant.0, name.as_str()));
+    let params = [Param::Int(tenant), Param::Text(name), Param::Bool(counted == SlotUse::Requested)];
+    tx.query(&USED_SLOTS, &params).await?.iter().map(|row| Ok((row.text("node")?, row.int("runtimes")?))).collect()
 }
 
-/// One at a time gives slots away.
+/// Takes the placement lock until the transaction ends.
 pub(super) async fn lock(tx: &mut Tx<'_>) -> Result<(), StoreError> {
     tx.lock(&["windlass placement"]).await
 }
 
-/// The node for a runtime that has none; only `on`, where it must be that one. Holds for as long as the lock does.
+/// Returns a node for a runtime that has none; only `on` is considered if it is set. The result is valid while the
+/// caller holds the placement lock.
 pub(super) async fn find(
     tx: &mut Tx<'_>,
     runtime: &Runtime,
     on: Option<&str>,
-) -> Result<Result<String, Nowhere>, StoreError> {
+) -> Result<Result<String, PlacementError>, StoreError> {
     find_among(tx, runtime, &runtime.spec.placement, |node| on.is_none_or(|on| on == node)).await
 }
 
-/// The same among these nodes alone, for what is wanted of them.
+/// Like [`find`], among the nodes `on` and with the labels `wanted`.
 pub(super) async fn find_on(
     tx: &mut Tx<'_>,
     runtime: &Runtime,
     wanted: &Placement,
     on: &[&str],
-) -> Result<Result<String, Nowhere>, StoreError> {
+) -> Result<Result<String, PlacementError>, StoreError> {
     find_among(tx, runtime, wanted, |node| on.contains(&node)).await
 }
 
@@ -70,44 +70,45 @@ async fn find_among(
     tx: &mut Tx<'_>,
     runtime: &Runtime,
     wanted: &Placement,
-    may: impl Fn(&str) -> bool,
-) -> Result<Result<String, Nowhere>, StoreError> {
-    let taken = taken(tx, Counted::Asked, Some((runtime.tenant, &runtime.name))).await?;
+    is_allowed: impl Fn(&str) -> bool,
+) -> Result<Result<String, PlacementError>, StoreError> {
+    let used = used_slots(tx, SlotUse::Requested, Some((runtime.tenant, &runtime.name))).await?;
     let now = tx.now();
     let nodes = nodes::all(tx).await?;
-    let living = nodes.iter().filter(|node| !node.is_lost(now) && may(&node.name));
-    let candidates: Vec<Candidate> = living.map(|node| candidate(node, &taken)).collect();
+    let live = nodes.iter().filter(|node| !node.is_lost(now) && is_allowed(&node.name));
+    let candidates: Vec<Candidate> = live.map(|node| candidate(node, &used)).collect();
     Ok(choose(&candidates, wanted).map(str::to_owned))
 }
 
-/// Whether the node that a runtime is bound to has room for it now. A runtime that runs has its slot.
-pub(super) async fn has_room(
+/// Checks that the node to which a runtime is bound has a free slot for it now.
+pub(super) async fn has_free_slot(
     tx: &mut Tx<'_>,
     runtime: &Runtime,
     node: &str,
-) -> Result<Result<(), Nowhere>, StoreError> {
-    let taken = taken(tx, Counted::Begun, Some((runtime.tenant, &runtime.name))).await?;
+) -> Result<Result<(), PlacementError>, StoreError> {
+    let used = used_slots(tx, SlotUse::Started, Some((runtime.tenant, &runtime.name))).await?;
     let nodes = nodes::all(tx).await?;
-    let Some(slots) = nodes.iter().find(|known| known.name == node).and_then(|known| known.offer.slots) else {
+    let Some(slots) = nodes.iter().find(|other| other.name == node).and_then(|other| other.offer.slots) else {
         return Ok(Ok(()));
     };
-    let taken = taken.get(node).copied().unwrap_or(0);
-    let full = || Nowhere::Full { nodes: vec![format!("{taken} of {slots} on {node}")] };
-    Ok(if taken < slots { Ok(()) } else { Err(full()) })
+    let used = used.get(node).copied().unwrap_or(0);
+    let full = || PlacementError::Full { nodes: vec![format!("{used} of {slots} on {node}")] };
+    Ok(if used < slots { Ok(()) } else { Err(full()) })
 }
 
-fn candidate<'n>(node: &'n EngineNode, taken: &HashMap<String, i64>) -> Candidate<'n> {
+fn candidate<'n>(node: &'n EngineNode, used: &HashMap<String, i64>) -> Candidate<'n> {
     Candidate {
         name: &node.name,
         labels: &node.offer.labels,
         fault: node.fault.as_deref(),
         slots: node.offer.slots,
-        taken: taken.get(&node.name).copied().unwrap_or(0),
+        taken: used.get(&node.name).copied().unwrap_or(0),
     }
 }
 
 const BIND: Sql = Sql::both(&["update runtimes set node = $3 where tenant = $1 and name = $2"]);
 
+/// Binds a runtime to a node.
 pub(super) async fn bind(tx: &mut Tx<'_>, runtime: &Runtime, node: &str) -> Result<(), StoreError> {
     let params = [Param::Int(runtime.tenant.0), Param::Text(runtime.name.as_str()), Param::Text(node)];
     tx.execute(&BIND, &params).await.map(|_| ())

@@ -1,31 +1,33 @@
-//! Declares a runtime, or changes what is declared. What runs is left alone: an operation brings it up to date.
+//! Declares or changes a runtime. The running container does not change until an operation updates it.
 
 use domain::limits::RUNTIMES_PER_TENANT;
-use domain::runtime::{RuntimeSpec, RuntimeStatus};
+use domain::runtimes::{RuntimeSpec, RuntimeStatus};
 use domain::{RuntimeName, TenantId};
 
+use crate::access::secrets::Purpose;
+use crate::db::tx::{Operation, Param, Sql, Tx};
 use crate::error::StoreError;
-use crate::pools;
+use crate::fleet::subjects;
+use crate::fleet::timeline;
+use crate::fleet::timeline::Entry;
 use crate::runtimes::codec;
-use crate::secrets::Purpose;
+use crate::runtimes::pools;
 use crate::store::Store;
-use crate::subjects;
-use crate::timeline::{self, Entry};
-use crate::tx::{Operation, Param, Sql, Tx};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuntimePut {
     Created,
     Changed,
-    /// The tenant has as many as it may have.
+    /// The tenant already has the maximum number of runtimes.
     TooMany,
-    /// It is being deleted.
+    /// The runtime is being deleted.
     Deleting,
-    /// The memory budget of this pool would not hold any more.
+    /// The runtime would exceed the memory budget of this pool.
     OverBudget(String),
 }
 
 impl Store {
+    /// Creates or replaces the declaration of a runtime. The values of its environment are encrypted.
     pub async fn put_runtime(
         &self,
         tenant: TenantId,
@@ -47,7 +49,7 @@ struct PutRuntime {
     actor: String,
 }
 
-const COUNT: Sql = Sql::both(&["select count(*) from runtimes where tenant = $1"]);
+const COUNT: Sql = Sql::both(&["select count(*) as runtimes from runtimes where tenant = $1"]);
 const LOCK: Sql = Sql::new(
     &["select deleting from runtimes where tenant = $1 and name = $2"],
     "select deleting from runtimes where tenant = $1 and name = $2 for update",
@@ -72,22 +74,25 @@ impl Operation for PutRuntime {
         let (spec, env, actor, now) =
             (Param::Json(&spec), Param::Json(&env), Param::Text(&self.actor), Param::Time(tx.now()));
         let put = match tx.query_opt(&LOCK, &id).await? {
-            Some(row) if row.bool(0)? => return Ok(RuntimePut::Deleting),
+            Some(row) if row.bool("deleting")? => return Ok(RuntimePut::Deleting),
             Some(_) => {
-                if let Some(pool) = pools::put::outgrown_by(tx, self.tenant, &self.name, self.spec.memory_mb).await? {
+                if let Some(pool) =
+                    pools::put::pool_exceeded_by(tx, self.tenant, &self.name, self.spec.memory_mb).await?
+                {
                     return Ok(RuntimePut::OverBudget(pool));
                 }
                 tx.execute(&UPDATE, &[id[0], id[1], spec, env, actor, now]).await?;
                 RuntimePut::Changed
             }
             None => {
-                let count = tx.query_opt(&COUNT, &id[..1]).await?.map(|row| row.int(0)).transpose()?.unwrap_or(0);
+                let count =
+                    tx.query_opt(&COUNT, &id[..1]).await?.map(|row| row.int("runtimes")).transpose()?.unwrap_or(0);
                 if count as usize >= RUNTIMES_PER_TENANT {
                     return Ok(RuntimePut::TooMany);
                 }
                 let status = Param::Text(RuntimeStatus::Removed.as_str());
                 tx.execute(&INSERT, &[id[0], id[1], spec, env, status, actor, now]).await?;
-                subjects::make(tx, self.tenant, &[&self.name.subject()]).await?;
+                subjects::insert_missing(tx, self.tenant, &[&self.name.subject()]).await?;
                 RuntimePut::Created
             }
         };

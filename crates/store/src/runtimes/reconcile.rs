@@ -1,26 +1,28 @@
-//! Writes down what was found on an engine and nobody knew: a container of ours without a record, a record without its
-//! container (R5). What is in flight is left to whoever does it.
+//! Records differences between the engine and the database: a container of this installation without a record, and a
+//! record whose container is missing. Runtimes with an operation in flight are skipped. Called by the reconcile task of
+//! each node.
 
-use domain::runtime::{
+use domain::runtimes::{
     HealthSource, HealthStatus, ImageRef, Observation, OperationKind, OperationSource, RuntimeSpec, RuntimeStatus,
 };
 use domain::{RuntimeName, TenantId, Time};
 
-use crate::clock::new_uuid;
-use crate::codec::to_json;
+use crate::db::clock::new_uuid;
+use crate::db::codec::to_json;
+use crate::db::notifier::Topic;
+use crate::db::tx::{Operation, Param, Sql, Tx};
 use crate::error::StoreError;
-use crate::hints::Topic;
+use crate::fleet::subjects;
+use crate::fleet::timeline;
+use crate::fleet::timeline::Entry;
 use crate::runtimes::observe::Observe;
 use crate::runtimes::request::INSERT;
-use crate::runtimes::{Outcome, codec, get};
+use crate::runtimes::{OperationOutcome, codec, get};
 use crate::store::Store;
-use crate::subjects;
-use crate::timeline::{self, Entry};
-use crate::tx::{Operation, Param, Sql, Tx};
 
-/// A container of this installation, as the engine tells of it.
+/// A container of this installation, as reported by the engine.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FoundContainer {
     pub tenant: TenantId,
     pub name: RuntimeName,
     pub container_id: String,
@@ -33,18 +35,19 @@ pub struct Found {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Adopted {
     Adopted,
-    /// An operation is under way, or the record has a container of its own, or the tenant is unknown.
-    LeftAlone,
+    /// Nothing was changed: an operation is in flight, the record has another container, the tenant is unknown, or the
+    /// image reference is invalid.
+    Untouched,
 }
 
 impl Store {
-    /// Binds a container to its record, which is made where there is none.
-    pub async fn adopt_container(&self, node: &str, found: Found, why: &str) -> Result<Adopted, StoreError> {
-        self.write(Adopt { node: node.to_owned(), found, why: why.to_owned() }).await
+    /// Binds a container to its record, and creates the record if there is none.
+    pub async fn adopt_container(&self, node: &str, found: FoundContainer, why: &str) -> Result<Adopted, StoreError> {
+        self.write(AdoptContainer { node: node.to_owned(), found, why: why.to_owned() }).await
     }
 
-    /// Takes the container off a record that names one which is gone, and says that it has disappeared, unless it was we who
-    /// stopped it. Whether that was so.
+    /// Removes a missing container from its record, and records that it disappeared unless an operation stopped it.
+    /// Returns false if the record names another container or an operation is in flight.
     pub async fn dispose_of_record(
         &self,
         tenant: TenantId,
@@ -59,15 +62,15 @@ impl Store {
             observed_at: self.clock().now(),
         };
         let (name, container_id, triggers) = (name.clone(), container_id.to_owned(), self.triggers_cache().clone());
-        let gone = Observe { tenant, name, container_id, started_at: None, seen, triggers };
-        let (disposed, heard) = self.write(Dispose { gone, why: why.to_owned() }).await?;
-        if heard {
-            self.hints().tell(Topic::Outbox);
+        let disappearance = Observe { tenant, name, container_id, started_at: None, seen, triggers };
+        let (disposed, has_outbox_rows) = self.write(UnbindContainer { disappearance, why: why.to_owned() }).await?;
+        if has_outbox_rows {
+            self.notifier().notify(Topic::Outbox);
         }
         Ok(disposed)
     }
 
-    /// A container of ours that belongs to nothing was removed.
+    /// Logs the removal of a container of this installation that belonged to no runtime.
     pub async fn log_disposed(
         &self,
         tenant: TenantId,
@@ -76,7 +79,7 @@ impl Store {
         why: &str,
     ) -> Result<(), StoreError> {
         let (name, container_id, why) = (name.clone(), container_id.to_owned(), why.to_owned());
-        self.write(Note { tenant, name, container_id, why }).await
+        self.write(LogDisposal { tenant, name, container_id, why }).await
     }
 }
 
@@ -89,29 +92,29 @@ const BIND: Sql = Sql::both(&["update runtimes set node = $3, container_id = $4,
          state_path = $7, status = $8, started_at = coalesce(started_at, $9), removed_at = null, last_op_at = $9
      where tenant = $1 and name = $2"]);
 
-struct Adopt {
+struct AdoptContainer {
     node: String,
-    found: Found,
+    found: FoundContainer,
     why: String,
 }
 
-impl Operation for Adopt {
+impl Operation for AdoptContainer {
     type Output = Adopted;
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Adopted, StoreError> {
-        let Found { tenant, name, container_id, image, running, endpoint, state_path } = &self.found;
+        let FoundContainer { tenant, name, container_id, image, running, endpoint, state_path } = &self.found;
         if tx.query_opt(&TENANT, &[Param::Int(tenant.0)]).await?.is_none() {
-            return Ok(Adopted::LeftAlone);
+            return Ok(Adopted::Untouched);
         }
         let now = tx.now();
         let id = [Param::Int(tenant.0), Param::Text(name.as_str())];
         match get::lock(tx, *tenant, name.as_str()).await? {
             Some(runtime) if runtime.in_flight.is_some() || runtime.container_id.is_some() => {
-                return Ok(Adopted::LeftAlone);
+                return Ok(Adopted::Untouched);
             }
             Some(_) => {}
             None => {
-                let Ok(image) = ImageRef::new(image) else { return Ok(Adopted::LeftAlone) };
+                let Ok(image) = ImageRef::new(image) else { return Ok(Adopted::Untouched) };
                 let (spec, env) = codec::write(&RuntimeSpec::of(image));
                 let params = [
                     id[0],
@@ -124,7 +127,7 @@ impl Operation for Adopt {
                     Param::Time(now),
                 ];
                 tx.execute(&INSERT_RUNTIME, &params).await?;
-                subjects::make(tx, *tenant, &[&name.subject()]).await?;
+                subjects::insert_missing(tx, *tenant, &[&name.subject()]).await?;
             }
         }
         let status = if *running { RuntimeStatus::Running } else { RuntimeStatus::Stopped };
@@ -140,53 +143,53 @@ impl Operation for Adopt {
             Param::Time(now),
         ];
         tx.execute(&BIND, &params).await?;
-        write_down(tx, *tenant, name, OperationKind::ReconcileAdopt, container_id, &self.why).await?;
+        log_decision(tx, *tenant, name, OperationKind::ReconcileAdopt, container_id, &self.why).await?;
         Ok(Adopted::Adopted)
     }
 }
 
-struct Dispose {
-    gone: Observe,
+struct UnbindContainer {
+    disappearance: Observe,
     why: String,
 }
 
-// The health stays: it says how the container went.
+// The health remains, because it says how the container ended.
 const UNBIND: Sql = Sql::both(&["update runtimes set status = 'removed', container_id = null, endpoint = null,
          removed_at = $3, last_op_at = $3
      where tenant = $1 and name = $2"]);
 
-impl Operation for Dispose {
-    const WATCHES_TRIGGERS: bool = true;
-    /// Whether it was disposed of, and whether a trigger heard that its container is gone.
+impl Operation for UnbindContainer {
+    const READS_TRIGGER_VERSION: bool = true;
+    /// Whether the record was changed, and whether a trigger receives the event.
     type Output = (bool, bool);
 
     fn tenant(&self) -> Option<TenantId> {
-        Some(self.gone.tenant)
+        Some(self.disappearance.tenant)
     }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(bool, bool), StoreError> {
-        let Observe { tenant, name, container_id, .. } = &self.gone;
+        let Observe { tenant, name, container_id, .. } = &self.disappearance;
         let Some(runtime) = get::lock(tx, *tenant, name.as_str()).await? else { return Ok((false, false)) };
         if runtime.in_flight.is_some() || runtime.container_id.as_deref() != Some(container_id.as_str()) {
             return Ok((false, false));
         }
-        // First, while the record still names the container that is spoken of.
-        let (_, heard) = self.gone.note(tx, &runtime).await?;
+        // Must run first, while the record still names the container.
+        let (_, has_outbox_rows) = self.disappearance.record(tx, &runtime).await?;
         let now = Param::Time(tx.now());
         tx.execute(&UNBIND, &[Param::Int(tenant.0), Param::Text(name.as_str()), now]).await?;
-        write_down(tx, *tenant, name, OperationKind::ReconcileDispose, container_id, &self.why).await?;
-        Ok((true, heard))
+        log_decision(tx, *tenant, name, OperationKind::ReconcileDispose, container_id, &self.why).await?;
+        Ok((true, has_outbox_rows))
     }
 }
 
-struct Note {
+struct LogDisposal {
     tenant: TenantId,
     name: RuntimeName,
     container_id: String,
     why: String,
 }
 
-impl Operation for Note {
+impl Operation for LogDisposal {
     type Output = ();
 
     fn tenant(&self) -> Option<TenantId> {
@@ -195,12 +198,12 @@ impl Operation for Note {
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
         let kind = OperationKind::ReconcileDispose;
-        write_down(tx, self.tenant, &self.name, kind, &self.container_id, &self.why).await
+        log_decision(tx, self.tenant, &self.name, kind, &self.container_id, &self.why).await
     }
 }
 
-/// The decision and its reason, in the log of operations and on the subject's timeline.
-async fn write_down(
+/// Logs a decision and its reason in the operation log and on the subject's timeline.
+async fn log_decision(
     tx: &mut Tx<'_>,
     tenant: TenantId,
     name: &RuntimeName,
@@ -220,7 +223,7 @@ async fn write_down(
         Param::Text("reconcile"),
         Param::Null,
         Param::Text(container_id),
-        Param::Text(Outcome::Success.as_str()),
+        Param::Text(OperationOutcome::Success.as_str()),
         Param::Null,
         Param::Null,
         Param::Time(now),

@@ -1,34 +1,35 @@
-//! Asks for an operation: its line in the log and its job, in one transaction (R2, R3).
+//! Requests an operation: inserts its row in the operation log and its job in one transaction.
 //!
-//! The first operation that brings a container up binds the runtime to a node (`place`). When there is none for it, the
-//! operation waits all the same: its job is for whoever takes it, and each try looks again.
+//! The first operation that brings a container up binds the runtime to a node (see `place`). If no node fits, the
+//! operation waits: its job can be claimed by any node, and each attempt tries the placement again.
 
 use domain::limits::{OPERATION_ATTEMPTS, OPERATION_RETRY_MAX_S, OPERATION_RETRY_S};
-use domain::runtime::placement::Nowhere;
-use domain::runtime::{ImageRef, OperationCode, OperationKind, OperationSource};
+use domain::runtimes::placement::PlacementError;
+use domain::runtimes::{ImageRef, OperationCode, OperationKind, OperationSource};
 use domain::{Affinity, JobId, Label, Name, Origin, RetryPolicy, RuntimeName, TenantId};
 use uuid::Uuid;
 
-use crate::clock::new_uuid;
-use crate::effects::Effects;
+use crate::db::clock::new_uuid;
+use crate::db::effects::Effects;
+use crate::db::tx::{Operation, Param, Sql, Tx};
 use crate::error::StoreError;
-use crate::jobs::enqueue::{EnqueueBatch, EnqueueReply, EnqueueRequest, Extras, NewJob};
-use crate::runtimes::{KIND, Outcome, QUEUE, Runtime, get, place};
+use crate::queue::enqueue::{EnqueueBatch, EnqueueReply, EnqueueRequest, Extras, NewJob};
+use crate::runtimes::{KIND, OperationOutcome, QUEUE, Runtime, get, place};
 use crate::store::Store;
-use crate::tx::{Operation, Param, Sql, Tx};
 
+/// An operation to request.
 #[derive(Clone, Debug)]
 pub struct NewOperation {
     pub kind: OperationKind,
     pub source: OperationSource,
-    /// What caused it: an event's id, say.
+    /// What caused it, for example the id of an event.
     pub source_ref: Option<String>,
-    /// What to start, or what to patch to; the declared image, when `None`.
+    /// The image to start or to patch to; the declared image if `None`.
     pub image: Option<ImageRef>,
     pub actor: String,
-    /// How many triggers led here (T5).
+    /// How many triggers in a row caused the operation.
     pub depth: i32,
-    /// The one node that will do, whatever others there are; any, when `None`.
+    /// The only node on which the operation may run; any node if `None`.
     pub on: Option<String>,
 }
 
@@ -38,7 +39,7 @@ pub enum Requested {
         operation: Uuid,
         job: JobId,
     },
-    /// It was written down as a failure and not tried.
+    /// The operation was recorded as failed and does not run.
     Refused {
         operation: Uuid,
         code: OperationCode,
@@ -49,66 +50,69 @@ pub enum Requested {
     NoNode,
 }
 
-/// Times the node of a runtime may change under a request.
-const LOOKS: usize = 3;
+/// How often a request is retried because the runtime changed its node in between.
+const MAX_TRIES: usize = 3;
 
 impl Store {
+    /// Requests an operation on a runtime.
     pub async fn request_operation(
         &self,
         tenant: TenantId,
         name: &RuntimeName,
         new: NewOperation,
     ) -> Result<Requested, StoreError> {
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_TRIES {
             let request = match self.prepare_operation(tenant, name, &new).await? {
                 Ok(request) => request,
                 Err(requested) => return Ok(requested),
             };
             if let Some(requested) = self.write(request).await? {
-                self.announce(&asked_for(tenant));
+                self.announce(&operation_requested(tenant));
                 return Ok(requested);
             }
         }
-        Err(moved())
+        Err(runtime_moved())
     }
 
-    /// An operation for the node that its runtime is on now, or could be on; `Err` when there is none to ask for.
+    /// Prepares an operation for the node of its runtime, or for a node that could take it. Returns `Err` if the
+    /// runtime does not exist or no node drives an engine.
     pub(crate) async fn prepare_operation(
         &self,
         tenant: TenantId,
         name: &RuntimeName,
         new: &NewOperation,
-    ) -> Result<Result<Request, Requested>, StoreError> {
+    ) -> Result<Result<OperationRequest, Requested>, StoreError> {
         let on = new.on.clone();
-        let place = match self.read(Look { tenant, name: name.clone(), kind: new.kind, on }).await? {
-            Looked::At(place) => place,
-            Looked::NotFound => return Ok(Err(Requested::NotFound)),
-            Looked::NoNode => return Ok(Err(Requested::NoNode)),
+        let target = match self.read(FindTarget { tenant, name: name.clone(), kind: new.kind, on }).await? {
+            TargetLookup::Found(target) => target,
+            TargetLookup::NotFound => return Ok(Err(Requested::NotFound)),
+            TargetLookup::NoNode => return Ok(Err(Requested::NoNode)),
         };
-        self.operation_at(tenant, name, new, place).await.map(Ok)
+        self.operation_at(tenant, name, new, target).await.map(Ok)
     }
 
+    /// Prepares an operation for a target.
     pub(super) async fn operation_at(
         &self,
         tenant: TenantId,
         name: &RuntimeName,
         new: &NewOperation,
-        place: Place,
-    ) -> Result<Request, StoreError> {
+        target: OperationTarget,
+    ) -> Result<OperationRequest, StoreError> {
         let id = new_uuid(self.clock().now());
-        let at = async |node: Option<&str>| {
+        let enqueue_at = async |node: Option<&str>| {
             let job = job(name, new, id, node);
             let lanes = self.lane_ids(&[job.lane(tenant)]).await?;
             Ok::<_, StoreError>(EnqueueBatch::one(EnqueueRequest::new(tenant, vec![job], lanes)))
         };
-        let there = at(place.node()).await?;
-        let anywhere = if matches!(place, Place::Free(_)) { Some(at(None).await?) } else { None };
-        Ok(Request { tenant, name: name.clone(), new: new.clone(), id, place, there, anywhere })
+        let enqueue = enqueue_at(target.node()).await?;
+        let unassigned = if matches!(target, OperationTarget::Free(_)) { Some(enqueue_at(None).await?) } else { None };
+        Ok(OperationRequest { tenant, name: name.clone(), new: new.clone(), id, target, enqueue, unassigned })
     }
 
-    /// The lane of operations that wait for this node.
+    /// Returns the lane of the operation jobs for this node.
     pub(super) async fn lane_of_node(&self, tenant: TenantId, node: &str) -> Result<i64, StoreError> {
-        let lane = crate::lanes::Lane {
+        let lane = crate::queue::lanes::Lane {
             tenant,
             queue: Name::stored(QUEUE),
             kind: Name::stored(KIND),
@@ -120,14 +124,14 @@ impl Store {
     }
 }
 
-/// What others should hear of once an operation was asked for.
-pub(crate) fn asked_for(tenant: TenantId) -> Effects {
+/// Returns the notifications to send after an operation was requested.
+pub(crate) fn operation_requested(tenant: TenantId) -> Effects {
     Effects { ready: [(tenant, Name::stored(QUEUE))].into(), runtimes: true, ..Effects::default() }
 }
 
-/// The runtime is on another node than a moment ago; whoever asks again finds it.
-pub(crate) fn moved() -> StoreError {
-    StoreError::unavailable("the runtime is being moved")
+/// The error for a runtime whose node changed during the request. A retry succeeds.
+pub(crate) fn runtime_moved() -> StoreError {
+    StoreError::unavailable("the runtime is being moved to another node; try again")
 }
 
 fn affinity(node: Option<&str>) -> Affinity {
@@ -138,7 +142,7 @@ fn job(name: &RuntimeName, new: &NewOperation, id: Uuid, node: Option<&str>) -> 
     let retry = RetryPolicy::new(Some(OPERATION_RETRY_S), Some(OPERATION_RETRY_MAX_S), Some(2.0), Some(0.1));
     let extras = Extras {
         subject: Some(Label::stored(&name.subject())),
-        retry: Some(retry.expect("the policy of operations is one")),
+        retry: Some(retry.expect("the retry policy of operations is valid")),
         triggered_by: Origin::Operation.stored(),
         depth: new.depth,
         ..Extras::default()
@@ -156,72 +160,73 @@ fn job(name: &RuntimeName, new: &NewOperation, id: Uuid, node: Option<&str>) -> 
     }
 }
 
-/// Where an operation is to be done.
+/// Where an operation runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// On the node that the runtime is bound to.
+pub(super) enum OperationTarget {
+    /// On the node to which the runtime is bound.
     Bound(String),
-    /// On a node that had room for it a moment ago.
+    /// On a node that had a free slot when it was looked up.
     Free(String),
-    /// Nowhere yet, or wherever it is taken: there is nothing to find a node for, or none to be found.
-    Anywhere,
+    /// On any node: the operation brings no container up, or no node fits now.
+    Unassigned,
 }
 
-impl Place {
+impl OperationTarget {
     fn node(&self) -> Option<&str> {
         match self {
             Self::Bound(node) | Self::Free(node) => Some(node),
-            Self::Anywhere => None,
+            Self::Unassigned => None,
         }
     }
 }
 
-/// Which node a runtime is on, or could be on.
-struct Look {
+/// Finds the node of a runtime, or a node that could take it.
+struct FindTarget {
     tenant: TenantId,
     name: RuntimeName,
     kind: OperationKind,
     on: Option<String>,
 }
 
-enum Looked {
-    At(Place),
+enum TargetLookup {
+    Found(OperationTarget),
     NotFound,
     NoNode,
 }
 
-impl Operation for Look {
-    type Output = Looked;
+impl Operation for FindTarget {
+    type Output = TargetLookup;
 
-    async fn run(&self, tx: &mut Tx<'_>) -> Result<Looked, StoreError> {
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<TargetLookup, StoreError> {
         let Some(runtime) = get::find(tx, self.tenant, self.name.as_str()).await? else {
-            return Ok(Looked::NotFound);
+            return Ok(TargetLookup::NotFound);
         };
         if let Some(node) = runtime.node {
-            return Ok(Looked::At(Place::Bound(node)));
+            return Ok(TargetLookup::Found(OperationTarget::Bound(node)));
         }
         Ok(match place::find(tx, &runtime, self.on.as_deref()).await? {
-            Ok(node) if self.kind.brings_up() => Looked::At(Place::Free(node)),
-            Err(Nowhere::NoNode) => Looked::NoNode,
-            // Who must be on one node is told now whether it would do.
+            Ok(node) if self.kind.brings_up() => TargetLookup::Found(OperationTarget::Free(node)),
+            Err(PlacementError::NoNode) => TargetLookup::NoNode,
+            // If the operation is restricted to one node, the request itself reports why that node does not fit.
             Err(_) if self.on.is_some() && self.kind.brings_up() => {
-                Looked::At(Place::Free(self.on.clone().unwrap_or_default()))
+                TargetLookup::Found(OperationTarget::Free(self.on.clone().unwrap_or_default()))
             }
-            Ok(_) | Err(_) => Looked::At(Place::Anywhere),
+            Ok(_) | Err(_) => TargetLookup::Found(OperationTarget::Unassigned),
         })
     }
 }
 
-/// An operation on its way into the database.
-pub(crate) struct Request {
+/// A prepared request.
+pub(crate) struct OperationRequest {
     tenant: TenantId,
     name: RuntimeName,
     new: NewOperation,
     id: Uuid,
-    place: Place,
-    there: EnqueueBatch,
-    /// The same for nobody in particular, where the place may be taken by now.
-    anywhere: Option<EnqueueBatch>,
+    target: OperationTarget,
+    /// The job for the target node.
+    enqueue: EnqueueBatch,
+    /// The job without a node, in case the free slot is used by now.
+    unassigned: Option<EnqueueBatch>,
 }
 
 pub(super) const INSERT: Sql =
@@ -230,53 +235,54 @@ pub(super) const INSERT: Sql =
          correlation_id, job, node)
      values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)"]);
 
-impl Operation for Request {
-    /// `None` when the runtime is on another node by now.
+impl Operation for OperationRequest {
+    /// `None` if the runtime has changed its node in the meantime.
     type Output = Option<Requested>;
 
     fn tenant(&self) -> Option<TenantId> {
-        // Who looks for a free slot counts everybody's runtimes.
-        Some(self.tenant).filter(|_| !matches!(self.place, Place::Free(_)))
+        // A check for free slots counts the runtimes of all tenants.
+        Some(self.tenant).filter(|_| !matches!(self.target, OperationTarget::Free(_)))
     }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<Requested>, StoreError> {
-        if matches!(self.place, Place::Free(_)) {
+        if matches!(self.target, OperationTarget::Free(_)) {
             place::lock(tx).await?;
         }
         let Some(runtime) = get::lock(tx, self.tenant, self.name.as_str()).await? else {
             return Ok(Some(Requested::NotFound));
         };
-        let bound = matches!(self.place, Place::Bound(_)).then(|| self.place.node()).flatten();
+        let bound = matches!(self.target, OperationTarget::Bound(_)).then(|| self.target.node()).flatten();
         if runtime.node.as_deref() != bound {
             return Ok(None);
         }
-        self.ask(tx, &runtime).await.map(Some)
+        self.submit(tx, &runtime).await.map(Some)
     }
 }
 
-impl Request {
-    /// The same where the runtime is locked and nobody else places any.
-    pub(super) async fn ask(&self, tx: &mut Tx<'_>, runtime: &Runtime) -> Result<Requested, StoreError> {
+impl OperationRequest {
+    /// Inserts the operation and its job. The caller has locked the runtime and, for a free node, holds the placement
+    /// lock.
+    pub(super) async fn submit(&self, tx: &mut Tx<'_>, runtime: &Runtime) -> Result<Requested, StoreError> {
         let image = self.image(runtime);
         let on = self.new.on.as_deref();
         let checked = self.check(runtime, image.as_ref());
-        let placed = match (&checked, &self.place) {
-            (Ok(()), Place::Free(_)) => Some(place::find(tx, runtime, on.or(self.place.node())).await?),
+        let placed = match (&checked, &self.target) {
+            (Ok(()), OperationTarget::Free(_)) => Some(place::find(tx, runtime, on.or(self.target.node())).await?),
             _ => None,
         };
         let refused = match (checked, &placed) {
             (Err(refused), _) => Some(refused),
-            (Ok(()), Some(Err(nowhere))) if on.is_some() => Some((nowhere.code(), nowhere.to_string())),
+            (Ok(()), Some(Err(error))) if on.is_some() => Some((error.code(), error.to_string())),
             _ => None,
         };
         if let Some((code, message)) = refused {
-            self.insert(tx, image.as_ref(), self.place.node(), None, Some((code, &message))).await?;
+            self.insert(tx, image.as_ref(), self.target.node(), None, Some((code, &message))).await?;
             return Ok(Requested::Refused { operation: self.id, code, message });
         }
-        let (enqueue, node) = match (&placed, &self.anywhere) {
-            // Taken since: it waits for whoever has room next.
-            (Some(Err(_)), Some(anywhere)) => (anywhere, None),
-            _ => (&self.there, self.place.node()),
+        let (enqueue, node) = match (&placed, &self.unassigned) {
+            // The slot was used in the meantime. The job waits for the next node with a free slot.
+            (Some(Err(_)), Some(unassigned)) => (unassigned, None),
+            _ => (&self.enqueue, self.target.node()),
         };
         if let (Some(Ok(_)), Some(node)) = (&placed, node) {
             place::bind(tx, runtime, node).await?;
@@ -285,13 +291,13 @@ impl Request {
             Some(EnqueueReply::Accepted(mut jobs)) => jobs.pop(),
             _ => None,
         };
-        let job = job.ok_or_else(|| StoreError::unexpected("an operation made no job"))?.id;
+        let job = job.ok_or_else(|| StoreError::unexpected("the enqueue of an operation's job was refused"))?.id;
         self.insert(tx, image.as_ref(), node, Some(job), None).await?;
         Ok(Requested::Accepted { operation: self.id, job })
     }
 }
 
-impl Request {
+impl OperationRequest {
     fn image(&self, runtime: &Runtime) -> Option<ImageRef> {
         match self.new.kind {
             OperationKind::Start | OperationKind::Restart => {
@@ -301,7 +307,7 @@ impl Request {
         }
     }
 
-    /// What can be told before anything is touched (R3).
+    /// Checks everything that can be checked before the operation runs.
     fn check(&self, runtime: &Runtime, image: Option<&ImageRef>) -> Result<(), (OperationCode, String)> {
         if runtime.deleting && self.new.kind != OperationKind::CleanupContainer {
             return Err((OperationCode::Conflict, "the runtime is being deleted".into()));
@@ -309,21 +315,22 @@ impl Request {
         if let (Some(on), Some(node)) = (&self.new.on, &runtime.node)
             && on != node
         {
-            return Err((OperationCode::Conflict, format!("it is on the node {node} and is wanted on {on}")));
+            let message = format!("the runtime is on node {node}, but the operation must run on node {on}");
+            return Err((OperationCode::Conflict, message));
         }
         if self.new.kind != OperationKind::Patch {
             return Ok(());
         }
         let Some(to) = image else {
-            return Err((OperationCode::InvalidRequest, "a patch names the image to patch to".into()));
+            return Err((OperationCode::InvalidRequest, "a patch requires an image".into()));
         };
         let from = runtime.current_image.as_deref().map_or_else(|| runtime.spec.image.clone(), ImageRef::stored);
         from.check_patch(to).map_err(|code| {
             let message = match code {
                 OperationCode::ImageRefNotSemver => {
-                    format!("a patch goes from one version to another: {from} or {to} has no tag like 1.2.3")
+                    format!("a patch requires semantic version tags such as 1.2.3; {from} or {to} has none")
                 }
-                _ => format!("{to} is not another patch of {from}: repository, major and minor stay"),
+                _ => format!("{to} is not a patch of {from}: repository, major and minor version must be equal"),
             };
             (code, message)
         })
@@ -349,7 +356,7 @@ impl Request {
             Param::Text(&self.new.actor),
             Param::text(image.map(ImageRef::as_str)),
             Param::Null,
-            Param::text(refused.map(|_| Outcome::Failure.as_str())),
+            Param::text(refused.map(|_| OperationOutcome::Failure.as_str())),
             Param::text(refused.map(|(code, _)| code.as_str())),
             Param::text(refused.map(|(_, message)| message)),
             Param::Time(now),

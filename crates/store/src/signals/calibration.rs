@@ -1,15 +1,16 @@
-//! How long each kind of work takes, and how often what was said of it held (S9).
+//! Reads run-time quantiles and the ETA accuracy of each kind of work. Called by the dashboard.
 
 use domain::TenantId;
-use domain::eta::Calibration;
+use domain::signals::eta::Calibration;
 
-use super::figures::decode;
+use super::duration_statistics::decode;
+use crate::db::tx::{Operation, Param, Sql, Tx};
 use crate::error::StoreError;
 use crate::store::Store;
-use crate::tx::{Operation, Param, Sql, Tx};
 
+/// Run times and ETA accuracy of one kind of work with one affinity.
 #[derive(Clone, Debug)]
-pub struct Calibrated {
+pub struct KindCalibration {
     pub kind: String,
     pub affinity: String,
     pub run_p50_s: Option<f64>,
@@ -18,13 +19,13 @@ pub struct Calibrated {
 }
 
 impl Store {
-    /// The kinds of work that ended last, at most `limit`.
-    pub async fn calibrations(&self, tenant: TenantId, limit: usize) -> Result<Vec<Calibrated>, StoreError> {
-        self.read(Read { tenant, limit }).await
+    /// Returns up to `limit` kinds of work, the most recently ended first.
+    pub async fn calibrations(&self, tenant: TenantId, limit: usize) -> Result<Vec<KindCalibration>, StoreError> {
+        self.read(ListCalibrations { tenant, limit }).await
     }
 }
 
-struct Read {
+struct ListCalibrations {
     tenant: TenantId,
     limit: usize,
 }
@@ -32,27 +33,27 @@ struct Read {
 const READ: Sql = Sql::both(&["select kind, affinity, run, answers, within_p50, within_p90 from figures
      where tenant = $1 order by updated_at desc, kind, affinity limit $2"]);
 
-impl Operation for Read {
-    type Output = Vec<Calibrated>;
+impl Operation for ListCalibrations {
+    type Output = Vec<KindCalibration>;
 
     fn tenant(&self) -> Option<TenantId> {
         Some(self.tenant)
     }
 
-    async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<Calibrated>, StoreError> {
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<KindCalibration>, StoreError> {
         let rows = tx.query(&READ, &[Param::Int(self.tenant.0), Param::Int(self.limit as i64)]).await?;
         rows.iter()
             .map(|row| {
-                let run = decode(row.opt_text(2)?.as_deref())?;
-                Ok(Calibrated {
-                    kind: row.text(0)?,
-                    affinity: row.text(1)?,
+                let run = decode(row.opt_text("run")?.as_deref())?;
+                Ok(KindCalibration {
+                    kind: row.text("kind")?,
+                    affinity: row.text("affinity")?,
                     run_p50_s: run.quantile(0.5),
                     run_p95_s: run.quantile(0.95),
                     calibration: Calibration {
-                        answers: row.opt_real(3)?.unwrap_or(0.0),
-                        within_p50: row.opt_real(4)?.unwrap_or(0.0),
-                        within_p90: row.opt_real(5)?.unwrap_or(0.0),
+                        answers: row.opt_real("answers")?.unwrap_or(0.0),
+                        within_p50: row.opt_real("within_p50")?.unwrap_or(0.0),
+                        within_p90: row.opt_real("within_p90")?.unwrap_or(0.0),
                     },
                 })
             })

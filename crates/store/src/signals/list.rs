@@ -1,26 +1,29 @@
-//! Signals of many jobs, newest first, by kind and run (S1).
+//! Lists jobs for their signals, newest first, filtered by signal kind and by job.
 
 use std::collections::HashMap;
 
 use domain::{JobId, JobState, SignalKind, TenantId};
 
+use crate::db::tx::{Column, Operation, Param, Sql, Tx};
 use crate::error::StoreError;
-use crate::jobs::get::StoredJob;
-use crate::jobs::list::{JobFilter, JobPage};
+use crate::queue::get::StoredJob;
+use crate::queue::list::{JobFilter, JobPage};
 use crate::signals::refine::StoredSignal;
 use crate::store::Store;
-use crate::tx::{Column, Operation, Param, Sql, Tx};
 
-/// A page of jobs that may have a signal of the wanted kind, with what was said of them.
+/// A page of jobs whose signal may have the wanted kind, with what was reported on each.
 #[derive(Clone, Debug)]
 pub struct SignalPage {
     pub jobs: Vec<(StoredJob, Option<StoredSignal>)>,
+    /// Cursor of the next page.
     pub next: Option<JobId>,
+    /// True if the scan stopped at its row limit.
     pub partial: bool,
 }
 
 impl Store {
-    /// The jobs whose state allows the kind; which of them have it is told by their facts.
+    /// Returns the jobs whose state allows the kind. Whether a job's signal has the kind is decided later, from its
+    /// sources.
     pub async fn list_signals(
         &self,
         tenant: TenantId,
@@ -36,11 +39,12 @@ impl Store {
         }
         let page = merge(pages, limit);
         let ids = page.jobs.iter().map(|job| job.id).collect();
-        let said = self.read(Said { tenant, ids }).await?;
-        Ok(SignalPage { jobs: page.jobs.into_iter().zip(said).collect(), next: page.next, partial: page.partial })
+        let reported = self.read(ReadReported { tenant, ids }).await?;
+        Ok(SignalPage { jobs: page.jobs.into_iter().zip(reported).collect(), next: page.next, partial: page.partial })
     }
 }
 
+/// Returns the job states to list, one page each.
 fn states(kind: Option<SignalKind>, filter: &JobFilter) -> Vec<Option<JobState>> {
     match (kind, filter.state) {
         (_, Some(state)) => vec![Some(state)],
@@ -49,7 +53,8 @@ fn states(kind: Option<SignalKind>, filter: &JobFilter) -> Vec<Option<JobState>>
     }
 }
 
-/// One page out of several, each newest first: nothing older than where one of them stopped can be vouched for.
+/// Merges pages, each newest first. Jobs older than the position where any of the pages stopped are dropped, because
+/// that page may miss some of them.
 fn merge(pages: Vec<JobPage>, limit: usize) -> JobPage {
     let stop = pages.iter().filter_map(|page| page.next).max();
     let partial = pages.iter().any(|page| page.partial);
@@ -62,19 +67,21 @@ fn merge(pages: Vec<JobPage>, limit: usize) -> JobPage {
     JobPage { jobs, next, partial }
 }
 
-struct Said {
+struct ReadReported {
     tenant: TenantId,
     ids: Vec<JobId>,
 }
 
-const SAID: Sql = Sql::new(
-    &["select job, epoch, kind, summary, eta_s, last_known_outcome, next_actions, diagnostics, payload, updated_at
+const REPORTED: Sql = Sql::new(
+    &["select job, epoch as signal_epoch, kind as signal_kind, summary, eta_s, last_known_outcome, next_actions,
+           diagnostics, payload as signal_payload, updated_at as signal_updated_at
        from signals where job = $1 and tenant = $2"],
-    "select job, epoch, kind, summary, eta_s, last_known_outcome, next_actions, diagnostics, payload, updated_at
+    "select job, epoch as signal_epoch, kind as signal_kind, summary, eta_s, last_known_outcome, next_actions,
+         diagnostics, payload as signal_payload, updated_at as signal_updated_at
      from signals where job = any($1::uuid[]) and tenant = $2",
 );
 
-impl Operation for Said {
+impl Operation for ReadReported {
     type Output = Vec<Option<StoredSignal>>;
 
     fn tenant(&self) -> Option<TenantId> {
@@ -83,10 +90,10 @@ impl Operation for Said {
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
         let ids = [Column::jobs(self.ids.iter().copied())];
-        let mut said = HashMap::new();
-        for row in tx.query_each(&SAID, &ids, &[Param::Int(self.tenant.0)]).await? {
-            said.insert(row.job(0)?, StoredSignal::at(&row, 1)?);
+        let mut reported = HashMap::new();
+        for row in tx.query_each(&REPORTED, &ids, &[Param::Int(self.tenant.0)]).await? {
+            reported.insert(row.job("job")?, StoredSignal::read(&row)?);
         }
-        Ok(self.ids.iter().map(|id| said.remove(id).flatten()).collect())
+        Ok(self.ids.iter().map(|id| reported.remove(id).flatten()).collect())
     }
 }

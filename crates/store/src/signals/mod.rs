@@ -1,10 +1,14 @@
-//! First signals: what is happening to a job, told from its row, from what was said of it, and from what surrounds it.
+//! First signals: what is happening to a job. A signal is derived from the job's row, from what its worker reported,
+//! and from the state of its queue.
 
 pub mod calibration;
-pub mod figures;
+pub mod duration_statistics;
+pub mod failures;
 pub mod list;
+pub mod queue_snapshot;
 pub mod read;
 pub mod refine;
+pub mod signatures;
 pub mod sources;
-pub mod surroundings;
+pub mod ttfs;
 pub mod versions;

@@ -1,21 +1,24 @@
-//! A worker says how its job goes: phase, progress, summary, and whether it is still loading (S1).
+//! Applies a worker's report on its job: phase, progress, summary, and whether it is still loading.
 //!
-//! What it says holds for its claim: the row carries the epoch, and a later attempt inherits the last known outcome alone.
+//! A report is valid for its claim: the row stores the claim's epoch. A later attempt inherits only the last known
+//! outcome.
 
-use domain::job::{Event, Held};
-use domain::queue::PHASES;
+use domain::queue::job::{ClaimRef, Event};
+use domain::queue::settings::PHASES;
 use domain::{Epoch, JobId, JobState, Refusal, SignalKind, State, TenantId, Time};
 
-use crate::deliveries::notices::{self, Notice};
+use crate::db::effects::Effects;
+use crate::db::notifier::Topic;
+use crate::db::tx::{Operation, Param, Row, Sql, Tx};
 use crate::error::StoreError;
-use crate::events::{self, jobs::JobChange};
-use crate::hints::Topic;
-use crate::jobs::transition;
-use crate::lanes::LaneCache;
-use crate::queues;
+use crate::queue::counters::CounterDeltas;
+use crate::queue::lanes::LaneCache;
+use crate::queue::queues;
+use crate::queue::transition::{self, StateChange, WebhookInterest};
 use crate::store::Store;
-use crate::tx::{Operation, Param, Row, Sql, Tx};
 
+/// A worker's report. `None` keeps what the same claim reported before, except for `eta_s`: every report that stores a
+/// row replaces it.
 #[derive(Clone, Debug, Default)]
 pub struct SignalChange {
     pub epoch: Epoch,
@@ -23,7 +26,7 @@ pub struct SignalChange {
     pub progress: Option<f64>,
     pub summary: Option<String>,
     pub eta_s: Option<f64>,
-    /// The rest as JSON.
+    /// JSON, like the next three.
     pub last_known_outcome: Option<String>,
     pub next_actions: Option<String>,
     pub diagnostics: Option<String>,
@@ -41,10 +44,10 @@ pub enum Signaled {
     NotFound,
 }
 
-/// What is stored of a job's signal beside its row.
+/// The part of a job's signal that is stored outside the job's row.
 #[derive(Clone, Debug, Default)]
 pub struct StoredSignal {
-    /// The claim, or the wait, in which it was said.
+    /// Epoch of the claim, or of the wait, in which it was reported.
     pub epoch: Epoch,
     pub kind: Option<SignalKind>,
     pub summary: Option<String>,
@@ -57,20 +60,21 @@ pub struct StoredSignal {
 }
 
 impl Store {
+    /// Applies a report of the worker that has claimed the job, and wakes the job's followers.
     pub async fn signal(&self, tenant: TenantId, job: JobId, change: SignalChange) -> Result<Signaled, StoreError> {
-        let moves = change.state.is_some();
-        let signaled = self.write(Signal { tenant, job, change, lanes: self.lanes().clone() }).await?;
+        let changes_state = change.state.is_some();
+        let signaled = self.write(ReportSignal { tenant, job, change, lanes: self.lanes().clone() }).await?;
         if signaled == Signaled::Applied {
-            self.hints().tell_changed(job);
+            self.notifier().notify_job_changed(job);
         }
-        if moves {
-            self.hints().wake(&Topic::Deliveries);
+        if changes_state {
+            self.notifier().notify_local(&Topic::Deliveries);
         }
         Ok(signaled)
     }
 }
 
-struct Signal {
+struct ReportSignal {
     tenant: TenantId,
     job: JobId,
     change: SignalChange,
@@ -96,8 +100,8 @@ const UPSERT: Sql = Sql::both(&["insert into signals
          updated_at = excluded.updated_at, epoch = excluded.epoch"]);
 const ENDED: Sql = Sql::both(&["select epoch from ended where id = $1 and tenant = $2"]);
 
-impl Operation for Signal {
-    const WATCHES_TRIGGERS: bool = true;
+impl Operation for ReportSignal {
+    const READS_TRIGGER_VERSION: bool = true;
     type Output = Signaled;
 
     fn tenant(&self) -> Option<TenantId> {
@@ -108,17 +112,19 @@ impl Operation for Signal {
         let live = transition::load(tx, &[self.job]).await?.remove(&self.job);
         let Some(before) = live.filter(|job| job.tenant == self.tenant) else {
             let row = tx.query_opt(&ENDED, &[Param::from(self.job), Param::Int(self.tenant.0)]).await?;
-            return Ok(match row.map(|row| row.int(0)).transpose()? {
+            return Ok(match row.map(|row| row.int("epoch")).transpose()? {
                 Some(epoch) if self.change.epoch.0 >= epoch => Signaled::Refused(Refusal::AlreadyEnded),
                 Some(_) => Signaled::Refused(Refusal::ClaimLost),
                 None => Signaled::NotFound,
             });
         };
-        let lane = self.lanes.of(tx, &[before.lane]).await?.remove(&before.lane).expect("asked for");
+        let lane =
+            self.lanes.of(tx, &[before.lane]).await?.remove(&before.lane).expect("`of` returns every requested lane");
         let job = before.job(&lane.kind, &Default::default())?;
-        // The epoch is the worker's word that the claim is its own; another worker cannot know it before its claim.
+        // The request names an epoch and no worker. The epoch is the fencing token of the claim: another worker learns
+        // a job's epoch only by claiming the job.
         let Some(worker) = before.worker else { return Ok(Signaled::Refused(Refusal::ClaimLost)) };
-        let by = Held { worker, epoch: self.change.epoch };
+        let by = ClaimRef { worker, epoch: self.change.epoch };
         let event = match self.change.state.unwrap_or(before.state) {
             JobState::Loading => Event::Load { by },
             _ => Event::Work { by },
@@ -132,7 +138,7 @@ impl Operation for Signal {
         {
             return Ok(Signaled::UnknownPhase);
         }
-        // Only an explicit word ends the loading: progress alone may be told of it too.
+        // Only an explicit state ends the loading, because a worker may also report progress while it loads.
         let begun = self.change.state.is_some() && matches!(after.state, State::Working(_));
         let now = Param::Time(tx.now());
         let params = [
@@ -146,28 +152,22 @@ impl Operation for Signal {
         tx.execute(&UPDATE, &params).await?;
         self.refine(tx).await?;
         if after.job_state() != before.state {
-            let change = JobChange {
-                tenant: self.tenant,
-                job: self.job,
-                queue: lane.queue.clone(),
-                kind: lane.kind.clone(),
-                from: before.state,
-                to: after.job_state(),
-                attempt: before.attempt,
+            let webhook = match before.webhook {
+                Some(_) => WebhookInterest::Stored,
+                None => WebhookInterest::None,
             };
-            events::jobs::changed(tx, &self.lanes.triggers, std::iter::once(change)).await?;
-        }
-        if before.webhook.is_some() && after.job_state() != before.state {
-            let (from, to) = (before.state, after.job_state());
-            let notice = Notice { tenant: self.tenant, job: self.job, from, to, attempt: before.attempt };
-            notices::write(tx, &[notice]).await?;
+            let states = (before.state, after.job_state());
+            let change = StateChange::plain((self.tenant, self.job, before.lane), states, before.attempt, webhook);
+            // `loading` and `working` share a counter, so there is nothing to write for the queue.
+            let mut counters = CounterDeltas::default();
+            transition::apply_consequences(tx, &self.lanes, &[change], &mut counters, &mut Effects::default()).await?;
         }
         Ok(Signaled::Applied)
     }
 }
 
-impl Signal {
-    /// A row exists only for what the job's own row does not tell.
+impl ReportSignal {
+    /// Writes the `signals` row. It exists only if something was reported that the job's own row does not store.
     async fn refine(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
         let SignalChange { summary, eta_s, last_known_outcome, next_actions, diagnostics, payload, .. } = &self.change;
         let texts = [summary, last_known_outcome, next_actions, diagnostics, payload];
@@ -191,20 +191,20 @@ impl Signal {
 }
 
 impl StoredSignal {
-    /// From the columns of `signals` that begin at this one, in the order in which they are asked for; none of them is set when
-    /// nothing was said.
-    pub(crate) fn at(row: &Row, first: usize) -> Result<Option<Self>, StoreError> {
-        let Some(epoch) = row.opt_int(first)? else { return Ok(None) };
+    /// Returns `None` if the epoch is null, that is if nothing was reported. Some queries also select the columns of
+    /// the job, so a column that both have is prefixed with `signal_`.
+    pub(crate) fn read(row: &Row) -> Result<Option<Self>, StoreError> {
+        let Some(epoch) = row.opt_int("signal_epoch")? else { return Ok(None) };
         Ok(Some(Self {
             epoch: Epoch(epoch),
-            kind: row.opt_text(first + 1)?.and_then(|kind| SignalKind::parse(&kind)),
-            summary: row.opt_text(first + 2)?,
-            eta_s: row.opt_real(first + 3)?,
-            last_known_outcome: row.opt_text(first + 4)?,
-            next_actions: row.opt_text(first + 5)?,
-            diagnostics: row.opt_text(first + 6)?,
-            payload: row.opt_text(first + 7)?,
-            updated_at: row.time(first + 8)?,
+            kind: row.opt_text("signal_kind")?.and_then(|kind| SignalKind::parse(&kind)),
+            summary: row.opt_text("summary")?,
+            eta_s: row.opt_real("eta_s")?,
+            last_known_outcome: row.opt_text("last_known_outcome")?,
+            next_actions: row.opt_text("next_actions")?,
+            diagnostics: row.opt_text("diagnostics")?,
+            payload: row.opt_text("signal_payload")?,
+            updated_at: row.time("signal_updated_at")?,
         }))
     }
 }

@@ -1,4 +1,5 @@
-//! All that the signals of a page are told from, in a few statements: each as `read` gives it for its job alone (S1).
+//! Reads everything that the signals of one page of jobs are derived from, in a constant number of statements. The
+//! result for each job equals that of `read` for a single job.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -6,16 +7,16 @@ use std::collections::{HashMap, HashSet};
 use domain::limits::PREVIOUS_JOBS;
 use domain::{JobId, TenantId};
 
+use crate::db::tx::{Column, Operation, Param, Sql, Tx};
 use crate::error::StoreError;
-use crate::jobs::get::StoredJob;
-use crate::jobs::held_back;
+use crate::queue::blocked_reason;
+use crate::queue::get::StoredJob;
 use crate::signals::read::{PreviousJob, SignalSource};
 use crate::signals::refine::StoredSignal;
 use crate::store::Store;
-use crate::tx::{Column, Operation, Param, Sql, Tx};
 
 impl Store {
-    /// For the jobs of one page, in its order.
+    /// Returns the sources of these jobs, in the same order.
     pub async fn signal_sources(
         &self,
         tenant: TenantId,
@@ -38,19 +39,19 @@ impl Operation for ReadSources {
     }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<SignalSource>, StoreError> {
-        let (mut jobs, said): (Vec<StoredJob>, Vec<Option<StoredSignal>>) = self.jobs.iter().cloned().unzip();
-        let backoffs = held_back::find_all(tx, self.tenant, &mut jobs).await?;
+        let (mut jobs, reported): (Vec<StoredJob>, Vec<Option<StoredSignal>>) = self.jobs.iter().cloned().unzip();
+        let backoffs = blocked_reason::find_all(tx, self.tenant, &mut jobs).await?;
         let mut previous = previous(tx, self.tenant, &jobs).await?;
         let logs = logs(tx, &jobs).await?;
-        let told = jobs.into_iter().zip(said).zip(backoffs).map(|((job, said), backoff)| SignalSource {
-            said,
+        let sources = jobs.into_iter().zip(reported).zip(backoffs).map(|((job, reported), backoff)| SignalSource {
+            reported,
             previous: previous.remove(&job.id).unwrap_or_default(),
             previous_by: previous_by(&job),
             has_log: logs.contains(&job.id),
             backoff,
             job,
         });
-        Ok(told.collect())
+        Ok(sources.collect())
     }
 }
 
@@ -58,7 +59,7 @@ const SUBJECT: &str = "subject";
 const KEY: &str = "key";
 const PARENT: &str = "parent";
 
-/// What the jobs before have in common with this one.
+/// Returns what previous jobs have in common with this job.
 fn previous_by(job: &StoredJob) -> Option<&'static str> {
     match (&job.subject, &job.unique_key, job.parent) {
         (Some(_), ..) => Some(SUBJECT),
@@ -68,12 +69,13 @@ fn previous_by(job: &StoredJob) -> Option<&'static str> {
     }
 }
 
-fn alike<'a>(jobs: &'a [StoredJob], by: &str) -> Vec<&'a StoredJob> {
+/// Returns the jobs whose previous jobs are found by `by`.
+fn jobs_by<'a>(jobs: &'a [StoredJob], by: &str) -> Vec<&'a StoredJob> {
     jobs.iter().filter(|job| previous_by(job) == Some(by)).collect()
 }
 
 const BY_SUBJECT: Sql = Sql::new(
-    &["select $1, e.id, e.state, e.finished_at, e.error_code, e.phase, e.attempt
+    &["select $1 as job, e.id, e.state, e.finished_at, e.error_code, e.phase, e.attempt
        from (select id, lane, state, finished_at, error_code, phase, attempt from ended
              where tenant = $4 and subject = $2 and id < $1 order by id desc limit 50) e
        join lanes l on l.lane = e.lane where l.kind = $3 order by e.id desc limit $5"],
@@ -84,7 +86,7 @@ const BY_SUBJECT: Sql = Sql::new(
          join lanes l on l.lane = e.lane where l.kind = n.kind order by e.id desc limit $5) p",
 );
 const BY_KEY: Sql = Sql::new(
-    &["select $1, e.id, e.state, e.finished_at, e.error_code, e.phase, e.attempt
+    &["select $1 as job, e.id, e.state, e.finished_at, e.error_code, e.phase, e.attempt
        from (select id, lane, state, finished_at, error_code, phase, attempt from ended
              where tenant = $4 and unique_key = $2 and id < $1 order by id desc limit 50) e
        join lanes l on l.lane = e.lane where l.kind = $3 order by e.id desc limit $5"],
@@ -95,39 +97,39 @@ const BY_KEY: Sql = Sql::new(
          join lanes l on l.lane = e.lane where l.kind = n.kind order by e.id desc limit $5) p",
 );
 const BY_PARENT: Sql = Sql::new(
-    &["select $1, id, state, finished_at, error_code, phase, attempt from ended where tenant = $3 and id = $2"],
+    &["select $1 as job, id, state, finished_at, error_code, phase, attempt from ended where tenant = $3 and id = $2"],
     "select n.job, e.id, e.state, e.finished_at, e.error_code, e.phase, e.attempt
      from unnest($1::uuid[], $2::uuid[]) as n(job, parent) join ended e on e.tenant = $3 and e.id = n.parent",
 );
 
-/// By job, those of its like that ended before, newest first.
+/// Returns the previous jobs of each job, newest first.
 async fn previous(
     tx: &mut Tx<'_>,
     tenant: TenantId,
     jobs: &[StoredJob],
 ) -> Result<HashMap<JobId, Vec<PreviousJob>>, StoreError> {
-    let (tenant, most) = (Param::Int(tenant.0), Param::Int(PREVIOUS_JOBS as i64));
+    let (tenant, limit) = (Param::Int(tenant.0), Param::Int(PREVIOUS_JOBS as i64));
     let mut rows = Vec::new();
     for (sql, by) in [(&BY_SUBJECT, SUBJECT), (&BY_KEY, KEY)] {
-        let alike = alike(jobs, by);
-        let words = alike.iter().filter_map(|job| match by {
+        let selected = jobs_by(jobs, by);
+        let keys = selected.iter().filter_map(|job| match by {
             SUBJECT => job.subject.as_deref(),
             _ => job.unique_key.as_deref(),
         });
         let columns = [
-            Column::jobs(alike.iter().map(|job| job.id)),
-            Column::texts(words),
-            Column::texts(alike.iter().map(|job| job.lane.kind.as_str())),
+            Column::jobs(selected.iter().map(|job| job.id)),
+            Column::texts(keys),
+            Column::texts(selected.iter().map(|job| job.lane.kind.as_str())),
         ];
-        rows.extend(tx.query_each(sql, &columns, &[tenant, most]).await?);
+        rows.extend(tx.query_each(sql, &columns, &[tenant, limit]).await?);
     }
-    let retries = alike(jobs, PARENT);
+    let retries = jobs_by(jobs, PARENT);
     let parents = retries.iter().filter_map(|job| job.parent);
     let columns = [Column::jobs(retries.iter().map(|job| job.id)), Column::jobs(parents)];
     rows.extend(tx.query_each(&BY_PARENT, &columns, &[tenant]).await?);
     let mut previous: HashMap<JobId, Vec<PreviousJob>> = HashMap::new();
     for row in &rows {
-        previous.entry(row.job(0)?).or_default().push(PreviousJob::at(row, 1)?);
+        previous.entry(row.job("job")?).or_default().push(PreviousJob::read(row)?);
     }
     previous.values_mut().for_each(|all| all.sort_by_key(|one| Reverse(one.id)));
     Ok(previous)
@@ -138,9 +140,9 @@ const LOGS: Sql = Sql::new(
     "select job from artifacts where job = any($1::uuid[]) and name = 'log'",
 );
 
-/// Those that have one. A log is written by an attempt.
+/// Returns the jobs that have a log. Only an attempt writes one.
 async fn logs(tx: &mut Tx<'_>, jobs: &[StoredJob]) -> Result<HashSet<JobId>, StoreError> {
-    let begun = jobs.iter().filter(|job| job.attempt > 0).map(|job| job.id);
-    let rows = tx.query_each(&LOGS, &[Column::jobs(begun)], &[]).await?;
-    rows.iter().map(|row| row.job(0)).collect()
+    let attempted = jobs.iter().filter(|job| job.attempt > 0).map(|job| job.id);
+    let rows = tx.query_each(&LOGS, &[Column::jobs(attempted)], &[]).await?;
+    rows.iter().map(|row| row.job("job")).collect()
 }

@@ -1,20 +1,20 @@
-//! What this node knows of the triggers, checked in each transaction against the clock that every change of a trigger
-//! moves: a trigger made on another node is seen by every event after its commit, and where there are no triggers an
-//! event costs one comparison.
+//! In-memory cache of the enabled triggers, for matching events. Each transaction that emits events compares the cached
+//! version with `trigger_clock`, which every change of a trigger updates. An event therefore sees every trigger committed
+//! before it, on any node. Without triggers an event costs one comparison.
 
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 
-use domain::trigger::Source;
+use domain::triggers::trigger::Source;
 use domain::{TenantId, TriggerId};
 
-use crate::clock::fill_random;
+use crate::db::clock::fill_random;
+use crate::db::tx::{Param, Row, Sql, Tx};
 use crate::error::StoreError;
 use crate::triggers::Mode;
 use crate::triggers::filter::{self, Filter};
-use crate::tx::{Param, Row, Sql, Tx};
 
-/// A trigger, as far as an event is matched against it.
+/// The parts of a trigger that are needed to match events.
 #[derive(Clone, Debug)]
 pub(crate) struct Listener {
     pub(crate) id: TriggerId,
@@ -26,7 +26,7 @@ pub(crate) struct Listener {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Listeners {
     by_source: HashMap<(TenantId, Source), Vec<Listener>>,
-    /// Triggers for mail that are off: they hear nothing, and what they name is still their tenant's.
+    /// Disabled email triggers. They match nothing, but the addresses in their filters still belong to their tenants.
     off_for_mail: Vec<(TenantId, Listener)>,
 }
 
@@ -35,62 +35,65 @@ impl Listeners {
         self.by_source.get(&(tenant, source)).map_or(&[], Vec::as_slice)
     }
 
-    /// Everyone's, for what comes in without a tenant.
+    /// Returns the listeners of all tenants, for events that arrive without a tenant.
     pub(crate) fn of_all(&self, source: Source) -> impl Iterator<Item = (TenantId, &Listener)> {
-        let of_source = self.by_source.iter().filter(move |((_, known), _)| *known == source);
+        let of_source = self.by_source.iter().filter(move |((_, cached), _)| *cached == source);
         of_source.flat_map(|((tenant, _), listeners)| listeners.iter().map(|listener| (*tenant, listener)))
     }
 
-    /// Everyone's for mail, on or off.
+    /// Returns the email listeners of all tenants, enabled or disabled.
     pub(crate) fn naming_mail(&self) -> impl Iterator<Item = (TenantId, &Listener)> {
         self.of_all(Source::Email).chain(self.off_for_mail.iter().map(|(tenant, listener)| (*tenant, listener)))
     }
 
-    /// Whether anybody does, of any tenant.
+    /// Returns true if any tenant has an enabled trigger with this source.
     pub(crate) fn listen_to(&self, source: Source) -> bool {
-        self.by_source.keys().any(|(_, known)| *known == source)
+        self.by_source.keys().any(|(_, cached)| *cached == source)
     }
 
     fn add(&mut self, row: &Row) {
-        if let Some((tenant, source, listener)) = readable(row) {
+        if let Some((tenant, source, listener)) = read_or_skip(row) {
             self.by_source.entry((tenant, source)).or_default().push(listener);
         }
     }
 
     fn add_off(&mut self, row: &Row) {
-        self.off_for_mail.extend(readable(row).map(|(tenant, _, listener)| (tenant, listener)));
+        self.off_for_mail.extend(read_or_skip(row).map(|(tenant, _, listener)| (tenant, listener)));
     }
 }
 
-/// A trigger that this program cannot read, of a newer one perhaps, is passed over: it must not stop everyone's work.
-fn readable(row: &Row) -> Option<(TenantId, Source, Listener)> {
-    read(row).inspect_err(|error| tracing::warn!(%error, "a trigger cannot be read and hears nothing here")).ok()
+/// Decodes a trigger. Skips, with a warning, one that this version cannot decode (for example, written by a newer node):
+/// it must not fail the transactions of other work.
+fn read_or_skip(row: &Row) -> Option<(TenantId, Source, Listener)> {
+    read(row)
+        .inspect_err(|error| tracing::warn!(%error, "cannot decode a trigger; it matches no events on this node"))
+        .ok()
 }
 
 fn read(row: &Row) -> Result<(TenantId, Source, Listener), StoreError> {
-    let id = TriggerId::new(row.uuid(0)?);
-    let tenant = TenantId(row.int(1)?);
-    let source = row.text(2)?;
+    let id = TriggerId::new(row.uuid("id")?);
+    let tenant = TenantId(row.int("tenant")?);
+    let source = row.text("source")?;
     let source = Source::parse(&source).ok_or_else(|| StoreError::unexpected(format!("source {source}")))?;
-    let filter = filter::read(source, id, &row.text(3)?)
+    let filter = filter::read(source, id, &row.text("filter")?)
         .map_err(|fault| StoreError::unexpected(format!("the filter of trigger {id}: {fault}")))?;
-    let mode = row.text(4)?;
+    let mode = row.text("mode")?;
     let mode = Mode::parse(&mode).ok_or_else(|| StoreError::unexpected(format!("mode {mode}")))?;
     Ok((tenant, source, Listener { id, filter, mode }))
 }
 
 #[derive(Clone, Default)]
 pub(crate) struct TriggerCache {
-    known: Arc<RwLock<Option<Known>>>,
+    cached: Arc<RwLock<Option<CachedListeners>>>,
 }
 
 #[derive(Clone)]
-struct Known {
+struct CachedListeners {
     version: i64,
     listeners: Arc<Listeners>,
 }
 
-// One statement, so that the version is that of the triggers beside it.
+// One statement reads the version and the triggers, so that they belong together.
 const LOAD: Sql = Sql::both(&["select t.id, t.tenant, t.source, t.filter, t.mode, c.version, t.enabled
      from trigger_clock c left join triggers t on t.enabled = $1 or t.source = 'email' where c.id = 1 order by t.id"]);
 const OF_SOURCE: Sql = Sql::both(&[
@@ -98,44 +101,44 @@ const OF_SOURCE: Sql = Sql::both(&[
 ]);
 
 impl TriggerCache {
-    /// The triggers as of this transaction.
+    /// Returns the listeners as of this transaction. Reloads them if a trigger has changed.
     pub(crate) async fn current(&self, tx: &mut Tx<'_>) -> Result<Arc<Listeners>, StoreError> {
         let version = tx.trigger_version().await?;
-        let known = self.known.read().expect("no reader panics").clone();
-        if let Some(known) = known.filter(|known| known.version == version) {
-            return Ok(known.listeners);
+        let cached = self.cached.read().expect("lock poisoned").clone();
+        if let Some(cached) = cached.filter(|cached| cached.version == version) {
+            return Ok(cached.listeners);
         }
         let mut listeners = Listeners::default();
         let mut version = version;
-        // Whoever has them read remembers them for every tenant.
-        for row in tx.query_everyones(&LOAD, &[Param::Bool(true)]).await? {
-            version = row.int(5)?;
-            if row.opt_uuid(0)?.is_none() {
+        // The query runs without the tenant restriction, because the cache serves all tenants.
+        for row in tx.query_all_tenants(&LOAD, &[Param::Bool(true)]).await? {
+            version = row.int("version")?;
+            if row.opt_uuid("id")?.is_none() {
                 continue;
             }
-            match row.bool(6)? {
+            match row.bool("enabled")? {
                 true => listeners.add(&row),
                 false => listeners.add_off(&row),
             }
         }
-        let known = Known { version, listeners: Arc::new(listeners) };
-        let listeners = known.listeners.clone();
-        *self.known.write().expect("no writer panics") = Some(known);
+        let cached = CachedListeners { version, listeners: Arc::new(listeners) };
+        let listeners = cached.listeners.clone();
+        *self.cached.write().expect("lock poisoned") = Some(cached);
         Ok(listeners)
     }
 
-    /// As this node last knew them.
-    pub(crate) fn last_known(&self) -> Option<Arc<Listeners>> {
-        self.last_known_at().map(|(_, listeners)| listeners)
+    /// Returns the cached listeners without a check of their version. `None` before the first load.
+    pub(crate) fn cached(&self) -> Option<Arc<Listeners>> {
+        self.cached_at().map(|(_, listeners)| listeners)
     }
 
-    /// The same, with the clock at which they were so.
-    pub(crate) fn last_known_at(&self) -> Option<(i64, Arc<Listeners>)> {
-        self.known.read().expect("no reader panics").as_ref().map(|known| (known.version, known.listeners.clone()))
+    /// Returns the cached listeners with their version.
+    pub(crate) fn cached_at(&self) -> Option<(i64, Arc<Listeners>)> {
+        self.cached.read().expect("lock poisoned").as_ref().map(|cached| (cached.version, cached.listeners.clone()))
     }
 }
 
-/// The triggers of one source, asked of the database: for what happens rarely.
+/// Reads a tenant's listeners for one source from the database, bypassing the cache. Used for rare events.
 pub(crate) async fn listeners_of(tx: &mut Tx<'_>, tenant: TenantId, source: Source) -> Result<Listeners, StoreError> {
     let mut listeners = Listeners::default();
     let params = [Param::Int(tenant.0), Param::Text(source.as_str()), Param::Bool(true)];
@@ -147,8 +150,10 @@ pub(crate) async fn listeners_of(tx: &mut Tx<'_>, tenant: TenantId, source: Sour
 
 const TICK: Sql = Sql::both(&["update trigger_clock set version = $1 where id = 1"]);
 
-/// Every change of a trigger moves the clock, in its own transaction. It moves to a number never seen before and not to
-/// the next one: a commit that failed may have been seen by others who shared it, and must not be taken for a later one.
+/// Changes the version in `trigger_clock`. Every change of a trigger calls it in its transaction.
+///
+/// The new version is random and not the next number. With group commit, other operations of the same transaction may have
+/// cached a version that was then rolled back. A later change must not reuse that number.
 pub(crate) async fn tick(tx: &mut Tx<'_>) -> Result<(), StoreError> {
     let mut bytes = [0; 8];
     fill_random(&mut bytes);

@@ -1,22 +1,23 @@
-//! Takes a trigger away, with what it had still to start.
+//! Deletes a trigger with its pending outbox rows, cron slots, hook receipts and run records.
 
 use domain::{TenantId, TriggerId};
 use serde_json::json;
 
+use crate::db::tx::{Operation, Param, Sql, Tx};
 use crate::error::StoreError;
+use crate::fleet::timeline;
+use crate::fleet::timeline::Entry;
 use crate::store::Store;
-use crate::timeline::{self, Entry};
 use crate::triggers::cache::tick;
-use crate::tx::{Operation, Param, Sql, Tx};
 
 impl Store {
-    /// Gives whether there was one.
+    /// Deletes a trigger. Returns false if it does not exist.
     pub async fn delete_trigger(&self, tenant: TenantId, id: TriggerId, by: &str) -> Result<bool, StoreError> {
-        self.write(Delete { tenant, id, by: by.to_owned() }).await
+        self.write(DeleteTrigger { tenant, id, by: by.to_owned() }).await
     }
 }
 
-struct Delete {
+struct DeleteTrigger {
     tenant: TenantId,
     id: TriggerId,
     by: String,
@@ -28,7 +29,7 @@ const DELETE_SLOTS: Sql = Sql::both(&["delete from cron_slots where trigger_id =
 const DELETE_RUNS: Sql = Sql::both(&["delete from trigger_runs where trigger_id = $1"]);
 const DELETE_RECEIPTS: Sql = Sql::both(&["delete from hook_receipts where trigger_id = $1"]);
 
-impl Operation for Delete {
+impl Operation for DeleteTrigger {
     type Output = bool;
 
     fn tenant(&self) -> Option<TenantId> {
@@ -38,7 +39,7 @@ impl Operation for Delete {
     async fn run(&self, tx: &mut Tx<'_>) -> Result<bool, StoreError> {
         let id = Param::Uuid(self.id.uuid());
         let deleted = tx.query_opt(&DELETE, &[id, Param::Int(self.tenant.0)]).await?;
-        let Some(name) = deleted.map(|row| row.text(0)).transpose()? else { return Ok(false) };
+        let Some(name) = deleted.map(|row| row.text("name")).transpose()? else { return Ok(false) };
         for sql in [&DELETE_ROWS, &DELETE_SLOTS, &DELETE_RECEIPTS, &DELETE_RUNS] {
             tx.execute(sql, &[id]).await?;
         }

@@ -1,26 +1,25 @@
-//! A trigger's filter, from JSON to what is matched. The one reader for the API, which tells what is wrong with it, and
-//! for the cache, which trusts what is stored.
+//! Parses a trigger's filter from JSON. The API validates with it and the trigger cache reads stored filters with it.
 
 use domain::limits::EXPRESSION_BYTES;
-use domain::runtime::{HealthStatus, OperationKind};
-use domain::trigger::{Glob, Missed, Pattern, Source, queue};
+use domain::runtimes::{HealthStatus, OperationKind};
+use domain::triggers::trigger::{EventPattern, Glob, Missed, Source, queue};
 use domain::{Name, TriggerId};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::expression::check_condition;
+use crate::triggers::expression::check_condition;
 use crate::triggers::fault::{self, Fault};
 
-/// What a filter says.
+/// A parsed filter.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
-    pub pattern: Pattern,
-    /// An expression that must be true of the event.
+    pub pattern: EventPattern,
+    /// A condition: an expression over the event that must be true.
     pub when: Option<String>,
-    /// What a hook's caller signs with.
+    /// The secret with which callers of the hook sign.
     pub secret: Option<String>,
     pub schedule: Option<Schedule>,
-    /// The queue whose jobs the target works.
+    /// The queue for which the trigger is the worker.
     pub works: Option<Name>,
 }
 
@@ -33,7 +32,7 @@ pub struct Schedule {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Kv {
+struct KvEventFilter {
     #[serde(default)]
     collection: Option<String>,
     #[serde(default)]
@@ -46,7 +45,7 @@ struct Kv {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Pubsub {
+struct PubsubEventFilter {
     topic: String,
     #[serde(default)]
     when: Option<String>,
@@ -54,7 +53,7 @@ struct Pubsub {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Http {
+struct HookEventFilter {
     #[serde(default)]
     secret: Option<String>,
     #[serde(default)]
@@ -63,7 +62,7 @@ struct Http {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Job {
+struct JobEventFilter {
     #[serde(default)]
     queue: Option<String>,
     #[serde(default)]
@@ -76,7 +75,7 @@ struct Job {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Queue {
+struct QueueEventFilter {
     queue: String,
     #[serde(default)]
     ops: Vec<String>,
@@ -86,7 +85,7 @@ struct Queue {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Email {
+struct EmailEventFilter {
     to: String,
     #[serde(default)]
     when: Option<String>,
@@ -94,7 +93,7 @@ struct Email {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Runtime {
+struct RuntimeEventFilter {
     #[serde(default)]
     name: Option<String>,
     #[serde(default)]
@@ -107,7 +106,7 @@ struct Runtime {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct DeadLetter {
+struct DeadLetterEventFilter {
     #[serde(default)]
     source: Option<String>,
     #[serde(default)]
@@ -116,7 +115,7 @@ struct DeadLetter {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Cron {
+struct CronFilter {
     schedule: String,
     #[serde(default)]
     timezone: Option<String>,
@@ -126,40 +125,40 @@ struct Cron {
 
 const JOB_STATES: &[&str] = &["scheduled", "queued", "loading", "working", "succeeded", "failed", "canceled"];
 
-/// Reads the filter of a trigger with this id.
+/// Parses and validates the filter of the trigger with this id.
 pub fn read(source: Source, trigger: TriggerId, text: &str) -> Result<Filter, Fault> {
     let mut filter = Filter::default();
     match source {
         Source::Kv => {
-            let Kv { collection, key, ops, when } = parse(text)?;
+            let KvEventFilter { collection, key, ops, when } = parse(text)?;
             filter.glob("collection", collection)?;
             filter.glob("key", key)?;
             filter.ops("ops", ops, &["set", "delete"])?;
             filter.when = when;
         }
         Source::Pubsub => {
-            let Pubsub { topic, when } = parse(text)?;
+            let PubsubEventFilter { topic, when } = parse(text)?;
             filter.glob("topic", Some(topic))?;
             filter.when = when;
         }
         Source::Http => {
-            let Http { secret, when } = parse(text)?;
-            // A hook is the trigger's own: nobody else listens to it.
+            let HookEventFilter { secret, when } = parse(text)?;
+            // A hook's events match only the trigger that owns the hook.
             filter.pattern.attributes.push(("trigger", Glob::Exact(trigger.to_string())));
             filter.secret = secret;
             filter.when = when;
         }
         Source::Job => {
-            let Job { queue, kind, states, when } = parse(text)?;
+            let JobEventFilter { queue, kind, states, when } = parse(text)?;
             filter.glob("queue", queue)?;
             filter.glob("kind", kind)?;
             filter.ops("states", states, JOB_STATES)?;
             filter.when = when;
         }
         Source::Queue => {
-            let Queue { queue, ops, when } = parse(text)?;
+            let QueueEventFilter { queue, ops, when } = parse(text)?;
             if ops.is_empty() {
-                filter.works = Some(worked(&queue, when.as_deref())?);
+                filter.works = Some(worker_queue(&queue, when.as_deref())?);
                 filter.pattern.ops.insert(queue::JOB.into());
             }
             filter.glob("queue", Some(queue))?;
@@ -169,19 +168,19 @@ pub fn read(source: Source, trigger: TriggerId, text: &str) -> Result<Filter, Fa
             filter.when = when;
         }
         Source::Email => {
-            let Email { to, when } = parse(text)?;
-            // Addresses are told apart without regard to case.
+            let EmailEventFilter { to, when } = parse(text)?;
+            // Addresses are compared case-insensitively.
             filter.glob("to", Some(to.to_lowercase()))?;
             filter.when = when;
         }
         Source::Runtime => {
-            let Runtime { name, health, operations, when } = parse(text)?;
+            let RuntimeEventFilter { name, health, operations, when } = parse(text)?;
             filter.glob("name", name)?;
             if let Some(health) = &health {
-                let known = HealthStatus::ALL.map(HealthStatus::as_str);
+                let allowed = HealthStatus::ALL.map(HealthStatus::as_str);
                 let glob = Glob::parse(health).map_err(|error| Fault::new("health", error.to_string()))?;
-                if !known.iter().any(|status| glob.matches(status)) {
-                    return Err(Fault::new("health", format!("must match one of {}", known.join(", "))));
+                if !allowed.iter().any(|status| glob.matches(status)) {
+                    return Err(Fault::new("health", format!("must match one of {}", allowed.join(", "))));
                 }
             }
             filter.glob("health", health)?;
@@ -189,7 +188,7 @@ pub fn read(source: Source, trigger: TriggerId, text: &str) -> Result<Filter, Fa
             filter.when = when;
         }
         Source::DeadLetter => {
-            let DeadLetter { source, when } = parse(text)?;
+            let DeadLetterEventFilter { source, when } = parse(text)?;
             if let Some(source) = source {
                 let glob = Glob::parse(&source).map_err(|error| Fault::new("source", error.to_string()))?;
                 filter.pattern.attributes.push(("source_of_letter", glob));
@@ -197,7 +196,7 @@ pub fn read(source: Source, trigger: TriggerId, text: &str) -> Result<Filter, Fa
             filter.when = when;
         }
         Source::Cron => {
-            let Cron { schedule, timezone, missed } = parse(text)?;
+            let CronFilter { schedule, timezone, missed } = parse(text)?;
             let missed = missed.as_deref().unwrap_or(Missed::Skip.as_str());
             let missed =
                 Missed::parse(missed).ok_or_else(|| Fault::new("missed", "must be skip, coalesce or catch_up"))?;
@@ -209,34 +208,35 @@ pub fn read(source: Source, trigger: TriggerId, text: &str) -> Result<Filter, Fa
         if when.len() > EXPRESSION_BYTES {
             return Err(Fault::new("when", format!("may have at most {EXPRESSION_BYTES} bytes")));
         }
-        check_condition(when).map_err(|error| Fault::new("when", format!("cannot be read: {error}")))?;
+        check_condition(when).map_err(|error| Fault::new("when", format!("is not a valid expression: {error}")))?;
     }
     Ok(filter)
 }
 
-/// Without operations a trigger of a queue is the worker of its jobs: of one queue, and of every job there.
-fn worked(queue: &str, when: Option<&str>) -> Result<Name, Fault> {
+/// Returns the queue that the trigger works. A queue filter without `ops` makes the trigger the worker of exactly one queue,
+/// for every job there.
+fn worker_queue(queue: &str, when: Option<&str>) -> Result<Name, Fault> {
     if when.is_some() {
-        return Err(Fault::new("when", "has no place here: without `ops` the target works every job of the queue"));
+        return Err(Fault::new("when", "is not valid without `ops`: the target then processes every job of the queue"));
     }
     Name::new(queue).map_err(|error| {
-        let detail = format!("{error}: without `ops` the target works the jobs of one queue");
+        let detail = format!("{error}: without `ops` the target processes the jobs of one queue");
         Fault::new("queue", detail)
     })
 }
 
 fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Fault> {
-    // Left to itself the parser takes an array for an object.
+    // serde would accept an array for a struct.
     if !text.trim_ascii_start().starts_with('{') {
         return Err(Fault::new("", "must be an object"));
     }
     let mut reader = serde_json::Deserializer::from_str(text);
     let filter = fault::read(&mut reader)?;
-    reader.end().map(|()| filter).map_err(|error| Fault::new("", format!("cannot be taken: {error}")))
+    reader.end().map(|()| filter).map_err(|error| Fault::new("", format!("is invalid: {error}")))
 }
 
 impl Filter {
-    /// An attribute that is not named may be anything.
+    /// Adds a glob for an attribute. An absent attribute matches anything.
     fn glob(&mut self, name: &'static str, text: Option<String>) -> Result<(), Fault> {
         if let Some(text) = text {
             let glob = Glob::parse(&text).map_err(|error| Fault::new(name, error.to_string()))?;
@@ -245,9 +245,9 @@ impl Filter {
         Ok(())
     }
 
-    fn ops(&mut self, member: &'static str, ops: Vec<String>, known: &[&str]) -> Result<(), Fault> {
-        if let Some(odd) = ops.iter().find(|op| !known.contains(&op.as_str())) {
-            return Err(Fault::new(member, format!("may hold {}, not `{odd}`", known.join(", "))));
+    fn ops(&mut self, member: &'static str, ops: Vec<String>, allowed: &[&str]) -> Result<(), Fault> {
+        if let Some(unknown) = ops.iter().find(|op| !allowed.contains(&op.as_str())) {
+            return Err(Fault::new(member, format!("can contain {}, not `{unknown}`", allowed.join(", "))));
         }
         self.pattern.ops = ops.into_iter().collect();
         Ok(())

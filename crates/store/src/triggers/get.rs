@@ -1,38 +1,38 @@
-//! Triggers, one and all.
+//! Reads and lists triggers.
 
 use domain::{TenantId, TriggerId};
 
+use crate::db::tx::{Column, Operation, Param, Sql, Tx};
 use crate::error::StoreError;
 use crate::store::Store;
 use crate::triggers::{Trigger, read};
-use crate::tx::{Column, Operation, Param, Sql, Tx};
 
 impl Store {
     pub async fn trigger(&self, tenant: TenantId, id: TriggerId) -> Result<Option<Trigger>, StoreError> {
-        self.read(Get { tenant, id }).await
+        self.read(GetTrigger { tenant, id }).await
     }
 
-    /// Whoever it belongs to: the caller of a hook has no tenant, only the hook's id.
+    /// Returns a trigger of any tenant. The caller of a hook is unauthenticated and knows only the trigger's id.
     pub async fn trigger_of_any_tenant(&self, id: TriggerId) -> Result<Option<Trigger>, StoreError> {
-        Ok(self.read(Named { ids: vec![id] }).await?.pop())
+        Ok(self.read(GetTriggers { ids: vec![id] }).await?.pop())
     }
 
     pub async fn triggers(&self, ids: Vec<TriggerId>) -> Result<Vec<Trigger>, StoreError> {
-        self.read(Named { ids }).await
+        self.read(GetTriggers { ids }).await
     }
 
-    /// By id, newest first, older than `before`.
+    /// Lists triggers by id, newest first, older than `before`.
     pub async fn list_triggers(
         &self,
         tenant: TenantId,
         before: Option<TriggerId>,
         limit: usize,
     ) -> Result<Vec<Trigger>, StoreError> {
-        self.read(List { tenant, before, limit }).await
+        self.read(ListTriggers { tenant, before, limit }).await
     }
 }
 
-struct Get {
+struct GetTrigger {
     tenant: TenantId,
     id: TriggerId,
 }
@@ -56,7 +56,7 @@ const LIST: Sql = Sql::both(&["select id, tenant, name, source, filter, target, 
          missed, last_missed_at
      from triggers where tenant = $1 and id < $2 order by id desc limit $3"]);
 
-impl Operation for Get {
+impl Operation for GetTrigger {
     type Output = Option<Trigger>;
 
     fn tenant(&self) -> Option<TenantId> {
@@ -69,11 +69,11 @@ impl Operation for Get {
     }
 }
 
-struct Named {
+struct GetTriggers {
     ids: Vec<TriggerId>,
 }
 
-impl Operation for Named {
+impl Operation for GetTriggers {
     type Output = Vec<Trigger>;
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<Trigger>, StoreError> {
@@ -82,13 +82,13 @@ impl Operation for Named {
     }
 }
 
-struct List {
+struct ListTriggers {
     tenant: TenantId,
     before: Option<TriggerId>,
     limit: usize,
 }
 
-impl Operation for List {
+impl Operation for ListTriggers {
     type Output = Vec<Trigger>;
 
     fn tenant(&self) -> Option<TenantId> {

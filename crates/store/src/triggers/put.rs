@@ -1,34 +1,36 @@
-//! Makes a trigger, replaces one, and turns one on or off.
+//! Creates, replaces, enables and disables triggers.
 
 use domain::limits::TRIGGERS_PER_TENANT;
 use domain::{TenantId, Time, TriggerId};
 use serde_json::json;
 
-use crate::clock::new_uuid;
-use crate::codec::retry_to_json;
+use crate::access::tenants::quota;
+use crate::db::clock::new_uuid;
+use crate::db::codec::retry_to_json;
+use crate::db::tx::{Operation, Param, Sql, Tx};
 use crate::error::StoreError;
+use crate::fleet::timeline;
+use crate::fleet::timeline::Entry;
 use crate::store::Store;
-use crate::tenants::quota;
-use crate::timeline::{self, Entry};
 use crate::triggers::NewTrigger;
 use crate::triggers::cache::tick;
-use crate::tx::{Operation, Param, Sql, Tx};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Put {
+pub enum TriggerPut {
     Done(TriggerId),
-    /// Another trigger of the tenant has the name.
+    /// Another trigger of the tenant has this name.
     NameTaken,
+    /// The tenant has `TRIGGERS_PER_TENANT` triggers.
     TooMany,
-    /// The tenant's quota allows this many.
+    /// The tenant has reached its quota, which is this many triggers.
     OverQuota(i64),
     NotFound,
-    /// It is gone, or not as it was read.
+    /// The trigger was changed or deleted since the caller read it.
     Changed,
 }
 
 impl Store {
-    /// A fresh id, for a trigger whose filter names it.
+    /// Generates a trigger id before the trigger exists: secrets in its filter are bound to the id.
     pub fn new_trigger_id(&self) -> TriggerId {
         TriggerId::new(new_uuid(self.clock().now()))
     }
@@ -39,81 +41,82 @@ impl Store {
         id: TriggerId,
         mut trigger: NewTrigger,
         principal: &str,
-    ) -> Result<Put, StoreError> {
+    ) -> Result<TriggerPut, StoreError> {
         self.seal_trigger(tenant, id, &mut trigger).await?;
-        self.write(Create { tenant, id, trigger, principal: principal.to_owned() }).await
+        self.write(CreateTrigger { tenant, id, trigger, principal: principal.to_owned() }).await
     }
 
-    /// Replaces what the trigger says; whoever does so answers for it from now on.
+    /// Replaces a trigger. From now on its runs have the rights of `principal`.
     pub async fn replace_trigger(
         &self,
         tenant: TenantId,
         id: TriggerId,
         mut trigger: NewTrigger,
         principal: &str,
-    ) -> Result<Put, StoreError> {
+    ) -> Result<TriggerPut, StoreError> {
         self.seal_trigger(tenant, id, &mut trigger).await?;
-        self.write(Replace { tenant, id, trigger, principal: principal.to_owned() }).await
+        self.write(ReplaceTrigger { tenant, id, trigger, principal: principal.to_owned() }).await
     }
 
-    /// Turns the trigger on or off, as the new one says, and leaves all else: who answers for it, too. One that was changed
-    /// since `as_of` is left alone: it may say something else by now.
-    pub async fn turn_trigger(
+    /// Enables or disables a trigger as `trigger.enabled` says, and leaves everything else unchanged, including its
+    /// principal. Returns `Changed` without a write if the trigger was updated since `as_of`.
+    pub async fn set_trigger_enabled(
         &self,
         tenant: TenantId,
         id: TriggerId,
         as_of: Time,
         trigger: NewTrigger,
         by: &str,
-    ) -> Result<Put, StoreError> {
-        self.write(Turn { tenant, id, as_of, trigger, by: by.to_owned() }).await
+    ) -> Result<TriggerPut, StoreError> {
+        self.write(SetTriggerEnabled { tenant, id, as_of, trigger, by: by.to_owned() }).await
     }
 }
 
-struct Create {
+struct CreateTrigger {
     tenant: TenantId,
     id: TriggerId,
     trigger: NewTrigger,
     principal: String,
 }
 
-const COUNT: Sql = Sql::both(&["select count(*) from triggers where tenant = $1"]);
+const COUNT: Sql = Sql::both(&["select count(*) as triggers from triggers where tenant = $1"]);
 const NAMED: Sql = Sql::both(&["select id from triggers where tenant = $1 and name = $2"]);
 const INSERT: Sql = Sql::both(&["insert into triggers (id, tenant, name, source, filter, target, mode, retry,
          max_attempts, enabled, principal, created_at, updated_at, next_at)
      values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $12, $13)"]);
 
-impl Operation for Create {
-    type Output = Put;
+impl Operation for CreateTrigger {
+    type Output = TriggerPut;
 
     fn tenant(&self) -> Option<TenantId> {
         Some(self.tenant)
     }
 
-    async fn run(&self, tx: &mut Tx<'_>) -> Result<Put, StoreError> {
-        // Two that take the same name wait for each other here, and the second is told.
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<TriggerPut, StoreError> {
+        // The lock serializes creations per tenant, so the checks of the name and the count hold until the commit.
         tx.lock(&[&format!("windlass triggers {}", self.tenant.0)]).await?;
         let tenant = Param::Int(self.tenant.0);
-        let count = tx.query_opt(&COUNT, &[tenant]).await?.map(|row| row.int(0)).transpose()?.unwrap_or(0);
+        let count = tx.query_opt(&COUNT, &[tenant]).await?.map(|row| row.int("triggers")).transpose()?.unwrap_or(0);
         if count as usize >= TRIGGERS_PER_TENANT {
-            return Ok(Put::TooMany);
+            return Ok(TriggerPut::TooMany);
         }
-        if let Some(limit) = quota::triggers(tx, self.tenant).await?.filter(|limit| count >= *limit) {
-            return Ok(Put::OverQuota(limit));
+        if let Some(limit) = quota::trigger_limit(tx, self.tenant).await?.filter(|limit| count >= *limit) {
+            return Ok(TriggerPut::OverQuota(limit));
         }
         if tx.query_opt(&NAMED, &[tenant, Param::Text(&self.trigger.name)]).await?.is_some() {
-            return Ok(Put::NameTaken);
+            return Ok(TriggerPut::NameTaken);
         }
         let retry = retry_to_json(self.trigger.retry);
         let params = params(self.tenant, self.id, &self.trigger, &retry, &self.principal, tx);
         tx.execute(&INSERT, &params).await?;
         tick(tx).await?;
-        timeline::write(tx, &[told(self.tenant, self.id, &self.trigger, &self.principal, "trigger_created")]).await?;
-        Ok(Put::Done(self.id))
+        timeline::write(tx, &[timeline_entry(self.tenant, self.id, &self.trigger, &self.principal, "trigger_created")])
+            .await?;
+        Ok(TriggerPut::Done(self.id))
     }
 }
 
-fn told<'e>(tenant: TenantId, id: TriggerId, trigger: &NewTrigger, by: &'e str, event: &'e str) -> Entry<'e> {
+fn timeline_entry<'e>(tenant: TenantId, id: TriggerId, trigger: &NewTrigger, by: &'e str, event: &'e str) -> Entry<'e> {
     Entry::by(tenant, by, event, json!({"trigger": trigger.name, "id": id.uuid()}).to_string())
 }
 
@@ -142,7 +145,7 @@ fn params<'p>(
     ]
 }
 
-struct Replace {
+struct ReplaceTrigger {
     tenant: TenantId,
     id: TriggerId,
     trigger: NewTrigger,
@@ -152,38 +155,39 @@ struct Replace {
 const REPLACE: Sql = Sql::both(&["update triggers set name = $3, source = $4, filter = $5, target = $6, mode = $7,
          retry = $8, max_attempts = $9, enabled = $10, principal = $11, updated_at = $12, next_at = $13
      where id = $1 and tenant = $2"]);
-// What was matched while the trigger was off waits no longer than it must.
+// Runs that were deferred while the trigger was disabled become due at once.
 const WAKE: Sql = Sql::both(&["update outbox set due_at = $2 where trigger_id = $1 and lease is null and due_at > $2"]);
 
-impl Operation for Replace {
-    type Output = Put;
+impl Operation for ReplaceTrigger {
+    type Output = TriggerPut;
 
     fn tenant(&self) -> Option<TenantId> {
         Some(self.tenant)
     }
 
-    async fn run(&self, tx: &mut Tx<'_>) -> Result<Put, StoreError> {
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<TriggerPut, StoreError> {
         tx.lock(&[&format!("windlass triggers {}", self.tenant.0)]).await?;
         let tenant = Param::Int(self.tenant.0);
         let named = tx.query_opt(&NAMED, &[tenant, Param::Text(&self.trigger.name)]).await?;
-        if named.map(|row| row.uuid(0)).transpose()?.is_some_and(|id| id != self.id.uuid()) {
-            return Ok(Put::NameTaken);
+        if named.map(|row| row.uuid("id")).transpose()?.is_some_and(|id| id != self.id.uuid()) {
+            return Ok(TriggerPut::NameTaken);
         }
         let retry = retry_to_json(self.trigger.retry);
         let params = params(self.tenant, self.id, &self.trigger, &retry, &self.principal, tx);
         if tx.execute(&REPLACE, &params).await? == 0 {
-            return Ok(Put::NotFound);
+            return Ok(TriggerPut::NotFound);
         }
         if self.trigger.enabled {
             tx.execute(&WAKE, &[params[0], params[11]]).await?;
         }
         tick(tx).await?;
-        timeline::write(tx, &[told(self.tenant, self.id, &self.trigger, &self.principal, "trigger_changed")]).await?;
-        Ok(Put::Done(self.id))
+        timeline::write(tx, &[timeline_entry(self.tenant, self.id, &self.trigger, &self.principal, "trigger_changed")])
+            .await?;
+        Ok(TriggerPut::Done(self.id))
     }
 }
 
-struct Turn {
+struct SetTriggerEnabled {
     tenant: TenantId,
     id: TriggerId,
     as_of: Time,
@@ -194,27 +198,28 @@ struct Turn {
 const TURN: Sql = Sql::both(&["update triggers set enabled = $3, updated_at = $4, next_at = $5
      where id = $1 and tenant = $2 and updated_at = $6"]);
 
-impl Operation for Turn {
-    type Output = Put;
+impl Operation for SetTriggerEnabled {
+    type Output = TriggerPut;
 
     fn tenant(&self) -> Option<TenantId> {
         Some(self.tenant)
     }
 
-    async fn run(&self, tx: &mut Tx<'_>) -> Result<Put, StoreError> {
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<TriggerPut, StoreError> {
         tx.lock(&[&format!("windlass triggers {}", self.tenant.0)]).await?;
         let (id, now) = (Param::Uuid(self.id.uuid()), Param::Time(tx.now()));
         let enabled = Param::Bool(self.trigger.enabled);
         let next_at = Param::time(self.trigger.next_at);
         let params = [id, Param::Int(self.tenant.0), enabled, now, next_at, Param::Time(self.as_of)];
         if tx.execute(&TURN, &params).await? == 0 {
-            return Ok(Put::Changed);
+            return Ok(TriggerPut::Changed);
         }
         if self.trigger.enabled {
             tx.execute(&WAKE, &[id, now]).await?;
         }
         tick(tx).await?;
-        timeline::write(tx, &[told(self.tenant, self.id, &self.trigger, &self.by, "trigger_changed")]).await?;
-        Ok(Put::Done(self.id))
+        timeline::write(tx, &[timeline_entry(self.tenant, self.id, &self.trigger, &self.by, "trigger_changed")])
+            .await?;
+        Ok(TriggerPut::Done(self.id))
     }
 }

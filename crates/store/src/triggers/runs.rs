@@ -1,39 +1,40 @@
-//! How runs went, kept for a while: every try of a script with its log, and what a `sync` trigger started (T11).
+//! Records of trigger runs: every attempt of a script with its log, and what a `sync` trigger started. They are retained
+//! for `TRIGGER_RUN_RETENTION_S`.
 
-use domain::limits::{MAINTENANCE_ROWS, TRIGGER_RUNS_KEEP_S};
+use domain::limits::{MAINTENANCE_ROWS, TRIGGER_RUN_RETENTION_S};
 use domain::{EventId, JobError, JobId, TenantId, Time, TriggerId};
 use uuid::Uuid;
 
-use crate::clock::new_uuid;
-use crate::codec::{error_from_json, error_to_json, from_json, to_json};
+use crate::db::clock::new_uuid;
+use crate::db::codec::{error_from_json, error_to_json, from_json, to_json};
+use crate::db::tx::{Operation, Param, Row, Sql, Tx};
 use crate::error::StoreError;
-use crate::outbox::Taken;
 use crate::store::Store;
-use crate::tx::{Operation, Param, Row, Sql, Tx};
+use crate::triggers::outbox::OutboxRow;
 
-/// What a script did with its time.
+/// One execution of a script.
 #[derive(Clone, Debug)]
-pub struct Ran {
-    /// Which script.
+pub struct ScriptRun {
+    /// Id of the script (see `target::script_id`).
     pub script: Uuid,
     pub duration_ms: i64,
-    /// JSON, when it came to its end.
+    /// JSON. `None` if the script failed.
     pub result: Option<String>,
     pub log: Vec<String>,
 }
 
-/// What became of a run.
+/// Outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunOutcome {
-    /// A script came to its end, and what it did holds.
+    /// A script completed and its effects are committed.
     Done,
-    /// A job was made; how that ends is told by the job.
+    /// The run created this job. The job records how it ends.
     Job(JobId),
-    /// A request is owed; how that goes is told by the delivery.
+    /// The run created this delivery. The delivery records how it ends.
     Delivery(Uuid),
-    /// A try failed.
+    /// An attempt failed.
     Failed,
-    /// Nothing was started: it had led to itself too often, or was not wanted any more.
+    /// Nothing was started: the trigger depth exceeded its limit, or the trigger was deleted or no longer applies.
     Skipped,
 }
 
@@ -57,7 +58,7 @@ pub struct TriggerRun {
     pub attempt: i64,
     pub outcome: RunOutcome,
     pub at: Time,
-    pub ran: Option<Ran>,
+    pub ran: Option<ScriptRun>,
     pub error: Option<JobError>,
 }
 
@@ -66,11 +67,12 @@ const INSERT: Sql =
          script_id, job, delivery, error, result, log)
      values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"]);
 
-pub(crate) async fn note(
+/// Records a run of an outbox row.
+pub(crate) async fn insert_run(
     tx: &mut Tx<'_>,
-    row: &Taken,
+    row: &OutboxRow,
     outcome: RunOutcome,
-    ran: Option<&Ran>,
+    ran: Option<&ScriptRun>,
     error: Option<&JobError>,
 ) -> Result<(), StoreError> {
     let now = tx.now();
@@ -101,7 +103,7 @@ pub(crate) async fn note(
 }
 
 impl Store {
-    /// Runs of a trigger, newest first.
+    /// Lists runs of a trigger, newest first.
     pub async fn trigger_runs(
         &self,
         tenant: TenantId,
@@ -109,21 +111,21 @@ impl Store {
         before: Option<Uuid>,
         limit: usize,
     ) -> Result<Vec<TriggerRun>, StoreError> {
-        self.read(List { tenant, trigger, before, limit }).await
+        self.read(ListTriggerRuns { tenant, trigger, before, limit }).await
     }
 
-    /// What an event has come to so far, one run per trigger and try.
+    /// Returns the runs of an event so far: one per trigger and attempt.
     pub async fn runs_of_event(&self, tenant: TenantId, event: EventId) -> Result<Vec<TriggerRun>, StoreError> {
-        self.read(OfEvent { tenant, event }).await
+        self.read(ListRunsOfEvent { tenant, event }).await
     }
 
-    /// One bounded round; gives how many went.
+    /// Runs one bounded pass and returns the number of deleted records.
     pub async fn prune_trigger_runs(&self) -> Result<u64, StoreError> {
-        self.write(Prune).await
+        self.write(PruneTriggerRuns).await
     }
 }
 
-struct List {
+struct ListTriggerRuns {
     tenant: TenantId,
     trigger: TriggerId,
     before: Option<Uuid>,
@@ -139,7 +141,7 @@ const OF_EVENT: Sql =
          delivery, error, result, log
      from trigger_runs where event_id = $1 and tenant = $2 order by id"]);
 
-impl Operation for List {
+impl Operation for ListTriggerRuns {
     type Output = Vec<TriggerRun>;
 
     fn tenant(&self) -> Option<TenantId> {
@@ -157,12 +159,12 @@ impl Operation for List {
     }
 }
 
-struct OfEvent {
+struct ListRunsOfEvent {
     tenant: TenantId,
     event: EventId,
 }
 
-impl Operation for OfEvent {
+impl Operation for ListRunsOfEvent {
     type Output = Vec<TriggerRun>;
 
     fn tenant(&self) -> Option<TenantId> {
@@ -176,52 +178,52 @@ impl Operation for OfEvent {
 }
 
 fn read(row: &Row) -> Result<TriggerRun, StoreError> {
-    let outcome = row.text(4)?;
-    let missing = || StoreError::unexpected(format!("a run with the outcome {outcome}"));
+    let outcome = row.text("outcome")?;
+    let missing = || StoreError::unexpected(format!("trigger run with outcome {outcome}"));
     let outcome = match outcome.as_str() {
         "done" => RunOutcome::Done,
-        "job" => RunOutcome::Job(row.opt_uuid(8)?.map(JobId::new).ok_or_else(missing)?),
-        "delivery" => RunOutcome::Delivery(row.opt_uuid(9)?.ok_or_else(missing)?),
+        "job" => RunOutcome::Job(row.opt_uuid("job")?.map(JobId::new).ok_or_else(missing)?),
+        "delivery" => RunOutcome::Delivery(row.opt_uuid("delivery")?.ok_or_else(missing)?),
         "failed" => RunOutcome::Failed,
         "skipped" => RunOutcome::Skipped,
         _ => return Err(missing()),
     };
-    let ran = match row.opt_uuid(7)? {
-        Some(script) => Some(Ran {
+    let ran = match row.opt_uuid("script_id")? {
+        Some(script) => Some(ScriptRun {
             script,
-            duration_ms: row.opt_int(6)?.unwrap_or_default(),
-            result: row.opt_text(11)?,
-            log: from_json(&row.text(12)?)?,
+            duration_ms: row.opt_int("duration_ms")?.unwrap_or_default(),
+            result: row.opt_text("result")?,
+            log: from_json(&row.text("log")?)?,
         }),
         None => None,
     };
     Ok(TriggerRun {
-        id: row.uuid(0)?,
-        trigger: TriggerId::new(row.uuid(1)?),
-        event: EventId::new(row.uuid(2)?),
-        attempt: row.int(3)?,
+        id: row.uuid("id")?,
+        trigger: TriggerId::new(row.uuid("trigger_id")?),
+        event: EventId::new(row.uuid("event_id")?),
+        attempt: row.int("attempt")?,
         outcome,
-        at: row.time(5)?,
+        at: row.time("at")?,
         ran,
-        error: row.opt_text(10)?.map(|error| error_from_json(&error)).transpose()?,
+        error: row.opt_text("error")?.map(|error| error_from_json(&error)).transpose()?,
     })
 }
 
-struct Prune;
+struct PruneTriggerRuns;
 
 const PRUNE: Sql = Sql::both(&["delete from trigger_runs where id in (
          select id from trigger_runs where at < $1 order by at limit $2)"]);
 const LOG: Sql = Sql::both(&["insert into prunings (at, kind, rows_pruned, why) values ($1, 'trigger_runs', $2, $3)"]);
 
-impl Operation for Prune {
+impl Operation for PruneTriggerRuns {
     type Output = u64;
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<u64, StoreError> {
         let now = tx.now();
-        let params = [Param::Time(now.plus_s(-TRIGGER_RUNS_KEEP_S)), Param::Int(MAINTENANCE_ROWS as i64)];
+        let params = [Param::Time(now.plus_s(-TRIGGER_RUN_RETENTION_S)), Param::Int(MAINTENANCE_ROWS as i64)];
         let pruned = tx.execute(&PRUNE, &params).await?;
         if pruned > 0 {
-            let why = format!("runs of triggers are kept {TRIGGER_RUNS_KEEP_S} s");
+            let why = format!("trigger runs are retained for {TRIGGER_RUN_RETENTION_S} s");
             tx.execute(&LOG, &[Param::Time(now), Param::Int(pruned as i64), Param::Text(&why)]).await?;
         }
         Ok(pruned)

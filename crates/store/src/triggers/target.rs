@@ -1,18 +1,18 @@
-//! What a trigger starts, from JSON: a job, an HTTP call, a script or an operation on a runtime. The one reader, as for
-//! filters.
+//! Parses a trigger's target from JSON: a job, an HTTP request, a script or an operation on a runtime. The API validates
+//! with it and the dispatcher reads stored targets with it.
 
 use std::collections::BTreeMap;
 
 use domain::RuntimeName;
 use domain::limits::EXPRESSION_BYTES;
-use domain::runtime::{ImageRef, OperationKind};
+use domain::runtimes::{ImageRef, OperationKind};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use crate::expression::{check_mapping, is_template};
+use crate::triggers::expression::{check_mapping, is_template};
 use crate::triggers::fault::{self, Fault};
 
 #[derive(Clone, Debug)]
@@ -23,14 +23,14 @@ pub enum Target {
     Runtime(RuntimeTarget),
 }
 
-/// A job's body; texts and the payload may hold expressions.
+/// The job that a run enqueues. Its strings and its payload can contain expressions.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobTemplate {
     pub queue: String,
     pub kind: String,
-    /// A mapping; without one the payload is `{event, data}`.
-    #[serde(default, deserialize_with = "given")]
+    /// A mapping (default: `{event, data}`).
+    #[serde(default, deserialize_with = "present")]
     pub payload: Option<Json>,
     #[serde(default)]
     pub affinity: Option<String>,
@@ -60,6 +60,14 @@ pub struct JobTemplate {
     pub webhook: Option<Json>,
 }
 
+impl JobTemplate {
+    /// True if the event's data can appear in a member that is shown without the right to read payloads.
+    pub fn has_visible_expression(&self) -> bool {
+        let texts = [&self.affinity, &self.subject, &self.run, &self.unique_key, &self.concurrency_key];
+        texts.into_iter().flatten().chain(&self.tags).any(|text| is_template(text))
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RetryTemplate {
@@ -79,15 +87,15 @@ pub struct HttpTarget {
     pub headers: BTreeMap<String, String>,
     #[serde(default)]
     pub timeout_s: Option<i64>,
-    /// `whsec_…`: the call is signed as Standard Webhooks are.
+    /// `whsec_…`. Signs the request according to Standard Webhooks.
     #[serde(default)]
     pub secret: Option<String>,
-    /// A mapping; without one the body is `{event, data}`.
-    #[serde(default, deserialize_with = "given")]
+    /// A mapping (default: `{event, data}`).
+    #[serde(default, deserialize_with = "present")]
     pub body: Option<Json>,
 }
 
-/// What is done to which runtime; name and image may hold expressions.
+/// An operation on a runtime. Name and image can contain expressions.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuntimeTarget {
@@ -98,7 +106,7 @@ pub struct RuntimeTarget {
 }
 
 impl RuntimeTarget {
-    /// What a trigger may ask for: all that a person may.
+    /// The operations that a trigger can request: the same as a user's.
     const OPERATIONS: [OperationKind; 5] = [
         OperationKind::Start,
         OperationKind::Stop,
@@ -108,16 +116,18 @@ impl RuntimeTarget {
     ];
 
     pub fn kind(&self) -> Result<OperationKind, Fault> {
-        let known = || Self::OPERATIONS.map(OperationKind::as_str).join(", ");
+        let allowed = || Self::OPERATIONS.map(OperationKind::as_str).join(", ");
         let found = Self::OPERATIONS.into_iter().find(|kind| kind.as_str() == self.operation);
-        found.ok_or_else(|| Fault::new("runtime.operation", format!("must be one of {}", known())))
+        found.ok_or_else(|| Fault::new("runtime.operation", format!("must be one of {}", allowed())))
     }
 
     fn check(&self) -> Result<(), Fault> {
         match (self.kind()?, &self.image) {
-            (OperationKind::Patch, None) => return Err(Fault::new("runtime.image", "is missing: what to patch to")),
+            (OperationKind::Patch, None) => {
+                return Err(Fault::new("runtime.image", "is missing: the image to patch to"));
+            }
             (OperationKind::Stop | OperationKind::CleanupContainer, Some(_)) => {
-                return Err(Fault::new("runtime.image", "has no place in this operation"));
+                return Err(Fault::new("runtime.image", "is not valid for this operation"));
             }
             _ => {}
         }
@@ -134,16 +144,17 @@ impl RuntimeTarget {
     }
 }
 
-/// `null` is a value too: only a member that is left out means the default.
-fn given<'de, D: serde::Deserializer<'de>>(reader: D) -> Result<Option<Json>, D::Error> {
+/// Distinguishes an explicit `null`, which is a value, from an absent member, which means the default.
+fn present<'de, D: serde::Deserializer<'de>>(reader: D) -> Result<Option<Json>, D::Error> {
     Json::deserialize(reader).map(Some)
 }
 
+/// The members of a target, for error messages.
 const KINDS: &str = "`job`, `http`, `script` or `runtime`";
 
+/// Parses and validates a target.
 pub fn read(text: &str) -> Result<Target, Fault> {
-    let value: Json =
-        serde_json::from_str(text).map_err(|error| Fault::new("", format!("cannot be taken: {error}")))?;
+    let value: Json = serde_json::from_str(text).map_err(|error| Fault::new("", format!("is invalid: {error}")))?;
     let Json::Object(members) = value else {
         return Err(Fault::new("", format!("must be an object with one member: {KINDS}")));
     };
@@ -157,9 +168,9 @@ pub fn read(text: &str) -> Result<Target, Fault> {
         "runtime" => Target::Runtime(object("runtime", value)?),
         "script" => match value {
             Json::String(source) => Target::Script(source),
-            _ => return Err(Fault::new("script", "must be a string: the text of the script")),
+            _ => return Err(Fault::new("script", "must be a string: the source of the script")),
         },
-        _ => return Err(Fault::new(kind, format!("is not known; expected {KINDS}"))),
+        _ => return Err(Fault::new(kind, format!("is unknown; expected {KINDS}"))),
     };
     match &target {
         Target::Job(job) => {
@@ -174,7 +185,10 @@ pub fn read(text: &str) -> Result<Target, Fault> {
         }
         Target::Http(http) => {
             if is_template(&http.url) {
-                return Err(Fault::new("http.url", "must be fixed: where a call leads is not up to an event"));
+                return Err(Fault::new(
+                    "http.url",
+                    "must not contain an expression: an event must not choose where a request goes",
+                ));
             }
             check("http.body", http.body.as_ref())?;
             for (name, value) in &http.headers {
@@ -188,14 +202,14 @@ pub fn read(text: &str) -> Result<Target, Fault> {
 }
 
 fn object<T: DeserializeOwned>(member: &str, value: Json) -> Result<T, Fault> {
-    // Left to itself the parser takes an array for an object.
+    // serde would accept an array for a struct.
     if !value.is_object() {
         return Err(Fault::new(member, "must be an object"));
     }
     fault::read(value).map_err(|fault| fault.within(member))
 }
 
-/// Which script it is: scripts of the same text have the same id, so that a changed one can be told from what it was.
+/// Returns the id of a script, derived from its text. Run records keep it, so that they show which version ran.
 pub fn script_id(source: &str) -> Uuid {
     let hash = Sha256::digest(source);
     uuid::Builder::from_custom_bytes(std::array::from_fn(|at| hash[at])).into_uuid()
@@ -206,6 +220,5 @@ fn check(field: &str, mapping: Option<&Json>) -> Result<(), Fault> {
     if mapping.to_string().len() > EXPRESSION_BYTES {
         return Err(Fault::new(field, format!("may have at most {EXPRESSION_BYTES} bytes")));
     }
-    check_mapping(mapping)
-        .map_err(|error| Fault::new(field, format!("holds an expression that cannot be read: {error}")))
+    check_mapping(mapping).map_err(|error| Fault::new(field, format!("contains an invalid expression: {error}")))
 }

@@ -1,17 +1,18 @@
-//! Triggers that are the worker of a queue's jobs: which there are, and how a job is handed to its trigger (T1).
+//! Triggers that act as the worker of a queue. The engine lists them, claims jobs of their queues and enqueues one run of
+//! the trigger per attempt.
 
-use domain::trigger::Source;
+use domain::triggers::trigger::Source;
 use domain::{EventId, JobId, Name, TenantId, TriggerId};
 use sha2::{Digest, Sha256};
 
+use crate::db::notifier::Topic;
+use crate::db::tx::{Operation, Param, Sql, Tx};
 use crate::error::StoreError;
-use crate::events::{Event, Row, insert_rows};
-use crate::hints::Topic;
 use crate::store::Store;
 use crate::triggers::cache::TriggerCache;
-use crate::tx::{Operation, Param, Sql, Tx};
+use crate::triggers::events::{Event, NewOutboxRow, insert_rows};
 
-/// A trigger whose target works the jobs of a queue.
+/// A trigger whose target processes the jobs of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueWorker {
     pub tenant: TenantId,
@@ -19,9 +20,9 @@ pub struct QueueWorker {
     pub queue: Name,
 }
 
-/// The event that an attempt of a job is. The same attempt is the same event, also after it was given back and taken
-/// again, so that a server that stops in the middle does not have it run twice.
-pub fn event_of(job: JobId, attempt: i32) -> EventId {
+/// Returns the id of the event that stands for an attempt of a job. It is derived from the job and the attempt, so a claim
+/// that was released and repeated (for example, after a server crash) does not run the attempt twice.
+pub fn attempt_event_id(job: JobId, attempt: i32) -> EventId {
     let mut digest = Sha256::new();
     digest.update(job.uuid().as_bytes());
     digest.update(attempt.to_be_bytes());
@@ -30,24 +31,24 @@ pub fn event_of(job: JobId, attempt: i32) -> EventId {
 }
 
 impl Store {
-    /// Those that are enabled, of every tenant.
+    /// Returns the enabled queue workers of every tenant.
     pub async fn queue_workers(&self) -> Result<Vec<QueueWorker>, StoreError> {
-        self.read(Working { triggers: self.triggers_cache().clone() }).await
+        self.read(ListQueueWorkers { triggers: self.triggers_cache().clone() }).await
     }
 
-    /// Writes the row that runs the trigger for this event, unless it was written before.
-    pub async fn hand_to_trigger(&self, trigger: TriggerId, event: Event) -> Result<(), StoreError> {
-        self.write(HandOver { trigger, event }).await?;
-        self.hints().tell(Topic::Outbox);
+    /// Writes an outbox row that runs the trigger for this event. Does nothing if the row exists or has already run.
+    pub async fn enqueue_worker_run(&self, trigger: TriggerId, event: Event) -> Result<(), StoreError> {
+        self.write(EnqueueWorkerRun { trigger, event }).await?;
+        self.notifier().notify(Topic::Outbox);
         Ok(())
     }
 }
 
-struct Working {
+struct ListQueueWorkers {
     triggers: TriggerCache,
 }
 
-impl Operation for Working {
+impl Operation for ListQueueWorkers {
     type Output = Vec<QueueWorker>;
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<QueueWorker>, StoreError> {
@@ -60,14 +61,14 @@ impl Operation for Working {
     }
 }
 
-struct HandOver {
+struct EnqueueWorkerRun {
     trigger: TriggerId,
     event: Event,
 }
 
 const RAN: Sql = Sql::both(&["select 1 from trigger_runs where event_id = $1 and trigger_id = $2 limit 1"]);
 
-impl Operation for HandOver {
+impl Operation for EnqueueWorkerRun {
     type Output = ();
 
     fn tenant(&self) -> Option<TenantId> {
@@ -79,6 +80,6 @@ impl Operation for HandOver {
         if tx.query_opt(&RAN, &params).await?.is_some() {
             return Ok(());
         }
-        insert_rows(tx, &[Row { trigger: self.trigger, event: &self.event }]).await
+        insert_rows(tx, &[NewOutboxRow { trigger: self.trigger, event: &self.event }]).await
     }
 }

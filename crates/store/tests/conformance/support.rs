@@ -1,12 +1,12 @@
-//! Short words for what tests do all the time.
+//! Helpers that most store tests use.
 
 use domain::{Epoch, JobError, JobId, TenantId, WorkerId};
-use store::jobs::claim::{Claimed, ClaimedJob};
-use store::jobs::enqueue::{Accepted, EnqueueReply, NewJob};
-use store::jobs::get::StoredJob;
-use store::jobs::settle::{End, Outcome, Settled, Status};
-use store::tx::{Operation, Tx};
-use store::workers::register::NewWorker;
+use store::db::tx::{Operation, Tx};
+use store::queue::claim::{Claimed, ClaimedJob};
+use store::queue::enqueue::{Accepted, EnqueueReply, NewJob};
+use store::queue::get::StoredJob;
+use store::queue::settle::{End, Outcome, SettleStatus, Settled};
+use store::queue::workers::register::NewWorker;
 use store::{Store, StoreError};
 use testkit::name;
 
@@ -23,7 +23,7 @@ pub(crate) async fn push_all(store: &Store, jobs: Vec<NewJob>) -> Vec<Accepted> 
     }
 }
 
-pub(crate) fn a_worker(queues: &[&str]) -> NewWorker {
+pub(crate) fn new_worker(queues: &[&str]) -> NewWorker {
     NewWorker {
         name: "w".into(),
         queues: queues.iter().map(|queue| name(queue)).collect(),
@@ -34,12 +34,12 @@ pub(crate) fn a_worker(queues: &[&str]) -> NewWorker {
 }
 
 pub(crate) async fn register(store: &Store, queues: &[&str]) -> WorkerId {
-    store.register_worker(T, a_worker(queues)).await.expect("registers")
+    store.register_worker(T, new_worker(queues)).await.expect("registers")
 }
 
-/// A worker of queue `q` whose lease outlasts whatever time the test lets pass.
-pub(crate) async fn patient(store: &Store) -> WorkerId {
-    let worker = NewWorker { lease_ms: 3_600_000, ..a_worker(&["q"]) };
+/// Registers a worker of queue `q` whose lease outlasts any clock advance of a test.
+pub(crate) async fn register_with_long_lease(store: &Store) -> WorkerId {
+    let worker = NewWorker { lease_ms: 3_600_000, ..new_worker(&["q"]) };
     store.register_worker(T, worker).await.expect("registers")
 }
 
@@ -56,7 +56,7 @@ pub(crate) async fn claim_one(store: &Store, worker: WorkerId) -> ClaimedJob {
     jobs.remove(0)
 }
 
-pub(crate) async fn settle(store: &Store, worker: WorkerId, job: JobId, epoch: Epoch, end: End) -> Status {
+pub(crate) async fn settle(store: &Store, worker: WorkerId, job: JobId, epoch: Epoch, end: End) -> SettleStatus {
     let outcome = Outcome { job, epoch, end };
     match store.settle(T, worker, vec![outcome]).await.expect("settles") {
         Settled::Results(statuses) => statuses[0],
@@ -64,7 +64,7 @@ pub(crate) async fn settle(store: &Store, worker: WorkerId, job: JobId, epoch: E
     }
 }
 
-pub(crate) async fn finish(store: &Store, worker: WorkerId, job: &ClaimedJob) -> Status {
+pub(crate) async fn finish(store: &Store, worker: WorkerId, job: &ClaimedJob) -> SettleStatus {
     settle(store, worker, job.id, job.epoch, End::Finish(Some("42".into()))).await
 }
 
@@ -85,36 +85,36 @@ pub(crate) async fn events(store: &Store, job: JobId) -> Vec<String> {
     items.into_iter().map(|item| item.event).collect()
 }
 
-/// Looks again and again until there is something; fails the test when that takes too long.
-pub(crate) async fn until_some<T>(what: &str, look: impl AsyncFn() -> Option<T>) -> T {
-    let give_up = std::time::Instant::now() + std::time::Duration::from_secs(120);
+/// Polls until `poll` returns a value. Panics after 120 seconds.
+pub(crate) async fn until_some<T>(what: &str, poll: impl AsyncFn() -> Option<T>) -> T {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
     loop {
-        if let Some(found) = look().await {
-            return found;
+        if let Some(value) = poll().await {
+            return value;
         }
-        assert!(std::time::Instant::now() < give_up, "waited in vain until {what}");
+        assert!(std::time::Instant::now() < deadline, "timed out waiting until {what}");
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
 }
 
-/// X14 after every test: the kept figures are right.
-pub(crate) async fn sound(store: &Store) {
+/// Asserts at the end of a test that the stored counters match the jobs.
+pub(crate) async fn assert_counters_match(store: &Store) {
     assert_eq!(store.check_counters().await.expect("checks"), []);
 }
 
-/// Rows of one text column, straight from the tables.
+/// Returns the rows of one text column, read directly from the tables.
 pub(crate) async fn texts(store: &Store, sqlite: &str, postgres: &str) -> Vec<String> {
     let text = if store.is_postgres() { postgres } else { sqlite };
     store.read(Texts { text: text.into() }).await.unwrap_or_else(|error| panic!("{text}: {error:?}"))
 }
 
-/// One number, the same statement on both databases.
+/// Returns one number. The statement must work on both databases.
 pub(crate) async fn number(store: &Store, text: &str) -> i64 {
     let cast = format!("select cast(({text}) as text)");
     texts(store, &cast, &cast).await[0].parse().expect("a number")
 }
 
-/// Runs statements in a transaction of the store's own.
+/// Runs statements in a write transaction.
 pub(crate) async fn run_sql(store: &Store, text: &str) -> Result<(), StoreError> {
     store.write(Batch { text: text.into() }).await
 }
@@ -143,7 +143,7 @@ impl Operation for Batch {
     }
 }
 
-/// A connection of our own to a PostgreSQL database, driven until it is dropped.
+/// A separate connection to the PostgreSQL database.
 pub(crate) struct Psql {
     pub(crate) client: tokio_postgres::Client,
     _driver: tokio::task::JoinSet<Result<(), tokio_postgres::Error>>,

@@ -1,25 +1,25 @@
-//! Logs of any size in which everything is well, and errors planted into them: what the checker is itself checked with.
+//! Generates correct logs of any size with planted violations, to test the checker.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use uuid::Uuid;
 
-use super::{Answer, At, Event, Fault, Outcome, State};
+use super::{Event, Fault, Millis, Outcome, Response, State};
 
 const WORKERS: u128 = 16;
-const LEASE_MS: At = 5_000;
-const WAIT_MS: At = 1_000;
+const LEASE_MS: Millis = 5_000;
+const WAIT_MS: Millis = 1_000;
 const MAX_ATTEMPTS: i64 = 9;
-/// Among so many jobs one breaks a promise.
+/// One in this many jobs violates a guarantee.
 const ONE_FAULT_IN: usize = 200;
 
-/// A log and what was planted in it: the fault, and the job or event that it was done to.
+/// A log, and the planted violations with their job or event.
 pub struct Generated {
     pub log: Vec<Event>,
     pub planted: Vec<(Fault, Uuid)>,
 }
 
-/// At least `events` events. The same seed gives the same log.
+/// Generates at least `events` events. Deterministic for a seed.
 pub fn generate(seed: u64, events: usize) -> Generated {
     let mut writer =
         Writer { rng: StdRng::seed_from_u64(seed), log: Vec::with_capacity(events), now: 1_000, number: 0 };
@@ -43,7 +43,7 @@ pub fn generate(seed: u64, events: usize) -> Generated {
 struct Writer {
     rng: StdRng,
     log: Vec<Event>,
-    now: At,
+    now: Millis,
     number: u128,
 }
 
@@ -53,8 +53,8 @@ impl Writer {
         Uuid::from_u128(1_000 + self.number)
     }
 
-    /// Time passes for everyone.
-    fn pass(&mut self) -> At {
+    /// Advances the clock.
+    fn advance(&mut self) -> Millis {
         self.now += self.rng.random_range(1..40);
         self.now
     }
@@ -77,15 +77,15 @@ impl Writer {
         };
         for _ in 0..jobs {
             let job = self.job(None);
-            self.log.push(Event::Made { event, job });
+            self.log.push(Event::JobCreated { event, job });
         }
         event
     }
 
-    /// A life of a job: attempts that fail, expire, are given back or answered by nobody, and an end.
+    /// A job's life: attempts that fail, expire, are released or get no response, and an end.
     fn job(&mut self, fault: Option<Fault>) -> Uuid {
         let job = self.id();
-        let mut life = Life { job, epoch: 0, attempt: 0, worker: Uuid::nil() };
+        let mut life = JobLife { job, epoch: 0, attempt: 0, worker: Uuid::nil() };
         self.log.push(Event::Enqueued { job, max_attempts: MAX_ATTEMPTS });
         for _ in 0..self.rng.random_range(0..4) {
             self.claim(&mut life);
@@ -94,27 +94,27 @@ impl Writer {
         match fault {
             Some(Fault::HeldByTwo) if self.rng.random_ratio(1, 2) => {
                 self.claim(&mut life);
-                self.beat(life.worker);
+                self.heartbeat(life.worker);
                 self.claim(&mut life);
             }
             Some(Fault::HeldByTwo) => {
                 self.claim(&mut life);
                 let other = self.other_than(life.worker);
-                let (asked, at) = (self.pass(), self.pass());
-                let Life { job, epoch, attempt, .. } = life;
+                let (asked, at) = (self.advance(), self.advance());
+                let JobLife { job, epoch, attempt, .. } = life;
                 self.log.push(Event::Claimed { job, epoch, attempt, worker: other, asked, at });
             }
             Some(Fault::StaleAccepted) => {
                 self.claim(&mut life);
-                let stale = Life { ..life };
+                let stale = JobLife { ..life };
                 self.take_over(&mut life);
-                self.settle(&stale, Outcome::Release, Answer::Applied);
-                self.settle(&life, Outcome::Release, Answer::Applied);
+                self.settle(&stale, Outcome::Release, Response::Applied);
+                self.settle(&life, Outcome::Release, Response::Applied);
             }
             Some(Fault::AttemptsOverMaximum) => life.attempt = MAX_ATTEMPTS,
             Some(Fault::BackoffEarly) => {
                 self.claim(&mut life);
-                self.settle(&life, Outcome::Snooze { wait_ms: WAIT_MS }, Answer::Applied);
+                self.settle(&life, Outcome::Snooze { wait_ms: WAIT_MS }, Response::Applied);
             }
             _ => {}
         }
@@ -123,7 +123,7 @@ impl Writer {
         match fault {
             Some(Fault::Lost) => return job,
             Some(Fault::TerminalChanged) if self.rng.random_ratio(1, 2) => {
-                self.pass();
+                self.advance();
                 self.claim(&mut life);
             }
             Some(Fault::TerminalChanged) => {
@@ -136,95 +136,95 @@ impl Writer {
         job
     }
 
-    fn beat(&mut self, worker: Uuid) {
-        let asked = self.pass();
-        self.log.push(Event::Beat { worker, asked, lease_ms: LEASE_MS });
+    fn heartbeat(&mut self, worker: Uuid) {
+        let asked = self.advance();
+        self.log.push(Event::Heartbeat { worker, asked, lease_ms: LEASE_MS });
     }
 
-    fn claim(&mut self, life: &mut Life) {
+    fn claim(&mut self, life: &mut JobLife) {
         let worker = self.worker();
         self.claim_by(worker, life);
     }
 
-    /// The worker was silent for longer than its lease, and another has the job.
-    fn take_over(&mut self, life: &mut Life) {
+    /// The worker is silent for longer than its lease, and another worker claims the job.
+    fn take_over(&mut self, life: &mut JobLife) {
         self.now += 2 * LEASE_MS;
         let other = self.other_than(life.worker);
         self.claim_by(other, life);
     }
 
-    fn claim_by(&mut self, worker: Uuid, life: &mut Life) {
+    fn claim_by(&mut self, worker: Uuid, life: &mut JobLife) {
         life.epoch += 1;
         life.attempt += 1;
         life.worker = worker;
         if self.rng.random_ratio(1, 3) {
-            self.beat(life.worker);
+            self.heartbeat(life.worker);
         }
-        let (asked, at) = (self.pass(), self.pass());
-        let Life { job, epoch, attempt, worker } = *life;
+        let (asked, at) = (self.advance(), self.advance());
+        let JobLife { job, epoch, attempt, worker } = *life;
         self.log.push(Event::Claimed { job, epoch, attempt, worker, asked, at });
     }
 
-    fn settle(&mut self, life: &Life, outcome: Outcome, answer: Answer) {
-        let (asked, at) = (self.pass(), self.pass());
-        let Life { job, epoch, worker, .. } = *life;
+    fn settle(&mut self, life: &JobLife, outcome: Outcome, answer: Response) {
+        let (asked, at) = (self.advance(), self.advance());
+        let JobLife { job, epoch, worker, .. } = *life;
         self.log.push(Event::Settled { job, epoch, worker, outcome, answer, asked, at });
     }
 
-    fn end_an_attempt(&mut self, life: &mut Life) {
+    fn end_an_attempt(&mut self, life: &mut JobLife) {
         match self.rng.random_range(0..5) {
             0 => {
-                self.settle(life, Outcome::Fail { wait_ms: Some(WAIT_MS) }, Answer::Applied);
+                self.settle(life, Outcome::Fail { wait_ms: Some(WAIT_MS) }, Response::Applied);
                 self.now += WAIT_MS;
             }
             1 => {
-                self.settle(life, Outcome::Release, Answer::Applied);
+                self.settle(life, Outcome::Release, Response::Applied);
                 life.attempt -= 1;
             }
-            // It is applied and the answer is lost: the job goes on at once.
-            2 => self.settle(life, Outcome::Fail { wait_ms: Some(1) }, Answer::None),
+            // Applied, but the response is lost. The job continues at once.
+            2 => self.settle(life, Outcome::Fail { wait_ms: Some(1) }, Response::Unknown),
             3 => {
-                self.settle(life, Outcome::Snooze { wait_ms: WAIT_MS }, Answer::Applied);
+                self.settle(life, Outcome::Snooze { wait_ms: WAIT_MS }, Response::Applied);
                 self.now += WAIT_MS;
                 life.attempt -= 1;
             }
-            // The worker freezes past its lease and is refused when it thaws.
+            // The worker freezes past its lease, and is refused afterwards.
             _ => {
-                let stale = Life { ..*life };
+                let stale = JobLife { ..*life };
                 self.take_over(life);
-                self.settle(&stale, Outcome::Finish, Answer::Refused);
-                self.settle(life, Outcome::Release, Answer::Applied);
+                self.settle(&stale, Outcome::Finish, Response::Refused);
+                self.settle(life, Outcome::Release, Response::Applied);
                 life.attempt -= 1;
             }
         }
     }
 
-    fn end(&mut self, life: &Life) -> State {
+    fn end(&mut self, life: &JobLife) -> State {
         match self.rng.random_range(0..8) {
             0 => {
-                self.settle(life, Outcome::Fail { wait_ms: None }, Answer::Applied);
+                self.settle(life, Outcome::Fail { wait_ms: None }, Response::Applied);
                 State::Failed
             }
             1 => {
-                let (asked, at) = (self.pass(), self.pass());
-                self.log.push(Event::Canceled { job: life.job, answer: Answer::Applied, asked, at });
-                self.settle(life, Outcome::Cancel, Answer::Applied);
+                let (asked, at) = (self.advance(), self.advance());
+                self.log.push(Event::Canceled { job: life.job, answer: Response::Applied, asked, at });
+                self.settle(life, Outcome::Cancel, Response::Applied);
                 State::Canceled
             }
             _ => {
-                self.settle(life, Outcome::Finish, Answer::Applied);
+                self.settle(life, Outcome::Finish, Response::Applied);
                 State::Succeeded
             }
         }
     }
 
-    fn see(&mut self, life: &Life, state: State) {
-        let (asked, at) = (self.pass(), self.pass());
-        self.log.push(Event::Seen { job: life.job, state, attempt: life.attempt, asked, at });
+    fn see(&mut self, life: &JobLife, state: State) {
+        let (asked, at) = (self.advance(), self.advance());
+        self.log.push(Event::Observed { job: life.job, state, attempt: life.attempt, asked, at });
     }
 }
 
-struct Life {
+struct JobLife {
     job: Uuid,
     epoch: i64,
     attempt: i64,

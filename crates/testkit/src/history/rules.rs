@@ -1,72 +1,73 @@
-//! The rules for one job: each looks at all that was said of it.
+//! The rules for the events of one job.
 
 use std::collections::{BTreeSet, HashMap};
 
 use uuid::Uuid;
 
-use super::{Answer, At, Event, Fault, Outcome, State};
+use super::{Event, Fault, Millis, Outcome, Response, State};
 
-/// When each worker was sure to be alive.
+/// When each worker certainly had its lease.
 #[derive(Default)]
 pub(super) struct Leases {
-    /// Per worker: from a moment it asked, until when its lease held at least.
-    beats: HashMap<Uuid, Vec<(At, At)>>,
-    left: HashMap<Uuid, At>,
+    /// Per worker: the time of each heartbeat request, and the time until which the lease lasted at least.
+    heartbeats: HashMap<Uuid, Vec<(Millis, Millis)>>,
+    removed: HashMap<Uuid, Millis>,
 }
 
 impl Leases {
-    pub(super) fn renewed(&mut self, worker: Uuid, asked: At, lease_ms: At) {
-        self.beats.entry(worker).or_default().push((asked, asked + lease_ms));
+    pub(super) fn renewed(&mut self, worker: Uuid, asked: Millis, lease_ms: Millis) {
+        self.heartbeats.entry(worker).or_default().push((asked, asked + lease_ms));
     }
 
-    pub(super) fn left(&mut self, worker: Uuid, asked: At) {
-        let left = self.left.entry(worker).or_insert(asked);
-        *left = asked.min(*left);
+    pub(super) fn removed(&mut self, worker: Uuid, asked: Millis) {
+        let removed = self.removed.entry(worker).or_insert(asked);
+        *removed = asked.min(*removed);
     }
 
     pub(super) fn sort(&mut self) {
-        self.beats.values_mut().for_each(|beats| beats.sort());
+        self.heartbeats.values_mut().for_each(|heartbeats| heartbeats.sort());
     }
 
-    /// Whether the worker certainly had its lease at this moment.
-    fn holds(&self, worker: Uuid, at: At) -> bool {
-        if self.left.get(&worker).is_some_and(|left| *left <= at) {
+    /// True if the worker certainly had its lease at this time.
+    fn holds(&self, worker: Uuid, at: Millis) -> bool {
+        if self.removed.get(&worker).is_some_and(|removed| *removed <= at) {
             return false;
         }
-        let Some(beats) = self.beats.get(&worker) else { return false };
-        let before = beats.partition_point(|(asked, _)| *asked <= at);
-        // Leases have one length, so the last that was asked for lasts longest.
-        before.checked_sub(1).is_some_and(|last| beats[last].1 > at)
+        let Some(heartbeats) = self.heartbeats.get(&worker) else { return false };
+        let before = heartbeats.partition_point(|(asked, _)| *asked <= at);
+        // All leases have the same term, so the last request has the latest expiry.
+        before.checked_sub(1).is_some_and(|last| heartbeats[last].1 > at)
     }
 }
 
 #[derive(Default)]
 pub(super) struct JobLog<'a> {
+    /// The maximum number of attempts, if the job was acknowledged.
     acknowledged: Option<i64>,
     claims: Vec<&'a Event>,
     settled: Vec<&'a Event>,
     canceled: Vec<&'a Event>,
-    seen: Vec<&'a Event>,
+    observed: Vec<&'a Event>,
 }
 
-struct Claim {
+struct ClaimRecord {
     epoch: i64,
     attempt: i64,
     worker: Uuid,
-    asked: At,
-    at: At,
+    asked: Millis,
+    at: Millis,
 }
 
-struct Settle {
+struct SettleRecord {
     epoch: i64,
     worker: Uuid,
     outcome: Outcome,
-    answer: Answer,
-    asked: At,
-    at: At,
+    answer: Response,
+    asked: Millis,
+    at: Millis,
 }
 
-type Found = (Fault, String);
+type Violation = (Fault, String);
 
 impl<'a> JobLog<'a> {
     pub(super) fn push(&mut self, event: &'a Event) {
@@ -75,16 +76,16 @@ impl<'a> JobLog<'a> {
             Event::Claimed { .. } => self.claims.push(event),
             Event::Settled { .. } => self.settled.push(event),
             Event::Canceled { .. } => self.canceled.push(event),
-            Event::Seen { .. } => self.seen.push(event),
-            _ => unreachable!("only events of jobs come here"),
+            Event::Observed { .. } => self.observed.push(event),
+            _ => unreachable!("only events of jobs are pushed"),
         }
     }
 
-    /// Each fault is told once for a job, however often it shows.
-    pub(super) fn check(&self, leases: &Leases) -> Vec<Found> {
-        let mut claims: Vec<Claim> = self.claims.iter().map(|event| claim(event)).collect();
+    /// Reports each kind of violation at most once.
+    pub(super) fn check(&self, leases: &Leases) -> Vec<Violation> {
+        let mut claims: Vec<ClaimRecord> = self.claims.iter().map(|event| claim(event)).collect();
         claims.sort_by_key(|claim| (claim.epoch, claim.at));
-        let settled: Vec<Settle> = self.settled.iter().map(|event| settle(event)).collect();
+        let settled: Vec<SettleRecord> = self.settled.iter().map(|event| settle(event)).collect();
         let mut found = Vec::new();
         found.extend(self.lost());
         found.extend(self.held_by_two(&claims, &settled, leases));
@@ -95,161 +96,167 @@ impl<'a> JobLog<'a> {
         found
     }
 
-    fn lost(&self) -> Option<Found> {
-        let lost = self.acknowledged.is_some() && self.seen.is_empty();
+    fn lost(&self) -> Option<Violation> {
+        let lost = self.acknowledged.is_some() && self.observed.is_empty();
         lost.then(|| (Fault::Lost, "acknowledged and not found at the end".into()))
     }
 
-    fn held_by_two(&self, claims: &[Claim], settled: &[Settle], leases: &Leases) -> Option<Found> {
+    fn held_by_two(&self, claims: &[ClaimRecord], settled: &[SettleRecord], leases: &Leases) -> Option<Violation> {
         for pair in claims.windows(2) {
             let [first, second] = pair else { unreachable!("windows of two") };
             if first.epoch == second.epoch {
-                return Some((Fault::HeldByTwo, format!("epoch {} was handed out twice", first.epoch)));
+                return Some((Fault::HeldByTwo, format!("epoch {} was claimed twice", first.epoch)));
             }
-            // Whoever spoke of its end before the next one had it may have been heard.
-            let let_go = settled.iter().any(|said| said.epoch == first.epoch && said.asked <= second.at)
-                || self.called_off().any(|asked| asked <= second.at);
-            if !let_go && leases.holds(first.worker, second.at) {
+            // If the first worker requested its end before the second claim, the request may have been applied.
+            let may_have_ended =
+                settled.iter().any(|settlement| settlement.epoch == first.epoch && settlement.asked <= second.at)
+                    || self.cancel_times().any(|asked| asked <= second.at);
+            if !may_have_ended && leases.holds(first.worker, second.at) {
                 let (epoch, at) = (second.epoch, second.at);
-                return Some((Fault::HeldByTwo, format!("epoch {epoch} was given at {at} under a live lease")));
+                return Some((
+                    Fault::HeldByTwo,
+                    format!("epoch {epoch} was claimed at {at} during the lease of another worker"),
+                ));
             }
         }
         None
     }
 
-    fn called_off(&self) -> impl Iterator<Item = At> {
+    fn cancel_times(&self) -> impl Iterator<Item = Millis> {
         self.canceled.iter().filter_map(|event| match event {
-            Event::Canceled { answer, asked, .. } => (*answer != Answer::Refused).then_some(*asked),
+            Event::Canceled { answer, asked, .. } => (*answer != Response::Refused).then_some(*asked),
             _ => None,
         })
     }
 
-    /// The moments from which the job is known to have ended, with the state that it then has.
-    fn ends(&self, claims: &[Claim], settled: &[Settle]) -> Vec<(At, State)> {
+    /// The times from which the job is known to have ended, with its state.
+    fn ends(&self, claims: &[ClaimRecord], settled: &[SettleRecord]) -> Vec<(Millis, State)> {
         let last_attempt = |epoch| {
             let attempt = claims.iter().find(|claim| claim.epoch == epoch).map(|claim| claim.attempt);
             attempt.zip(self.acknowledged).is_some_and(|(attempt, maximum)| attempt >= maximum)
         };
         let mut ends = Vec::new();
-        for said in settled.iter().filter(|said| said.answer == Answer::Applied) {
-            let state = match said.outcome {
+        for settlement in settled.iter().filter(|settlement| settlement.answer == Response::Applied) {
+            let state = match settlement.outcome {
                 Outcome::Finish => State::Succeeded,
                 Outcome::Cancel => State::Canceled,
                 Outcome::Fail { wait_ms: None } => State::Failed,
-                Outcome::Fail { wait_ms: Some(_) } if last_attempt(said.epoch) => State::Failed,
+                Outcome::Fail { wait_ms: Some(_) } if last_attempt(settlement.epoch) => State::Failed,
                 Outcome::Fail { .. } | Outcome::Snooze { .. } | Outcome::Release => continue,
             };
-            ends.push((said.at, state));
+            ends.push((settlement.at, state));
         }
         for event in &self.canceled {
-            if let Event::Canceled { answer: Answer::Applied, at, .. } = event {
+            if let Event::Canceled { answer: Response::Applied, at, .. } = event {
                 ends.push((*at, State::Canceled));
             }
         }
         ends
     }
 
-    fn terminal_changed(&self, claims: &[Claim], settled: &[Settle]) -> Option<Found> {
-        let changed = |told: String| Some((Fault::TerminalChanged, told));
+    fn terminal_changed(&self, claims: &[ClaimRecord], settled: &[SettleRecord]) -> Option<Violation> {
+        let changed = |detail: String| Some((Fault::TerminalChanged, detail));
         let ends = self.ends(claims, settled);
-        // A worker that confirms a cancel ends nothing anew: the job is canceled either way.
-        let words: BTreeSet<State> = ends.iter().map(|(_, state)| *state).collect();
-        if words.len() > 1 {
-            return changed(format!("it was told to have ended in more than one way: {ends:?}"));
+        // Several ends with the same state are not a violation: a worker confirms a cancel.
+        let states: BTreeSet<State> = ends.iter().map(|(_, state)| *state).collect();
+        if states.len() > 1 {
+            return changed(format!("ended in more than one state: {ends:?}"));
         }
         for (at, state) in &ends {
             if let Some(claim) = claims.iter().find(|claim| claim.asked > *at) {
                 return changed(format!("claimed at {} after it had ended at {at}", claim.at));
             }
-            for event in &self.seen {
-                if let Event::Seen { state: seen, asked, .. } = event
+            for event in &self.observed {
+                if let Event::Observed { state: observed, asked, .. } = event
                     && asked > at
-                    && seen != state
+                    && observed != state
                 {
-                    return changed(format!("{state:?} at {at}, seen as {seen:?} at {asked}"));
+                    return changed(format!("{state:?} at {at}, read as {observed:?} at {asked}"));
                 }
             }
         }
-        self.seen_to_change()
+        self.observed_change()
     }
 
-    /// An end that one reader saw, and a later one did not.
-    fn seen_to_change(&self) -> Option<Found> {
-        let mut looks: Vec<(At, At, State)> = self.seen.iter().filter_map(|event| look(event)).collect();
-        looks.sort_by_key(|(asked, ..)| *asked);
-        for (number, (_, at, state)) in looks.iter().enumerate().filter(|(_, look)| look.2 != State::Live) {
-            if let Some((_, _, later)) = looks[number..].iter().find(|(asked, _, later)| asked > at && later != state) {
-                return Some((Fault::TerminalChanged, format!("seen as {state:?}, then as {later:?}")));
+    /// A terminal state that one reader observed and a later one did not.
+    fn observed_change(&self) -> Option<Violation> {
+        let mut reads: Vec<(Millis, Millis, State)> = self.observed.iter().filter_map(|event| read(event)).collect();
+        reads.sort_by_key(|(asked, ..)| *asked);
+        for (number, (_, at, state)) in reads.iter().enumerate().filter(|(_, read)| read.2 != State::Live) {
+            if let Some((_, _, later)) = reads[number..].iter().find(|(asked, _, later)| asked > at && later != state) {
+                return Some((Fault::TerminalChanged, format!("read as {state:?}, then as {later:?}")));
             }
         }
         None
     }
 
-    fn attempts_over_maximum(&self, claims: &[Claim]) -> Option<Found> {
+    fn attempts_over_maximum(&self, claims: &[ClaimRecord]) -> Option<Violation> {
         let maximum = self.acknowledged?;
-        let seen = self.seen.iter().filter_map(|event| match event {
-            Event::Seen { attempt, .. } => Some(*attempt),
+        let observed = self.observed.iter().filter_map(|event| match event {
+            Event::Observed { attempt, .. } => Some(*attempt),
             _ => None,
         });
-        let most = claims.iter().map(|claim| claim.attempt).chain(seen).max()?;
+        let most = claims.iter().map(|claim| claim.attempt).chain(observed).max()?;
         (most > maximum).then(|| (Fault::AttemptsOverMaximum, format!("attempt {most} of {maximum}")))
     }
 }
 
-/// Applied although somebody else had the job by then, or by somebody who never had it.
-fn stale_accepted(claims: &[Claim], settled: &[Settle]) -> Option<Found> {
-    for said in settled.iter().filter(|said| said.answer == Answer::Applied) {
-        let newer = claims.iter().find(|claim| claim.epoch > said.epoch && claim.at < said.asked);
+/// An outcome was applied after another worker had claimed the job, or for a worker that never had the claim.
+fn stale_accepted(claims: &[ClaimRecord], settled: &[SettleRecord]) -> Option<Violation> {
+    for settlement in settled.iter().filter(|settlement| settlement.answer == Response::Applied) {
+        let newer = claims.iter().find(|claim| claim.epoch > settlement.epoch && claim.at < settlement.asked);
         if let Some(newer) = newer {
-            let told =
-                format!("epoch {} applied at {}, epoch {} given at {}", said.epoch, said.at, newer.epoch, newer.at);
-            return Some((Fault::StaleAccepted, told));
+            let detail = format!(
+                "epoch {} applied at {}, epoch {} claimed at {}",
+                settlement.epoch, settlement.at, newer.epoch, newer.at
+            );
+            return Some((Fault::StaleAccepted, detail));
         }
-        let owner = claims.iter().find(|claim| claim.epoch == said.epoch);
-        if owner.is_some_and(|owner| owner.worker != said.worker) {
-            return Some((Fault::StaleAccepted, format!("epoch {} applied for another worker", said.epoch)));
+        let owner = claims.iter().find(|claim| claim.epoch == settlement.epoch);
+        if owner.is_some_and(|owner| owner.worker != settlement.worker) {
+            return Some((Fault::StaleAccepted, format!("epoch {} applied for another worker", settlement.epoch)));
         }
     }
     None
 }
 
-fn backoff_early(claims: &[Claim], settled: &[Settle]) -> Option<Found> {
-    for said in settled.iter().filter(|said| said.answer == Answer::Applied) {
-        let wait_ms = match said.outcome {
+fn backoff_early(claims: &[ClaimRecord], settled: &[SettleRecord]) -> Option<Violation> {
+    for settlement in settled.iter().filter(|settlement| settlement.answer == Response::Applied) {
+        let wait_ms = match settlement.outcome {
             Outcome::Fail { wait_ms: Some(wait_ms) } | Outcome::Snooze { wait_ms } => wait_ms,
             _ => continue,
         };
         // The wait began no earlier than the call, and the next claim was made no later than its answer was read.
-        let early = claims.iter().find(|claim| claim.epoch > said.epoch && claim.at < said.asked + wait_ms);
+        let early = claims.iter().find(|claim| claim.epoch > settlement.epoch && claim.at < settlement.asked + wait_ms);
         if let Some(early) = early {
-            let told = format!("waits {wait_ms} ms from {}, given at {}", said.asked, early.at);
-            return Some((Fault::BackoffEarly, told));
+            let detail = format!("waits {wait_ms} ms from {}, claimed at {}", settlement.asked, early.at);
+            return Some((Fault::BackoffEarly, detail));
         }
     }
     None
 }
 
-fn claim(event: &Event) -> Claim {
+fn claim(event: &Event) -> ClaimRecord {
     match event {
         Event::Claimed { epoch, attempt, worker, asked, at, .. } => {
-            Claim { epoch: *epoch, attempt: *attempt, worker: *worker, asked: *asked, at: *at }
+            ClaimRecord { epoch: *epoch, attempt: *attempt, worker: *worker, asked: *asked, at: *at }
         }
-        other => unreachable!("{other:?} is no claim"),
+        other => unreachable!("{other:?} is not a claim"),
     }
 }
 
-fn settle(event: &Event) -> Settle {
+fn settle(event: &Event) -> SettleRecord {
     match event {
         Event::Settled { epoch, worker, outcome, answer, asked, at, .. } => {
-            Settle { epoch: *epoch, worker: *worker, outcome: *outcome, answer: *answer, asked: *asked, at: *at }
+            SettleRecord { epoch: *epoch, worker: *worker, outcome: *outcome, answer: *answer, asked: *asked, at: *at }
         }
-        other => unreachable!("{other:?} is no outcome"),
+        other => unreachable!("{other:?} is not an outcome"),
     }
 }
 
-fn look(event: &Event) -> Option<(At, At, State)> {
+fn read(event: &Event) -> Option<(Millis, Millis, State)> {
     match event {
-        Event::Seen { state, asked, at, .. } => Some((*asked, *at, *state)),
+        Event::Observed { state, asked, at, .. } => Some((*asked, *at, *state)),
         _ => None,
     }
 }

@@ -1,12 +1,12 @@
-//! What keeps processes off subjects (W4, W5): failures, lockouts, and what lifts them.
+//! Backoffs of subjects: written by failures and lockouts, removed by successes and by hand.
 
-use domain::backoff::EVERY_PROCESS;
+use domain::fleet::backoff::EVERY_PROCESS;
 use domain::{Backoff, JobError, JobState, Outcome, State};
 
 use super::Model;
 
 impl Model {
-    /// The subject of a job and the process that stands for it.
+    /// The subject of a job, and the process that its backoffs belong to.
     fn on_subject(&self, number: usize) -> Option<(String, String)> {
         let new = &self.jobs[number].new;
         let extras = new.extras.as_ref()?;
@@ -14,25 +14,25 @@ impl Model {
         Some((extras.subject.as_ref()?.to_string(), process.to_string()))
     }
 
-    /// What the job must be parked for.
-    pub(super) fn held_off(&self, number: usize) -> Option<String> {
+    /// The backoff that the job must be parked for.
+    pub(super) fn active_backoff(&self, number: usize) -> Option<String> {
         let (subject, process) = self.on_subject(number)?;
         let holds = |process: &str| {
             let backoff = self.backoffs.get(&(subject.clone(), process.to_owned()));
             backoff.is_some_and(|backoff| backoff.holds(self.now))
         };
-        let by = [process.as_str(), EVERY_PROCESS].into_iter().find(|process| holds(process))?;
-        Some(format!("backoff {by} {subject}"))
+        let process = [process.as_str(), EVERY_PROCESS].into_iter().find(|process| holds(process))?;
+        Some(format!("backoff {process} {subject}"))
     }
 
-    /// What the job's new state means for its subject: success clears, failure writes, the rest leaves it be.
+    /// Updates the backoff after a change of the job's state: success removes it, failure writes it.
     pub(super) fn back_off(&mut self, number: usize, cause: Option<&str>) {
         let has_process = self.jobs[number].new.extras.as_ref().is_some_and(|extras| extras.process.is_some());
         let Some(on) = self.on_subject(number).filter(|_| has_process) else { return };
         let job = &self.jobs[number].job;
         let backoff = match (&job.state, cause) {
             (State::Ended { outcome: Outcome::Succeeded, .. }, _) => {
-                self.let_in(&on.0, &on.1);
+                self.remove_backoff(&on.0, &on.1);
                 return;
             }
             (State::Scheduled { run_at }, Some(cause)) => Backoff {
@@ -60,17 +60,18 @@ impl Model {
         self.backoffs.insert(on, backoff);
     }
 
-    /// Whether there was one that still held.
-    pub fn let_in(&mut self, subject: &str, process: &str) -> bool {
+    /// Returns true if there was an active backoff.
+    pub fn remove_backoff(&mut self, subject: &str, process: &str) -> bool {
         let removed = self.backoffs.remove(&(subject.to_owned(), process.to_owned()));
         self.unpark(&format!("backoff {process} {subject}"));
         removed.is_some_and(|backoff| backoff.holds(self.now))
     }
 
-    /// Those whose backoff has passed look again; gives how many.
-    pub fn unpark_past(&mut self) -> usize {
-        let past = self.backoffs.iter().filter(|(_, backoff)| !backoff.holds(self.now));
-        let scopes: Vec<String> = past.map(|((subject, process), _)| format!("backoff {process} {subject}")).collect();
+    /// Releases the jobs of expired backoffs. Returns their number.
+    pub fn release_expired(&mut self) -> usize {
+        let expired = self.backoffs.iter().filter(|(_, backoff)| !backoff.holds(self.now));
+        let scopes: Vec<String> =
+            expired.map(|((subject, process), _)| format!("backoff {process} {subject}")).collect();
         scopes.iter().map(|scope| self.unpark(scope)).sum()
     }
 

@@ -1,14 +1,14 @@
-//! Handing out jobs (Q6, Q12): lanes by the rules, jobs oldest first, holds or parking.
+//! Claims: lanes by the claim order, jobs oldest first, holds or parking.
 
 use std::collections::BTreeMap;
 
-use domain::claim::next_lanes;
-use domain::job::Event;
+use domain::queue::claim::next_lanes;
+use domain::queue::job::Event;
 use domain::{Affinity, Epoch, JobState, LaneHead, Name};
 
 use super::{Model, ModelJob, worker_id};
 
-/// What a worker chooses by; jobs with the same stand in one lane.
+/// The properties that a worker selects by. Jobs with the same properties are in one lane.
 type Lane = (Name, Name, Affinity, bool, i32);
 
 struct Head {
@@ -17,7 +17,7 @@ struct Head {
 }
 
 impl Model {
-    /// (job, epoch, attempt), in order. `None`: no such worker. `Some(None)`: its lease has passed.
+    /// Returns (job, epoch, attempt), in order. `None`: no such worker. `Some(None)`: its lease has expired.
     pub fn claim(&mut self, worker: usize, max: usize, affinity: Affinity) -> Option<Option<Vec<(usize, Epoch, i32)>>> {
         if !self.alive(worker)? {
             return Some(None);
@@ -28,7 +28,7 @@ impl Model {
         }
         self.claims += 1;
         let held = affinity.clone().or_else(|| self.workers[worker].affinity.clone());
-        let (taken, held) = self.take(worker, max, held);
+        let (taken, held) = self.claim_jobs(worker, max, held);
         if taken.is_empty() {
             self.touch(worker);
             return Some(Some(taken));
@@ -41,12 +41,12 @@ impl Model {
         Some(Some(taken))
     }
 
-    fn take(&mut self, worker: usize, max: usize, mut held: Affinity) -> (Vec<(usize, Epoch, i32)>, Affinity) {
+    fn claim_jobs(&mut self, worker: usize, max: usize, mut held: Affinity) -> (Vec<(usize, Epoch, i32)>, Affinity) {
         let mut heads = self.heads(worker);
-        let mut room = self.room();
+        let mut capacity = self.capacity();
         let mut taken: Vec<(usize, Epoch, i32)> = Vec::new();
         while taken.len() < max {
-            heads.retain(|head| room.get(&head.lane.0).is_none_or(|room| *room > 0));
+            heads.retain(|head| capacity.get(&head.lane.0).is_none_or(|capacity| *capacity > 0));
             let lanes: Vec<LaneHead> = heads.iter().map(|head| head.head.clone()).collect();
             let Some(choice) = next_lanes(&lanes, &held, self.now) else { break };
             if choice.swap && taken.iter().any(|(job, _, _)| self.jobs[*job].new.affinity.is_some()) {
@@ -55,7 +55,7 @@ impl Model {
             let (chosen, rest): (Vec<Head>, Vec<Head>) =
                 heads.into_iter().partition(|head| choice.lanes.contains(&head.head.lane));
             let before = taken.len();
-            let more = self.take_from(worker, &chosen, max, &mut room, &mut taken);
+            let more = self.claim_from(worker, &chosen, max, &mut capacity, &mut taken);
             if taken.len() > before {
                 let queue = self.jobs[taken[before].0].new.queue.clone();
                 let counts = &mut self.queue(&queue).counts;
@@ -71,7 +71,7 @@ impl Model {
         (taken, held)
     }
 
-    /// The oldest job of each lane that the worker serves, in the lanes' own order.
+    /// The oldest job of each lane that the worker serves, in lane order.
     fn heads(&self, worker: usize) -> Vec<Head> {
         let row = &self.workers[worker];
         let mut oldest: BTreeMap<Lane, (usize, &ModelJob)> = BTreeMap::new();
@@ -107,7 +107,8 @@ impl Model {
         oldest.into_iter().enumerate().map(head).collect()
     }
 
-    fn room(&self) -> BTreeMap<Name, usize> {
+    /// Free slots of the queues with a concurrency limit.
+    fn capacity(&self) -> BTreeMap<Name, usize> {
         let limited = self.queues.iter().filter_map(|(name, queue)| Some((name, queue.settings.concurrency?)));
         limited
             .map(|(name, limit)| {
@@ -120,55 +121,55 @@ impl Model {
         self.holds.iter().filter(|(held, _, _)| held == scope).count()
     }
 
-    /// Takes, oldest first, those that get what they must hold; the others are parked. Gives whether there may be more.
-    fn take_from(
+    /// Claims jobs, oldest first. Jobs that do not get their holds are parked. Returns true if there may be more jobs.
+    fn claim_from(
         &mut self,
         worker: usize,
         chosen: &[Head],
         max: usize,
-        room: &mut BTreeMap<Name, usize>,
+        capacity: &mut BTreeMap<Name, usize>,
         taken: &mut Vec<(usize, Epoch, i32)>,
     ) -> bool {
         let want = max - taken.len();
-        let look = if chosen.iter().any(|head| head.lane.3) { usize::MAX } else { want };
+        let scan = if chosen.iter().any(|head| head.lane.3) { usize::MAX } else { want };
         let mut waiting: Vec<usize> = (0..self.jobs.len())
             .filter(|number| self.jobs[*number].can_run())
             .filter(|number| chosen.iter().any(|head| head.lane == self.jobs[*number].lane()))
             .collect();
         waiting.sort_by_key(|number| (self.jobs[*number].waiting_since(), *number));
-        waiting.truncate(look);
-        let mut more = waiting.len() == look;
+        waiting.truncate(scan);
+        let mut more = waiting.len() == scan;
         for number in waiting {
             if taken.len() == max {
                 break;
             }
             let queue = self.jobs[number].new.queue.clone();
-            if room.get(&queue) == Some(&0) {
+            if capacity.get(&queue) == Some(&0) {
                 continue;
             }
-            if let Some(scope) = self.held_off(number) {
+            if let Some(scope) = self.active_backoff(number) {
                 self.jobs[number].parked = Some(scope);
                 more = true;
                 continue;
             }
-            let mut scopes = self.wants(number);
+            let mut scopes = self.required_holds(number);
             let full = |(scope, limit): &&(String, usize)| self.holders(scope) >= *limit;
             if let Some((scope, _)) = scopes.iter().find(full) {
                 self.jobs[number].parked = Some(scope.clone());
                 more = true;
                 continue;
             }
-            if let Some(room) = room.get_mut(&queue) {
-                *room -= 1;
+            if let Some(capacity) = capacity.get_mut(&queue) {
+                *capacity -= 1;
                 scopes.push((format!("queue {queue}"), 0));
             }
-            taken.push(self.hand_out(number, worker, scopes));
+            taken.push(self.claim_job(number, worker, scopes));
         }
         more
     }
 
-    /// What a job must hold, and how many may hold it.
-    fn wants(&self, number: usize) -> Vec<(String, usize)> {
+    /// The scopes that a job must hold, each with the maximum number of holders.
+    fn required_holds(&self, number: usize) -> Vec<(String, usize)> {
         let new = &self.jobs[number].new;
         let Some(extras) = new.extras.as_ref() else { return Vec::new() };
         let per_key = self.queues.get(&new.queue).map_or(1, |queue| queue.settings.per_key_limit()) as usize;
@@ -178,7 +179,7 @@ impl Model {
         subject.into_iter().chain(key).collect()
     }
 
-    fn hand_out(&mut self, number: usize, worker: usize, scopes: Vec<(String, usize)>) -> (usize, Epoch, i32) {
+    fn claim_job(&mut self, number: usize, worker: usize, scopes: Vec<(String, usize)>) -> (usize, Epoch, i32) {
         let event = Event::Claim { worker: worker_id(worker) };
         let after = self.jobs[number].job.apply(event, self.now).expect("a waiting job can be claimed");
         let (epoch, attempt) = (after.epoch, after.attempt);
@@ -192,7 +193,7 @@ impl Model {
         let job = &mut self.jobs[number];
         job.claim = Some(claim);
         job.deadline = timeout_s.map(|seconds| now.plus_s(seconds));
-        job.tell("started", Some(worker), None);
+        job.record("started", Some(worker), None);
         self.notify(number, JobState::Queued, JobState::Working);
         (number, epoch, attempt)
     }

@@ -1,37 +1,37 @@
-//! How attempts end: by the worker's word, by a cancel, by silence, by the clock (X3, X4, Q7, Q8, Q11).
+//! How attempts end: by the worker's outcome, a cancel, an expired lease or a timeout.
 
-use domain::job::{Event, Held};
-use domain::limits::TIME_OUT_GRACE_MS;
+use domain::limits::TIMEOUT_GRACE_MS;
+use domain::queue::job::{ClaimRef, Event};
 use domain::{Epoch, JobError, JobState, Outcome, Refusal, State};
-use store::jobs::cancel::Canceled;
-use store::jobs::settle::{End, Status};
+use store::queue::cancel::Canceled;
+use store::queue::settle::{End, SettleStatus};
+use store::queue::workers::sweep::Swept;
 use store::signals::refine::Signaled;
-use store::workers::sweep::Swept;
 
 use super::{Model, worker_id};
 
 impl Model {
-    /// One status per outcome; `None`: no such worker.
-    pub fn settle(&mut self, worker: usize, outcomes: &[(usize, Epoch, End)]) -> Option<Vec<Status>> {
+    /// Returns one status per outcome. `None`: no such worker.
+    pub fn settle(&mut self, worker: usize, outcomes: &[(usize, Epoch, End)]) -> Option<Vec<SettleStatus>> {
         if !self.alive(worker)? {
-            return Some(vec![Status::ClaimLost; outcomes.len()]);
+            return Some(vec![SettleStatus::ClaimLost; outcomes.len()]);
         }
         self.touch(worker);
         Some(outcomes.iter().map(|(job, epoch, end)| self.settle_one(worker, *job, *epoch, end)).collect())
     }
 
-    fn settle_one(&mut self, worker: usize, number: usize, epoch: Epoch, end: &End) -> Status {
+    fn settle_one(&mut self, worker: usize, number: usize, epoch: Epoch, end: &End) -> SettleStatus {
         if self.revocations.remove(&(worker, number, epoch)) {
             self.free(number, epoch);
             if matches!(end, End::Cancel) {
-                return Status::Applied;
+                return SettleStatus::Applied;
             }
         }
-        let by = Held { worker: worker_id(worker), epoch };
+        let by = ClaimRef { worker: worker_id(worker), epoch };
         let (event, name, cause) = match end {
             End::Finish(_) | End::FinishWith { .. } => (Event::Finish { by }, "finished", None),
             End::Fail(error) => {
-                (Event::Fail { by, error: error.clone(), dice: 0.0 }, "failed", Some(error.code.as_str()))
+                (Event::Fail { by, error: error.clone(), random_unit: 0.0 }, "failed", Some(error.code.as_str()))
             }
             End::Cancel => (Event::CancelClaimed { by }, "canceled", None),
             End::Snooze { delay_ms } => (Event::Snooze { by, delay_ms: *delay_ms }, "snoozed", None),
@@ -40,14 +40,14 @@ impl Model {
         match self.apply(number, event, name, cause) {
             Ok(()) => {
                 self.free(number, epoch);
-                Status::Applied
+                SettleStatus::Applied
             }
-            Err(Refusal::AlreadyEnded) => Status::AlreadyEnded,
-            Err(_) => Status::ClaimLost,
+            Err(Refusal::AlreadyEnded) => SettleStatus::AlreadyEnded,
+            Err(_) => SettleStatus::ClaimLost,
         }
     }
 
-    /// Ends the current attempt by the rules; what it held is the caller's business.
+    /// Applies a transition that ends the current attempt. The caller releases its holds.
     fn apply(&mut self, number: usize, event: Event, name: &str, cause: Option<&str>) -> Result<(), Refusal> {
         let before = self.jobs[number].job.clone();
         let after = before.apply(event, self.now)?;
@@ -58,7 +58,7 @@ impl Model {
             State::Ended { outcome: Outcome::Canceled, .. } => "canceled",
             _ => name,
         };
-        self.jobs[number].tell(name, worker, cause);
+        self.jobs[number].record(name, worker, cause);
         self.set(number, after);
         self.back_off(number, cause);
         let job = &mut self.jobs[number];
@@ -92,7 +92,7 @@ impl Model {
         }
     }
 
-    /// What the answer says of the job: its number stands in for its id.
+    /// Returns the job that the response refers to, by number.
     pub fn cancel(&mut self, number: usize) -> Result<usize, Canceled> {
         let (worker, epoch) = (self.worker_of(number), self.jobs[number].job.epoch);
         match self.apply(number, Event::Cancel, "canceled", None) {
@@ -110,15 +110,15 @@ impl Model {
     pub fn signal(&mut self, number: usize, epoch: Epoch, state: Option<JobState>) -> Signaled {
         let before = self.jobs[number].job.clone();
         let by = match self.worker_of(number) {
-            Some(worker) => Held { worker: worker_id(worker), epoch },
-            None => Held { worker: worker_id(usize::MAX >> 1), epoch },
+            Some(worker) => ClaimRef { worker: worker_id(worker), epoch },
+            None => ClaimRef { worker: worker_id(usize::MAX >> 1), epoch },
         };
         let event = match state.unwrap_or(before.job_state()) {
             JobState::Loading => Event::Load { by },
             _ => Event::Work { by },
         };
         match before.apply(event, self.now) {
-            // Progress alone may be told while loading and does not end it.
+            // Progress alone is accepted while loading, and does not end it.
             Ok(_) if state.is_none() => Signaled::Applied,
             Ok(after) => {
                 let (from, to) = (before.job_state(), after.job_state());
@@ -130,7 +130,7 @@ impl Model {
         }
     }
 
-    /// How many got in line.
+    /// Returns the number of promoted jobs.
     pub fn promote(&mut self) -> usize {
         let mut promoted = 0;
         for number in 0..self.jobs.len() {
@@ -146,18 +146,18 @@ impl Model {
     pub fn sweep(&mut self) -> Swept {
         let mut swept = Swept::default();
         for worker in 0..self.workers.len() {
-            if self.alive(worker) == Some(false) && !self.workers[worker].buried {
-                self.workers[worker].buried = true;
+            if self.alive(worker) == Some(false) && !self.workers[worker].is_dead {
+                self.workers[worker].is_dead = true;
                 swept.workers += 1;
             }
         }
         for worker in 0..self.workers.len() {
-            if self.workers[worker].buried && !self.workers[worker].removed {
+            if self.workers[worker].is_dead && !self.workers[worker].removed {
                 swept.jobs += self.take_all_from(worker, true);
             }
         }
         let now = self.now;
-        if now.ms_since(self.service_since) <= TIME_OUT_GRACE_MS {
+        if now.ms_since(self.service_since) <= TIMEOUT_GRACE_MS {
             return swept;
         }
         let late = |job: &super::ModelJob| job.deadline.filter(|deadline| *deadline < now);
@@ -166,8 +166,8 @@ impl Model {
         late.sort_unstable();
         for (_, number) in late {
             let (worker, epoch) = (self.worker_of(number).expect("late jobs are claimed"), self.jobs[number].job.epoch);
-            let by = Held { worker: worker_id(worker), epoch };
-            let event = Event::TimeOut { by, timeout_s: 1, dice: 0.0 };
+            let by = ClaimRef { worker: worker_id(worker), epoch };
+            let event = Event::TimeOut { by, timeout_s: 1, random_unit: 0.0 };
             self.apply(number, event, "failed", Some("timeout")).expect("a claimed job times out");
             self.revocations.insert((worker, number, epoch));
             swept.timed_out += 1;
@@ -175,7 +175,7 @@ impl Model {
         swept
     }
 
-    /// `false`: no such worker.
+    /// Returns false if there is no such worker.
     pub fn remove(&mut self, worker: usize) -> bool {
         let Some(alive) = self.alive(worker) else { return false };
         self.take_all_from(worker, !alive);
@@ -190,13 +190,13 @@ impl Model {
                 continue;
             }
             let epoch = self.jobs[number].job.epoch;
-            let by = Held { worker: worker_id(worker), epoch };
+            let by = ClaimRef { worker: worker_id(worker), epoch };
             let applied = if dead {
                 self.apply(number, Event::Expire { by }, "expired", Some(&JobError::expired().code))
             } else {
                 self.apply(number, Event::Release { by }, "released", None)
             };
-            applied.expect("the worker has it");
+            applied.expect("the worker has the claim");
             self.free(number, epoch);
             taken += 1;
         }

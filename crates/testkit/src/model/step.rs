@@ -1,22 +1,22 @@
-//! Random sequences of operations, chosen with an eye on the model so that most of them do something.
+//! Random sequences of operations, chosen so that most of them have an effect in the model's current state.
 //!
-//! All times are on a grid, so that the milliseconds a real database takes decide nothing: time passes in tens of
-//! seconds, waits, leases and time-outs end in five.
+//! All times are on a grid, so that the milliseconds that a real database takes never matter: the clock advances in
+//! tens of seconds, while delays, leases and timeouts are odd multiples of five seconds.
 
 use std::collections::BTreeSet;
 
 use domain::{Affinity, Epoch, JobError, JobState, Label, Name, QueueSettings, RetryPolicy, Time};
 use rand::RngExt;
 use rand::rngs::StdRng;
-use store::jobs::enqueue::{Extras, Idempotency, NewJob, Unique};
-use store::jobs::settle::{End, Status};
+use store::queue::enqueue::{Extras, Idempotency, NewJob, Unique};
+use store::queue::settle::{End, SettleStatus};
+use store::queue::workers::sweep::Swept;
 use store::signals::refine::Signaled;
-use store::workers::sweep::Swept;
 
 use super::Model;
 use crate::{label, name};
 
-/// One call of the store, with jobs and workers by number.
+/// An operation of the store, with jobs and workers by number.
 #[derive(Clone, Debug)]
 pub enum Step {
     /// Jobs and their delays.
@@ -60,7 +60,7 @@ pub enum Step {
     },
     Promote,
     Sweep,
-    Unpark,
+    RepairParked,
     Fold,
     Remove {
         worker: usize,
@@ -78,13 +78,13 @@ pub enum Step {
         queue: Name,
         settings: QueueSettings,
     },
-    /// Without end, unless for so long.
+    /// `None`: without end.
     LockOut {
         subject: Label,
         process: String,
         for_s: Option<i64>,
     },
-    LetIn {
+    RemoveBackoff {
         subject: Label,
         process: String,
     },
@@ -97,17 +97,17 @@ pub enum Step {
     },
 }
 
-/// What a step answers, with jobs and workers by number.
+/// The result of a step, with jobs and workers by number.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
+pub enum StepResult {
     Accepted(Vec<(usize, JobState, bool)>),
     KeyReused,
     Registered(usize),
     Alive { cancel: BTreeSet<usize>, drain: bool },
-    Gone,
+    LeaseExpired,
     NotFound,
     Claimed(Vec<(usize, Epoch, i32)>),
-    Settled(Vec<Status>),
+    Settled(Vec<SettleStatus>),
     Signaled(Signaled),
     Canceled(usize),
     AlreadyEnded(JobState),
@@ -115,57 +115,59 @@ pub enum Answer {
     NotEnded(JobState),
     Promoted(usize),
     Swept(Swept),
-    Unparked(u64),
+    Repaired(u64),
     Scanned(usize),
     Found(bool),
     Done,
 }
 
 impl Model {
-    pub fn run(&mut self, step: &Step) -> Answer {
-        let gone_or = |answer: Option<Option<Answer>>| match answer {
-            None => Answer::NotFound,
-            Some(None) => Answer::Gone,
-            Some(Some(answer)) => answer,
+    pub fn run(&mut self, step: &Step) -> StepResult {
+        let or_expired = |result: Option<Option<StepResult>>| match result {
+            None => StepResult::NotFound,
+            Some(None) => StepResult::LeaseExpired,
+            Some(Some(result)) => result,
         };
         match step.clone() {
             Step::Enqueue { jobs, key } => {
                 let now = self.now;
                 let at = |(job, delay): (NewJob, Option<i64>)| NewJob { run_at: delay.map(|s| now.plus_s(s)), ..job };
                 let jobs = jobs.into_iter().map(at).collect();
-                self.enqueue(jobs, key).map_or(Answer::KeyReused, Answer::Accepted)
+                self.enqueue(jobs, key).map_or(StepResult::KeyReused, StepResult::Accepted)
             }
             Step::Register { queues, kinds, affinities, lease_ms } => {
                 self.register(queues, kinds, affinities, lease_ms);
-                Answer::Registered(self.workers.len() - 1)
+                StepResult::Registered(self.workers.len() - 1)
             }
             Step::Heartbeat { worker, affinity } => {
-                let beat = self.heartbeat(worker, affinity);
-                gone_or(beat.map(|beat| beat.map(|(cancel, drain)| Answer::Alive { cancel, drain })))
+                let heartbeat = self.heartbeat(worker, affinity);
+                or_expired(heartbeat.map(|alive| alive.map(|(cancel, drain)| StepResult::Alive { cancel, drain })))
             }
             Step::Claim { worker, max, affinity } => {
-                gone_or(self.claim(worker, max, affinity).map(|jobs| jobs.map(Answer::Claimed)))
+                or_expired(self.claim(worker, max, affinity).map(|jobs| jobs.map(StepResult::Claimed)))
             }
             Step::Settle { worker, outcomes } => {
-                self.settle(worker, &outcomes).map_or(Answer::NotFound, Answer::Settled)
+                self.settle(worker, &outcomes).map_or(StepResult::NotFound, StepResult::Settled)
             }
-            Step::Signal { job, epoch, state } => Answer::Signaled(self.signal(job, epoch, state)),
-            Step::Cancel { job } => self.cancel_answer(job),
+            Step::Signal { job, epoch, state } => StepResult::Signaled(self.signal(job, epoch, state)),
+            Step::Cancel { job } => self.cancel_result(job),
             Step::CancelByKey { queue, key } => match self.unique.get(&(queue, key)).copied() {
-                Some((job, until)) if until.is_none_or(|until| until > self.now) => self.cancel_answer(job),
-                _ => Answer::NotFound,
+                Some((job, until)) if until.is_none_or(|until| until > self.now) => self.cancel_result(job),
+                _ => StepResult::NotFound,
             },
             Step::Retry { job } => match self.retry(job) {
-                Ok((job, before)) => Answer::Retried { job, before },
-                Err(state) => Answer::NotEnded(state),
+                Ok((job, before)) => StepResult::Retried { job, before },
+                Err(state) => StepResult::NotEnded(state),
             },
-            Step::Promote => Answer::Promoted(self.promote()),
-            Step::Sweep => Answer::Swept(self.sweep()),
-            Step::Unpark => Answer::Unparked(self.unpark_forgotten()),
-            Step::Remove { worker } => Answer::Found(self.remove(worker)),
-            Step::LetIn { subject, process } => Answer::Found(self.let_in(subject.as_str(), &process)),
-            Step::Scan => Answer::Scanned(self.unpark_past()),
-            Step::Drain { worker } => Answer::Found(self.drain(worker)),
+            Step::Promote => StepResult::Promoted(self.promote()),
+            Step::Sweep => StepResult::Swept(self.sweep()),
+            Step::RepairParked => StepResult::Repaired(self.repair_parked_jobs()),
+            Step::Remove { worker } => StepResult::Found(self.remove(worker)),
+            Step::RemoveBackoff { subject, process } => {
+                StepResult::Found(self.remove_backoff(subject.as_str(), &process))
+            }
+            Step::Scan => StepResult::Scanned(self.release_expired()),
+            Step::Drain { worker } => StepResult::Found(self.drain(worker)),
             other => {
                 match other {
                     Step::Pause { queue } => self.pause(&queue),
@@ -176,16 +178,16 @@ impl Model {
                     Step::Outage { seconds } => self.outage(seconds * 1_000),
                     _ => {}
                 }
-                Answer::Done
+                StepResult::Done
             }
         }
     }
 
-    fn cancel_answer(&mut self, job: usize) -> Answer {
+    fn cancel_result(&mut self, job: usize) -> StepResult {
         match self.cancel(job) {
-            Ok(job) => Answer::Canceled(job),
-            Err(store::jobs::cancel::Canceled::AlreadyEnded(state)) => Answer::AlreadyEnded(state),
-            Err(_) => Answer::NotFound,
+            Ok(job) => StepResult::Canceled(job),
+            Err(store::queue::cancel::Canceled::AlreadyEnded(state)) => StepResult::AlreadyEnded(state),
+            Err(_) => StepResult::NotFound,
         }
     }
 
@@ -194,12 +196,12 @@ impl Model {
     }
 }
 
-/// Waits of 5, 15, 45 seconds: all end in five, and jitter would be a die that the stores throw for themselves.
+/// Delays of 5, 15 and 45 seconds, which all end in five. Without jitter, which the stores would draw themselves.
 fn policy() -> RetryPolicy {
     RetryPolicy::new(Some(5), Some(45), Some(3.0), None).expect("a valid policy")
 }
 
-/// The next step for a model in this state.
+/// The next step for the model's state.
 pub fn generate(rng: &mut StdRng, model: &Model) -> Step {
     if model.workers.iter().all(|worker| worker.removed) || rng.random_ratio(1, 40) {
         return register(rng);
@@ -233,9 +235,9 @@ pub fn generate(rng: &mut StdRng, model: &Model) -> Step {
         95 => Step::Drain { worker },
         96 => Step::CancelByKey { queue: queue(rng), key: unique(rng) },
         97 => Step::Outage { seconds: 60 },
-        98 if rng.random_ratio(1, 2) => Step::Unpark,
+        98 if rng.random_ratio(1, 2) => Step::RepairParked,
         98 => Step::Fold,
-        _ => Step::LetIn { subject: subject(rng), process: process(rng) },
+        _ => Step::RemoveBackoff { subject: subject(rng), process: process(rng) },
     }
 }
 
@@ -247,7 +249,7 @@ fn unique(rng: &mut StdRng) -> String {
     ["u", "v"][rng.random_range(0..2)].into()
 }
 
-/// One in `of` has one.
+/// Returns an affinity with a probability of one in `of`.
 fn affinity(rng: &mut StdRng, of: u32) -> Affinity {
     rng.random_ratio(1, of).then(|| label(["a", "b"][rng.random_range(0..2)]))
 }
@@ -256,7 +258,7 @@ fn stale(rng: &mut StdRng, epoch: Epoch) -> Epoch {
     if rng.random_ratio(1, 6) { Epoch((epoch.0 - 1).max(0)) } else { epoch }
 }
 
-/// Mostly one that lives.
+/// Mostly a live worker.
 fn pick_worker(rng: &mut StdRng, model: &Model) -> usize {
     let living: Vec<usize> = (0..model.workers.len()).filter(|worker| !model.workers[*worker].removed).collect();
     if living.is_empty() || rng.random_ratio(1, 30) {
@@ -286,9 +288,9 @@ fn delay(rng: &mut StdRng) -> Option<i64> {
 }
 
 fn new_job(rng: &mut StdRng) -> NewJob {
-    let mut often = |of: u32| rng.random_ratio(1, of);
+    let mut one_in = |of: u32| rng.random_ratio(1, of);
     let (on_subject, process, key, keyed, timed, retried, hooked, other_kind, urgent) =
-        (often(4), often(3), often(3), often(8), often(3), often(3), often(6), often(4), often(5));
+        (one_in(4), one_in(3), one_in(3), one_in(8), one_in(3), one_in(3), one_in(6), one_in(4), one_in(5));
     let unique = keyed.then(|| Unique { key: unique(rng), for_s: rng.random_ratio(1, 2).then_some(35) });
     let extras = Extras {
         subject: on_subject.then(|| subject(rng)),
@@ -311,20 +313,20 @@ fn new_job(rng: &mut StdRng) -> NewJob {
     }
 }
 
-/// Outcomes for what the worker has, for what was taken from it, and now and then for anything.
+/// Outcomes for jobs that the worker has or had, and occasionally for any job.
 fn settle(rng: &mut StdRng, model: &Model, worker: usize) -> Step {
-    let mut known: Vec<(usize, Epoch)> = (0..model.jobs.len())
+    let mut claimed: Vec<(usize, Epoch)> = (0..model.jobs.len())
         .filter(|job| model.worker_of(*job) == Some(worker))
         .map(|job| (job, model.jobs[job].job.epoch))
         .collect();
-    known.extend(model.revocations.iter().filter(|(of, _, _)| *of == worker).map(|(_, job, epoch)| (*job, *epoch)));
+    claimed.extend(model.revocations.iter().filter(|(of, _, _)| *of == worker).map(|(_, job, epoch)| (*job, *epoch)));
     let mut outcomes = Vec::new();
     for _ in 0..rng.random_range(1..4) {
-        let (job, epoch) = if known.is_empty() || rng.random_ratio(1, 8) {
+        let (job, epoch) = if claimed.is_empty() || rng.random_ratio(1, 8) {
             let job = rng.random_range(0..model.jobs.len());
             (job, model.jobs[job].job.epoch)
         } else {
-            known[rng.random_range(0..known.len())]
+            claimed[rng.random_range(0..claimed.len())]
         };
         outcomes.push((job, stale(rng, epoch), end(rng)));
     }
@@ -347,7 +349,7 @@ fn subject(rng: &mut StdRng) -> Label {
     label(["m", "n"][rng.random_range(0..2)])
 }
 
-/// `k` stands for jobs of that kind that have no process.
+/// `k` is the process of jobs of that kind without a process.
 fn process(rng: &mut StdRng) -> String {
     ["p", "*", "k"][rng.random_range(0..3)].into()
 }
@@ -366,7 +368,7 @@ fn put(rng: &mut StdRng) -> Step {
     Step::Put { queue: queue(rng), settings }
 }
 
-/// What every queue of a sequence is told first.
+/// The settings that every queue of a sequence gets first.
 pub fn settings() -> QueueSettings {
     QueueSettings { retry: Some(policy()), starvation_s: Some(24), ..QueueSettings::default() }
 }

@@ -1,17 +1,17 @@
-//! A model that is none: it takes a set time to load, then answers in the shape of OpenAI's API. It uses nothing but the
-//! standard library, so that it can be linked statically and be the only file of an image.
+//! A fake model server: takes a fixed time to load, then responds like OpenAI's API. It uses only the standard library,
+//! so that it can be linked statically and be the only file of an image.
 //!
-//! `model-server NAME LOAD_SECONDS` listens on port 8080. Who asks it to `wait for /go`, in a question whose answer is streamed,
-//! gets the first word at once and the others when somebody has called that path.
+//! `model-server NAME LOAD_SECONDS` listens on port 8080. A streamed question that contains `wait for /go` gets the
+//! first word at once and the others after a request to that path.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Whether `/go` was called.
-static GONE: Mutex<bool> = Mutex::new(false);
-static GOING: Condvar = Condvar::new();
+/// True once `/go` was requested.
+static GO_REQUESTED: Mutex<bool> = Mutex::new(false);
+static GO_CHANGED: Condvar = Condvar::new();
 
 fn main() -> std::io::Result<()> {
     let mut args = std::env::args().skip(1);
@@ -25,8 +25,8 @@ fn main() -> std::io::Result<()> {
         let name = name.clone();
         let stream = stream?;
         std::thread::spawn(move || {
-            // A caller that breaks off has its answer no more.
-            let _gone = serve(&stream, &name);
+            // The caller may have disconnected.
+            let _ignored = serve(&stream, &name);
         });
     }
     Ok(())
@@ -60,8 +60,8 @@ fn serve(stream: &TcpStream, name: &str) -> std::io::Result<()> {
             return stream_words(stream, name, &body);
         }
         if first.starts_with("GET /go ") {
-            *GONE.lock().unwrap_or_else(PoisonError::into_inner) = true;
-            GOING.notify_all();
+            *GO_REQUESTED.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            GO_CHANGED.notify_all();
         }
         let answer = match first.split(' ').nth(1) {
             Some(path) if first.starts_with("POST") => answer(path, name, &body),
@@ -74,10 +74,10 @@ fn serve(stream: &TcpStream, name: &str) -> std::io::Result<()> {
     }
 }
 
-/// In the shape of the endpoint; what is said is how long the question was.
+/// A response in the format of the endpoint. Its text is the size of the request.
 fn answer(path: &str, name: &str, body: &str) -> String {
     let usage = r#""usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}"#;
-    let words = format!("{name} was asked {} bytes", body.len());
+    let words = format!("{name} received {} bytes", body.len());
     match path {
         "/v1/embeddings" => format!(
             r#"{{"object":"list","model":"{name}","data":[{{"object":"embedding","index":0,"embedding":[0.5,{}]}}],{usage}}}"#,
@@ -92,7 +92,7 @@ fn answer(path: &str, name: &str, body: &str) -> String {
     }
 }
 
-/// Five words, one after the other, as server-sent events.
+/// Streams five words as server-sent events.
 fn stream_words(stream: &TcpStream, name: &str, body: &str) -> std::io::Result<()> {
     let mut stream = stream;
     stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")?;
@@ -104,8 +104,8 @@ fn stream_words(stream: &TcpStream, name: &str, body: &str) -> std::io::Result<(
         stream.flush()?;
         std::thread::sleep(Duration::from_millis(300));
         if body.contains("wait for /go") {
-            let gone = GONE.lock().unwrap_or_else(PoisonError::into_inner);
-            drop(GOING.wait_while(gone, |gone| !*gone));
+            let requested = GO_REQUESTED.lock().unwrap_or_else(PoisonError::into_inner);
+            drop(GO_CHANGED.wait_while(requested, |requested| !*requested));
         }
     }
     stream.write_all(b"data: [DONE]\n\n")

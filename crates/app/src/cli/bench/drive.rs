@@ -1,4 +1,4 @@
-//! The two ways to the engine: in this process, and over HTTP on loopback.
+//! The two transports to the engine: in this process, and HTTP on loopback.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use wire::{JobRequest, RawValue};
 
-use super::raw::Connection;
+use super::raw::RawConnection;
 
 pub(super) const QUEUE: &str = "bench";
 pub(super) const KIND: &str = "noop";
 
-/// A way to put jobs in and to run them.
-pub(super) trait Way: Clone + Send + Sync + 'static {
+/// Enqueues and runs jobs on an engine.
+pub(super) trait Transport: Clone + Send + Sync + 'static {
     type Backend: client::Backend;
 
-    /// One of the callers that put in a job at a time.
+    /// A caller that enqueues one job at a time.
     type Producer: Producer;
 
     const CFG: &'static str;
@@ -37,24 +37,24 @@ pub(super) trait Producer: Send + 'static {
     fn put(&mut self, payload: String) -> impl Future<Output = anyhow::Result<()>> + Send;
 }
 
-impl Producer for Embed {
+impl Producer for EmbeddedEngine {
     async fn put(&mut self, payload: String) -> anyhow::Result<()> {
         self.one(payload).await
     }
 }
 
-impl Producer for Connection {
+impl Producer for RawConnection {
     async fn put(&mut self, payload: String) -> anyhow::Result<()> {
         self.post(&format!(r#"{{"queue":"{QUEUE}","kind":"{KIND}","payload":{payload}}}"#)).await
     }
 }
 
 #[derive(Clone)]
-pub(super) struct Embed {
+pub(super) struct EmbeddedEngine {
     engine: Embedded,
 }
 
-impl Embed {
+impl EmbeddedEngine {
     pub(super) async fn start(store: &Store) -> anyhow::Result<Self> {
         Ok(Self { engine: Embedded::on(store.clone(), EngineOptions::default()).await? })
     }
@@ -65,7 +65,7 @@ fn job(payload: &str) -> anyhow::Result<Job> {
     Ok(Job::new(QUEUE, KIND)?.payload(raw)?)
 }
 
-impl Way for Embed {
+impl Transport for EmbeddedEngine {
     type Backend = embedded::Backend;
     type Producer = Self;
 
@@ -96,17 +96,17 @@ impl Way for Embed {
 }
 
 #[derive(Clone)]
-pub(super) struct Http {
+pub(super) struct HttpServer {
     client: Client,
     url: String,
     store: Store,
     _server: Arc<Server>,
 }
 
-/// Stops with the last handle on it.
+/// The server of a benchmark. Dropping the last handle stops it.
 struct Server {
     stop: CancellationToken,
-    /// Large artifacts would go here; the benchmark makes none.
+    /// Directory for large artifacts. The benchmark creates none.
     _folder: tempfile::TempDir,
 }
 
@@ -116,7 +116,7 @@ impl Drop for Server {
     }
 }
 
-impl Http {
+impl HttpServer {
     pub(super) async fn start(store: &Store) -> anyhow::Result<Self> {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.context("cannot listen on loopback")?;
         let url = format!("http://{}", listener.local_addr()?);
@@ -132,7 +132,7 @@ impl Http {
         &self.client
     }
 
-    /// Its address, as a request names it.
+    /// The host and port for the `host` header.
     pub(super) fn host(&self) -> &str {
         self.url.trim_start_matches("http://")
     }
@@ -147,14 +147,14 @@ pub(super) fn request(payload: String) -> anyhow::Result<JobRequest> {
     })
 }
 
-impl Way for Http {
+impl Transport for HttpServer {
     type Backend = Client;
-    type Producer = Connection;
+    type Producer = RawConnection;
 
     const CFG: &'static str = "http";
 
-    async fn producer(&self) -> anyhow::Result<Connection> {
-        Connection::open(self.host()).await
+    async fn producer(&self) -> anyhow::Result<RawConnection> {
+        RawConnection::open(self.host()).await
     }
 
     async fn one(&self, payload: String) -> anyhow::Result<()> {
@@ -177,9 +177,9 @@ impl Way for Http {
     }
 }
 
-/// A worker that does nothing with each job, as well as it can.
-pub(super) fn worker<W: Way>(
-    way: &W,
+/// A worker with a handler that only calls `on_start`.
+pub(super) fn worker<W: Transport>(
+    transport: &W,
     concurrency: usize,
     prefetch: usize,
     on_start: impl Fn(&JobContext) + Send + Sync + 'static,
@@ -192,6 +192,6 @@ pub(super) fn worker<W: Way>(
             Ok::<(), HandlerError>(())
         }
     };
-    let worker = way.worker()?.queue(QUEUE).concurrency(concurrency).prefetch(prefetch);
+    let worker = transport.worker()?.queue(QUEUE).concurrency(concurrency).prefetch(prefetch);
     Ok(worker.drain_grace(Duration::from_secs(5)).handle(KIND, handler).build()?)
 }

@@ -1,4 +1,4 @@
-//! One measurement as a line, and how two runs of them differ.
+//! Benchmark results and the comparison of two runs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli::output::{self, Output};
 
-/// A change smaller than this is noise even where the rounds of both runs agree with each other.
+/// Changes below this share are treated as noise, even if the ranges of the two runs do not overlap.
 const NOISE: f64 = 0.05;
 
-/// One line of the result: the median of its rounds.
+/// The result of one measurement: the median of its rounds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Figure {
     pub(super) peer: String,
@@ -25,10 +25,10 @@ pub(super) struct Figure {
     pub(super) p99: Option<f64>,
     #[serde(default)]
     pub(super) rss_kb: u64,
-    /// Bytes of PostgreSQL's log per job.
+    /// Bytes of PostgreSQL's write-ahead log per job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) wal_bytes: Option<f64>,
-    /// The rounds' lowest and highest value.
+    /// The lowest and highest value of the rounds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) least: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -48,7 +48,7 @@ impl Figure {
             Output::Json => output::line(&serde_json::to_string(self)?),
             Output::Table => {
                 let p99 = self.p99.map(|p99| format!(", p99 {p99:.2}")).unwrap_or_default();
-                let wal = self.wal_bytes.map(|bytes| format!(", {bytes:.0} bytes of WAL a job")).unwrap_or_default();
+                let wal = self.wal_bytes.map(|bytes| format!(", {bytes:.0} bytes of WAL per job")).unwrap_or_default();
                 let (cfg, metric, value, unit, n) = (&self.cfg, &self.metric, self.value, &self.unit, self.n);
                 output::line(&format!("{cfg:<18} {metric:<18} {value:>12.2} {unit}{p99}{wal}   (n={n})"))
             }
@@ -64,7 +64,7 @@ impl Figure {
         (least..=most).contains(&self.value)
     }
 
-    /// By how much this differs from an older figure, where that is more than the noise of either.
+    /// The relative change from an older figure; `None` if it is within the noise of either.
     fn change_from(&self, old: &Self) -> Option<f64> {
         let change = self.value / old.value - 1.0;
         let noise = change.abs() < NOISE || self.is_within(old) || old.is_within(self);
@@ -72,19 +72,19 @@ impl Figure {
     }
 }
 
-/// The last figure of each kind in a file of JSON lines.
+/// Reads a file of JSON lines; the last figure of each measurement wins.
 pub(super) fn read(path: &Path) -> anyhow::Result<BTreeMap<(String, String, String), Figure>> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let mut figures = BTreeMap::new();
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let figure: Figure = serde_json::from_str(line)
-            .with_context(|| format!("line {} of {} is no figure", number + 1, path.display()))?;
+            .with_context(|| format!("line {} of {} is not a benchmark result", number + 1, path.display()))?;
         figures.insert(figure.key(), figure);
     }
     Ok(figures)
 }
 
-/// What changed by more than the noise, one line each.
+/// One line for each change larger than the noise.
 pub(super) fn compare(old: &BTreeMap<(String, String, String), Figure>, new: &[Figure]) -> Vec<String> {
     let changed = |figure: &Figure| {
         let before = old.get(&figure.key())?;
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_beyond_the_rounds_of_both_runs_is_told() {
+    fn a_change_beyond_the_spread_of_both_runs_is_reported() {
         check(
             figure(100.0, 95.0, 105.0),
             figure(150.0, 140.0, 160.0),
@@ -126,14 +126,14 @@ mod tests {
     }
 
     #[test]
-    fn noise_is_not_told() {
+    fn noise_is_not_reported() {
         check(figure(100.0, 60.0, 160.0), figure(150.0, 140.0, 160.0), &[]);
         check(figure(100.0, 99.0, 101.0), figure(120.0, 98.0, 160.0), &[]);
         check(figure(100.0, 99.9, 100.1), figure(103.0, 102.0, 104.0), &[]);
     }
 
     #[test]
-    fn the_median_knows_its_spread() {
+    fn a_median_includes_its_minimum_and_maximum() {
         let rounds = [3.0, 1.0, 2.0].map(|value| figure(value, value, value));
         let median = Figure::median(rounds.into());
         assert_eq!((median.value, median.least, median.most), (2.0, Some(1.0), Some(3.0)));

@@ -1,22 +1,22 @@
-//! How long the server takes for each page of the dashboard, beside a given number of jobs.
+//! Measures the time to render each dashboard page, with a given number of jobs.
 
 use std::time::Instant;
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
-use super::drive::{Http, Way};
+use super::drive::{HttpServer, Transport};
 use super::figure::Figure;
 use super::measure;
-use super::raw::Connection;
-use super::{BenchArgs, Scratch};
+use super::raw::RawConnection;
+use super::{BenchArgs, ScratchDatabase};
 use crate::cli::output::note;
 
-/// Requests for each page in a round. The first of all is not counted: it finds the caches cold.
+/// Requests per page and round. The very first is not counted, because caches are cold.
 const SAMPLES: usize = 7;
-/// What no page may take.
-const MOST_MS: f64 = 200.0;
-/// Things beside jobs that pages show one by one.
+/// Upper limit for the median time of a page.
+const MAX_MEDIAN_MS: f64 = 200.0;
+/// Objects other than jobs that pages list.
 const SUBJECTS: usize = 200;
 const WORKERS: usize = 50;
 const TRIGGERS: usize = 20;
@@ -24,39 +24,39 @@ const RUNTIMES: usize = 5;
 
 pub(super) async fn measure(args: &BenchArgs, jobs: u64) -> anyhow::Result<Vec<Figure>> {
     let samples = SAMPLES * args.rounds.max(1);
-    let scratch = Scratch::open(args.database.as_deref()).await?;
-    let way = Http::start(&scratch.store).await?;
+    let scratch = ScratchDatabase::open(args.database.as_deref()).await?;
+    let transport = HttpServer::start(&scratch.store).await?;
     scratch.store.fill_pages(jobs).await?;
-    let mut server = way.producer().await?;
-    furnish(&mut server).await?;
+    let mut server = transport.producer().await?;
+    fill_installation(&mut server).await?;
     let mut figures = Vec::new();
     for (name, path) in pages(&mut server).await? {
         let mut took_ms = Vec::with_capacity(samples);
         let began = Instant::now();
         for sample in 0..=samples {
-            let asked = Instant::now();
+            let sent_at = Instant::now();
             let (status, page) = server.ask("GET", &path, "").await?;
             if status != 200 {
                 bail!("{path} answered {status}: {}", String::from_utf8_lossy(&page));
             }
             if sample > 0 {
-                took_ms.push(asked.elapsed().as_secs_f64() * 1_000.0);
+                took_ms.push(sent_at.elapsed().as_secs_f64() * 1_000.0);
             }
         }
         took_ms.sort_by(f64::total_cmp);
-        let (median, most) = (took_ms[samples / 2], took_ms[samples - 1]);
-        if median > MOST_MS {
-            note(&format!("{name} takes {median:.0} ms; no page may take {MOST_MS:.0}"));
+        let (median, slowest) = (took_ms[samples / 2], took_ms[samples - 1]);
+        if median > MAX_MEDIAN_MS {
+            note(&format!("{name} takes {median:.0} ms; the limit is {MAX_MEDIAN_MS:.0} ms"));
         }
-        let figure = measure::figure(&way, &format!("page {name}"), jobs, began.elapsed());
-        figures.push(Figure { value: median, unit: "ms".into(), p99: Some(most), ..figure });
+        let figure = measure::figure(&transport, &format!("page {name}"), jobs, began.elapsed());
+        figures.push(Figure { value: median, unit: "ms".into(), p99: Some(slowest), ..figure });
     }
     scratch.wipe().await?;
     Ok(figures)
 }
 
-/// What else an installation has. No statement loads it: the routes are quick enough.
-async fn furnish(server: &mut Connection) -> anyhow::Result<()> {
+/// Creates other objects of a typical installation through the API, which is fast enough for them.
+async fn fill_installation(server: &mut RawConnection) -> anyhow::Result<()> {
     let mut put = async |method: &str, path: String, body: Value| -> anyhow::Result<()> {
         let (status, answer) = server.ask(method, &format!("/api/v1/{path}"), &body.to_string()).await?;
         if !(200..300).contains(&status) {
@@ -66,7 +66,7 @@ async fn furnish(server: &mut Connection) -> anyhow::Result<()> {
     };
     for process in ["patch", "scan"] {
         let selector = json!({"all": [{"fact": "os", "exists": true}]});
-        // Nobody is to work while others are measured.
+        // No job of these processes may be created while pages are measured.
         let process_spec = json!({"selector": selector, "queue": "fleet", "kind": process, "max_active": 1});
         put("PUT", format!("processes/{process}"), process_spec).await?;
     }
@@ -94,8 +94,8 @@ async fn furnish(server: &mut Connection) -> anyhow::Result<()> {
     put("PUT", "pools/gpu".into(), json!({"slots": 1, "queue": "queue-0", "members": members})).await
 }
 
-/// Every page, and the listings of jobs in all the ways that people look for them.
-async fn pages(server: &mut Connection) -> anyhow::Result<Vec<(String, String)>> {
+/// The pages to measure, with the common filters of the jobs page.
+async fn pages(server: &mut RawConnection) -> anyhow::Result<Vec<(String, String)>> {
     let mut find = async |path: &str, member: &str| -> anyhow::Result<String> {
         let (_, answer) = server.ask("GET", path, "").await?;
         let answer: Value = serde_json::from_slice(&answer)?;

@@ -1,5 +1,5 @@
-//! Stands between the server and PostgreSQL, counts the server's commits of transactions that wrote something, and kills it at
-//! the one that the test names.
+//! A proxy between the server and PostgreSQL that counts commits of transactions with writes and kills the server at
+//! the commit that the test selects.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,107 +12,107 @@ const COMMIT: &[u8] = b"commit\0";
 const COMMITTED: &[u8] = b"COMMIT\0";
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// When exactly the server dies.
+/// When the server is killed, relative to the commit.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Moment {
-    /// The commit was sent and never arrives.
-    Before,
-    /// It is done, and the server never hears of it.
-    After,
+pub(crate) enum KillMoment {
+    /// The server has sent the commit; PostgreSQL never receives it.
+    BeforeCommit,
+    /// PostgreSQL has committed; the server never receives the response.
+    AfterCommit,
 }
 
 struct Armed {
     server: Pid,
-    /// Commits until it happens.
-    left: usize,
-    moment: Moment,
+    /// Commits until the kill.
+    remaining: usize,
+    moment: KillMoment,
 }
 
-pub(crate) struct Commits {
+pub(crate) struct CommitKiller {
     pub(crate) url: String,
     armed: Arc<Mutex<Option<Armed>>>,
     _connections: JoinSet<()>,
 }
 
-impl Commits {
-    /// In front of the database at `url`.
+impl CommitKiller {
+    /// Listens in front of the database at `url`.
     pub(crate) async fn of(url: &str) -> Self {
-        let (scheme_and_user, rest) = url.split_once('@').expect("the URL names a user");
-        let (address, database) = rest.split_once('/').expect("the URL names a database");
+        let (scheme_and_user, rest) = url.split_once('@').expect("the URL contains a user");
+        let (address, database) = rest.split_once('/').expect("the URL contains a database name");
         let address = address.to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
-        let here = listener.local_addr().expect("it has an address");
+        let here = listener.local_addr().expect("the listener has an address");
         let armed: Arc<Mutex<Option<Armed>>> = Arc::default();
         let mut connections = JoinSet::new();
         let shared = armed.clone();
         connections.spawn(async move {
             let mut open = JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
-                let server = TcpStream::connect(&address).await.expect("PostgreSQL answers");
-                open.spawn(pass(client, server, shared.clone()));
+                let server = TcpStream::connect(&address).await.expect("PostgreSQL is reachable");
+                open.spawn(forward(client, server, shared.clone()));
             }
         });
         Self { url: format!("{scheme_and_user}@{here}/{database}"), armed, _connections: connections }
     }
 
-    /// The server dies at the `number`th commit from now on that holds anything.
-    pub(crate) fn kill(&self, server: Pid, number: usize, moment: Moment) {
-        let armed = Armed { server, left: number, moment };
-        *self.armed.lock().expect("nobody panics with it in hand") = Some(armed);
+    /// Kills the server at the `number`th commit with writes from now on.
+    pub(crate) fn arm(&self, server: Pid, number: usize, moment: KillMoment) {
+        let armed = Armed { server, remaining: number, moment };
+        *self.armed.lock().expect("lock poisoned") = Some(armed);
     }
 
-    /// Nobody dies any more.
+    /// Kills no server any more.
     pub(crate) fn disarm(&self) {
-        *self.armed.lock().expect("nobody panics with it in hand") = None;
+        *self.armed.lock().expect("lock poisoned") = None;
     }
 }
 
-/// Whom this commit kills, and when.
-fn doom(armed: &Mutex<Option<Armed>>) -> Option<(Pid, Moment)> {
-    let mut armed = armed.lock().expect("nobody panics with it in hand");
-    let now = armed.as_mut()?;
-    now.left -= 1;
-    let doomed = (now.left == 0).then_some((now.server, now.moment));
-    if doomed.is_some() {
+/// Counts a commit. Returns the process to kill and the moment if this commit is the selected one.
+fn count_commit(armed: &Mutex<Option<Armed>>) -> Option<(Pid, KillMoment)> {
+    let mut armed = armed.lock().expect("lock poisoned");
+    let state = armed.as_mut()?;
+    state.remaining -= 1;
+    let target = (state.remaining == 0).then_some((state.server, state.moment));
+    if target.is_some() {
         *armed = None;
     }
-    doomed
+    target
 }
 
 fn kill(server: Pid) {
-    // The test may have been quicker.
-    let _gone = kill_process(server, Signal::KILL);
+    // The test may have killed the server already.
+    let _exited = kill_process(server, Signal::KILL);
 }
 
-/// Passes bytes both ways until one side ends or the server dies.
-async fn pass(mut client: TcpStream, mut server: TcpStream, armed: Arc<Mutex<Option<Armed>>>) {
-    let (mut asked, mut answered) = (vec![0; CHUNK_BYTES], vec![0; CHUNK_BYTES]);
-    let (mut wrote, mut dies_after) = (false, None);
+/// Forwards bytes in both directions until one side closes or the server is killed.
+async fn forward(mut client: TcpStream, mut server: TcpStream, armed: Arc<Mutex<Option<Armed>>>) {
+    let (mut request, mut response) = (vec![0; CHUNK_BYTES], vec![0; CHUNK_BYTES]);
+    let (mut has_written, mut killed_after_commit) = (false, None);
     loop {
         tokio::select! {
-            read = client.read(&mut asked) => {
+            read = client.read(&mut request) => {
                 let Ok(length @ 1..) = read else { return };
-                if wrote && contains(&asked[..length], COMMIT) {
-                    match doom(&armed) {
-                        Some((pid, Moment::Before)) => return kill(pid),
-                        Some((pid, Moment::After)) => dies_after = Some(pid),
+                if has_written && contains(&request[..length], COMMIT) {
+                    match count_commit(&armed) {
+                        Some((pid, KillMoment::BeforeCommit)) => return kill(pid),
+                        Some((pid, KillMoment::AfterCommit)) => killed_after_commit = Some(pid),
                         None => {}
                     }
                 }
-                if server.write_all(&asked[..length]).await.is_err() {
+                if server.write_all(&request[..length]).await.is_err() {
                     return;
                 }
             }
-            read = server.read(&mut answered) => {
+            read = server.read(&mut response) => {
                 let Ok(length @ 1..) = read else { return };
-                let committed = contains(&answered[..length], COMMITTED);
-                wrote = !committed && (wrote || tells_of_rows(&answered[..length]));
-                match dies_after {
+                let committed = contains(&response[..length], COMMITTED);
+                has_written = !committed && (has_written || reports_written_rows(&response[..length]));
+                match killed_after_commit {
                     Some(pid) if committed => return kill(pid),
-                    // Answers to what came with the commit are swallowed too.
+                    // Responses to statements sent with the commit are dropped too.
                     Some(_) => {}
                     None => {
-                        if client.write_all(&answered[..length]).await.is_err() {
+                        if client.write_all(&response[..length]).await.is_err() {
                             return;
                         }
                     }
@@ -122,8 +122,8 @@ async fn pass(mut client: TcpStream, mut server: TcpStream, armed: Arc<Mutex<Opt
     }
 }
 
-/// Whether an answer tells of rows that were written.
-fn tells_of_rows(bytes: &[u8]) -> bool {
+/// True if a response contains a command tag with a nonzero number of written rows.
+fn reports_written_rows(bytes: &[u8]) -> bool {
     let tags: [&[u8]; 3] = [b"INSERT 0 ", b"UPDATE ", b"DELETE "];
     let counts = |tag: &[u8], window: &[u8]| window.starts_with(tag) && (b'1'..=b'9').contains(&window[tag.len()]);
     tags.into_iter().any(|tag| bytes.windows(tag.len() + 1).any(|window| counts(tag, window)))

@@ -1,4 +1,4 @@
-//! A Docker engine of a test's own: the engine of another machine, or one that can be stopped under a runtime.
+//! A Docker engine that belongs to one test: the engine of another machine, or one that a test stops.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,47 +8,47 @@ use testkit::docker::Docker;
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-pub(crate) struct OwnEngine {
+pub(crate) struct DockerEngine {
     folder: PathBuf,
     address: String,
 }
 
-impl OwnEngine {
+impl DockerEngine {
     pub(crate) fn start() -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        // A short path: that of a socket has its limits.
+        // A short path, because the path of a Unix socket is limited to about 100 bytes.
         let folder = PathBuf::from(format!("/tmp/windlass-engine-{}-{number}", std::process::id()));
         let mut engine = Self { folder, address: String::new() };
         engine.address = engine.script("start");
         engine
     }
 
-    pub(crate) fn start_again(&self) {
+    pub(crate) fn restart(&self) {
         self.script("start");
     }
 
-    /// Through Docker's own command line, with the images of tests in it.
+    /// Docker's command line on this engine, which has the test images loaded.
     pub(crate) fn docker(&self) -> Docker {
         Docker::at(&self.address)
     }
 
     fn script(&self, verb: &str) -> String {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/docker");
-        let done = Command::new(script).arg(verb).arg(&self.folder).output().expect("the script runs");
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-        String::from_utf8_lossy(&done.stdout).trim().to_owned()
+        let output = Command::new(script).arg(verb).arg(&self.folder).output().expect("the script runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// Ends the engine and nothing else: its containers end with it and are there when it is started again.
-    pub(crate) fn end(&self) {
+    /// Stops only the engine. Its containers stop with it and still exist when it is started again.
+    pub(crate) fn stop(&self) {
         self.script("end");
     }
 }
 
-impl Drop for OwnEngine {
+impl Drop for DockerEngine {
     fn drop(&mut self) {
         self.script("stop");
-        // What is left of it is a log; a folder that stays is no failure.
-        let _left = std::fs::remove_dir_all(&self.folder);
+        // Only the log remains in the folder. A folder that cannot be removed does not fail the test.
+        let _removed = std::fs::remove_dir_all(&self.folder);
     }
 }

@@ -1,4 +1,4 @@
-//! A PostgreSQL server of a test's own, for what would disturb the others: stopping it, crashing it.
+//! A PostgreSQL server that belongs to one test, for faults that would disturb other tests: a stop, a crash.
 
 use std::fs::Permissions;
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use std::process::Command;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use super::{Program, free_port, until};
+use super::{Program, eventually, free_port};
 
 pub(crate) struct Cluster {
     // Dropped before its folder.
@@ -26,7 +26,7 @@ impl Cluster {
         // PostgreSQL refuses to run as root.
         let owner = rustix::process::geteuid().is_root().then(|| user("postgres"));
         if let Some((user, group)) = owner {
-            chown(folder.path(), Some(user), Some(group)).expect("root gives the folder away");
+            chown(folder.path(), Some(user), Some(group)).expect("root can change the owner of the folder");
         }
         let mut cluster = Self { postmaster: None, port: free_port(), owner, folder };
         let data = cluster.data();
@@ -42,18 +42,18 @@ impl Cluster {
     pub(crate) async fn run(&mut self) {
         let mut command = self.command("postgres");
         command.arg("-D").arg(self.data()).args(["-p", &self.port.to_string(), "-h", "127.0.0.1"]);
-        // Durability stays as in production: the journeys are about what survives.
+        // The default durability settings, because these tests check what survives a crash.
         command.args(["-c", "unix_socket_directories=", "-c", "fsync=on", "-c", "synchronous_commit=on"]);
         self.postmaster = Some(Program::start(self.folder.path(), &mut command));
         let url = self.url();
-        until("PostgreSQL takes connections", async || {
+        eventually("PostgreSQL accepts connections", async || {
             TcpStream::connect(("127.0.0.1", self.port)).ok()?;
             tokio_postgres::connect(&url, tokio_postgres::NoTls).await.ok().map(drop)
         })
         .await;
     }
 
-    /// Like `pg_ctl stop -m immediate`: no checkpoint, no goodbye; the next start recovers.
+    /// Same as `pg_ctl stop -m immediate`: no checkpoint; the next start recovers from the WAL.
     pub(crate) async fn crash(&mut self) {
         let mut postmaster = self.postmaster.take().expect("the server runs");
         postmaster.signal(Signal::QUIT);
@@ -68,19 +68,19 @@ impl Cluster {
         self.folder.path().join("data")
     }
 
-    /// Writes a file of the server's own into its folder.
+    /// Writes a file into the data directory, with the owner of the server.
     pub(crate) fn put(&self, name: &str, text: &str) {
         let path = self.data().join(name);
-        std::fs::write(&path, text).expect("the folder takes files");
-        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("they are ours to change");
+        std::fs::write(&path, text).expect("writes the file");
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("changes the permissions");
         if let Some((user, group)) = self.owner {
-            chown(&path, Some(user), Some(group)).expect("root gives the file away");
+            chown(&path, Some(user), Some(group)).expect("root can change the owner of the file");
         }
     }
 
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(binaries().join(program));
-        // The user it runs as may not be able to enter our directory.
+        // The server's user may not be allowed to enter the current directory.
         command.current_dir(self.folder.path());
         if let Some((user, group)) = self.owner {
             command.uid(user).gid(group);
@@ -92,10 +92,11 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if let Some(mut postmaster) = self.postmaster.take() {
-            // Killed outright it would leave its children to notice by themselves.
-            if postmaster.has_ended().is_none() {
+            // SIGKILL would leave the child processes of the postmaster running for a while.
+            if postmaster.exit_status().is_none() {
                 postmaster.signal(Signal::QUIT);
-                while postmaster.has_ended().is_none() {
+                // `drop` cannot await.
+                while postmaster.exit_status().is_none() {
                     std::thread::sleep(std::time::Duration::from_millis(10));
                 }
             }
@@ -103,18 +104,18 @@ impl Drop for Cluster {
     }
 }
 
-/// Debian keeps the server programs off PATH, one folder for each major version.
+/// Debian installs the server programs outside of PATH, in one folder per major version.
 fn binaries() -> PathBuf {
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let found = versions.map(|version| version.path().join("bin")).filter(|bin| bin.join("initdb").exists());
     found.max().unwrap_or_default()
 }
 
-/// The ids of a user and of its group.
+/// Returns the user id and the group id of a user.
 fn user(name: &str) -> (u32, u32) {
-    let users = std::fs::read_to_string("/etc/passwd").expect("the machine has users");
+    let users = std::fs::read_to_string("/etc/passwd").expect("/etc/passwd is readable");
     let line = users.lines().find(|line| line.split(':').next() == Some(name));
     let line = line.unwrap_or_else(|| panic!("there is no user {name} to run PostgreSQL as"));
-    let id = |position| line.split(':').nth(position).and_then(|id| id.parse().ok()).expect("users have ids");
+    let id = |index| line.split(':').nth(index).and_then(|id| id.parse().ok()).expect("a user has ids");
     (id(2), id(3))
 }

@@ -1,4 +1,4 @@
-//! Programs that a journey starts. Each is killed by its id when its guard goes, whatever the test made of it.
+//! Programs that a test starts. Dropping the guard kills the program by its process id.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use client::Client;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{PATIENCE, Place, until};
+use super::{Fixture, TIMEOUT, before_timeout, eventually};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_windlass");
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// The program, with nothing of the developer's own settings. Which fault `scripts/mutants` has turned on is none of them.
+/// The binary without the developer's own settings. `WINDLASS_MUTANT`, which `scripts/mutants` sets, is kept.
 fn clean_command() -> Command {
     clean(BINARY)
 }
@@ -32,46 +32,45 @@ fn clean(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// How a command ended.
+/// The exit code and the output of a command.
 #[derive(Debug)]
-pub(crate) struct Done {
+pub(crate) struct CommandOutput {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
-/// Runs a command to its end.
-pub(crate) async fn windlass<S: AsRef<OsStr>>(args: &[S]) -> Done {
+/// Runs a command until it exits.
+pub(crate) async fn windlass<S: AsRef<OsStr>>(args: &[S]) -> CommandOutput {
     windlass_with(&[], args).await
 }
 
-/// The same with these variables.
-pub(crate) async fn windlass_with<S: AsRef<OsStr>>(env: &[(&str, &str)], args: &[S]) -> Done {
+/// Same as [`windlass`] with additional environment variables.
+pub(crate) async fn windlass_with<S: AsRef<OsStr>>(env: &[(&str, &str)], args: &[S]) -> CommandOutput {
     let mut command = tokio::process::Command::from(clean_command());
     command.args(args).envs(env.iter().copied()).kill_on_drop(true);
-    ended(command.output()).await
+    finish(command.output()).await
 }
 
-/// The same with a stdin on which nothing comes and that does not end, like a terminal at which nobody types.
-pub(crate) async fn windlass_at_a_terminal<S: AsRef<OsStr>>(args: &[S]) -> Done {
+/// Same as [`windlass`] with an open stdin that delivers nothing, like an idle terminal.
+pub(crate) async fn windlass_with_open_stdin<S: AsRef<OsStr>>(args: &[S]) -> CommandOutput {
     let mut command = tokio::process::Command::from(clean_command());
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().expect("the program starts");
     let _open = child.stdin.take();
-    ended(child.wait_with_output()).await
+    finish(child.wait_with_output()).await
 }
 
-async fn ended(output: impl Future<Output = std::io::Result<Output>>) -> Done {
-    let output = tokio::time::timeout(PATIENCE, output).await;
-    let output = output.expect("the command ends").expect("the program runs");
-    Done {
+async fn finish(output: impl Future<Output = std::io::Result<Output>>) -> CommandOutput {
+    let output = before_timeout("the command exits", output).await.expect("the program runs");
+    CommandOutput {
         code: output.status.code(),
         stdout: String::from_utf8(output.stdout).expect("stdout is text"),
         stderr: String::from_utf8(output.stderr).expect("stderr is text"),
     }
 }
 
-/// A program that runs until it ends or this is dropped.
+/// A running program. Dropping it kills the program.
 pub(crate) struct Program {
     child: Child,
     stdout: PathBuf,
@@ -82,16 +81,25 @@ impl Program {
     pub(crate) fn start(folder: &Path, command: &mut Command) -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let (stdout, stderr) = (folder.join(format!("stdout-{number}")), folder.join(format!("stderr-{number}")));
-        let file = |path| File::create(path).expect("the folder takes files");
+        let file = |path| File::create(path).expect("creates the file");
         command.stdin(Stdio::null()).stdout(file(&stdout)).stderr(file(&stderr));
         Self { child: command.spawn().expect("the program starts"), stdout, stderr }
     }
 
-    /// Ours, with these arguments.
-    pub(crate) fn windlass<'a>(place: &Place, args: impl IntoIterator<Item = &'a str>) -> Self {
+    /// Starts `windlass` with these arguments.
+    pub(crate) fn windlass<'a>(fixture: &Fixture, args: impl IntoIterator<Item = &'a str>) -> Self {
+        Self::windlass_with(fixture, args, &[])
+    }
+
+    /// Same as [`Program::windlass`] with additional environment variables.
+    pub(crate) fn windlass_with<'a>(
+        fixture: &Fixture,
+        args: impl IntoIterator<Item = &'a str>,
+        env: &[(&str, &str)],
+    ) -> Self {
         let mut command = clean_command();
-        command.args(args).current_dir(place.folder());
-        Self::start(place.folder(), &mut command)
+        command.args(args).envs(env.iter().copied()).current_dir(fixture.folder());
+        Self::start(fixture.folder(), &mut command)
     }
 
     pub(crate) fn id(&self) -> Pid {
@@ -99,7 +107,7 @@ impl Program {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(self.id(), signal).expect("the process is there");
+        kill_process(self.id(), signal).expect("the process exists");
     }
 
     pub(crate) fn stdout(&self) -> String {
@@ -110,21 +118,22 @@ impl Program {
         std::fs::read_to_string(&self.stderr).unwrap_or_default()
     }
 
-    pub(crate) fn has_ended(&mut self) -> Option<ExitStatus> {
+    pub(crate) fn exit_status(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("the child can be waited for")
     }
 
+    /// Waits until the program exits.
     pub(crate) async fn ended(&mut self) -> ExitStatus {
-        until("the program ends", async || self.has_ended()).await
+        eventually("the program exits", async || self.exit_status()).await
     }
 
-    /// SIGTERM, and the exit code.
+    /// Sends SIGTERM, waits, and returns the exit code.
     pub(crate) async fn terminate(&mut self) -> Option<i32> {
         self.signal(Signal::TERM);
         self.ended().await.code()
     }
 
-    /// kill -9.
+    /// Kills the program with SIGKILL.
     pub(crate) async fn kill(&mut self) {
         self.signal(Signal::KILL);
         self.ended().await;
@@ -133,79 +142,79 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // It may have ended by itself; a child that was waited for is not signalled again.
-        let _gone = self.child.kill();
-        let _gone = self.child.wait();
+        // The program may have exited. A child that was waited for is not signaled again.
+        let _exited = self.child.kill();
+        let _exited = self.child.wait();
         if std::thread::panicking() {
             eprintln!("stdout: {}\nstderr: {}", self.stdout(), self.stderr());
         }
     }
 }
 
-/// The recorder is a grandchild, so that the server's process is our own child and can be killed.
+/// `-D` makes strace a grandchild, so that the server is our own child and can be killed.
 fn strace() -> Command {
     let mut command = Command::new("strace");
     command.args(["-D", "-f", "-q", "--seccomp-bpf"]);
     command
 }
 
-/// How to start a server.
+/// Builds and starts a server.
 pub(crate) struct Serve<'a> {
-    place: &'a Place,
+    fixture: &'a Fixture,
     listen: String,
     command: Command,
 }
 
 impl<'a> Serve<'a> {
-    pub(crate) fn on(place: &'a Place) -> Self {
-        Self { place, listen: "127.0.0.1:0".into(), command: clean_command() }.settings()
+    pub(crate) fn on(fixture: &'a Fixture) -> Self {
+        Self { fixture, listen: "127.0.0.1:0".into(), command: clean_command() }.settings()
     }
 
-    /// Another version of the program.
-    pub(crate) fn version(place: &'a Place, program: &Path) -> Self {
-        Self { place, listen: "127.0.0.1:0".into(), command: clean(program) }.settings()
+    /// Uses another build of the program.
+    pub(crate) fn version(fixture: &'a Fixture, program: &Path) -> Self {
+        Self { fixture, listen: "127.0.0.1:0".into(), command: clean(program) }.settings()
     }
 
-    /// Through a shell that ignores a signal first: what is ignored stays ignored in the program.
-    pub(crate) fn ignoring(place: &'a Place, signal: &str) -> Self {
+    /// Starts the server through a shell that ignores a signal. The program inherits the ignored signal.
+    pub(crate) fn ignoring(fixture: &'a Fixture, signal: &str) -> Self {
         let mut shell = Command::new("sh");
         shell.args(["-c", &format!("trap '' {signal}; exec \"$0\" \"$@\"")]);
-        Self::within(place, shell)
+        Self::within(fixture, shell)
     }
 
-    /// With every call that touches a file or goes out on a connection written down, whole.
-    pub(crate) fn recorded(place: &'a Place, trace: &Path) -> Self {
+    /// Records every system call that writes to a file or a connection, with its complete data.
+    pub(crate) fn recorded(fixture: &'a Fixture, trace: &Path) -> Self {
         let mut strace = strace();
         strace.args(["-y", "-xx", "-s", "100000000", "-e"]);
         strace.arg("trace=openat,unlink,write,pwrite64,pwritev,writev,sendto,ftruncate,fallocate,fsync,fdatasync");
         strace.arg("-o").arg(trace);
-        Self::within(place, strace)
+        Self::within(fixture, strace)
     }
 
-    /// With system calls that fail as told, say `pwrite64:error=EIO:when=50+90`.
-    pub(crate) fn injected(place: &'a Place, trace: &Path, faults: &[&str]) -> Self {
+    /// Injects faults into system calls, in strace's syntax, for example `pwrite64:error=EIO:when=50+90`.
+    pub(crate) fn injected(fixture: &'a Fixture, trace: &Path, faults: &[&str]) -> Self {
         let mut strace = strace();
         strace.args(["-s", "0", "-e", "trace=pwrite64,fsync,ftruncate", "-o"]).arg(trace);
-        Self::with_faults(place, strace, faults)
+        Self::with_faults(fixture, strace, faults)
     }
 
-    /// Killed as it is about to make the `number`th of these system calls in one of its threads.
-    pub(crate) fn killed_at(place: &'a Place, call: &str, number: usize) -> Self {
-        // Without the filter in the kernel that the others use: with it signals are not delivered.
+    /// Kills the server when one of its threads is about to make this system call for the `number`th time.
+    pub(crate) fn killed_at(fixture: &'a Fixture, call: &str, number: usize) -> Self {
+        // Without --seccomp-bpf, which the other modes use: with it strace delivers no signals.
         let mut strace = Command::new("strace");
         strace.args(["-D", "-f", "-q", "-s", "0", "-e", &format!("trace={call}"), "-o", "/dev/null"]);
-        Self::with_faults(place, strace, &[&format!("{call}:signal=KILL:when={number}")])
+        Self::with_faults(fixture, strace, &[&format!("{call}:signal=KILL:when={number}")])
     }
 
-    fn with_faults(place: &'a Place, mut strace: Command, faults: &[&str]) -> Self {
+    fn with_faults(fixture: &'a Fixture, mut strace: Command, faults: &[&str]) -> Self {
         for fault in faults {
             strace.args(["-e", &format!("inject={fault}")]);
         }
-        Self::within(place, strace)
+        Self::within(fixture, strace)
     }
 
-    /// As an argument of another program.
-    fn within(place: &'a Place, mut command: Command) -> Self {
+    /// Passes the server's command line to another program.
+    fn within(fixture: &'a Fixture, mut command: Command) -> Self {
         let program = clean_command();
         for (name, value) in program.get_envs() {
             match value {
@@ -214,18 +223,18 @@ impl<'a> Serve<'a> {
             };
         }
         command.arg(program.get_program());
-        Self { place, listen: "127.0.0.1:0".into(), command }.settings()
+        Self { fixture, listen: "127.0.0.1:0".into(), command }.settings()
     }
 
     fn settings(mut self) -> Self {
-        let data = self.place.path("data");
+        let data = self.fixture.path("data");
         self.command.arg("serve").arg("--data-dir").arg(data);
-        self.command.env("WINDLASS_DATABASE", &self.place.url);
-        self.command.current_dir(self.place.folder());
+        self.command.env("WINDLASS_DATABASE", &self.fixture.url);
+        self.command.current_dir(self.fixture.folder());
         self
     }
 
-    /// The same port again after a restart, so that workers find it.
+    /// Sets a fixed port, so that workers find the server after a restart.
     pub(crate) fn port(mut self, port: u16) -> Self {
         self.listen = format!("127.0.0.1:{port}");
         self
@@ -241,7 +250,7 @@ impl<'a> Serve<'a> {
         self
     }
 
-    /// Through something that stands between the server and its database.
+    /// Overrides the database URL, for a proxy between the server and its database.
     pub(crate) fn database(mut self, url: &str) -> Self {
         self.command.env("WINDLASS_DATABASE", url);
         self
@@ -251,10 +260,10 @@ impl<'a> Serve<'a> {
         self.try_start().await.unwrap_or_else(|program| panic!("the server ended: {}", program.stderr()))
     }
 
-    /// The program as it ended, if it ends before it serves.
+    /// Returns the program if it exits before it serves.
     pub(crate) async fn try_start(mut self) -> Result<Server, Box<Program>> {
         self.command.args(["--listen", &self.listen]);
-        Server::announced(Program::start(self.place.folder(), &mut self.command)).await
+        Server::announced(Program::start(self.fixture.folder(), &mut self.command)).await
     }
 }
 
@@ -264,11 +273,11 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) async fn start(place: &Place) -> Self {
-        Serve::on(place).start().await
+    pub(crate) async fn start(fixture: &Fixture) -> Self {
+        Serve::on(fixture).start().await
     }
 
-    /// A server started with nothing but these arguments.
+    /// Starts a server with only these arguments.
     pub(crate) async fn with(folder: &Path, args: &[&str], env: &[(&str, &str)]) -> Self {
         let mut command = clean_command();
         command.arg("serve").args(args).envs(env.iter().copied()).current_dir(folder);
@@ -277,12 +286,12 @@ impl Server {
     }
 
     async fn announced(mut program: Program) -> Result<Self, Box<Program>> {
-        let url = until("the server says where it serves", async || {
+        let url = eventually("the server prints its address", async || {
             let stdout = program.stdout();
             let announced = stdout.split_once("serves on ").and_then(|(_, rest)| rest.split_once(' '));
             match announced {
                 Some((url, _)) => Some(Some(url.to_owned())),
-                None => program.has_ended().map(|_| None),
+                None => program.exit_status().map(|_| None),
             }
         })
         .await;
@@ -293,32 +302,33 @@ impl Server {
     }
 
     pub(crate) fn client(&self) -> Client {
-        Client::builder(&self.url).timeout(PATIENCE).build().expect("the address is valid")
+        Client::builder(&self.url).timeout(TIMEOUT).build().expect("the address is valid")
     }
 }
 
-/// Starts a server that is expected to refuse, and gives how it ended.
-pub(crate) async fn refused(folder: &Path, args: &[&str]) -> Done {
+/// Starts a server that must refuse to start, and returns its output.
+pub(crate) async fn failed_start(folder: &Path, args: &[&str]) -> CommandOutput {
     let mut command = clean_command();
     command.arg("serve").args(args).current_dir(folder);
     let mut program = Program::start(folder, &mut command);
     let status = program.ended().await;
-    Done { code: status.code(), stdout: program.stdout(), stderr: program.stderr() }
+    CommandOutput { code: status.code(), stdout: program.stdout(), stderr: program.stderr() }
 }
 
-/// `windlass work`.
+/// Builds and starts `windlass work`.
 pub(crate) struct Work;
 
 impl Work {
-    /// Runs `script` in a shell on each job of the queue. `$DIR` is the place's folder, which is gone when the test is.
-    pub(crate) fn start(place: &Place, server: &Server, queue: &str, args: &[&str], script: &str) -> Program {
-        Self::version(Path::new(BINARY), place, server, queue, args, script)
+    /// Runs `script` in a shell for each job of the queue. `$DIR` is the folder of the fixture, which is removed at the
+    /// end of the test.
+    pub(crate) fn start(fixture: &Fixture, server: &Server, queue: &str, args: &[&str], script: &str) -> Program {
+        Self::version(Path::new(BINARY), fixture, server, queue, args, script)
     }
 
-    /// The same of another version of the program.
+    /// Same as [`Work::start`] with another build of the program.
     pub(crate) fn version(
         program: &Path,
-        place: &Place,
+        fixture: &Fixture,
         server: &Server,
         queue: &str,
         args: &[&str],
@@ -327,33 +337,33 @@ impl Work {
         let mut command = clean(program);
         command.args(["work", "--url", &server.url, "--queue", queue]).args(args);
         command.args(["--", "sh", "-c", &format!("{SHELL}\n{script}")]);
-        command.env("DIR", place.folder()).current_dir(place.folder());
-        Program::start(place.folder(), &mut command)
+        command.env("DIR", fixture.folder()).current_dir(fixture.folder());
+        Program::start(fixture.folder(), &mut command)
     }
 }
 
-/// `wait_for NAME` waits for the file NAME, and not past the test's end. `mark NAME` makes one.
+/// `wait_for NAME` waits until the file NAME or the end of the test. `mark NAME` creates the file.
 const SHELL: &str = r#"
 wait_for() { while [ -d "$DIR" ] && [ ! -e "$DIR/$1" ]; do sleep 0.05; done; }
 mark() { : > "$DIR/$1"; }
 "#;
 
-/// A port for a server that comes back on it. It lies below those that the kernel hands out by itself, and tests that run at
-/// the same time leave it alone, so that nobody else gets it while the server is down.
+/// Reserves a port for a server that restarts on it. The port lies below the kernel's ephemeral range, and other tests
+/// that run at the same time do not use it, so that no other program gets it while the server is down.
 pub(crate) fn free_port() -> u16 {
     let seed = std::process::id().wrapping_mul(37);
     let candidates = (0..).map(|_| {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         10_000 + (seed.wrapping_add(number.wrapping_mul(101)) % 20_000) as u16
     });
-    let ours = |port: &u16| {
-        // Held until this process ends, as a sign for the other tests: nobody here speaks UDP.
-        let Ok(sign) = UdpSocket::bind(("127.0.0.1", *port)) else { return false };
-        let free = TcpListener::bind(("127.0.0.1", *port)).is_ok();
-        if free {
-            std::mem::forget(sign);
+    let reserve = |port: &u16| {
+        // A UDP socket on the same port marks it as reserved for other test processes until this process ends.
+        let Ok(reservation) = UdpSocket::bind(("127.0.0.1", *port)) else { return false };
+        let is_free = TcpListener::bind(("127.0.0.1", *port)).is_ok();
+        if is_free {
+            std::mem::forget(reservation);
         }
-        free
+        is_free
     };
-    candidates.into_iter().find(ours).expect("some port is free")
+    candidates.into_iter().find(reserve).expect("some port is free")
 }

@@ -1,4 +1,4 @@
-//! Stands between a worker and the server and writes down what each told the other.
+//! A client backend that records every request of a worker and its response for the history checker.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -10,71 +10,71 @@ use client::wire::{
     SettleRequest, SettleView, SignalUpdate, WorkerRegistered, WorkerRequest,
 };
 use client::{Backend, BackendError, Client, JobContext};
-use testkit::history::{Answer, At, Event, Outcome};
+use testkit::history::{Event, Millis, Outcome, Response};
 use uuid::Uuid;
 
-/// What jobs that may fail are told to wait between attempts.
-pub(crate) const RETRY_MS: At = 1_000;
+/// Retry delay of jobs that may fail.
+pub(crate) const RETRY_MS: Millis = 1_000;
 
-/// One claim of one job.
+/// A claim of a job: its id and epoch.
 pub(crate) type Claim = (Uuid, i64);
 
-/// The log, outside of everything that is killed.
+/// The log. It lives in the test process, which no fault kills.
 #[derive(Default)]
 pub(crate) struct Log {
-    /// Claims whose handler was run, with the number of times.
+    /// Claims that a handler ran, with the number of runs.
     pub(crate) runs: HashMap<Claim, usize>,
-    /// To whom a claim was handed.
+    /// Workers that received each claim.
     pub(crate) claimed_by: HashMap<Claim, HashSet<Uuid>>,
-    /// Successes that the server acknowledged as applied, with the number of times.
+    /// Successes that the server acknowledged as applied, with the number of acknowledgements.
     pub(crate) applied: HashMap<Claim, usize>,
-    /// Successes that were told at least once without an answer.
+    /// Successes that a worker sent at least once without a response.
     pub(crate) unanswered: HashSet<Claim>,
-    /// Jobs whose handler runs now.
+    /// Jobs with a running handler.
     running: HashSet<Uuid>,
-    /// Jobs that two handlers ran at once.
+    /// Jobs that two handlers ran at the same time.
     pub(crate) overlaps: Vec<Uuid>,
-    /// All of it in the order of time, for the checker of histories.
+    /// All events in order of time, for the history checker.
     pub(crate) history: Vec<Event>,
-    leases: HashMap<Uuid, At>,
+    leases: HashMap<Uuid, Millis>,
 }
 
 #[derive(Clone)]
-pub(crate) struct Witness {
+pub(crate) struct Recorder {
     client: Client,
     log: Arc<Mutex<Log>>,
     since: Instant,
 }
 
-impl Witness {
+impl Recorder {
     pub(crate) fn new(client: Client) -> Self {
         Self { client, log: Arc::default(), since: Instant::now() }
     }
 
-    /// The same log for whoever speaks to another node.
-    pub(crate) fn beside(&self, client: Client) -> Self {
+    /// A recorder with the same log and another client.
+    pub(crate) fn with_client(&self, client: Client) -> Self {
         Self { client, ..self.clone() }
     }
 
-    /// Milliseconds since the log began.
-    pub(crate) fn now(&self) -> At {
-        self.since.elapsed().as_millis() as At
+    /// Milliseconds since the start of the log.
+    pub(crate) fn now(&self) -> Millis {
+        self.since.elapsed().as_millis() as Millis
     }
 
-    pub(crate) fn tell(&self, event: Event) {
+    pub(crate) fn record(&self, event: Event) {
         self.write(|log| log.history.push(event));
     }
 
-    pub(crate) fn read<T>(&self, look: impl FnOnce(&Log) -> T) -> T {
-        look(&self.log.lock().expect("nobody panics with the log in hand"))
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&Log) -> T) -> T {
+        read(&self.log.lock().expect("lock poisoned"))
     }
 
     fn write(&self, change: impl FnOnce(&mut Log)) {
-        change(&mut self.log.lock().expect("nobody panics with the log in hand"));
+        change(&mut self.log.lock().expect("lock poisoned"));
     }
 
-    /// What a handler calls when it begins; the job counts as running until the guard goes.
-    pub(crate) fn ran(&self, job: &JobContext) -> Running {
+    /// Records that a handler started. The job counts as running until the guard is dropped.
+    pub(crate) fn handler_started(&self, job: &JobContext) -> RunningGuard {
         let id = job.id();
         self.write(|log| {
             *log.runs.entry((id, job.job().epoch)).or_default() += 1;
@@ -82,7 +82,7 @@ impl Witness {
                 log.overlaps.push(id);
             }
         });
-        Running { witness: self.clone(), job: id }
+        RunningGuard { recorder: self.clone(), job: id }
     }
 
     pub(crate) fn applied(&self) -> usize {
@@ -90,58 +90,59 @@ impl Witness {
     }
 }
 
-pub(crate) struct Running {
-    witness: Witness,
+pub(crate) struct RunningGuard {
+    recorder: Recorder,
     job: Uuid,
 }
 
-impl Drop for Running {
+impl Drop for RunningGuard {
     fn drop(&mut self) {
-        self.witness.write(|log| {
+        self.recorder.write(|log| {
             log.running.remove(&self.job);
         });
     }
 }
 
-/// Successes that are on their way to the server. A call that is given up gets no answer either.
-struct Asking<'a> {
-    witness: &'a Witness,
+/// Successes that were sent and not yet acknowledged. Dropping it records them as unanswered, also when the call is
+/// dropped.
+struct PendingSuccesses<'a> {
+    recorder: &'a Recorder,
     claims: Vec<Claim>,
 }
 
-impl Asking<'_> {
-    fn answered(mut self) {
+impl PendingSuccesses<'_> {
+    fn acknowledged(mut self) {
         self.claims.clear();
     }
 }
 
-impl Drop for Asking<'_> {
+impl Drop for PendingSuccesses<'_> {
     fn drop(&mut self) {
         let claims = std::mem::take(&mut self.claims);
-        self.witness.write(|log| log.unanswered.extend(claims));
+        self.recorder.write(|log| log.unanswered.extend(claims));
     }
 }
 
-impl Backend for Witness {
+impl Backend for Recorder {
     async fn register(&self, request: WorkerRequest) -> Result<WorkerRegistered, BackendError> {
         let asked = self.now();
         let registered = self.client.register(request).await?;
-        let lease_ms = registered.lease_s as At * 1_000;
+        let lease_ms = registered.lease_s as Millis * 1_000;
         self.write(|log| {
             log.leases.insert(registered.id, lease_ms);
-            log.history.push(Event::Beat { worker: registered.id, asked, lease_ms });
+            log.history.push(Event::Heartbeat { worker: registered.id, asked, lease_ms });
         });
         Ok(registered)
     }
 
     async fn heartbeat(&self, worker: Uuid, request: HeartbeatRequest) -> Result<HeartbeatView, BackendError> {
         let asked = self.now();
-        let told = Backend::heartbeat(&self.client, worker, request).await?;
+        let response = Backend::heartbeat(&self.client, worker, request).await?;
         self.write(|log| {
             let lease_ms = log.leases.get(&worker).copied().unwrap_or_default();
-            log.history.push(Event::Beat { worker, asked, lease_ms });
+            log.history.push(Event::Heartbeat { worker, asked, lease_ms });
         });
-        Ok(told)
+        Ok(response)
     }
 
     async fn claim(&self, worker: Uuid, request: ClaimRequest) -> Result<ClaimView, BackendError> {
@@ -160,29 +161,30 @@ impl Backend for Witness {
 
     async fn settle(&self, worker: Uuid, request: &SettleRequest) -> Result<SettleView, BackendError> {
         let asked = self.now();
-        let told = |outcome: &OutcomeRequest, answer, at| Event::Settled {
+        let settled = |outcome: &OutcomeRequest, answer, at| Event::Settled {
             job: outcome.job_id,
             epoch: outcome.epoch,
             worker,
-            outcome: meaning(outcome),
+            outcome: checked_outcome(outcome),
             answer,
             asked,
             at,
         };
-        let asking = request.outcomes.iter().map(|outcome| told(outcome, Answer::None, asked));
-        self.write(|log| log.history.extend(asking));
+        let pending = request.outcomes.iter().map(|outcome| settled(outcome, Response::Unknown, asked));
+        self.write(|log| log.history.extend(pending));
         let finished = request.outcomes.iter().filter(|outcome| outcome.outcome == OutcomeKind::Finish);
         let claims = finished.map(|outcome| (outcome.job_id, outcome.epoch)).collect();
-        let asking = Asking { witness: self, claims };
+        let pending = PendingSuccesses { recorder: self, claims };
         let view = Backend::settle(&self.client, worker, request).await?;
-        asking.answered();
+        pending.acknowledged();
         let at = self.now();
         self.write(|log| {
-            let applied = |status| if status == OutcomeStatus::Applied { Answer::Applied } else { Answer::Refused };
+            let response =
+                |status| if status == OutcomeStatus::Applied { Response::Applied } else { Response::Refused };
             let pairs = request.outcomes.iter().zip(&view.results);
-            log.history.extend(pairs.map(|(outcome, result)| told(outcome, applied(result.status), at)));
+            log.history.extend(pairs.map(|(outcome, result)| settled(outcome, response(result.status), at)));
             for (outcome, result) in request.outcomes.iter().zip(&view.results) {
-                assert_eq!(outcome.job_id, result.job_id, "results come in the order of the outcomes");
+                assert_eq!(outcome.job_id, result.job_id, "results must have the order of the outcomes");
                 if outcome.outcome == OutcomeKind::Finish && result.status == OutcomeStatus::Applied {
                     *log.applied.entry((outcome.job_id, outcome.epoch)).or_default() += 1;
                 }
@@ -207,13 +209,13 @@ impl Backend for Witness {
     }
 
     async fn deregister(&self, worker: Uuid) -> Result<(), BackendError> {
-        self.tell(Event::Left { worker, asked: self.now() });
+        self.record(Event::WorkerRemoved { worker, asked: self.now() });
         self.client.deregister(worker).await
     }
 }
 
-/// What an outcome promises.
-fn meaning(outcome: &OutcomeRequest) -> Outcome {
+/// Converts an outcome to the event of the history checker.
+fn checked_outcome(outcome: &OutcomeRequest) -> Outcome {
     match outcome.outcome {
         OutcomeKind::Finish => Outcome::Finish,
         OutcomeKind::Fail => {
@@ -221,7 +223,7 @@ fn meaning(outcome: &OutcomeRequest) -> Outcome {
             Outcome::Fail { wait_ms: retryable.then_some(RETRY_MS) }
         }
         OutcomeKind::Cancel => Outcome::Cancel,
-        OutcomeKind::Snooze => Outcome::Snooze { wait_ms: (outcome.delay_s.unwrap_or(0.0) * 1_000.0) as At },
+        OutcomeKind::Snooze => Outcome::Snooze { wait_ms: (outcome.delay_s.unwrap_or(0.0) * 1_000.0) as Millis },
         OutcomeKind::Release => Outcome::Release,
     }
 }

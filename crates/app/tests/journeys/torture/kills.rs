@@ -1,4 +1,4 @@
-//! kill -9 of servers and workers, and servers and workers that freeze for longer than a lease (X2, X3, X4).
+//! SIGKILL of servers and workers, and servers and workers that freeze for longer than a lease.
 
 use std::time::Duration;
 
@@ -9,43 +9,44 @@ use rustix::process::Signal;
 use super::Plan;
 use super::nodes::Nodes;
 use super::storm::Storm;
-use crate::support::{Place, Program, Server, Work};
+use crate::support::{Fixture, Program, Server, Work};
 
 const JOBS_BETWEEN: u64 = 25;
-/// Longer than the lease of every worker of a storm.
-const FROZEN: Duration = Duration::from_secs(4);
-/// One fault in so many freezes something instead of killing it.
-const ONE_FREEZE_IN: usize = 10;
+/// Longer than the lease of every worker.
+const FREEZE: Duration = Duration::from_secs(4);
+/// Every n-th fault is a freeze before the kill.
+const FREEZE_EVERY: usize = 10;
 
 /// `windlass work`, as a user runs it.
-fn worker_process(place: &Place, server: &Server) -> Program {
-    Work::start(place, server, "storm", &["--lease-s", "2", "--concurrency", "2"], "cat > /dev/null; echo 1")
+fn worker_process(fixture: &Fixture, server: &Server) -> Program {
+    Work::start(fixture, server, "storm", &["--lease-s", "2", "--concurrency", "2"], "cat > /dev/null; echo 1")
 }
 
-async fn campaign(place: Place, node_count: usize) {
+async fn campaign(fixture: Fixture, node_count: usize) {
     let plan = Plan::read();
     let mut rng = StdRng::seed_from_u64(plan.seed);
-    let mut nodes = Nodes::start(&place, vec![place.url.clone(); node_count]).await;
+    let mut nodes = Nodes::start(&fixture, vec![fixture.url.clone(); node_count]).await;
     let mut storm = Storm::start(nodes.clients()).await;
-    // It speaks to a server that nobody kills, where there is more than one.
-    let mut process = worker_process(&place, nodes.last());
+    // Its server is the last node, which is killed like the others.
+    let mut process = worker_process(&fixture, nodes.last());
     let (mut servers, mut workers, mut freezes) = (0, 0, 0);
     for fault in 1..=plan.kills {
-        storm.more(JOBS_BETWEEN).await;
-        if fault % ONE_FREEZE_IN == 0 {
+        storm.wait_for_jobs(JOBS_BETWEEN).await;
+        if fault % FREEZE_EVERY == 0 {
             freezes += 1;
             let node = rng.random_range(0..nodes.count());
             process.signal(Signal::STOP);
             nodes.freeze(node);
-            tokio::time::sleep(FROZEN).await;
+            // Leases are measured in real time.
+            tokio::time::sleep(FREEZE).await;
             nodes.thaw(node);
             process.signal(Signal::CONT);
         }
         match rng.random_range(0..4) {
-            0 => storm.lose_a_worker().await,
+            0 => storm.replace_a_worker().await,
             1 => {
                 process.kill().await;
-                process = worker_process(&place, nodes.last());
+                process = worker_process(&fixture, nodes.last());
             }
             _ => {
                 nodes.kill(rng.random_range(0..nodes.count())).await;
@@ -55,28 +56,31 @@ async fn campaign(place: Place, node_count: usize) {
         }
         workers += 1;
     }
-    storm.more(JOBS_BETWEEN).await;
+    storm.wait_for_jobs(JOBS_BETWEEN).await;
     drop(process);
-    let verdict = storm.judge().await;
+    let verdict = storm.finish().await;
     let seed = plan.seed;
     println!(
         "kills on {node_count} nodes, seed {seed}: servers={servers} workers={workers} freezes={freezes} {verdict}"
     );
     drop(nodes);
-    place.verify().await;
+    fixture.verify().await;
 }
 
+/// Requirement X2.
 #[tokio::test(flavor = "multi_thread")]
-async fn x2_kills_and_freezes_in_mid_load_break_no_promise_on_sqlite() {
-    campaign(Place::sqlite(), 1).await;
+async fn kills_and_freezes_under_load_break_no_guarantee_on_sqlite() {
+    campaign(Fixture::sqlite(), 1).await;
 }
 
+/// Requirement X2.
 #[tokio::test(flavor = "multi_thread")]
-async fn x2_kills_and_freezes_in_mid_load_break_no_promise_on_postgres() {
-    campaign(Place::postgres().await, 2).await;
+async fn kills_and_freezes_under_load_break_no_guarantee_on_postgres() {
+    campaign(Fixture::postgres().await, 2).await;
 }
 
+/// Requirement X2.
 #[tokio::test(flavor = "multi_thread")]
-async fn x2_kills_and_freezes_in_mid_load_break_no_promise_on_three_nodes() {
-    campaign(Place::postgres().await, 3).await;
+async fn kills_and_freezes_under_load_break_no_guarantee_on_three_nodes() {
+    campaign(Fixture::postgres().await, 3).await;
 }

@@ -1,36 +1,36 @@
-//! Servers that are killed, frozen and started again, each on a port of its own so that its clients find it.
+//! Servers that are killed, frozen and restarted. Each has a fixed port, so that its clients find it.
 
 use std::path::PathBuf;
 
 use client::Client;
 use rustix::process::Signal;
 
-use crate::support::{Place, Serve, Server, free_port};
+use crate::support::{Fixture, Serve, Server, free_port};
 
 pub(super) struct Nodes<'a> {
-    place: &'a Place,
-    /// Where each finds the database: not the same for all when there is a network between.
+    fixture: &'a Fixture,
+    /// The database URL of each node. They differ if proxies are in between.
     databases: Vec<String>,
     ports: Vec<u16>,
     servers: Vec<Server>,
-    /// Another version of the program that those start with which have not been upgraded.
+    /// An older build of the program, for nodes that have not been upgraded.
     older: Option<PathBuf>,
     upgraded: usize,
 }
 
 impl<'a> Nodes<'a> {
-    pub(super) async fn start(place: &'a Place, databases: Vec<String>) -> Self {
-        Self::of(place, databases, None).await
+    pub(super) async fn start(fixture: &'a Fixture, databases: Vec<String>) -> Self {
+        Self::of(fixture, databases, None).await
     }
 
     /// Nodes of an older version.
-    pub(super) async fn older(place: &'a Place, count: usize, program: PathBuf) -> Self {
-        Self::of(place, vec![place.url.clone(); count], Some(program)).await
+    pub(super) async fn older(fixture: &'a Fixture, count: usize, program: PathBuf) -> Self {
+        Self::of(fixture, vec![fixture.url.clone(); count], Some(program)).await
     }
 
-    async fn of(place: &'a Place, databases: Vec<String>, older: Option<PathBuf>) -> Self {
+    async fn of(fixture: &'a Fixture, databases: Vec<String>, older: Option<PathBuf>) -> Self {
         let ports: Vec<u16> = databases.iter().map(|_| free_port()).collect();
-        let mut nodes = Self { place, databases, ports, servers: Vec::new(), older, upgraded: 0 };
+        let mut nodes = Self { fixture, databases, ports, servers: Vec::new(), older, upgraded: 0 };
         for number in 0..nodes.ports.len() {
             let server = nodes.serve(number).await;
             nodes.servers.push(server);
@@ -40,8 +40,8 @@ impl<'a> Nodes<'a> {
 
     async fn serve(&self, number: usize) -> Server {
         let serve = match &self.older {
-            Some(program) if number >= self.upgraded => Serve::version(self.place, program),
-            _ => Serve::on(self.place),
+            Some(program) if number >= self.upgraded => Serve::version(self.fixture, program),
+            _ => Serve::on(self.fixture),
         };
         serve.port(self.ports[number]).env("WINDLASS_DATABASE", &self.databases[number]).start().await
     }
@@ -50,16 +50,16 @@ impl<'a> Nodes<'a> {
         self.servers.iter().map(Server::client).collect()
     }
 
-    /// kill -9, and a new one in its place.
+    /// Kills a server with SIGKILL and starts another one on its port.
     pub(super) async fn kill(&mut self, number: usize) {
         self.servers[number].program.kill().await;
         self.servers[number] = self.serve(number).await;
     }
 
-    /// The next one of the older version ends in good order, and this version takes its place.
+    /// Stops the next older node gracefully and starts this version on its port.
     pub(super) async fn upgrade(&mut self) {
         let number = self.upgraded;
-        assert_eq!(self.servers[number].program.terminate().await, Some(0), "it ends in good order");
+        assert_eq!(self.servers[number].program.terminate().await, Some(0), "the server stops gracefully");
         self.upgraded += 1;
         self.servers[number] = self.serve(number).await;
     }

@@ -1,5 +1,5 @@
-//! Work that goes on whatever happens: producers that never give up, workers that fail, snooze and die, jobs that are
-//! called off, events that make jobs. Everyone writes down what they saw; at the end the log is judged.
+//! A mixed load: producers that retry, workers that fail, snooze and are killed, canceled jobs, and events that create
+//! jobs. Every client records what it observes, and at the end the history checker decides.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,26 +9,29 @@ use std::time::{Duration, Instant};
 use client::wire::{JobRequest, JobView, RawValue, RetrySettings, TriggerRequest};
 use client::{Client, ClientError, HandlerError, JobContext, JobFilter, Worker};
 use serde_json::{Value, json};
-use testkit::history::{self, Answer, Event, Verdict};
+use testkit::history::{self, Event, Response, Verdict};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::support::{PATIENCE, RETRY_MS, Witness, insist, is_passing, job, seen, until, value};
+use crate::support::{
+    RETRY_MS, Recorder, TIMEOUT, eventually, is_transient, job, observed, retry_while_unavailable, try_eventually,
+    value,
+};
 
 const QUEUE: &str = "storm";
-/// Where jobs go that events make.
-const MADE: &str = "made";
+/// The queue of jobs that events create.
+const CREATED: &str = "made";
 const TOPIC: &str = "weather";
 const PRODUCERS: usize = 3;
-/// Enough that a rate is offered while some wait for an answer.
+/// Enough to offer a fixed rate while some of them wait for a response.
 const PRODUCERS_AT_RATE: usize = 16;
 const WORKERS: usize = 3;
 const LEASE_S: i64 = 3;
-/// Jobs that may be open while producers go on: a storm is about faults, not about a backlog.
-const OPEN_AT_MOST: u64 = 300;
+/// Open jobs above which producers pause, so that the storm tests faults and not a backlog.
+const MAX_OPEN: u64 = 300;
 
-/// What becomes of a job, by its number.
+/// The end of a job, which its number determines.
 #[derive(Clone, Copy)]
 enum Fate {
     Finish,
@@ -36,7 +39,7 @@ enum Fate {
     FailAlways,
     FailForGood,
     SnoozeOnce,
-    CallOff,
+    Cancel,
 }
 
 impl Fate {
@@ -46,7 +49,7 @@ impl Fate {
             5 => Self::FailAlways,
             9 => Self::FailForGood,
             13 => Self::SnoozeOnce,
-            17 => Self::CallOff,
+            17 => Self::Cancel,
             _ => Self::Finish,
         }
     }
@@ -54,7 +57,7 @@ impl Fate {
     fn max_attempts(self) -> i64 {
         match self {
             Self::FailAlways => 2,
-            // Kills burn attempts, and no job may fail for that.
+            // Kills use up attempts, and no job may fail because of that.
             _ => 20,
         }
     }
@@ -62,52 +65,52 @@ impl Fate {
 
 pub(super) struct Storm {
     nodes: Vec<Client>,
-    witness: Witness,
+    recorder: Recorder,
     accepted: Arc<AtomicU64>,
-    no_more: CancellationToken,
+    stop_producers: CancellationToken,
     producers: JoinSet<()>,
     workers: Vec<(CancellationToken, JoinSet<()>)>,
 }
 
 impl Storm {
-    /// On any number of nodes of one database.
+    /// Starts a storm on the nodes of one database.
     pub(super) async fn start(nodes: Vec<Client>) -> Self {
-        Self::of(nodes, Pace::AsDone { batch: 1 }).await
+        Self::of(nodes, Pace::ByBacklog { batch: 1 }).await
     }
 
-    /// With producers that put in so many jobs at once.
+    /// Starts a storm with producers that enqueue this many jobs per request.
     pub(super) async fn with_batches(nodes: Vec<Client>, batch: u64) -> Self {
-        Self::of(nodes, Pace::AsDone { batch }).await
+        Self::of(nodes, Pace::ByBacklog { batch }).await
     }
 
-    /// With so many jobs offered each second, whatever becomes of them.
+    /// Starts a storm that offers this many jobs per second, regardless of the backlog.
     pub(super) async fn at_rate(nodes: Vec<Client>, per_s: u32) -> Self {
         Self::of(nodes, Pace::Every(Duration::from_secs(1) * PRODUCERS_AT_RATE as u32 / per_s)).await
     }
 
     async fn of(nodes: Vec<Client>, pace: Pace) -> Self {
-        let witness = Witness::new(nodes[0].clone());
+        let recorder = Recorder::new(nodes[0].clone());
         let trigger = TriggerRequest {
             name: "storm".into(),
             source: "pubsub".into(),
             filter: Some(raw(&json!({ "topic": TOPIC }))),
-            target: raw(&json!({ "job": { "queue": MADE, "kind": "made" } })),
+            target: raw(&json!({ "job": { "queue": CREATED, "kind": "made" } })),
             mode: None,
             retry: None,
             enabled: None,
         };
-        insist(async || nodes[0].create_trigger(&trigger).await).await;
-        let (accepted, no_more) = (Arc::default(), CancellationToken::new());
+        retry_while_unavailable(|| nodes[0].create_trigger(&trigger)).await;
+        let (accepted, stop_producers) = (Arc::default(), CancellationToken::new());
         let (producers, workers) = (JoinSet::new(), Vec::new());
-        let mut storm = Self { nodes, witness, accepted, no_more, producers, workers };
+        let mut storm = Self { nodes, recorder, accepted, stop_producers, producers, workers };
         for number in 0..pace.producers() {
             let producer = Producer {
                 number: number as u64,
                 pace,
                 client: storm.nodes[number % storm.nodes.len()].clone(),
-                witness: storm.witness.clone(),
+                recorder: storm.recorder.clone(),
                 accepted: storm.accepted.clone(),
-                no_more: storm.no_more.clone(),
+                stop: storm.stop_producers.clone(),
             };
             storm.producers.spawn(producer.run());
         }
@@ -118,69 +121,67 @@ impl Storm {
     }
 
     fn add_worker(&mut self, number: usize) {
-        let witness = self.witness.beside(self.nodes[number % self.nodes.len()].clone());
-        let builder = Worker::builder(witness).name(format!("storm-{number}")).queues([QUEUE, MADE]).lease_s(LEASE_S);
+        let recorder = self.recorder.with_client(self.nodes[number % self.nodes.len()].clone());
+        let builder =
+            Worker::builder(recorder).name(format!("storm-{number}")).queues([QUEUE, CREATED]).lease_s(LEASE_S);
         let worker = builder.concurrency(8).handle_any(handle).build().expect("the worker is complete");
         let stop = CancellationToken::new();
         let mut task = JoinSet::new();
-        let until = stop.clone();
+        let stopped = stop.clone();
         task.spawn(async move {
-            let _statistics = worker.run(until).await.expect("nobody refuses the worker");
+            let _statistics = worker.run(stopped).await.expect("the server accepts the worker");
         });
         self.workers.push((stop, task));
     }
 
-    /// A worker is gone from one moment to the next, with all it held, and another comes.
-    pub(super) async fn lose_a_worker(&mut self) {
+    /// Aborts a worker with all its claims and starts another one.
+    pub(super) async fn replace_a_worker(&mut self) {
         let (_, mut task) = self.workers.remove(0);
         task.abort_all();
         while task.join_next().await.is_some() {}
         self.add_worker(self.workers.len());
     }
 
-    /// Outcomes that the server has applied so far.
-    pub(super) fn done(&self) -> u64 {
-        self.witness.applied() as u64
+    /// Number of outcomes that the server has applied so far.
+    pub(super) fn completed(&self) -> u64 {
+        self.recorder.applied() as u64
     }
 
-    /// Returns once so many more jobs have been done.
-    pub(super) async fn more(&self, jobs: u64) {
-        let wanted = self.done() + jobs;
-        until(&format!("{jobs} more jobs are done"), async || (self.done() >= wanted).then_some(())).await;
+    /// Waits until this many more jobs are completed.
+    pub(super) async fn wait_for_jobs(&self, jobs: u64) {
+        let wanted = self.completed() + jobs;
+        eventually(&format!("{jobs} more jobs complete"), async || (self.completed() >= wanted).then_some(())).await;
     }
 
-    /// Jobs that the server has taken on so far.
+    /// Number of jobs that the server has accepted so far.
     pub(super) fn accepted(&self) -> u64 {
         self.accepted.load(Ordering::Relaxed)
     }
 
-    /// Jobs that have not ended, as the server counts them.
+    /// Number of jobs that have not ended, as the server counts them.
     pub(super) async fn open(&self) -> i64 {
         open(&self.nodes[0], QUEUE).await
     }
 
-    /// What was asked so far.
+    /// Number of recorded events.
     pub(super) fn operations(&self) -> usize {
-        self.witness.read(|log| log.history.len())
+        self.recorder.read(|log| log.history.len())
     }
 
-    /// Lets everything run out and judges what was seen.
-    pub(super) async fn judge(mut self) -> Verdict {
-        self.no_more.cancel();
+    /// Stops the producers, waits until every job has ended, and checks the history.
+    pub(super) async fn finish(mut self) -> Verdict {
+        self.stop_producers.cancel();
         while let Some(ended) = self.producers.join_next().await {
             ended.expect("no producer panics");
         }
         let client = self.nodes[0].clone();
-        let deadline = Instant::now() + 2 * PATIENCE;
-        loop {
-            let open = open(&client, QUEUE).await + open(&client, MADE).await;
-            if open == 0 {
-                break;
-            }
-            assert!(Instant::now() < deadline, "{open} jobs are still open: {:#?}", self.unfinished().await);
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        self.events_have_arrived(deadline).await;
+        let deadline = Instant::now() + 2 * TIMEOUT;
+        let drained = try_eventually(2 * TIMEOUT, async || {
+            let open = open(&client, QUEUE).await + open(&client, CREATED).await;
+            (open == 0).then_some(())
+        });
+        assert!(drained.await.is_some(), "jobs are still open: {:#?}", self.unfinished().await);
+        self.wait_for_created_jobs(deadline.saturating_duration_since(Instant::now())).await;
         for (stop, _) in &self.workers {
             stop.cancel();
         }
@@ -189,29 +190,30 @@ impl Storm {
                 ended.expect("no worker panics");
             }
         }
-        self.look(QUEUE).await;
-        self.look(MADE).await;
-        let verdict = self.witness.read(|log| history::check(&log.history));
-        verdict.assert_kept();
+        self.observe(QUEUE).await;
+        self.observe(CREATED).await;
+        let verdict = self.recorder.read(|log| history::check(&log.history));
+        verdict.assert_no_violations();
         verdict
     }
 
-    /// What a dispatcher took and could not tell of comes back when its time is over; after that, what is missing is lost.
-    /// Each event is waited for by its id: one whose answer was lost makes a job too, and so a count would come out too soon.
-    async fn events_have_arrived(&self, deadline: Instant) {
+    /// Waits until every published event has created a job, or until the timeout: the checker reports missing jobs as
+    /// lost. An outbox row that a killed dispatcher claimed is dispatched again when its lease expires. Events are
+    /// awaited by id and not counted, because a publish without a response may have created a job as well.
+    async fn wait_for_created_jobs(&self, timeout: Duration) {
         let published = |event: &Event| match event {
             Event::Published { event } => Some(*event),
             _ => None,
         };
-        let published: Vec<Uuid> = self.witness.read(|log| log.history.iter().filter_map(published).collect());
-        while Instant::now() < deadline {
-            let open = open(&self.nodes[0], MADE).await;
-            let made: HashSet<Uuid> = jobs(&self.nodes[0], MADE).await.iter().map(event_of).collect();
-            if open == 0 && published.iter().all(|event| made.contains(event)) {
-                return;
+        let published: Vec<Uuid> = self.recorder.read(|log| log.history.iter().filter_map(published).collect());
+        let _all_created = try_eventually(timeout, async || {
+            if open(&self.nodes[0], CREATED).await > 0 {
+                return None;
             }
-            tokio::time::sleep(Duration::from_millis(500)).await;
-        }
+            let created: HashSet<Uuid> = jobs(&self.nodes[0], CREATED).await.iter().map(event_of).collect();
+            published.iter().all(|event| created.contains(event)).then_some(())
+        })
+        .await;
     }
 
     async fn unfinished(&self) -> Vec<String> {
@@ -220,30 +222,30 @@ impl Storm {
         jobs.take(5).map(|job| format!("{job:?}")).collect()
     }
 
-    async fn look(&self, queue: &str) {
-        let asked = self.witness.now();
+    async fn observe(&self, queue: &str) {
+        let asked = self.recorder.now();
         for job in jobs(&self.nodes[0], queue).await {
-            self.witness.tell(seen(&job, asked, self.witness.now()));
-            if queue == MADE {
-                self.witness.tell(Event::Made { event: event_of(&job), job: job.id });
+            self.recorder.record(observed(&job, asked, self.recorder.now()));
+            if queue == CREATED {
+                self.recorder.record(Event::JobCreated { event: event_of(&job), job: job.id });
             }
         }
     }
 }
 
-/// The event that made the job.
+/// Returns the event that created the job.
 fn event_of(job: &JobView) -> Uuid {
     let event = value(Some(&job.payload))["event"]["id"].as_str().and_then(|id| id.parse().ok());
-    event.expect("it tells its event")
+    event.expect("the payload contains the event")
 }
 
 async fn open(client: &Client, queue: &str) -> i64 {
     match client.queue(queue).await {
         Ok(view) => view.counts.scheduled + view.counts.queued + view.counts.running,
-        // The first event may not have come yet.
+        // The first event may not have created the queue yet.
         Err(error) if error.status() == Some(404) => 0,
         Err(error) => {
-            assert!(is_passing(&error), "{error}");
+            assert!(is_transient(&error), "{error}");
             1
         }
     }
@@ -253,7 +255,7 @@ async fn jobs(client: &Client, queue: &str) -> Vec<JobView> {
     let mut filter = JobFilter { queue: Some(queue.into()), limit: Some(500), ..JobFilter::default() };
     let mut jobs = Vec::new();
     loop {
-        let page = insist(async || client.jobs(&filter).await).await;
+        let page = retry_while_unavailable(|| client.jobs(&filter)).await;
         jobs.extend(page.items);
         filter.cursor = page.next_cursor;
         if filter.cursor.is_none() {
@@ -263,12 +265,13 @@ async fn jobs(client: &Client, queue: &str) -> Vec<JobView> {
 }
 
 fn raw(value: &Value) -> Box<RawValue> {
-    serde_json::value::to_raw_value(value).expect("JSON is JSON")
+    serde_json::value::to_raw_value(value).expect("a value is JSON")
 }
 
-/// Does to each job what is its fate.
+/// Ends each job with its fate.
 async fn handle(job: JobContext) -> Result<i64, HandlerError> {
     let payload = value(Some(&job.job().payload));
+    // Simulates work.
     tokio::time::sleep(Duration::from_millis(3)).await;
     let Some(number) = payload["number"].as_u64() else { return Ok(0) };
     let first = job.attempt() == 1;
@@ -276,25 +279,26 @@ async fn handle(job: JobContext) -> Result<i64, HandlerError> {
         Fate::FailOnce if first => Err(HandlerError::retryable("storm", "the first attempt fails")),
         Fate::FailAlways => Err(HandlerError::retryable("storm", "every attempt fails")),
         Fate::FailForGood => Err(HandlerError::permanent("storm", "it can never succeed")),
-        // Only once: an epoch is counted for each claim.
+        // Only once: each claim increments the epoch.
         Fate::SnoozeOnce if job.job().epoch == 1 => Err(HandlerError::snooze(Duration::from_secs(1))),
         _ => Ok(job.attempt()),
     }
 }
 
-/// When the next job is put in.
+/// When producers enqueue.
 #[derive(Clone, Copy)]
 enum Pace {
-    /// When few are open, so many in one request. One alone goes with a key, so that it may be sent again.
-    AsDone { batch: u64 },
-    /// One for each producer whenever this has passed.
+    /// While few jobs are open, this many per request. A single job has an idempotency key, so that it can be sent
+    /// again.
+    ByBacklog { batch: u64 },
+    /// One job per producer in each interval.
     Every(Duration),
 }
 
 impl Pace {
     fn producers(self) -> usize {
         match self {
-            Self::AsDone { .. } => PRODUCERS,
+            Self::ByBacklog { .. } => PRODUCERS,
             Self::Every(_) => PRODUCERS_AT_RATE,
         }
     }
@@ -304,28 +308,28 @@ struct Producer {
     number: u64,
     pace: Pace,
     client: Client,
-    witness: Witness,
+    recorder: Recorder,
     accepted: Arc<AtomicU64>,
-    no_more: CancellationToken,
+    stop: CancellationToken,
 }
 
 impl Producer {
     async fn run(self) {
-        let mut turns = match self.pace {
-            Pace::AsDone { .. } => None,
-            Pace::Every(wait) => Some(tokio::time::interval(wait)),
+        let mut ticks = match self.pace {
+            Pace::ByBacklog { .. } => None,
+            Pace::Every(interval) => Some(tokio::time::interval(interval)),
         };
         for number in (self.number..).step_by(self.pace.producers()) {
-            match &mut turns {
-                None => self.room().await,
-                Some(turns) => {
-                    turns.tick().await;
+            match &mut ticks {
+                None => self.wait_while_backlogged().await,
+                Some(ticks) => {
+                    ticks.tick().await;
                 }
             }
-            if self.no_more.is_cancelled() {
+            if self.stop.is_cancelled() {
                 return;
             }
-            if let Pace::AsDone { batch: batch @ 2.. } = self.pace {
+            if let Pace::ByBacklog { batch: batch @ 2.. } = self.pace {
                 self.enqueue_many(number, batch).await;
                 self.publish(number).await;
                 continue;
@@ -336,75 +340,64 @@ impl Producer {
             }
             let fate = Fate::of(number);
             let id = self.enqueue(number, fate).await;
-            if matches!(fate, Fate::CallOff) {
-                self.call_off(id).await;
+            if matches!(fate, Fate::Cancel) {
+                self.cancel(id).await;
             }
         }
     }
 
-    /// Waits while enough is open. What a program of its own has done, or who never heard the answer, was not witnessed:
-    /// when it looks like too much, the server is asked.
-    async fn room(&self) {
-        while !self.no_more.is_cancelled()
-            && self.accepted.load(Ordering::Relaxed) > self.witness.applied() as u64 * 10 / 8 + OPEN_AT_MOST
-            && open(&self.client, QUEUE).await > OPEN_AT_MOST as i64
+    /// Waits while many jobs are open. Jobs completed by other processes or without a response are not recorded, so the
+    /// server is asked when the recorded backlog is large.
+    async fn wait_while_backlogged(&self) {
+        while !self.stop.is_cancelled()
+            && self.accepted.load(Ordering::Relaxed) > self.recorder.applied() as u64 * 10 / 8 + MAX_OPEN
+            && open(&self.client, QUEUE).await > MAX_OPEN as i64
         {
+            // Backpressure of a producer, without a deadline: it lasts as long as the storm.
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
 
     async fn enqueue(&self, number: u64, fate: Fate) -> Uuid {
         let (key, request) = (format!("storm-{number}"), request(number));
-        let accepted = persist(|| self.client.enqueue_once(&key, &request)).await;
-        self.witness.tell(Event::Enqueued { job: accepted.id, max_attempts: fate.max_attempts() });
+        let accepted = retry_while_unavailable(|| self.client.enqueue_idempotent(&key, &request)).await;
+        self.recorder.record(Event::Enqueued { job: accepted.id, max_attempts: fate.max_attempts() });
         self.accepted.fetch_add(1, Ordering::Relaxed);
         accepted.id
     }
 
     async fn enqueue_many(&self, round: u64, batch: u64) {
         let numbers = || round * batch..(round + 1) * batch;
-        // Again until it is answered, as on a machine that is too busy for a connection to PostgreSQL.
-        let ids = persist(|| self.client.enqueue_batch(numbers().map(request).collect())).await;
+        // Repeated on any transient error, for example when a busy machine has no connection to PostgreSQL.
+        let ids = retry_while_unavailable(|| self.client.enqueue_batch(numbers().map(request).collect())).await;
         for (job, number) in ids.into_iter().zip(numbers()) {
-            self.witness.tell(Event::Enqueued { job, max_attempts: Fate::of(number).max_attempts() });
+            self.recorder.record(Event::Enqueued { job, max_attempts: Fate::of(number).max_attempts() });
         }
         self.accepted.fetch_add(batch, Ordering::Relaxed);
     }
 
-    async fn call_off(&self, job: Uuid) {
-        let asked = self.witness.now();
+    async fn cancel(&self, job: Uuid) {
+        let asked = self.recorder.now();
         let answer = match self.client.cancel(job).await {
-            Ok(_) => Answer::Applied,
-            Err(error) if is_passing(&error) || matches!(error, ClientError::Decode(_)) => Answer::None,
-            Err(_) => Answer::Refused,
+            Ok(_) => Response::Applied,
+            Err(error) if is_transient(&error) || matches!(error, ClientError::Decode(_)) => Response::Unknown,
+            Err(_) => Response::Refused,
         };
-        self.witness.tell(Event::Canceled { job, answer, asked, at: self.witness.now() });
+        self.recorder.record(Event::Canceled { job, answer, asked, at: self.recorder.now() });
     }
 
-    /// Again until it is answered: an event whose answer was lost may make a job of its own.
+    /// Repeated until the server responds. An event whose response was lost may create an additional job.
     async fn publish(&self, number: u64) {
         let data = json!({ "event": number });
-        let accepted = persist(|| self.client.publish(TOPIC, &data)).await;
-        self.witness.tell(Event::Published { event: accepted.event_id });
+        let accepted = retry_while_unavailable(|| self.client.publish(TOPIC, &data)).await;
+        self.recorder.record(Event::Published { event: accepted.event_id });
     }
 }
 
-/// The job of this number, whose fate it tells.
+/// Builds the job with this number, which its payload contains.
 fn request(number: u64) -> JobRequest {
     let wait_s = Some(RETRY_MS / 1_000);
     let retry = RetrySettings { initial_s: wait_s, maximum_s: wait_s, exponent: Some(1.0), jitter: Some(0.0) };
     let max_attempts = Some(Fate::of(number).max_attempts());
     JobRequest { max_attempts, retry: Some(retry), ..job(QUEUE, json!({ "number": number })) }
-}
-
-/// The same call until it is answered.
-async fn persist<T, F: Future<Output = Result<T, ClientError>>>(mut call: impl FnMut() -> F) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match call().await {
-            Ok(answer) => return answer,
-            Err(error) => assert!(is_passing(&error) && Instant::now() < deadline, "no answer: {error:?}"),
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }

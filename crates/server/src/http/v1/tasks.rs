@@ -1,35 +1,35 @@
-//! What the engine does by itself.
+//! Status of the background tasks.
 
 use axum::Json;
 use axum::extract::State;
 use engine::TaskStatus;
-use store::maintenance::prunings::Pruning;
+use store::db::prunings::Pruning;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use wire::{PruningView, TaskView, TasksView};
 
-use crate::auth::Principal;
+use crate::access::auth::Principal;
 use crate::error::ApiError;
 use crate::state::AppState;
 use crate::view;
 
-/// Prunings that are shown.
+/// Number of prunings shown.
 const PRUNINGS: usize = 20;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(list))
 }
 
-/// Lists the background tasks of this node, how they went, and what was pruned lately.
+/// List the background tasks of this node, their last results, and the latest prunings.
 #[utoipa::path(get, path = "/api/v1/tasks", tag = "tasks", responses((status = 200, body = TasksView)))]
 pub(crate) async fn list(State(state): State<AppState>, principal: Principal) -> Result<Json<TasksView>, ApiError> {
     let mut items: Vec<TaskView> = state.engine.tasks().into_iter().map(task).collect();
-    // What tasks did and what was pruned is of the whole database.
-    let shown = if principal.is_of_the_house() { PRUNINGS } else { 0 };
-    if !principal.is_of_the_house() {
+    // Results and prunings concern the whole database, so other tenants must not see them.
+    let limit = if principal.sees_installation() { PRUNINGS } else { 0 };
+    if !principal.sees_installation() {
         items.iter_mut().for_each(|task| (task.last_error, task.last_work) = (None, None));
     }
-    let prunings = state.store.recent_prunings(shown).await?.into_iter().map(pruning).collect();
+    let prunings = state.store.recent_prunings(limit).await?.into_iter().map(pruning).collect();
     Ok(Json(TasksView { items, next_cursor: None, prunings }))
 }
 

@@ -1,81 +1,82 @@
-//! Who reads a log that is on another node: asks for it, takes what comes, says now and then that it is there, and leaves.
+//! The reading side of a log transfer: requests the log, takes its parts, renews its presence, and closes the reading.
 
 use bytes::Bytes;
-use domain::limits::LOG_SILENCE_S;
-use domain::runtime::OperationCode;
+use domain::limits::LOG_IDLE_TIMEOUT_S;
+use domain::runtimes::OperationCode;
 use domain::{RuntimeName, TenantId, Time};
 
-use crate::clock::new_uuid;
+use crate::db::clock::new_uuid;
+use crate::db::tx::{Operation, Param, Row, Sql, Tx};
 use crate::error::StoreError;
 use crate::runtimes::logs::{LogFault, LogReading};
-use crate::runtimes::{known, nodes};
+use crate::runtimes::{nodes, parsed};
 use crate::store::Store;
-use crate::tx::{Operation, Param, Row, Sql, Tx};
 
-/// A log to be read.
+/// A log to read.
 #[derive(Clone, Debug)]
 pub struct NewReading {
     pub tenant: TenantId,
     pub runtime: RuntimeName,
     pub container_id: String,
-    /// Who is asked.
+    /// The node that has the container.
     pub node: String,
-    /// Lines to begin with.
+    /// Number of last lines to start with.
     pub tail: i64,
-    /// Whether what is written later is told too.
+    /// True to also read what is written later.
     pub follow: bool,
 }
 
-/// What has come since the last look, in its order, and whether more may come.
+/// The new parts since the last read, in order, and the state of the transfer.
 #[derive(Clone, Debug)]
 pub struct LogRead {
     pub parts: Vec<Bytes>,
-    pub standing: Standing,
+    pub status: LogStatus,
 }
 
+/// The state of a log transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// Its node has not begun.
-    Asked,
-    /// More may come.
+pub enum LogStatus {
+    /// The node has not started serving.
+    Requested,
+    /// More parts may follow.
     Open,
-    /// Nothing more comes; with a fault, because the engine refused.
+    /// No more parts follow. The fault is set if the engine refused.
     Ended(Option<LogFault>),
-    /// Its node was not heard for a while, or nobody knows of the reading any more.
+    /// The node has not renewed the transfer for `LOG_IDLE_TIMEOUT_S`, or the reading does not exist any more.
     Silent,
 }
 
 impl Store {
-    /// `None` where the node is lost: nobody is there to be asked.
-    pub async fn ask_for_log(&self, new: NewReading) -> Result<Option<LogReading>, StoreError> {
-        self.write(Ask { new }).await
+    /// Requests a log from its node. Returns `None` if the node is lost.
+    pub async fn request_log(&self, new: NewReading) -> Result<Option<LogReading>, StoreError> {
+        self.write(RequestLog { new }).await
     }
 
-    /// Each part is told once.
+    /// Takes the parts that have arrived. Each part is returned once.
     pub async fn read_log(&self, reading: LogReading) -> Result<LogRead, StoreError> {
-        self.write(Read { reading }).await
+        self.write(ReadLog { reading }).await
     }
 
-    /// Says that somebody still reads, also while nothing more is taken.
-    pub async fn keep_reading_log(&self, reading: LogReading) -> Result<(), StoreError> {
-        self.write(Keep { reading }).await
+    /// Renews the reader's presence while it takes no parts.
+    pub async fn renew_log_reader(&self, reading: LogReading) -> Result<(), StoreError> {
+        self.write(RenewReader { reading }).await
     }
 
-    /// Nobody reads any more: nothing is left of it.
+    /// Ends the transfer and deletes all of it.
     pub async fn close_log(&self, reading: LogReading) -> Result<(), StoreError> {
-        self.write(Close { reading }).await
+        self.write(CloseLog { reading }).await
     }
 }
 
-struct Ask {
+struct RequestLog {
     new: NewReading,
 }
 
-const ASK: Sql =
+const REQUEST: Sql =
     Sql::both(&["insert into log_readings (id, tenant, runtime, container_id, node, tail, follow, read_at)
      values ($1, $2, $3, $4, $5, $6, $7, $8)"]);
 
-impl Operation for Ask {
+impl Operation for RequestLog {
     type Output = Option<LogReading>;
 
     fn tenant(&self) -> Option<TenantId> {
@@ -85,7 +86,7 @@ impl Operation for Ask {
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<LogReading>, StoreError> {
         let NewReading { tenant, runtime, container_id, node, tail, follow } = &self.new;
         let now = tx.now();
-        if !nodes::all(tx).await?.iter().any(|known| known.name == *node && !known.is_lost(now)) {
+        if !nodes::all(tx).await?.iter().any(|candidate| candidate.name == *node && !candidate.is_lost(now)) {
             return Ok(None);
         }
         let reading = LogReading { tenant: *tenant, id: new_uuid(now) };
@@ -99,20 +100,20 @@ impl Operation for Ask {
             Param::Bool(*follow),
             Param::Time(now),
         ];
-        tx.execute(&ASK, &params).await?;
+        tx.execute(&REQUEST, &params).await?;
         Ok(Some(reading))
     }
 }
 
-struct Read {
+struct ReadLog {
     reading: LogReading,
 }
 
-const STANDING: Sql = Sql::both(&["select served_at, ended_at, fault_code, fault from log_readings
+const STATUS: Sql = Sql::both(&["select served_at, ended_at, fault_code, fault from log_readings
      where id = $1 and tenant = $2"]);
 const PARTS: Sql = Sql::both(&["delete from log_parts where reading = $1 and tenant = $2 returning number, bytes"]);
 
-impl Operation for Read {
+impl Operation for ReadLog {
     type Output = LogRead;
 
     fn tenant(&self) -> Option<TenantId> {
@@ -121,40 +122,40 @@ impl Operation for Read {
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<LogRead, StoreError> {
         let params = self.reading.params();
-        // First how it stands: what has ended by then is there whole.
-        let standing = match tx.query_opt(&STANDING, &params).await? {
-            Some(row) => standing(&row, tx.now())?,
-            None => Standing::Silent,
+        // Read the status before the parts: if it is `Ended`, all parts are present by then.
+        let status = match tx.query_opt(&STATUS, &params).await? {
+            Some(row) => status(&row, tx.now())?,
+            None => LogStatus::Silent,
         };
         let rows = tx.query(&PARTS, &params).await?;
-        let part = |row: &Row| Ok((row.int(0)?, Bytes::from(row.opt_blob(1)?.unwrap_or_default())));
+        let part = |row: &Row| Ok((row.int("number")?, Bytes::from(row.opt_blob("bytes")?.unwrap_or_default())));
         let mut parts = rows.iter().map(part).collect::<Result<Vec<_>, StoreError>>()?;
         parts.sort_by_key(|(number, _)| *number);
-        Ok(LogRead { parts: parts.into_iter().map(|(_, bytes)| bytes).collect(), standing })
+        Ok(LogRead { parts: parts.into_iter().map(|(_, bytes)| bytes).collect(), status })
     }
 }
 
-fn standing(row: &Row, now: Time) -> Result<Standing, StoreError> {
-    let (served_at, ended_at) = (row.opt_time(0)?, row.opt_time(1)?);
+fn status(row: &Row, now: Time) -> Result<LogStatus, StoreError> {
+    let (served_at, ended_at) = (row.opt_time("served_at")?, row.opt_time("ended_at")?);
     if ended_at.is_none() {
         return Ok(match served_at {
-            None => Standing::Asked,
-            Some(at) if now.ms_since(at) > LOG_SILENCE_S * 1_000 => Standing::Silent,
-            Some(_) => Standing::Open,
+            None => LogStatus::Requested,
+            Some(at) if now.ms_since(at) > LOG_IDLE_TIMEOUT_S * 1_000 => LogStatus::Silent,
+            Some(_) => LogStatus::Open,
         });
     }
-    let code = row.opt_text(2)?.map(|code| known("code", code, OperationCode::parse)).transpose()?;
-    let message = row.opt_text(3)?.unwrap_or_default();
-    Ok(Standing::Ended(code.map(|code| LogFault { code, message })))
+    let code = row.opt_text("fault_code")?.map(|code| parsed("code", code, OperationCode::parse)).transpose()?;
+    let message = row.opt_text("fault")?.unwrap_or_default();
+    Ok(LogStatus::Ended(code.map(|code| LogFault { code, message })))
 }
 
-struct Keep {
+struct RenewReader {
     reading: LogReading,
 }
 
-const KEEP: Sql = Sql::both(&["update log_readings set read_at = $3 where id = $1 and tenant = $2"]);
+const RENEW_READER: Sql = Sql::both(&["update log_readings set read_at = $3 where id = $1 and tenant = $2"]);
 
-impl Operation for Keep {
+impl Operation for RenewReader {
     type Output = ();
 
     fn tenant(&self) -> Option<TenantId> {
@@ -163,18 +164,18 @@ impl Operation for Keep {
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
         let [id, tenant] = self.reading.params();
-        tx.execute(&KEEP, &[id, tenant, Param::Time(tx.now())]).await.map(|_| ())
+        tx.execute(&RENEW_READER, &[id, tenant, Param::Time(tx.now())]).await.map(|_| ())
     }
 }
 
-struct Close {
+struct CloseLog {
     reading: LogReading,
 }
 
 const CLOSE: Sql = Sql::both(&["delete from log_readings where id = $1 and tenant = $2"]);
 const CLOSE_PARTS: Sql = Sql::both(&["delete from log_parts where reading = $1 and tenant = $2"]);
 
-impl Operation for Close {
+impl Operation for CloseLog {
     type Output = ();
 
     fn tenant(&self) -> Option<TenantId> {
@@ -182,7 +183,8 @@ impl Operation for Close {
     }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
-        // The reading first: a part that is being added to it is there before the parts go, and no other comes after.
+        // Delete the reading first. This waits for a concurrent append, which locks the reading, and prevents later
+        // appends.
         tx.execute(&CLOSE, &self.reading.params()).await?;
         tx.execute(&CLOSE_PARTS, &self.reading.params()).await.map(|_| ())
     }

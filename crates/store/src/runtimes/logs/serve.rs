@@ -1,107 +1,109 @@
-//! The node whose engine has the container: takes what it was asked for, adds part after part, and says how it ended.
+//! The serving side of a log transfer: the node whose engine has the container claims the reading, appends parts, and
+//! reports the end.
 
 use bytes::Bytes;
 use domain::TenantId;
-use domain::limits::LOG_PARTS_AHEAD;
+use domain::limits::LOG_BUFFERED_CHUNKS;
 
+use crate::db::tx::{Operation, Param, Row, Sql, Tx};
 use crate::error::StoreError;
-use crate::runtimes::logs::{LogFault, LogReading, gone_before};
+use crate::runtimes::logs::{LogFault, LogReading, reader_timeout};
 use crate::store::Store;
-use crate::tx::{Operation, Param, Row, Sql, Tx};
 
-/// A reading in the hands of its node.
+/// A reading that its node has claimed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TakenReading {
+pub struct ClaimedReading {
     pub reading: LogReading,
     pub container_id: String,
     pub tail: i64,
     pub follow: bool,
 }
 
-/// What became of a part.
+/// The result of appending a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Appended {
     Done,
-    /// As much as may wait is not read yet: come again with the same part.
+    /// The buffer of unread parts is full. Retry later with the same part.
     Full,
-    /// Nobody reads any more.
-    Gone,
+    /// The reader has closed the reading.
+    Closed,
 }
 
 impl Store {
-    /// Up to `max` of those that this node is asked for, oldest first, each of them once.
-    pub async fn take_log_readings(&self, node: &str, max: usize) -> Result<Vec<TakenReading>, StoreError> {
-        // Most of the time there is none: then nothing is written.
-        if !self.read(Any { node: node.to_owned() }).await? {
+    /// Claims up to `max` readings that were requested from this node, oldest first. Each reading is returned once.
+    pub async fn claim_log_readings(&self, node: &str, max: usize) -> Result<Vec<ClaimedReading>, StoreError> {
+        // Usually there is none. The read avoids a write transaction.
+        if !self.read(HasLogReadings { node: node.to_owned() }).await? {
             return Ok(Vec::new());
         }
-        self.write(Take { node: node.to_owned(), max }).await
+        self.write(ClaimLogReadings { node: node.to_owned(), max }).await
     }
 
-    /// Says that this node is still at it, and tells whether somebody still reads.
-    pub async fn keep_serving_log(&self, reading: LogReading) -> Result<bool, StoreError> {
-        self.write(Keep { reading }).await
+    /// Renews the server's presence. Returns false if the reader has disappeared.
+    pub async fn renew_log_server(&self, reading: LogReading) -> Result<bool, StoreError> {
+        self.write(RenewServer { reading }).await
     }
 
-    /// Parts are numbered in the order in which they are to be read.
+    /// Appends a part. The numbers define the order in which parts are read.
     pub async fn append_log(&self, reading: LogReading, number: i64, part: Bytes) -> Result<Appended, StoreError> {
-        self.write(Append { reading, number, part }).await
+        self.write(AppendLog { reading, number, part }).await
     }
 
-    /// Nothing more comes. What waits is still read.
+    /// Marks the end of the log. Parts that are still buffered can be read.
     pub async fn end_log(&self, reading: LogReading, fault: Option<LogFault>) -> Result<(), StoreError> {
-        self.write(End { reading, fault }).await
+        self.write(EndLog { reading, fault }).await
     }
 }
 
-struct Any {
+struct HasLogReadings {
     node: String,
 }
 
-const ANY: Sql = Sql::both(&["select id from log_readings where node = $1 and served_at is null limit 1"]);
+const HAS_READINGS: Sql = Sql::both(&["select id from log_readings where node = $1 and served_at is null limit 1"]);
 
-impl Operation for Any {
+impl Operation for HasLogReadings {
     type Output = bool;
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<bool, StoreError> {
-        Ok(tx.query_opt(&ANY, &[Param::Text(&self.node)]).await?.is_some())
+        Ok(tx.query_opt(&HAS_READINGS, &[Param::Text(&self.node)]).await?.is_some())
     }
 }
 
-struct Take {
+struct ClaimLogReadings {
     node: String,
     max: usize,
 }
 
-const TAKE: Sql = Sql::both(&["update log_readings set served_at = $2 where served_at is null and id in (
+const CLAIM: Sql = Sql::both(&["update log_readings set served_at = $2 where served_at is null and id in (
          select id from log_readings where node = $1 and served_at is null and read_at > $3 order by id limit $4)
      returning id, tenant, container_id, tail, follow"]);
 
-impl Operation for Take {
-    type Output = Vec<TakenReading>;
+impl Operation for ClaimLogReadings {
+    type Output = Vec<ClaimedReading>;
 
-    async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<TakenReading>, StoreError> {
-        let params = [Param::Text(&self.node), Param::Time(tx.now()), gone_before(tx), Param::Int(self.max as i64)];
-        tx.query(&TAKE, &params).await?.iter().map(taken).collect()
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<ClaimedReading>, StoreError> {
+        let params = [Param::Text(&self.node), Param::Time(tx.now()), reader_timeout(tx), Param::Int(self.max as i64)];
+        tx.query(&CLAIM, &params).await?.iter().map(claimed).collect()
     }
 }
 
-fn taken(row: &Row) -> Result<TakenReading, StoreError> {
-    Ok(TakenReading {
-        reading: LogReading { id: row.uuid(0)?, tenant: TenantId(row.int(1)?) },
-        container_id: row.text(2)?,
-        tail: row.int(3)?,
-        follow: row.bool(4)?,
+fn claimed(row: &Row) -> Result<ClaimedReading, StoreError> {
+    Ok(ClaimedReading {
+        reading: LogReading { id: row.uuid("id")?, tenant: TenantId(row.int("tenant")?) },
+        container_id: row.text("container_id")?,
+        tail: row.int("tail")?,
+        follow: row.bool("follow")?,
     })
 }
 
-struct Keep {
+struct RenewServer {
     reading: LogReading,
 }
 
-const KEEP: Sql = Sql::both(&["update log_readings set served_at = $3 where id = $1 and tenant = $2 and read_at > $4"]);
+const RENEW_SERVER: Sql =
+    Sql::both(&["update log_readings set served_at = $3 where id = $1 and tenant = $2 and read_at > $4"]);
 
-impl Operation for Keep {
+impl Operation for RenewServer {
     type Output = bool;
 
     fn tenant(&self) -> Option<TenantId> {
@@ -110,26 +112,26 @@ impl Operation for Keep {
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<bool, StoreError> {
         let [id, tenant] = self.reading.params();
-        let params = [id, tenant, Param::Time(tx.now()), gone_before(tx)];
-        Ok(tx.execute(&KEEP, &params).await? > 0)
+        let params = [id, tenant, Param::Time(tx.now()), reader_timeout(tx)];
+        Ok(tx.execute(&RENEW_SERVER, &params).await? > 0)
     }
 }
 
-struct Append {
+struct AppendLog {
     reading: LogReading,
     number: i64,
     part: Bytes,
 }
 
-// Held until the part is there, so that it does not outlive its reading.
-const HOLD: Sql = Sql::new(
+// Locks the reading until the part is inserted, so that no part outlives its reading.
+const LOCK: Sql = Sql::new(
     &["select id from log_readings where id = $1 and tenant = $2"],
     "select id from log_readings where id = $1 and tenant = $2 for key share",
 );
-const UNREAD: Sql = Sql::both(&["select count(*) from log_parts where reading = $1 and tenant = $2"]);
+const UNREAD: Sql = Sql::both(&["select count(*) as parts from log_parts where reading = $1 and tenant = $2"]);
 const APPEND: Sql = Sql::both(&["insert into log_parts (reading, tenant, number, bytes) values ($1, $2, $3, $4)"]);
 
-impl Operation for Append {
+impl Operation for AppendLog {
     type Output = Appended;
 
     fn tenant(&self) -> Option<TenantId> {
@@ -138,11 +140,11 @@ impl Operation for Append {
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Appended, StoreError> {
         let [id, tenant] = self.reading.params();
-        if tx.query_opt(&HOLD, &[id, tenant]).await?.is_none() {
-            return Ok(Appended::Gone);
+        if tx.query_opt(&LOCK, &[id, tenant]).await?.is_none() {
+            return Ok(Appended::Closed);
         }
-        let unread = tx.query_opt(&UNREAD, &[id, tenant]).await?.map(|row| row.int(0)).transpose()?;
-        if unread.is_some_and(|parts| parts >= LOG_PARTS_AHEAD) {
+        let unread = tx.query_opt(&UNREAD, &[id, tenant]).await?.map(|row| row.int("parts")).transpose()?;
+        if unread.is_some_and(|parts| parts >= LOG_BUFFERED_CHUNKS) {
             return Ok(Appended::Full);
         }
         tx.execute(&APPEND, &[id, tenant, Param::Int(self.number), Param::Blob(&self.part)]).await?;
@@ -150,7 +152,7 @@ impl Operation for Append {
     }
 }
 
-struct End {
+struct EndLog {
     reading: LogReading,
     fault: Option<LogFault>,
 }
@@ -158,7 +160,7 @@ struct End {
 const END: Sql = Sql::both(&["update log_readings set ended_at = $3, fault_code = $4, fault = $5
      where id = $1 and tenant = $2"]);
 
-impl Operation for End {
+impl Operation for EndLog {
     type Output = ();
 
     fn tenant(&self) -> Option<TenantId> {

@@ -1,4 +1,4 @@
-//! Reads what `strace` wrote down: writes, syncs and changes of the folder, and the answers that went out between them.
+//! Parses a trace of `strace`: writes, syncs, changes of the folder, and the HTTP responses between them.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -6,27 +6,27 @@ use std::path::Path;
 use serde_json::Value;
 use uuid::Uuid;
 
-/// A file by the order in which it was made: a name can stand for one file after the other.
+/// A file, numbered in order of creation. A name can stand for several files over time.
 pub(super) type File = usize;
 
-/// What was promised to somebody in an answer.
+/// A fact that a response acknowledged.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Promise {
     Accepted(Uuid),
     Claimed(Uuid, i64),
-    /// The attempt's end was applied, or the job was called off.
+    /// The outcome was applied, or the job was canceled.
     Ended(Uuid),
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum Event {
-    Make {
+    Create {
         file: File,
     },
     Remove {
         file: File,
     },
-    /// The folder was synced: what was made and removed before stays so.
+    /// Earlier creations and removals are durable.
     SyncFolder,
     Write {
         file: File,
@@ -37,26 +37,26 @@ pub(super) enum Event {
         file: File,
         length: usize,
     },
-    /// Covers the events before `began`; it is placed where it ended.
+    /// Covers the events before `start_index`. Its position among the events is the end of the sync.
     Sync {
         file: File,
-        began: usize,
+        start_index: usize,
     },
-    Answer {
+    Response {
         promises: Vec<Promise>,
     },
 }
 
 impl Event {
-    pub(super) fn told(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         match self {
-            Self::Make { file } => format!("make {file}"),
+            Self::Create { file } => format!("create {file}"),
             Self::Remove { file } => format!("remove {file}"),
             Self::SyncFolder => "sync folder".into(),
             Self::Write { file, at, bytes } => format!("write {file} at {at}: {}", bytes.len()),
             Self::Resize { file, length } => format!("resize {file} to {length}"),
-            Self::Sync { file, began } => format!("sync {file} up to {began}"),
-            Self::Answer { promises } => format!("answer {}", promises.len()),
+            Self::Sync { file, start_index } => format!("sync {file} up to {start_index}"),
+            Self::Response { promises } => format!("response {}", promises.len()),
         }
     }
 }
@@ -66,11 +66,11 @@ pub(super) struct Record {
     /// The name of each file, without its folder.
     pub(super) names: Vec<String>,
     folder: String,
-    /// The database's own name; its journals begin with it.
+    /// The file name of the database, which is the prefix of its journals.
     database: String,
-    /// Which file a name stands for now.
+    /// The file that each name currently stands for.
     current: HashMap<String, File>,
-    /// Per thread: a call that had not returned, and how many events there were when it began.
+    /// Per thread: a call that has not returned, and the number of events at its start.
     unfinished: HashMap<String, (String, usize)>,
 }
 
@@ -87,25 +87,25 @@ impl Record {
         }
     }
 
-    /// Adds the calls of one life of the server.
+    /// Adds the calls of one run of the server.
     pub(super) fn add(&mut self, trace: &[u8]) {
         self.unfinished.clear();
         for line in String::from_utf8_lossy(trace).lines() {
             let Some((thread, call)) = line.split_once(' ') else { continue };
             let call = call.trim_start();
-            if let Some(begun) = call.strip_suffix(" <unfinished ...>") {
-                let began = self.events.len();
-                // A write counts from where it began: it may have happened from then on.
-                if !begun.starts_with("fsync") && !begun.starts_with("fdatasync") {
-                    self.call(begun, began);
+            if let Some(start) = call.strip_suffix(" <unfinished ...>") {
+                let start_index = self.events.len();
+                // A write may take effect from its start on, so it is recorded there.
+                if !start.starts_with("fsync") && !start.starts_with("fdatasync") {
+                    self.call(start, start_index);
                 } else {
-                    self.unfinished.insert(thread.to_owned(), (begun.to_owned(), began));
+                    self.unfinished.insert(thread.to_owned(), (start.to_owned(), start_index));
                 }
             } else if call.starts_with("<... ") {
-                // A sync that was under way when the server was killed has promised nothing.
-                if let Some((begun, began)) = self.unfinished.remove(thread).filter(|_| !call.ends_with("= ?")) {
+                // A sync interrupted by a kill guarantees nothing.
+                if let Some((start, start_index)) = self.unfinished.remove(thread).filter(|_| !call.ends_with("= ?")) {
                     assert!(call.ends_with("= 0"), "a sync failed: {call}");
-                    self.call(&begun, began);
+                    self.call(&start, start_index);
                 }
             } else {
                 self.call(call, self.events.len());
@@ -113,20 +113,20 @@ impl Record {
         }
     }
 
-    fn call(&mut self, call: &str, began: usize) {
+    fn call(&mut self, call: &str, start_index: usize) {
         let Some((name, arguments)) = call.split_once('(') else { return };
         let texts: Vec<Vec<u8>> = arguments.split('"').skip(1).step_by(2).map(unhex).collect();
         let text = || texts.first().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).unwrap_or_default();
-        // `-y` tells what a descriptor stands for.
+        // With `-y` strace adds the path of each descriptor.
         let path = arguments.split(['<', '>']).nth(1).map(unhex).unwrap_or_default();
         let path = String::from_utf8_lossy(&path).into_owned();
         match name {
-            "openat" if arguments.contains("O_CREAT") => self.made(&text()),
-            "unlink" => self.removed(&text()),
+            "openat" if arguments.contains("O_CREAT") => self.create(&text()),
+            "unlink" => self.remove(&text()),
             "fsync" | "fdatasync" if path == self.folder => self.events.push(Event::SyncFolder),
             "fsync" | "fdatasync" => {
                 if let Some(file) = self.file(&path) {
-                    self.events.push(Event::Sync { file, began });
+                    self.events.push(Event::Sync { file, start_index });
                 }
             }
             "pwrite64" => {
@@ -143,39 +143,39 @@ impl Record {
                 }
             }
             "write" | "pwritev" | "fallocate" if self.file(&path).is_some() => {
-                panic!("SQLite writes in a way that the recording does not know: {name}")
+                panic!("SQLite wrote with a system call that the recording does not support: {name}")
             }
-            "write" | "writev" | "sendto" if path.starts_with("socket:") => self.answered(&texts.concat()),
+            "write" | "writev" | "sendto" if path.starts_with("socket:") => self.respond(&texts.concat()),
             _ => {}
         }
     }
 
-    /// Files whose loss would matter: the database and its journals, not what SQLite shares in memory.
-    fn named(&self, path: &str) -> Option<String> {
+    /// Returns the name of a durable file: the database and its journals, but not the shared-memory file.
+    fn durable_name(&self, path: &str) -> Option<String> {
         let name = path.strip_prefix(&self.folder)?.strip_prefix('/')?;
         let journal = name.strip_prefix(&self.database)?;
         ["", "-wal", "-journal"].contains(&journal).then(|| name.to_owned())
     }
 
     fn file(&self, path: &str) -> Option<File> {
-        self.current.get(&self.named(path)?).copied()
+        self.current.get(&self.durable_name(path)?).copied()
     }
 
-    fn made(&mut self, path: &str) {
-        let Some(name) = self.named(path).filter(|name| !self.current.contains_key(name)) else { return };
+    fn create(&mut self, path: &str) {
+        let Some(name) = self.durable_name(path).filter(|name| !self.current.contains_key(name)) else { return };
         let file = self.names.len();
         self.names.push(name.clone());
         self.current.insert(name, file);
-        self.events.push(Event::Make { file });
+        self.events.push(Event::Create { file });
     }
 
-    fn removed(&mut self, path: &str) {
-        if let Some(file) = self.named(path).and_then(|name| self.current.remove(&name)) {
+    fn remove(&mut self, path: &str) {
+        if let Some(file) = self.durable_name(path).and_then(|name| self.current.remove(&name)) {
             self.events.push(Event::Remove { file });
         }
     }
 
-    fn answered(&mut self, bytes: &[u8]) {
+    fn respond(&mut self, bytes: &[u8]) {
         let text = String::from_utf8_lossy(bytes);
         let Some((head, body)) = text.split_once("\r\n\r\n").filter(|(head, _)| head.starts_with("HTTP/1.1 2")) else {
             return;
@@ -183,13 +183,12 @@ impl Record {
         let Ok(body) = serde_json::from_str::<Value>(body) else { return };
         let promises = promises(head.starts_with("HTTP/1.1 202"), &body);
         if !promises.is_empty() {
-            self.events.push(Event::Answer { promises });
+            self.events.push(Event::Response { promises });
         }
     }
 
-    /// As if a commit did not wait for the disk, which is what `synchronous = normal` means: the WAL is synced only before
-    /// it is folded into the database.
-    pub(super) fn forget_syncs_of_commits(&mut self) {
+    /// Removes the syncs of commits, as `synchronous = normal` does: the WAL is synced only before a checkpoint.
+    pub(super) fn remove_commit_syncs(&mut self) {
         let is_wal = |names: &[String], file: File| names[file].ends_with("-wal");
         for at in 0..self.events.len() {
             let Event::Sync { file, .. } = self.events[at] else { continue };
@@ -198,7 +197,7 @@ impl Record {
                 _ => None,
             });
             if is_wal(&self.names, file) && next.is_none_or(|next| is_wal(&self.names, next)) {
-                self.events[at] = Event::Answer { promises: Vec::new() };
+                self.events[at] = Event::Response { promises: Vec::new() };
             }
         }
     }
@@ -221,14 +220,14 @@ fn promises(accepted: bool, body: &Value) -> Vec<Promise> {
     promises
 }
 
-/// The number after so many commas.
+/// Parses the number after this many commas.
 fn number(arguments: &str, commas: usize) -> usize {
     let text = arguments.split(',').nth(commas).unwrap_or_default();
     let digits: String = text.trim().chars().take_while(char::is_ascii_digit).collect();
     digits.parse().unwrap_or_else(|_| panic!("no number in `{arguments}`"))
 }
 
-/// `\x41\x42` as bytes; what is not written so is left out.
+/// Decodes `\x41\x42`. Other characters are ignored.
 fn unhex(text: &str) -> Vec<u8> {
     let digit = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
     let byte = |pair: &[u8]| Some((digit(*pair.get(2)?)? << 4) | digit(*pair.get(3)?)?);

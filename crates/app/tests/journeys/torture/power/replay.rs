@@ -1,4 +1,4 @@
-//! Opens every disk that a power cut could have left, lets SQLite recover, and looks for what had been answered.
+//! Opens every disk that a power cut could have left, lets SQLite recover, and checks the acknowledged facts.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,35 +7,35 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use store::tx::{Operation, Sql, Tx};
+use store::db::tx::{Operation, Sql, Tx};
 use store::{DatabaseUrl, Store, StoreError, StoreOptions};
 use uuid::Uuid;
 
-use super::Ends;
-use super::disk::{Disk, Image, Luck};
+use super::EndStates;
+use super::disk::{Disk, Image, Survival};
 use super::record::{Event, Promise, Record};
 
-/// Every recovered database is read. One of so many is also opened as a server does it, and held against `verify` and
-/// SQLite's own check, which take longer; of a great number fewer are.
-const WHOLE_CHECK_EVERY: usize = 10;
-const OF_MANY_EVERY: usize = 100;
-const MANY: usize = 5_000;
-/// After so many findings the rest adds nothing.
-const ENOUGH: usize = 20;
+/// Every recovered database is read. Every n-th one is also opened by the store and checked with `verify` and SQLite's
+/// integrity check, which take longer. A large campaign does that for fewer of them.
+const FULL_CHECK_EVERY: usize = 10;
+const FULL_CHECK_EVERY_IN_LARGE: usize = 100;
+const LARGE_CAMPAIGN: usize = 5_000;
+/// A campaign stops after this many findings.
+const MAX_FINDINGS: usize = 20;
 
 pub(super) struct Scenario<'a> {
     record: &'a Record,
-    ends: &'a Ends,
+    ends: &'a EndStates,
     seed: u64,
-    /// Where to cut and with what luck, in the order of the recording.
-    cuts: Vec<(usize, Luck)>,
+    /// Positions of the cuts and what survives them, in the order of the recording.
+    cuts: Vec<(usize, Survival)>,
 }
 
 #[derive(Default)]
 pub(super) struct Report {
     pub(super) states: usize,
-    /// Answers in the recording.
-    pub(super) answers: usize,
+    /// Acknowledged facts in the recording.
+    pub(super) responses: usize,
     writes: usize,
     syncs: usize,
     took: Duration,
@@ -44,25 +44,25 @@ pub(super) struct Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { states, answers, writes, syncs, took, findings } = self;
+        let Self { states, responses, writes, syncs, took, findings } = self;
         let lost = findings.len();
-        write!(f, "writes={writes} syncs={syncs} answers={answers} states={states} lost={lost} in {took:.1?}")
+        write!(f, "writes={writes} syncs={syncs} responses={responses} states={states} lost={lost} in {took:.1?}")
     }
 }
 
 impl<'a> Scenario<'a> {
-    /// Every prefix first; half as many again, and whatever is left of `states`, by chance.
-    pub(super) fn new(record: &'a Record, ends: &'a Ends, seed: u64, states: usize) -> Self {
-        let changes = |event: &Event| !matches!(event, Event::Answer { .. });
+    /// Two thirds of the cuts are between two calls, as far as there are so many calls. The others are random.
+    pub(super) fn new(record: &'a Record, ends: &'a EndStates, seed: u64, states: usize) -> Self {
+        let changes = |event: &Event| !matches!(event, Event::Response { .. });
         let prefixes: Vec<usize> = (0..record.events.len()).filter(|at| changes(&record.events[*at])).collect();
-        // A short campaign takes the prefixes evenly.
+        // A short campaign selects evenly spaced prefixes.
         let wanted = prefixes.len().min(states * 2 / 3);
-        let taken = (0..wanted).map(|number| prefixes[number * prefixes.len() / wanted.max(1)]);
-        let mut cuts: Vec<(usize, Luck)> = taken.map(|at| (at + 1, Luck::All)).collect();
+        let selected = (0..wanted).map(|number| prefixes[number * prefixes.len() / wanted.max(1)]);
+        let mut cuts: Vec<(usize, Survival)> = selected.map(|at| (at + 1, Survival::All)).collect();
         let mut rng = StdRng::seed_from_u64(seed);
         while cuts.len() < states {
-            let luck = if rng.random_ratio(1, 8) { Luck::Nothing } else { Luck::Chance };
-            cuts.push((rng.random_range(1..=record.events.len()), luck));
+            let survival = if rng.random_ratio(1, 8) { Survival::Nothing } else { Survival::Random };
+            cuts.push((rng.random_range(1..=record.events.len()), survival));
         }
         cuts.sort_by_key(|(at, _)| *at);
         Self { record, ends, seed, cuts }
@@ -71,9 +71,9 @@ impl<'a> Scenario<'a> {
     pub(super) async fn run(&self) -> Report {
         let started = Instant::now();
         let count = |wanted: fn(&Event) -> bool| self.record.events.iter().filter(|event| wanted(event)).count();
-        let promises = |event: &Event| if let Event::Answer { promises } = event { promises.len() } else { 0 };
+        let promises = |event: &Event| if let Event::Response { promises } = event { promises.len() } else { 0 };
         let mut report = Report {
-            answers: self.record.events.iter().map(promises).sum(),
+            responses: self.record.events.iter().map(promises).sum(),
             writes: count(|event| matches!(event, Event::Write { .. })),
             syncs: count(|event| matches!(event, Event::Sync { .. } | Event::SyncFolder)),
             ..Report::default()
@@ -82,18 +82,19 @@ impl<'a> Scenario<'a> {
         let mut rng = StdRng::seed_from_u64(self.seed);
         let mut disk = Disk::empty(self.record);
         let mut expected = Expected::default();
-        for (number, (at, luck)) in self.cuts.iter().enumerate() {
-            expected.learn(&self.record.events[disk.at..*at], self.ends);
+        for (number, (at, survival)) in self.cuts.iter().enumerate() {
+            expected.add(&self.record.events[disk.at..*at], self.ends);
             disk.advance_to(*at);
-            let place = folder.path().join(number.to_string());
-            write(&place, disk.image(*luck, &mut rng));
-            let whole = number % if self.cuts.len() > MANY { OF_MANY_EVERY } else { WHOLE_CHECK_EVERY } == 0;
-            let found = check(&place.join("journey.db"), &expected, whole).await;
-            std::fs::remove_dir_all(&place).expect("the folder goes");
+            let cut_folder = folder.path().join(number.to_string());
+            write(&cut_folder, disk.image(*survival, &mut rng));
+            let is_large = self.cuts.len() > LARGE_CAMPAIGN;
+            let full = number % if is_large { FULL_CHECK_EVERY_IN_LARGE } else { FULL_CHECK_EVERY } == 0;
+            let finding = check(&cut_folder.join("journey.db"), &expected, full).await;
+            std::fs::remove_dir_all(&cut_folder).expect("removes the folder");
             report.states += 1;
-            let told = |what: String| format!("cut {number} after event {at} with {luck:?}: {what}");
-            report.findings.extend(found.map(told));
-            if report.findings.len() >= ENOUGH {
+            let describe = |finding: String| format!("cut {number} after event {at} with {survival:?}: {finding}");
+            report.findings.extend(finding.map(describe));
+            if report.findings.len() >= MAX_FINDINGS {
                 break;
             }
         }
@@ -108,39 +109,39 @@ fn memory_folder() -> tempfile::TempDir {
     folder.expect("a temporary folder")
 }
 
-/// What had been answered by the time of the cut.
+/// The facts acknowledged before the cut.
 #[derive(Default)]
 struct Expected {
-    jobs: HashMap<Uuid, Known>,
+    jobs: HashMap<Uuid, ExpectedJob>,
 }
 
 #[derive(Clone, Default)]
-struct Known {
+struct ExpectedJob {
     epoch: i64,
     ended: Option<&'static str>,
 }
 
-/// What is in a database: each job's epoch and state.
-type There = HashMap<Uuid, (i64, String)>;
+/// The jobs of a database with their epoch and state.
+type StoredJobs = HashMap<Uuid, (i64, String)>;
 
 impl Expected {
-    /// The first answer that does not hold any more.
-    fn missing(&self, there: &There) -> Option<String> {
-        self.jobs.iter().find_map(|(job, known)| {
-            let Some((epoch, state)) = there.get(job) else { return Some(format!("{job} was accepted and is lost")) };
-            if *epoch < known.epoch {
-                return Some(format!("{job} was claimed with epoch {} and has epoch {epoch}", known.epoch));
+    /// Returns the first acknowledged fact that the database does not contain.
+    fn missing(&self, stored: &StoredJobs) -> Option<String> {
+        self.jobs.iter().find_map(|(job, expected)| {
+            let Some((epoch, state)) = stored.get(job) else { return Some(format!("{job} was accepted and is lost")) };
+            if *epoch < expected.epoch {
+                return Some(format!("{job} was claimed with epoch {} and has epoch {epoch}", expected.epoch));
             }
-            let changed = known.ended.filter(|ended| *ended != state.as_str());
+            let changed = expected.ended.filter(|ended| *ended != state.as_str());
             changed.map(|ended| format!("{job} was {ended} and is {state}"))
         })
     }
 
-    fn learn(&mut self, events: &[Event], ends: &Ends) {
-        let answers = events
+    fn add(&mut self, events: &[Event], ends: &EndStates) {
+        let promises = events
             .iter()
-            .filter_map(|event| if let Event::Answer { promises } = event { Some(promises) } else { None });
-        for promise in answers.flatten() {
+            .filter_map(|event| if let Event::Response { promises } = event { Some(promises) } else { None });
+        for promise in promises.flatten() {
             match promise {
                 Promise::Accepted(job) => {
                     self.jobs.entry(*job).or_default();
@@ -152,36 +153,36 @@ impl Expected {
     }
 }
 
-fn write(place: &Path, image: Image) {
-    std::fs::create_dir(place).expect("the folder is made");
+fn write(folder: &Path, image: Image) {
+    std::fs::create_dir(folder).expect("creates the folder");
     for (name, bytes) in image {
-        std::fs::write(place.join(name), bytes).expect("the file is written");
+        std::fs::write(folder.join(name), bytes).expect("writes the file");
     }
 }
 
-/// What is wrong with a disk that a cut left, if anything is.
-async fn check(database: &Path, expected: &Expected, whole: bool) -> Option<String> {
+/// Returns what is wrong with a disk that a cut left.
+async fn check(database: &Path, expected: &Expected, full: bool) -> Option<String> {
     match read(database) {
-        Ok(there) => {
-            if let Some(lost) = expected.missing(&there) {
+        Ok(stored) => {
+            if let Some(lost) = expected.missing(&stored) {
                 return Some(lost);
             }
-            if !whole {
+            if !full {
                 return None;
             }
         }
-        // The cut came while the schema was being made; a server goes on where it was.
+        // The cut interrupted the migrations. The next start of the server resumes them.
         Err(_) if expected.jobs.is_empty() => {}
         Err(error) => return Some(format!("it cannot be read: {error}")),
     }
-    match serve(database).await {
-        Ok(found) => found,
+    match open_and_verify(database).await {
+        Ok(finding) => finding,
         Err(error) => Some(format!("it does not open: {error:?}")),
     }
 }
 
-/// Every job with its epoch and state. Opening is what makes SQLite recover.
-fn read(database: &Path) -> rusqlite::Result<There> {
+/// Reads every job. Opening the database makes SQLite recover it.
+fn read(database: &Path) -> rusqlite::Result<StoredJobs> {
     let connection = rusqlite::Connection::open(database)?;
     let mut jobs =
         connection.prepare("select id, epoch, state from jobs union all select id, epoch, state from ended")?;
@@ -192,27 +193,27 @@ fn read(database: &Path) -> rusqlite::Result<There> {
     rows.collect()
 }
 
-/// What a server does first, and what it would find.
-async fn serve(database: &Path) -> Result<Option<String>, StoreError> {
+/// Opens the database as a server does and runs both integrity checks.
+async fn open_and_verify(database: &Path) -> Result<Option<String>, StoreError> {
     let store = Store::open(&DatabaseUrl::Sqlite(database.to_owned()), StoreOptions::default()).await?;
     store.migrate_up().await?;
-    if let Some(told) = store.read(Sound).await? {
-        return Ok(Some(format!("SQLite says: {told}")));
+    if let Some(finding) = store.read(IntegrityCheck).await? {
+        return Ok(Some(format!("the integrity check of SQLite found: {finding}")));
     }
     let verdict = store.verify().await?;
     Ok((!verdict.findings.is_empty()).then(|| format!("{:?}", verdict.findings)))
 }
 
-/// SQLite's own look at the whole file.
-struct Sound;
+/// SQLite's integrity check of the whole file. Returns its first finding.
+struct IntegrityCheck;
 
-const SOUND: Sql = Sql::both(&["select integrity_check from pragma_integrity_check"]);
+const INTEGRITY_CHECK: Sql = Sql::both(&["select integrity_check from pragma_integrity_check"]);
 
-impl Operation for Sound {
+impl Operation for IntegrityCheck {
     type Output = Option<String>;
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
-        let told = tx.query(&SOUND, &[]).await?.first().map(|row| row.text(0)).transpose()?;
-        Ok(told.filter(|told| told != "ok"))
+        let first = tx.query(&INTEGRITY_CHECK, &[]).await?.first().map(|row| row.text(0)).transpose()?;
+        Ok(first.filter(|finding| finding != "ok"))
     }
 }

@@ -1,0 +1,167 @@
+//! `windlass job`: pushes, shows, lists, cancels and retries jobs.
+
+mod artifact;
+mod call;
+mod follow;
+mod push;
+mod show;
+
+use clap::{Args, Subcommand};
+use client::{Client, JobFilter};
+use jiff::Timestamp;
+use uuid::Uuid;
+use wire::RetryRequest;
+
+use crate::cli::exit;
+use crate::cli::exit::{Exit, UsageError};
+use crate::cli::output;
+use crate::cli::output::Output;
+use crate::cli::value::past;
+
+pub(crate) use push::{RetryArgs, json_argument};
+pub(in crate::cli) use show::pretty;
+
+#[derive(Subcommand)]
+pub(crate) enum JobVerb {
+    /// Enqueue a job and print its id
+    Push(Box<push::PushArgs>),
+    /// Show a job
+    #[command(visible_alias = "show")]
+    Get { id: Uuid },
+    /// List jobs, newest first
+    List(JobListArgs),
+    /// Follow a job until it ends
+    Watch { id: Uuid },
+    /// Show why a job is not running
+    Why { id: Uuid },
+    /// Show the events of a job, oldest first
+    History { id: Uuid },
+    /// Cancel jobs
+    Cancel(JobCancelArgs),
+    /// Enqueue a new job with the content of an ended one, and print its id
+    Retry {
+        id: Uuid,
+        /// Replace the payload: JSON, @FILE, or - for stdin
+        #[arg(long, value_name = "JSON")]
+        payload: Option<String>,
+    },
+    /// Run a job synchronously and print its result
+    Call(call::CallArgs),
+    /// List responses to synchronous calls that arrived after the caller had disconnected
+    Abandoned {
+        /// Continue from the cursor of the previous page
+        #[arg(long)]
+        cursor: Option<String>,
+    },
+    /// List the artifacts of a job
+    Artifacts { id: Uuid },
+    /// Download or upload an artifact
+    #[command(subcommand)]
+    Artifact(artifact::ArtifactVerb),
+}
+
+#[derive(Args)]
+pub(crate) struct JobListArgs {
+    /// State: scheduled, queued, loading, working, succeeded, failed or canceled
+    #[arg(long)]
+    state: Option<String>,
+    #[arg(long)]
+    queue: Option<String>,
+    #[arg(long)]
+    kind: Option<String>,
+    #[arg(long)]
+    affinity: Option<String>,
+    #[arg(long)]
+    subject: Option<String>,
+    #[arg(long)]
+    run: Option<String>,
+    #[arg(long)]
+    tag: Option<String>,
+    /// Created at or after this time, or within this duration: 2026-01-31T12:00:00Z, 2h
+    #[arg(long, value_name = "TIME", value_parser = past)]
+    since: Option<Timestamp>,
+    /// Created before this time, or longer ago than this duration
+    #[arg(long, value_name = "TIME", value_parser = past)]
+    until: Option<Timestamp>,
+    /// Prefix of a kind, a tag, a unique key or an error code
+    #[arg(long)]
+    text: Option<String>,
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    /// Continue from the cursor of the previous page
+    #[arg(long)]
+    cursor: Option<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct JobCancelArgs {
+    #[arg(required_unless_present = "unique_key", conflicts_with = "unique_key")]
+    id: Vec<Uuid>,
+    /// Queue of the unique key
+    #[arg(long, requires = "unique_key")]
+    queue: Option<String>,
+    /// Cancel the unfinished job with this unique key
+    #[arg(long, requires = "queue")]
+    unique_key: Option<String>,
+}
+
+pub(crate) async fn run(client: &Client, verb: JobVerb, format: Output) -> anyhow::Result<Exit> {
+    match verb {
+        JobVerb::Push(args) => push::run(client, *args, format).await,
+        JobVerb::Get { id } => show::job(&client.job(id).await?, format),
+        JobVerb::List(args) => list(client, args, format).await,
+        JobVerb::Watch { id } => follow::watch(client, id, format).await,
+        JobVerb::Why { id } => show::why(&client.why(id).await?, format),
+        JobVerb::History { id } => show::history(&client.history(id).await?, format),
+        JobVerb::Cancel(args) => cancel(client, args, format).await,
+        JobVerb::Retry { id, payload } => {
+            let payload = payload.map(|payload| json_argument("--payload", &payload)).transpose()?;
+            let job = client.retry(id, &RetryRequest { payload }).await?;
+            match format {
+                Output::Json => output::json(&job)?,
+                Output::Table => output::line(&job.id.to_string())?,
+            }
+            Ok(Exit::Done)
+        }
+        JobVerb::Call(args) => call::run(client, args, format).await,
+        JobVerb::Abandoned { cursor } => call::abandoned(client, cursor.as_deref(), format).await,
+        JobVerb::Artifacts { id } => artifact::list(client, id, format).await,
+        JobVerb::Artifact(verb) => artifact::run(client, verb, format).await,
+    }
+}
+
+async fn list(client: &Client, args: JobListArgs, format: Output) -> anyhow::Result<Exit> {
+    let filter = JobFilter {
+        state: args.state,
+        queue: args.queue,
+        kind: args.kind,
+        affinity: args.affinity,
+        subject: args.subject,
+        run: args.run,
+        tag: args.tag,
+        since: args.since,
+        until: args.until,
+        text: args.text,
+        limit: args.limit,
+        cursor: args.cursor,
+    };
+    show::jobs(&client.jobs(&filter).await?, format)
+}
+
+async fn cancel(client: &Client, args: JobCancelArgs, format: Output) -> anyhow::Result<Exit> {
+    if let Some(unique_key) = args.unique_key {
+        let queue = args.queue.ok_or_else(|| UsageError("--unique-key needs --queue".into()))?;
+        let canceled = client.cancel_by_key(&queue, &unique_key).await?;
+        show::canceled(&canceled, format)?;
+        return Ok(Exit::Done);
+    }
+    // A job that has already ended must not prevent the cancellation of the others.
+    let mut worst = Exit::Done;
+    for id in args.id {
+        match client.cancel(id).await {
+            Ok(canceled) => show::canceled(&canceled, format)?,
+            Err(error) => worst = exit::report_of(error, &format!("cannot cancel {id}")),
+        }
+    }
+    Ok(worst)
+}

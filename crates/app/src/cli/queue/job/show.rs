@@ -1,0 +1,159 @@
+//! Terminal output for jobs.
+
+use serde_json::Value;
+use wire::{CancelView, HistoryItem, JobView, Page, WhyView};
+
+use crate::cli::exit::Exit;
+use crate::cli::output::{self, Details, Listing, Output, cell, clean, moment, relative, span};
+
+pub(super) fn job(job: &JobView, format: Output) -> anyhow::Result<Exit> {
+    if format == Output::Json {
+        output::json(job)?;
+        return Ok(Exit::Done);
+    }
+    let mut details = Details::new();
+    details
+        .text("job", job.id)
+        .add("state", output::state(&job.state))
+        .text("queue", &job.queue)
+        .text("kind", &job.kind)
+        .text("attempt", format!("{} of {}", job.attempt, job.max_attempts))
+        .maybe("phase", job.phase.as_ref())
+        .maybe("progress", job.progress.map(percent))
+        .maybe("affinity", job.affinity.as_ref())
+        .maybe("priority", Some(job.priority).filter(|priority| *priority != 0))
+        .maybe("subject", job.subject.as_ref())
+        .maybe("process", job.process.as_ref())
+        .maybe("run", job.run.as_ref())
+        .maybe("unique key", job.unique_key.as_ref())
+        .maybe("concurrency key", job.concurrency_key.as_ref())
+        .maybe("tags", Some(job.tags.join(", ")).filter(|tags| !tags.is_empty()))
+        .maybe("retry", job.retry.map(crate::cli::queue::queues::retry))
+        .maybe("timeout", job.timeout_s.map(|timeout| format!("{timeout} s")))
+        .maybe("webhook", job.webhook_url.as_ref())
+        .maybe("worker", job.worker)
+        .maybe("retry of", job.parent)
+        .maybe("retried as", job.retried_as)
+        .text("created by", &job.principal)
+        .text("created", moment(job.created_at));
+    if matches!(job.state.as_str(), "scheduled") {
+        details.text("due", moment(job.run_at));
+    }
+    details
+        .maybe("started", job.started_at.map(moment))
+        .maybe("finished", job.finished_at.map(moment))
+        .maybe("duration", job.started_at.zip(job.finished_at).map(|(start, end)| span(end.duration_since(start))))
+        .text("payload", pretty(job.payload.get()))
+        .maybe("result", job.result.as_ref().map(|result| pretty(result.get())))
+        .maybe("error", error(job));
+    details.print()?;
+    Ok(Exit::Done)
+}
+
+/// Indented JSON.
+pub(in crate::cli) fn pretty(json: &str) -> String {
+    serde_json::from_str::<Value>(json)
+        .and_then(|value| serde_json::to_string_pretty(&value))
+        .unwrap_or_else(|_| json.to_owned())
+}
+
+pub(super) fn error(job: &JobView) -> Option<String> {
+    job.error.as_ref().map(|error| match error.message.trim() {
+        "" => error.code.clone(),
+        message => format!("{}: {message}", error.code),
+    })
+}
+
+pub(super) fn percent(progress: f64) -> String {
+    format!("{:.0} %", progress * 100.0)
+}
+
+pub(super) fn jobs(page: &Page<JobView>, format: Output) -> anyhow::Result<Exit> {
+    if format == Output::Json {
+        output::json(page)?;
+        return Ok(Exit::Done);
+    }
+    if page.items.is_empty() {
+        output::note("No jobs match.");
+    } else {
+        let mut listing = Listing::new(&["ID", "STATE", "QUEUE", "KIND", "ATTEMPT", "CREATED", "NOTE"]);
+        for job in &page.items {
+            listing.row([
+                cell(job.id),
+                output::state(&job.state),
+                cell(&job.queue),
+                cell(&job.kind),
+                cell(format!("{}/{}", job.attempt, job.max_attempts)),
+                cell(relative(job.created_at)),
+                cell(note(job)),
+            ]);
+        }
+        listing.print()?;
+    }
+    if page.partial {
+        output::note("Only the newest jobs were searched; add a queue, a kind or a time range to search all jobs.");
+    }
+    if let Some(cursor) = &page.next_cursor {
+        output::note(&format!("More results: --cursor {cursor}"));
+    }
+    Ok(Exit::Done)
+}
+
+/// The most relevant detail for a job's state.
+fn note(job: &JobView) -> String {
+    match (job.state.as_str(), &job.error) {
+        ("scheduled", None) => format!("due {}", relative(job.run_at)),
+        ("scheduled", Some(error)) => format!("{}, retry {}", error.code, relative(job.run_at)),
+        ("failed", Some(error)) => error.code.clone(),
+        ("working" | "loading", _) => {
+            let phase = job.phase.clone().unwrap_or_default();
+            let progress = job.progress.map(percent).unwrap_or_default();
+            format!("{phase} {progress}").trim().to_owned()
+        }
+        ("queued", _) => job.affinity.clone().unwrap_or_default(),
+        _ => String::new(),
+    }
+}
+
+pub(super) fn why(why: &WhyView, format: Output) -> anyhow::Result<Exit> {
+    if format == Output::Json {
+        output::json(why)?;
+        return Ok(Exit::Done);
+    }
+    let mut details = Details::new();
+    details
+        .text("reason", &why.reason)
+        .text("detail", &why.detail)
+        .maybe("until", why.until.map(moment))
+        .maybe("position", why.position)
+        .maybe("ETA", why.eta_seconds.map(|seconds| format!("{seconds} s")));
+    details.print()?;
+    Ok(Exit::Done)
+}
+
+pub(super) fn history(page: &Page<HistoryItem>, format: Output) -> anyhow::Result<Exit> {
+    if format == Output::Json {
+        output::json(page)?;
+        return Ok(Exit::Done);
+    }
+    let mut listing = Listing::new(&["AT", "EVENT", "ATTEMPT", "BY", "CAUSE"]);
+    for item in &page.items {
+        let worker = item.worker.map(|worker| format!("worker {worker}"));
+        listing.row([
+            cell(format!("{:.3}", item.at)),
+            cell(&item.event),
+            cell(item.attempt),
+            cell(item.actor.clone().or(worker).unwrap_or_default()),
+            cell(item.cause.as_deref().unwrap_or_default()),
+        ]);
+    }
+    listing.print()?;
+    Ok(Exit::Done)
+}
+
+pub(super) fn canceled(canceled: &CancelView, format: Output) -> anyhow::Result<()> {
+    match format {
+        Output::Json => output::json(canceled),
+        Output::Table => output::line(&format!("{} {}", canceled.id, clean(&canceled.state))),
+    }
+}

@@ -1,0 +1,4 @@
+//! Tenants, tokens and history.
+
+pub(crate) mod history;
+pub(crate) mod tokens;

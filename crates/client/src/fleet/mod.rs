@@ -1,0 +1,3 @@
+//! Subjects and processes.
+
+pub(crate) mod subjects;

@@ -1,0 +1,128 @@
+//! Jobs and their signals.
+
+use std::time::Duration;
+
+use reqwest::{Method, StatusCode};
+use serde::Serialize;
+use uuid::Uuid;
+use wire::{
+    BatchAccepted, BatchRequest, CancelByKey, CancelView, HistoryItem, JobAccepted, JobRequest, JobView, Page,
+    RetryRequest, SignalUpdate, SignalView, TaskView, Timestamp, WhyView,
+};
+
+use crate::client::Client;
+use crate::error::ClientError;
+
+/// Selects jobs; fields that are `None` match everything.
+#[derive(Debug, Default, Clone, Serialize)]
+pub struct JobFilter {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub affinity: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
+    /// Created at this time or later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    /// Created before this time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+    /// Prefix of a kind, a tag, a unique key or an error code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+    /// `next_cursor` of the previous page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+impl Client {
+    /// Enqueues a job. The job is durable when this returns.
+    pub async fn enqueue(&self, job: &JobRequest) -> Result<JobAccepted, ClientError> {
+        self.post(&["jobs"], job).await
+    }
+
+    /// Like `enqueue`, but safe to repeat: requests with the same key and job return the same job for one day.
+    pub async fn enqueue_idempotent(
+        &self,
+        idempotency_key: &str,
+        job: &JobRequest,
+    ) -> Result<JobAccepted, ClientError> {
+        let request = self.request(Method::POST, &["jobs"]).header("Idempotency-Key", idempotency_key).json(job);
+        self.fetch(request).await
+    }
+
+    /// Enqueues jobs, all or none, and returns their ids in the same order.
+    pub async fn enqueue_batch(&self, jobs: Vec<JobRequest>) -> Result<Vec<Uuid>, ClientError> {
+        let accepted: BatchAccepted = self.post(&["jobs", "batch"], &BatchRequest { jobs }).await?;
+        Ok(accepted.ids)
+    }
+
+    pub async fn job(&self, id: Uuid) -> Result<JobView, ClientError> {
+        self.fetch(self.get(&["jobs", &id.to_string()])).await
+    }
+
+    /// Returns the job when it has ended or after `wait`. The server holds a request for at most one minute; repeat it
+    /// to wait longer.
+    pub async fn wait_for_job(&self, id: Uuid, wait: Duration) -> Result<JobView, ClientError> {
+        let request = self.get(&["jobs", &id.to_string()]).query(&[("wait", format!("{}ms", wait.as_millis()))]);
+        self.fetch_held(wait, request).await
+    }
+
+    pub async fn jobs(&self, filter: &JobFilter) -> Result<Page<JobView>, ClientError> {
+        self.fetch(self.get(&["jobs"]).query(filter)).await
+    }
+
+    pub async fn cancel(&self, id: Uuid) -> Result<CancelView, ClientError> {
+        self.fetch(self.request(Method::POST, &["jobs", &id.to_string(), "cancel"])).await
+    }
+
+    pub async fn cancel_by_key(&self, queue: &str, unique_key: &str) -> Result<CancelView, ClientError> {
+        self.post(&["jobs", "cancel"], &CancelByKey { queue: queue.into(), unique_key: unique_key.into() }).await
+    }
+
+    /// Enqueues a new job with the content of an ended one, linked to it.
+    pub async fn retry(&self, id: Uuid, request: &RetryRequest) -> Result<JobAccepted, ClientError> {
+        self.post(&["jobs", &id.to_string(), "retry"], request).await
+    }
+
+    /// Returns the events of a job, oldest first.
+    pub async fn history(&self, id: Uuid) -> Result<Page<HistoryItem>, ClientError> {
+        self.fetch(self.get(&["jobs", &id.to_string(), "history"])).await
+    }
+
+    /// Returns the reason why a job is not running.
+    pub async fn why(&self, id: Uuid) -> Result<WhyView, ClientError> {
+        self.fetch(self.get(&["jobs", &id.to_string(), "why"])).await
+    }
+
+    /// Returns the signal of a job; `None` if it has expired.
+    pub async fn signal(&self, id: Uuid) -> Result<Option<SignalView>, ClientError> {
+        let request = self.get(&["jobs", &id.to_string(), "signal"]).timeout(self.timeout());
+        let response = self.send(request).await?;
+        if response.status() == StatusCode::NO_CONTENT {
+            return Ok(None);
+        }
+        crate::client::read(response).await.map(Some)
+    }
+
+    /// Updates the signal of a job that this worker has claimed.
+    pub async fn put_signal(&self, id: Uuid, update: &SignalUpdate) -> Result<(), ClientError> {
+        self.execute(self.request(Method::PUT, &["jobs", &id.to_string(), "signal"]).json(update)).await
+    }
+
+    /// Returns the background tasks of the server and their last runs.
+    pub async fn tasks(&self) -> Result<Page<TaskView>, ClientError> {
+        self.fetch(self.get(&["tasks"])).await
+    }
+}

@@ -1,0 +1,32 @@
+//! Queues: settings, counts and pausing.
+
+use reqwest::Method;
+use wire::{Page, PauseRequest, QueueSettings, QueueView};
+
+use crate::client::Client;
+use crate::error::ClientError;
+
+impl Client {
+    pub async fn queues(&self, cursor: Option<&str>) -> Result<Page<QueueView>, ClientError> {
+        let query: Vec<_> = cursor.map(|cursor| ("cursor", cursor)).into_iter().collect();
+        self.fetch(self.get(&["queues"]).query(&query)).await
+    }
+
+    pub async fn queue(&self, name: &str) -> Result<QueueView, ClientError> {
+        self.fetch(self.get(&["queues", name])).await
+    }
+
+    /// Replaces the settings; fields that are left out return to their defaults.
+    pub async fn set_queue(&self, name: &str, settings: &QueueSettings) -> Result<QueueView, ClientError> {
+        self.fetch(self.request(Method::PUT, &["queues", name]).json(settings)).await
+    }
+
+    /// Stops handing out jobs; running jobs continue.
+    pub async fn pause_queue(&self, name: &str, reason: Option<&str>) -> Result<QueueView, ClientError> {
+        self.post(&["queues", name, "pause"], &PauseRequest { reason: reason.map(Into::into) }).await
+    }
+
+    pub async fn resume_queue(&self, name: &str) -> Result<QueueView, ClientError> {
+        self.fetch(self.request(Method::POST, &["queues", name, "resume"])).await
+    }
+}

@@ -1,0 +1,4 @@
+//! Runtimes and pools.
+
+pub(crate) mod declarations;
+pub(crate) mod pools;

@@ -1,0 +1,3 @@
+//! Background tasks of the fleet.
+
+pub(crate) mod scan_subjects;

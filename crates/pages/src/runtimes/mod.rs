@@ -1,0 +1,4 @@
+//! Pages for runtimes and pools.
+
+pub mod declarations;
+pub mod pools;

@@ -1,0 +1,4 @@
+//! Pages for failures and first signals.
+
+pub mod failures;
+pub mod overview;

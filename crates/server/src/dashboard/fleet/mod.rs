@@ -1,0 +1,3 @@
+//! Pages for subjects.
+
+pub(crate) mod subjects;

@@ -1,0 +1,4 @@
+//! Pages for runtimes and pools.
+
+pub(crate) mod declarations;
+pub(crate) mod pools;

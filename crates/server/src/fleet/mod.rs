@@ -1,0 +1,3 @@
+//! Authentication of subject agents.
+
+pub(crate) mod agent_auth;

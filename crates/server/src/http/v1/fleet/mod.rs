@@ -1,0 +1,4 @@
+//! Routes for subjects and processes.
+
+pub(crate) mod processes;
+pub(crate) mod subjects;

@@ -1,0 +1,7 @@
+//! Routes for jobs, queues, workers, artifacts and calls.
+
+pub(crate) mod artifacts;
+pub(crate) mod calls;
+pub(crate) mod jobs;
+pub(crate) mod queues;
+pub(crate) mod workers;

@@ -1,0 +1,3 @@
+//! The OpenAI-compatible API.
+
+pub(crate) mod openai;

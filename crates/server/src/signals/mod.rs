@@ -1,0 +1,4 @@
+//! Live signals: their subscriptions and their rendering.
+
+pub(crate) mod streams;
+pub(crate) mod view;

@@ -1,0 +1,3 @@
+//! Validation of tokens.
+
+pub(crate) mod token;

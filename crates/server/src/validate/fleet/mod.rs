@@ -1,0 +1,3 @@
+//! Validation of subjects and processes.
+
+pub(crate) mod subject;

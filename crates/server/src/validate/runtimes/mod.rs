@@ -1,0 +1,3 @@
+//! Validation of runtimes.
+
+pub(crate) mod runtime;

@@ -1,0 +1,57 @@
+//! Validation of time-to-first-signal events.
+
+use domain::Time;
+use domain::limits::{REASON_BYTES, TTFS_DAYS, TTFS_EVENTS, TTFS_MAX_MS, TTFS_METADATA_BYTES};
+use domain::signals::ttfs::{EVENT_TYPES, SURFACES};
+use store::signals::ttfs::record::TtfsEvent;
+use wire::TtfsEvents;
+
+use crate::error::ApiError;
+use crate::validate::FieldPath;
+
+pub(crate) fn events(request: TtfsEvents, now: Time) -> Result<Vec<TtfsEvent>, ApiError> {
+    FieldPath::Body.at_most("events", request.events.len(), TTFS_EVENTS, "events")?;
+    let check = |(number, event)| one(FieldPath::Item { of: "events", number }, event, now);
+    request.events.into_iter().enumerate().map(check).collect()
+}
+
+fn one(path: FieldPath, event: wire::TtfsEvent, now: Time) -> Result<TtfsEvent, ApiError> {
+    let free_text =
+        |member: &str, text: Option<String>| text.map(|text| path.free_text(member, text, REASON_BYTES)).transpose();
+    let one_of = |member: &str, text: String, all: &[&str]| match all.contains(&text.as_str()) {
+        true => Ok(text),
+        false => Err(path.refuse(member, format_args!("must be one of {}", all.join(", ")))),
+    };
+    let at = event.at.map(|at| Time::from_micros(at.as_microsecond()));
+    if let Some(at) = at {
+        let age_s = now.ms_since(at) / 1_000;
+        if !(-300..=TTFS_DAYS * 86_400).contains(&age_s) {
+            return Err(path.refuse("at", format_args!("must be within the last {TTFS_DAYS} days")));
+        }
+    }
+    if event.metadata.as_ref().is_some_and(|metadata| metadata.get().len() > TTFS_METADATA_BYTES) {
+        return Err(path.refuse("metadata", format_args!("may have at most {TTFS_METADATA_BYTES} bytes of JSON")));
+    }
+    Ok(TtfsEvent {
+        id: event.event_id,
+        at,
+        job: event.job_id,
+        surface: one_of("surface", event.surface, &SURFACES)?,
+        event_type: one_of("event_type", event.event_type, &EVENT_TYPES)?,
+        ttfs_ms: event.ttfs_ms.map(|ms| path.between("ttfs_ms", ms, 0, TTFS_MAX_MS)).transpose()?,
+        cache_hit: event.cache_hit.unwrap_or(false),
+        signal_source: free_text("signal_source", event.signal_source)?,
+        kind: free_text("kind", event.kind)?,
+        phase: free_text("phase", event.phase)?,
+        run: free_text("run", event.run)?,
+        network_state: free_text("network_state", event.network_state)?,
+        device: free_text("device", event.device)?,
+        release: free_text("release", event.release)?,
+        correlation_id: free_text("correlation_id", event.correlation_id)?,
+        trace_id: free_text("trace_id", event.trace_id)?,
+        span_id: free_text("span_id", event.span_id)?,
+        error_code: free_text("error_code", event.error_code)?,
+        error_message: free_text("error_message", event.error_message)?,
+        metadata: event.metadata.map(|metadata| metadata.get().to_owned()),
+    })
+}

@@ -1,0 +1,3 @@
+//! Subjects, processes, backoffs and the timeline.
+
+pub(crate) mod subjects;

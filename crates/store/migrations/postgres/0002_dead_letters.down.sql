@@ -1,2 +1,0 @@
-drop table dead_letters;
-alter table history drop column error;

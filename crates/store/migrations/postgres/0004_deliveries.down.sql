@@ -1,3 +1,0 @@
-drop table delivery_attempts;
-drop table deliveries;
-drop table endpoints;

@@ -1,2 +1,0 @@
-drop table abandoned_executions;
-drop table calls;

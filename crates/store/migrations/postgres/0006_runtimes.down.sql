@@ -1,0 +1,9 @@
+drop table openai_batches;
+drop table openai_files;
+drop table log_parts;
+drop table log_readings;
+drop table pools;
+drop table healths;
+drop table operations;
+drop table runtimes;
+drop table engine_nodes;

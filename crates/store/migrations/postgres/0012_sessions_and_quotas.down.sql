@@ -1,2 +1,0 @@
-drop table quotas;
-drop table sessions;

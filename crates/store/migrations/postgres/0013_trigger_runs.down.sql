@@ -1,2 +1,0 @@
-drop index tokens_name;
-drop table trigger_runs;

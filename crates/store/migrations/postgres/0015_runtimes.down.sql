@@ -1,5 +1,0 @@
-drop table healths;
-drop table operations;
-drop table runtimes;
-drop table engine_nodes;
-drop table installation;

@@ -1,7 +1,0 @@
--- The keys that tenants' secrets are sealed with, each wrapped by the master key, which is in no database.
-create table secret_keys (
-    id uuid primary key,
-    tenant bigint not null,
-    wrapped text not null
-);
-create index secret_keys_tenant on secret_keys (tenant, id);

@@ -1,1 +1,0 @@
-alter table quotas drop column weight;

@@ -1,2 +1,0 @@
-drop table openai_batches;
-drop table openai_files;

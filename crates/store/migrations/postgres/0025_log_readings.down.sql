@@ -1,2 +1,0 @@
-drop table log_parts;
-drop table log_readings;

@@ -1,3 +1,0 @@
-drop table database_roles;
-drop table tokens;
-drop table access;

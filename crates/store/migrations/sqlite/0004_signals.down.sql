@@ -1,0 +1,13 @@
+drop table ttfs_alerts;
+drop table ttfs_buckets;
+drop table ttfs_hours;
+drop table ttfs_events;
+drop table signatures;
+drop table unrepaired;
+drop table failure_jobs;
+drop table failure_hours;
+drop table failure_subjects;
+drop table failure_groups;
+drop table failure_feed;
+drop table figures;
+drop table signals;

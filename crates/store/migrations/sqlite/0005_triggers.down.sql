@@ -1,0 +1,11 @@
+drop table dead_letters;
+drop table delivery_attempts;
+drop table deliveries;
+drop table endpoints;
+drop table trigger_runs;
+drop table outbox;
+drop table kv;
+drop table hook_receipts;
+drop table cron_slots;
+drop table trigger_clock;
+drop table triggers;

@@ -1,2 +1,0 @@
-alter table signals drop column epoch;
-alter table signals drop column kind;

@@ -1,7 +1,0 @@
-drop table signatures;
-drop table unrepaired;
-drop table failure_jobs;
-drop table failure_hours;
-drop table failure_subjects;
-drop table failure_groups;
-drop table failure_feed;

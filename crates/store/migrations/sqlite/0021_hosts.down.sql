@@ -1,1 +1,0 @@
-alter table engine_nodes drop column slots;

@@ -1,2 +1,0 @@
-alter table history drop column triggered_by;
-alter table history drop column principal;

@@ -1,1 +1,0 @@
--- Nothing changes here: only PostgreSQL has a function for anyone's own transaction.

@@ -1,0 +1,250 @@
+//! Claims jobs for a worker. Long-polls, pools and the engine's own workers call `Store::claim`.
+//!
+//! The plain claim is the definition: it reads the first waiting job of every lane that the worker serves, asks
+//! `domain::queue::claim` which lanes to take from (priority, held affinity, age, starvation bound), and takes jobs within the
+//! limits and holds. `fast_path` makes the same claim with less work where it can, and declines where it cannot.
+
+mod capacity;
+mod claimed_row;
+pub(crate) mod fast_path;
+mod fill;
+mod guarded;
+mod lane_heads;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use domain::{Affinity, Epoch, JobId, JobState, Name, TenantId, Time, WorkerId};
+
+use fast_path::FastPath;
+use fast_path::claimed_row_cache::ClaimedRow;
+use fast_path::hints::{FastPathLane, HintUpdate};
+use fast_path::watermarks::{JobCursor, Watermark};
+use fill::ClaimBuilder;
+use lane_heads::LaneQuery;
+
+use crate::db::effects::Effects;
+use crate::db::notifier::Topic;
+use crate::db::tx::{Operation, Prefetch, Tx};
+use crate::error::StoreError;
+use crate::fleet::subjects::work::AttemptOutcome;
+use crate::queue::claim_gate::ClaimFilter;
+use crate::queue::lanes::LaneCache;
+use crate::queue::transition::{ChangeDetails, StateChange, SubjectOutcome, WebhookInterest};
+use crate::queue::workers;
+use crate::store::Store;
+
+#[derive(Clone, Debug)]
+pub struct ClaimedJob {
+    pub id: JobId,
+    pub epoch: Epoch,
+    pub queue: Name,
+    pub kind: Name,
+    pub payload: String,
+    pub affinity: Affinity,
+    pub priority: i32,
+    pub subject: Option<String>,
+    pub process: Option<String>,
+    pub run: Option<String>,
+    pub attempt: i32,
+    pub max_attempts: i32,
+    pub timeout_s: Option<i64>,
+    pub created_at: Time,
+    /// The job's tenant, if it is not the worker's own.
+    pub tenant: Option<Name>,
+    run_at: Time,
+    lane: i64,
+    /// The row names a webhook, or says that its queue has one.
+    has_webhook: bool,
+}
+
+#[derive(Clone, Debug)]
+pub enum Claimed {
+    Jobs {
+        jobs: Vec<ClaimedJob>,
+        /// What the worker serves: a waiter subscribes to these queues.
+        claim_filter: ClaimFilter,
+        draining: bool,
+        /// The worker may get more jobs at once: other claims held locks on them, or the claim stopped at a limit.
+        may_have_more: bool,
+    },
+    /// The worker's lease expired.
+    LeaseExpired,
+    NotFound,
+}
+
+impl ClaimedJob {
+    fn cursor(&self) -> JobCursor {
+        JobCursor { run_at: self.run_at, id: self.id.uuid() }
+    }
+
+    /// The change that the claim made to the job.
+    fn state_change(&self, tenant: TenantId, worker: WorkerId) -> StateChange<'_> {
+        let webhook = if self.has_webhook { WebhookInterest::Stored } else { WebhookInterest::None };
+        let subject = self.subject.as_deref().map(|subject| SubjectOutcome {
+            subject,
+            process: self.process.as_deref(),
+            worker: Some(worker),
+            event: "started",
+            actor: None,
+            outcome: AttemptOutcome::Started,
+        });
+        let states = (JobState::Queued, JobState::Working);
+        let details = ChangeDetails { subject, ..ChangeDetails::default() }.boxed();
+        StateChange { details, ..StateChange::plain((tenant, self.id, self.lane), states, self.attempt, webhook) }
+    }
+}
+
+impl Store {
+    /// Claims up to `max` jobs for this worker. `affinity` is the one that the worker holds now, if it says so.
+    pub async fn claim(
+        &self,
+        tenant: TenantId,
+        worker: WorkerId,
+        max: usize,
+        affinity: Affinity,
+    ) -> Result<Claimed, StoreError> {
+        self.claim_of(tenant, tenant, worker, max, affinity).await
+    }
+
+    /// Claims from the queues of another tenant, `of`, for a worker of `tenant` that serves it.
+    pub(crate) async fn claim_of(
+        &self,
+        of: TenantId,
+        tenant: TenantId,
+        worker: WorkerId,
+        max: usize,
+        affinity: Affinity,
+    ) -> Result<Claimed, StoreError> {
+        let request = ClaimRequest { of, tenant, worker, max, affinity };
+        let done = match self.fast_path().claim(self, &request).await? {
+            Some(done) => done,
+            None => {
+                let expected_queues = self.fast_path().expected_queues(worker);
+                let (fast_path, lanes) = (self.fast_path().clone(), self.lanes().clone());
+                let claim = Claim { request, expected_queues, prefetched: Mutex::default(), fast_path, lanes };
+                self.write(claim).await?
+            }
+        };
+        Ok(self.claimed(of, worker, done))
+    }
+
+    /// Publishes a committed claim to this node's caches and waiters.
+    fn claimed(&self, of: TenantId, worker: WorkerId, mut done: ClaimEffects) -> Claimed {
+        self.fast_path().learn(of, worker, &mut done, self.is_postgres());
+        for queue in done.skipped_queues {
+            self.notifier().notify(Topic::Ready(of, queue));
+        }
+        if let Claimed::Jobs { jobs, .. } = &done.claimed {
+            jobs.iter().for_each(|job| self.notifier().notify_job_changed(job.id));
+        }
+        self.announce(&done.effects);
+        done.claimed
+    }
+}
+
+#[derive(Clone)]
+struct ClaimRequest {
+    /// The tenant of the jobs: the worker's own, unless it serves others.
+    of: TenantId,
+    /// The tenant of the worker.
+    tenant: TenantId,
+    worker: WorkerId,
+    max: usize,
+    affinity: Affinity,
+}
+
+/// A claim, and what this node does after its commit.
+struct ClaimEffects {
+    claimed: Claimed,
+    /// The claimed jobs whose rows the claimed-row cache can hold.
+    claimed_rows: Vec<(JobId, ClaimedRow)>,
+    watermarks: Vec<(Name, Watermark)>,
+    /// Queues of jobs that the claim locked and did not take. Claims that skipped the locked rows must try again.
+    skipped_queues: BTreeSet<Name>,
+    effects: Effects,
+    hint_update: HintUpdate,
+}
+
+impl ClaimEffects {
+    fn of(claimed: Claimed) -> Self {
+        Self {
+            claimed,
+            claimed_rows: Vec::new(),
+            watermarks: Vec::new(),
+            skipped_queues: BTreeSet::new(),
+            effects: Effects::default(),
+            hint_update: HintUpdate::Keep,
+        }
+    }
+}
+
+/// The plain claim.
+struct Claim {
+    request: ClaimRequest,
+    /// The queues that the worker serves, as this node last saw it.
+    expected_queues: Option<Arc<[Name]>>,
+    /// The query of lane heads that was sent with the begin of the transaction.
+    prefetched: Mutex<Option<LaneQuery>>,
+    fast_path: FastPath,
+    lanes: LaneCache,
+}
+
+impl Operation for Claim {
+    const READS_TRIGGER_VERSION: bool = true;
+    type Output = ClaimEffects;
+
+    fn tenant(&self) -> Option<TenantId> {
+        let ClaimRequest { of, tenant, .. } = self.request;
+        // A worker of the built-in tenant may hold jobs of other tenants.
+        (of == tenant && of != TenantId::SYSTEM).then_some(of)
+    }
+
+    fn prefetch(&self) -> Vec<Prefetch<'_>> {
+        let heads = self.expected_queues.as_ref().map(|queues| {
+            let query = LaneQuery::above_watermarks(self.fast_path.watermarks(), self.request.of, queues);
+            let prefetch = query.prefetch(queues, self.request.of);
+            *self.prefetched.lock().expect("lock poisoned") = Some(query);
+            prefetch
+        });
+        [workers::prefetch_workers(&[self.request.worker])].into_iter().chain(heads).collect()
+    }
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<ClaimEffects, StoreError> {
+        let ClaimRequest { of, tenant, max, affinity, .. } = &self.request;
+        let now = tx.now();
+        let worker = workers::load(tx, &[self.request.worker]).await?.pop().filter(|worker| worker.tenant == *tenant);
+        let Some(worker) = worker else { return Ok(ClaimEffects::of(Claimed::NotFound)) };
+        if !worker.is_alive(now) {
+            return Ok(ClaimEffects::of(Claimed::LeaseExpired));
+        }
+        let claim_filter = worker.claim_filter();
+        if worker.draining {
+            worker.touch(tx).await?;
+            let (jobs, may_have_more) = (Vec::new(), false);
+            return Ok(ClaimEffects::of(Claimed::Jobs { jobs, claim_filter, draining: true, may_have_more }));
+        }
+        let mut builder = ClaimBuilder::new(now, *of, worker.id, affinity.clone().or_else(|| worker.affinity.clone()));
+        let found = self.lane_heads(tx, &claim_filter.queues).await?;
+        let heads = found.heads.iter().filter(|head| head.is_served_by(&worker)).cloned().collect();
+        builder.fill(tx, heads, *max).await?;
+        if builder.jobs.is_empty() {
+            worker.touch(tx).await?;
+        } else {
+            let took_affinity = builder.jobs.iter().any(|job| job.affinity.is_some());
+            worker.claimed(tx, if took_affinity { &builder.held_affinity } else { affinity }).await?;
+        }
+        let may_have_more = builder.may_have_more;
+        let hint_update = match builder.jobs.iter().any(|job| job.has_webhook) {
+            true => HintUpdate::Remove,
+            false => FastPathLane::learn(&found.heads, &worker),
+        };
+        let watermarks = found.watermarks_after(&builder.taken_up_to, now);
+        let skipped_queues = std::mem::take(&mut builder.skipped_queues);
+        let claimed_rows = std::mem::take(&mut builder.claimed_rows);
+        let mut effects = Effects::default();
+        let jobs = builder.write(tx, &self.lanes, &mut effects).await?;
+        let claimed = Claimed::Jobs { jobs, claim_filter, draining: false, may_have_more };
+        Ok(ClaimEffects { claimed, claimed_rows, watermarks, skipped_queues, effects, hint_update })
+    }
+}

@@ -1,0 +1,276 @@
+//! Enqueues jobs, many requests in one commit. The HTTP API, triggers and processes call this module.
+//!
+//! Each request succeeds or fails as a whole. A request whose idempotency key or unique key is taken gets the job that
+//! has it.
+
+mod insert;
+mod keys;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use domain::{Affinity, JobId, JobState, Label, Name, RetryPolicy, TenantId, Time};
+
+use crate::db::clock::new_job_ids;
+use crate::db::group_commit::{Batch, GroupCommit, RequestSize};
+use crate::db::notifier::Topic;
+use crate::db::tx::{Operation, Tx};
+use crate::error::StoreError;
+use crate::queue::counters::CounterDeltas;
+use crate::queue::lanes::Lane;
+use crate::store::Store;
+
+/// A validated job to enqueue.
+#[derive(Clone, Debug)]
+pub struct NewJob {
+    pub queue: Name,
+    pub kind: Name,
+    /// JSON, unchanged.
+    pub payload: Box<str>,
+    pub affinity: Affinity,
+    pub priority: i32,
+    /// `None`: now.
+    pub run_at: Option<Time>,
+    pub max_attempts: i32,
+    pub principal: Arc<str>,
+    /// Fields that most jobs do not set.
+    pub extras: Option<Box<Extras>>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Extras {
+    pub subject: Option<Label>,
+    pub process: Option<Name>,
+    pub run: Option<Label>,
+    pub unique: Option<Unique>,
+    pub concurrency_key: Option<Label>,
+    pub retry: Option<RetryPolicy>,
+    pub timeout_s: Option<i64>,
+    pub tags: Vec<Label>,
+    /// The webhook, as JSON.
+    pub webhook: Option<String>,
+    pub parent: Option<JobId>,
+    pub triggered_by: Option<String>,
+    pub depth: i32,
+}
+
+/// Within its lifetime, the same key in the same queue refers to the same job.
+#[derive(Clone, Debug)]
+pub struct Unique {
+    pub key: String,
+    /// `None`: until the job ends.
+    pub for_s: Option<i64>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Idempotency {
+    pub key: String,
+    pub body_hash: [u8; 32],
+}
+
+/// An enqueued job, as the reply describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    pub id: JobId,
+    pub tenant: TenantId,
+    pub state: JobState,
+    pub queue: Name,
+    pub kind: Name,
+    pub run_at: Time,
+    pub created_at: Time,
+    /// The job existed before.
+    pub existing: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EnqueueReply {
+    Accepted(Vec<Accepted>),
+    /// The idempotency key was used with another body.
+    KeyReused,
+}
+
+impl Store {
+    /// Enqueues jobs, all or none, and returns after the commit.
+    pub async fn enqueue(
+        &self,
+        tenant: TenantId,
+        mut jobs: Vec<NewJob>,
+        idempotency: Option<Idempotency>,
+    ) -> Result<EnqueueReply, StoreError> {
+        self.seal_webhooks(tenant, &mut jobs).await?;
+        let lanes: Vec<Lane> = jobs.iter().map(|job| job.lane(tenant)).collect();
+        let lanes = self.lane_ids(&lanes).await?;
+        self.shared_enqueue(EnqueueRequest { tenant, jobs, lanes, ids: Vec::new(), idempotency }).await
+    }
+}
+
+impl NewJob {
+    pub(crate) fn lane(&self, tenant: TenantId) -> Lane {
+        let guarded = |extras: &Extras| extras.subject.is_some() || extras.concurrency_key.is_some();
+        Lane {
+            tenant,
+            queue: self.queue.clone(),
+            kind: self.kind.clone(),
+            priority: self.priority,
+            affinity: self.affinity.clone(),
+            guarded: self.extras.as_deref().is_some_and(guarded),
+        }
+    }
+
+    fn unique(&self) -> Option<&Unique> {
+        self.extras.as_deref().and_then(|extras| extras.unique.as_ref())
+    }
+}
+
+pub(crate) struct EnqueueRequest {
+    tenant: TenantId,
+    jobs: Vec<NewJob>,
+    lanes: Vec<i64>,
+    /// Ids that were assigned earlier. Without them jobs get new ids.
+    ids: Vec<JobId>,
+    idempotency: Option<Idempotency>,
+}
+
+impl EnqueueRequest {
+    pub(crate) fn new(tenant: TenantId, jobs: Vec<NewJob>, lanes: Vec<i64>) -> Self {
+        Self { tenant, jobs, lanes, ids: Vec::new(), idempotency: None }
+    }
+
+    pub(crate) fn with_ids(self, ids: Vec<JobId>) -> Self {
+        Self { ids, ..self }
+    }
+}
+
+pub(crate) struct EnqueueBatch {
+    requests: Vec<EnqueueRequest>,
+}
+
+impl EnqueueBatch {
+    /// For an operation that enqueues as part of its own transaction. The rows are deferred to the commit: the
+    /// operation cannot read them.
+    pub(crate) fn one(request: EnqueueRequest) -> Self {
+        Self { requests: vec![request] }
+    }
+}
+
+impl Batch for EnqueueBatch {
+    type Request = EnqueueRequest;
+    type Reply = EnqueueReply;
+
+    fn batcher(store: &Store) -> &GroupCommit<Self> {
+        &store.group_commits().enqueue
+    }
+
+    fn of(_: &Store, requests: Vec<EnqueueRequest>) -> Self {
+        Self { requests }
+    }
+
+    fn size(request: &EnqueueRequest) -> RequestSize {
+        let bytes = request.jobs.iter().map(|job| job.payload.len()).sum();
+        RequestSize { jobs: request.jobs.len(), bytes }
+    }
+
+    fn tenant_of(request: &EnqueueRequest) -> TenantId {
+        request.tenant
+    }
+
+    fn committed(store: &Store, replies: &[EnqueueReply]) {
+        let mut last_notified: Option<(TenantId, &Name)> = None;
+        for reply in replies {
+            let EnqueueReply::Accepted(jobs) = reply else { continue };
+            for job in jobs.iter().filter(|job| !job.existing) {
+                if job.run_at < job.created_at {
+                    store.fast_path().watermarks().remove(job.tenant, &job.queue);
+                }
+                if job.state == JobState::Scheduled {
+                    store.notifier().notify_local(&Topic::Due);
+                } else if last_notified != Some((job.tenant, &job.queue)) {
+                    store.notifier().notify(Topic::Ready(job.tenant, job.queue.clone()));
+                    last_notified = Some((job.tenant, &job.queue));
+                }
+            }
+        }
+    }
+}
+
+/// A job on its way in.
+struct PendingJob<'a> {
+    request: usize,
+    tenant: TenantId,
+    job: &'a NewJob,
+    lane: i64,
+    id: JobId,
+    run_at: Time,
+    state: JobState,
+}
+
+impl Operation for EnqueueBatch {
+    const LAZY_BEGIN: bool = true;
+    type Output = Vec<EnqueueReply>;
+
+    fn tenants(&self) -> Vec<TenantId> {
+        self.requests.iter().map(|request| request.tenant).collect()
+    }
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<EnqueueReply>, StoreError> {
+        let now = tx.now();
+        let count = self.requests.iter().map(|request| request.jobs.len()).sum();
+        let mut ids = new_job_ids(now, count).into_iter();
+        let mut entries: Vec<PendingJob<'_>> = Vec::with_capacity(count);
+        for (number, request) in self.requests.iter().enumerate() {
+            for (place, (job, lane)) in request.jobs.iter().zip(&request.lanes).enumerate() {
+                let run_at = job.run_at.unwrap_or(now);
+                let state = if run_at > now { JobState::Scheduled } else { JobState::Queued };
+                let fresh = ids.next().expect("one id per job");
+                let id = request.ids.get(place).copied().unwrap_or(fresh);
+                entries.push(PendingJob {
+                    request: number,
+                    tenant: request.tenant,
+                    job,
+                    lane: *lane,
+                    id,
+                    run_at,
+                    state,
+                });
+            }
+        }
+        let keys::UsedKeys { mut replies, repeats } = keys::answer_used(tx, &self.requests, &entries).await?;
+        entries.retain(|entry| replies[entry.request].is_none() && !repeats.contains_key(&entry.request));
+        let taken = keys::take_unique(tx, &entries).await?;
+        let mut counters = CounterDeltas::default();
+        let made: Vec<&PendingJob<'_>> = entries.iter().filter(|entry| !taken.contains_key(&entry.id)).collect();
+        for entry in &made {
+            counters.add(entry.tenant, &entry.job.queue, entry.state, 1);
+        }
+        insert::jobs(tx, &made, &counters).await?;
+        insert::tags(tx, &made).await?;
+        let mut accepted: HashMap<usize, Vec<Accepted>> = HashMap::new();
+        for entry in &entries {
+            let answer = taken.get(&entry.id).cloned().unwrap_or_else(|| entry.accepted(now));
+            accepted.entry(entry.request).or_default().push(answer);
+        }
+        keys::store_replies(tx, &self.requests, &accepted).await?;
+        for (number, first) in repeats {
+            replies[number] = Some(keys::repeat_reply(accepted.get(&first).map(Vec::as_slice).unwrap_or_default()));
+        }
+        for (number, jobs) in accepted {
+            replies[number] = Some(EnqueueReply::Accepted(jobs));
+        }
+        Ok(replies.into_iter().map(|reply| reply.unwrap_or(EnqueueReply::Accepted(Vec::new()))).collect())
+    }
+}
+
+impl PendingJob<'_> {
+    fn accepted(&self, now: Time) -> Accepted {
+        Accepted {
+            id: self.id,
+            tenant: self.tenant,
+            state: self.state,
+            queue: self.job.queue.clone(),
+            kind: self.job.kind.clone(),
+            run_at: self.run_at,
+            created_at: now,
+            existing: false,
+        }
+    }
+}

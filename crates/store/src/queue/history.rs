@@ -1,0 +1,114 @@
+//! The history of a job, oldest event first. The table `history` holds the attempts that did not end the job. The
+//! current attempt and the job's end come from the job's own row, or from its last history row once the job is pruned.
+
+use domain::{JobId, JobState, TenantId, Time, WorkerId};
+
+use crate::db::tx::{Operation, Param, Sql, Tx};
+use crate::error::StoreError;
+use crate::queue::get::{StoredJob, find};
+use crate::store::Store;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HistoryItem {
+    pub event: String,
+    pub at: Time,
+    pub attempt: i32,
+    pub epoch: i64,
+    pub worker: Option<WorkerId>,
+    pub actor: Option<String>,
+    pub cause: Option<String>,
+}
+
+impl Store {
+    /// Returns the events of a job. `None` when the job never existed or its history is past its retention.
+    pub async fn history(&self, tenant: TenantId, job: JobId) -> Result<Option<Vec<HistoryItem>>, StoreError> {
+        self.read(ListHistory { tenant, job }).await
+    }
+}
+
+struct ListHistory {
+    tenant: TenantId,
+    job: JobId,
+}
+
+const ROWS: Sql = Sql::both(&["select event, at, enqueued_at, started_at, attempt, epoch, worker, actor, cause,
+         principal, triggered_by
+     from history where job = $1 and tenant = $2 order by epoch, at"]);
+
+impl Operation for ListHistory {
+    type Output = Option<Vec<HistoryItem>>;
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
+        let job = find(tx, self.tenant, self.job).await?;
+        let rows = tx.query(&ROWS, &[Param::from(self.job), Param::Int(self.tenant.0)]).await?;
+        let mut items = Vec::new();
+        let mut enqueued_at = job.as_ref().map(|job| job.created_at);
+        let mut principal = job.as_ref().map(|job| job.principal.clone());
+        let mut origin = job.as_ref().and_then(|job| job.triggered_by.clone());
+        for row in &rows {
+            enqueued_at = Some(enqueued_at.unwrap_or(row.time("enqueued_at")?));
+            // If the job is pruned, its last history row supplies both.
+            principal = principal.or(row.opt_text("principal")?);
+            origin = origin.or(row.opt_text("triggered_by")?);
+            let end = HistoryItem {
+                event: row.text("event")?,
+                at: row.time("at")?,
+                attempt: row.int("attempt")? as i32,
+                epoch: row.int("epoch")?,
+                worker: row.opt_uuid("worker")?.map(WorkerId::new),
+                actor: row.opt_text("actor")?,
+                cause: row.opt_text("cause")?,
+            };
+            if let Some(at) = row.opt_time("started_at")? {
+                items.push(HistoryItem { event: "started".into(), at, actor: None, cause: None, ..end.clone() });
+            }
+            items.push(end);
+        }
+        let Some(enqueued_at) = enqueued_at else { return Ok(None) };
+        let enqueued = HistoryItem {
+            event: "enqueued".into(),
+            at: enqueued_at,
+            attempt: 0,
+            epoch: 0,
+            worker: None,
+            actor: principal,
+            cause: origin,
+        };
+        items.insert(0, enqueued);
+        items.extend(job.iter().flat_map(items_of_row));
+        Ok(Some(items))
+    }
+}
+
+/// Returns the events that the job's own row records: the current attempt of a live job, or the last attempt of an
+/// ended job and its end.
+fn items_of_row(job: &StoredJob) -> Vec<HistoryItem> {
+    let item = |event: &str, at: Time| HistoryItem {
+        event: event.into(),
+        at,
+        attempt: job.attempt,
+        epoch: job.epoch.0,
+        worker: job.worker,
+        actor: None,
+        cause: None,
+    };
+    let mut items: Vec<HistoryItem> = job.started_at.map(|at| item("started", at)).into_iter().collect();
+    if let Some(at) = job.finished_at {
+        let cause = job.error.as_ref().filter(|_| job.state == JobState::Failed).map(|error| error.code.clone());
+        items.push(HistoryItem { actor: job.actor.clone(), cause, ..item(end_event(job.state), at) });
+    }
+    items
+}
+
+/// Returns the event name for the end of a job.
+pub(crate) fn end_event(state: JobState) -> &'static str {
+    match state {
+        JobState::Succeeded => "finished",
+        JobState::Canceled => "canceled",
+        _ => "failed",
+    }
+}

@@ -1,0 +1,5 @@
+//! Tests of tenants, tokens, rights and secrets.
+
+pub(crate) mod quotas;
+pub(crate) mod secrets;
+pub(crate) mod tokens;

@@ -1,0 +1,3 @@
+//! Tenants, tokens, roles and rights.
+
+pub mod token;

@@ -1,0 +1,78 @@
+//! Tokens and tenants.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+/// A request to create a token.
+#[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TokenRequest {
+    /// The principal that uses the token. Tokens with the same name belong to one principal, so that a new token can
+    /// replace an old one.
+    pub name: String,
+    /// `admin`, `operator`, `producer`, `worker` or `viewer`.
+    pub role: String,
+    /// The token's tenant. Only an admin of the tenant `system` may name another tenant. Default: the caller's tenant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// Restricts the token to these queues; resources that belong to no queue are then out of reach. Default: all
+    /// queues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queues: Option<Vec<String>>,
+    /// Rights in addition to those of the role: `manage_triggers`, `manage_dead_letters`, `read_payloads`,
+    /// `read_results`, `read_artifacts`, `read_logs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rights: Option<Vec<String>>,
+    /// Tenants that this worker claims jobs of, or `"*"` for all tenants. Only for workers of the tenant `system`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serves: Option<Serves>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum Serves {
+    /// `"*"`.
+    Everyone(String),
+    Tenants(Vec<String>),
+}
+
+/// A token without its secret text.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct TokenView {
+    pub id: Uuid,
+    pub name: String,
+    pub role: String,
+    pub tenant: String,
+    /// The queues that the token may use; `null` means all.
+    pub queues: Option<Vec<String>>,
+    pub rights: Vec<String>,
+    pub serves: Option<Serves>,
+    /// `active`, `expired` or `revoked`.
+    pub state: String,
+    pub created_by: String,
+    pub created_at: Timestamp,
+    pub expires_at: Option<Timestamp>,
+    pub revoked_at: Option<Timestamp>,
+    pub revoked_by: Option<String>,
+    /// Recorded with a precision of one minute.
+    pub last_used_at: Option<Timestamp>,
+}
+
+/// A new token with its secret text, which is shown only in this response.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct TokenCreated {
+    /// The token's secret text. Store it now: the server keeps only a hash and cannot show it again.
+    pub token: String,
+    #[serde(flatten)]
+    pub view: TokenView,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct TenantView {
+    pub name: String,
+    pub created_at: Timestamp,
+}

@@ -1,0 +1,99 @@
+//! Processes: rules that create jobs for eligible subjects.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use crate::queue::job::RetrySettings;
+
+/// The body of `PUT /processes/{name}`. A field that is left out returns to its default.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ProcessRequest {
+    pub selector: Selector,
+    pub queue: String,
+    pub kind: String,
+    /// The payload of each job. Default: the subject's id and facts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub payload: Option<Box<RawValue>>,
+    /// Maximum number of unfinished jobs of this process. Default: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_active: Option<i64>,
+    /// Seconds before a subject that is still eligible after its job gets another job. Default: 60.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub every_s: Option<i64>,
+    /// Processes that must not run on a subject at the same time as this one. The exclusion holds in both directions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub excludes: Option<Vec<String>>,
+    /// Backoff of a subject after a failed job. Default: the queue's retry policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backoff: Option<RetrySettings>,
+}
+
+/// A subject is eligible if it has this `kind` (when given), every condition in `all` holds, at least one condition in
+/// `any` holds, and no condition in `not` holds.
+#[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Selector {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub all: Option<Vec<Condition>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub any: Option<Vec<Condition>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not: Option<Vec<Condition>>,
+}
+
+/// A fact and exactly one test of it. A missing fact satisfies only `exists: false`.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Condition {
+    pub fact: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exists: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub equals: Option<Box<RawValue>>,
+    /// True if the fact was last reported at least this many seconds ago. After server downtime, facts get a grace
+    /// period (the shorter of `older_than_s` and 5 minutes), so that agents can report again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub older_than_s: Option<i64>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ProcessView {
+    pub name: String,
+    pub selector: Selector,
+    pub queue: String,
+    pub kind: String,
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub payload: Option<Box<RawValue>>,
+    pub max_active: Option<i64>,
+    pub every_s: i64,
+    pub excludes: Vec<String>,
+    pub backoff: Option<RetrySettings>,
+    /// Subjects for which a job can be created now. Each figure is counted up to 100,000.
+    pub eligible: i64,
+    /// Subjects with an unfinished job.
+    pub active: i64,
+    /// Subjects that would be eligible without a backoff.
+    pub in_backoff: i64,
+    /// When the longest-eligible subject became eligible.
+    pub oldest: Option<Timestamp>,
+    /// The principal that declared the process.
+    pub principal: String,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct EligibleView {
+    pub subject: String,
+    /// When the subject's facts made it eligible.
+    pub since: Timestamp,
+    /// The earliest time at which a job can be created; determines the order of subjects.
+    pub ready_at: Timestamp,
+}

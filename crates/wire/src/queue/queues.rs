@@ -1,0 +1,92 @@
+//! Queues: settings, counts and pausing.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::queue::job::{RetrySettings, WebhookSettings};
+
+/// The body of `PUT /queues/{name}`. A field that is left out returns to its default.
+#[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct QueueSettings {
+    /// Maximum number of running jobs on all nodes. Default: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<i64>,
+    /// Maximum number of running jobs with the same concurrency key. Default: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_key: Option<i64>,
+    /// Maximum number of jobs started per second. Default: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_per_s: Option<f64>,
+    /// Seconds for which older jobs of other affinities may be passed over before the oldest of them is claimed.
+    /// Default: 300.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starvation_s: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<RetrySettings>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_s: Option<i64>,
+    /// Seconds for which ended jobs are retained. Default: 604800 (7 days).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention_s: Option<i64>,
+    /// Names of phases in addition to the built-in ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phases: Option<Vec<String>>,
+    /// Receives every state change of jobs without a webhook of their own. The same URL without a secret retains the
+    /// stored secrets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<WebhookSettings>,
+    /// Settings that differ for single kinds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kinds: Option<BTreeMap<String, KindSettings>>,
+}
+
+#[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KindSettings {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<RetrySettings>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_s: Option<i64>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct QueueView {
+    pub name: String,
+    pub paused: bool,
+    pub paused_reason: Option<String>,
+    pub paused_by: Option<String>,
+    pub paused_at: Option<Timestamp>,
+    pub settings: QueueSettings,
+    pub counts: QueueCounts,
+    /// When the longest-waiting job that could run became ready.
+    pub oldest_waiting_at: Option<Timestamp>,
+    /// How often a worker had to load another affinity.
+    pub swaps_made: i64,
+    /// How many jobs of a loaded affinity were claimed while an older job of another affinity waited.
+    pub swaps_avoided: i64,
+}
+
+/// Counters that are maintained with every change, as of the last commit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct QueueCounts {
+    pub scheduled: i64,
+    /// Ready to run, or blocked by a limit.
+    pub queued: i64,
+    /// `loading` and `working`.
+    pub running: i64,
+    /// Since the queue was created, including deleted jobs.
+    pub succeeded: i64,
+    pub failed: i64,
+    pub canceled: i64,
+}
+
+#[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PauseRequest {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}

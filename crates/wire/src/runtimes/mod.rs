@@ -1,0 +1,4 @@
+//! Container runtimes and pools.
+
+pub mod pool;
+pub mod runtime;

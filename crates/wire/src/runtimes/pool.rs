@@ -1,0 +1,104 @@
+//! Pools: a number of slots that many runtimes share.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::runtimes::runtime::PlacementSettings;
+
+/// The body of `PUT /pools/{name}`.
+#[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PoolRequest {
+    /// Maximum number of runtimes that run at the same time.
+    pub slots: u32,
+    /// Memory available to the pool. The declaration is rejected if the largest members that fit into the slots need
+    /// more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mb: Option<i64>,
+    pub members: Vec<MemberSettings>,
+    /// The queue that the pool runs the jobs of. Default: the queue with the pool's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    /// Seconds for which older jobs of other affinities may be passed over. Written to the queue's settings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starvation_s: Option<i64>,
+    /// Seconds without work after which a runtime is stopped. Default: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_stop_s: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handler: Option<HandlerSettings>,
+    /// Nodes that may run the pool; its runtimes start on the same node. Default: any node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<PlacementSettings>,
+}
+
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MemberSettings {
+    pub affinity: String,
+    pub runtime: String,
+    /// `as_needed` (default), `preloaded`, or `pinned`: the runtime occupies a slot of its own permanently.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stay: Option<String>,
+}
+
+/// How a runtime receives a job: the payload is sent by POST to its endpoint, and the response is the job's result.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HandlerSettings {
+    /// Default: `/`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Default: 300.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_s: Option<i64>,
+    /// Jobs in progress per slot. Default: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_once: Option<u32>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct PoolView {
+    pub name: String,
+    pub slots: u32,
+    pub memory_mb: Option<i64>,
+    pub queue: String,
+    pub starvation_s: Option<i64>,
+    pub idle_stop_s: Option<i64>,
+    pub handler: HandlerSettings,
+    pub placement: PlacementSettings,
+    pub members: Vec<MemberView>,
+    /// The node that runs the pool.
+    pub node: Option<String>,
+    /// `swaps_made`: runtimes started because a job needed them. `swaps_avoided`: jobs claimed out of order to avoid a
+    /// swap.
+    pub swaps_made: i64,
+    pub swaps_avoided: i64,
+    /// `loads`: number of starts of a runtime. `load_s`: their mean duration.
+    pub loads: u64,
+    pub load_s: Option<f64>,
+    /// Estimated time that the avoided swaps would have taken.
+    pub minutes_saved: f64,
+    /// Age of the oldest waiting job with an affinity that is not loaded.
+    pub starvation_clock_s: Option<f64>,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct MemberView {
+    pub affinity: String,
+    pub runtime: String,
+    pub stay: String,
+    /// `idle`, `loading` or `loaded`.
+    pub state: String,
+    pub slot: Option<usize>,
+    pub since: Option<Timestamp>,
+    /// `waiting`: jobs that wait for the member, counted up to 1,000. `oldest`: when the first of them became ready.
+    pub waiting: i64,
+    pub oldest: Option<Timestamp>,
+    /// `backoff_until`: the end of the backoff after a failure. `cause`: the reason for it.
+    pub backoff_until: Option<Timestamp>,
+    pub cause: Option<String>,
+}

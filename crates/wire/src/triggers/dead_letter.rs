@@ -1,0 +1,134 @@
+//! Dead letters: work that failed permanently, and its resolution.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use crate::queue::job::JobError;
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct DeadLetterView {
+    pub id: Uuid,
+    /// The original event; for a plain job, the job's own id.
+    pub event_id: Uuid,
+    /// The source of the event; `job` for a plain job.
+    pub source: String,
+    pub op: String,
+    /// `null` for a plain job and for a manual replay.
+    pub trigger_id: Option<Uuid>,
+    pub script_id: Option<Uuid>,
+    pub job_id: Option<Uuid>,
+    pub queue: Option<String>,
+    pub kind: Option<String>,
+    /// The payload, unchanged.
+    #[schema(value_type = serde_json::Value)]
+    pub payload: Box<RawValue>,
+    pub depth: i64,
+    /// Oldest first.
+    pub attempts: Vec<AttemptView>,
+    pub attempt_count: i64,
+    pub first_attempt_at: Timestamp,
+    pub last_attempt_at: Timestamp,
+    pub last_error: JobError,
+    pub created_at: Timestamp,
+    pub resolved_at: Option<Timestamp>,
+    /// `replayed`, `ignored`, `handled_by_script` or `handler_failed`.
+    pub resolution: Option<String>,
+    pub resolved_by: Option<String>,
+    pub note: Option<String>,
+    /// The job or the event that replayed it.
+    pub replayed_as: Option<Uuid>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct AttemptView {
+    pub at: Timestamp,
+    pub error: JobError,
+}
+
+/// Counted up to 10,000; `capped` is true if there are more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CountView {
+    pub count: usize,
+    pub capped: bool,
+}
+
+/// The body of a replay. `payload` replaces the payload.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReplayRequest {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub payload: Option<Box<RawValue>>,
+}
+
+/// The new work: a job, an event (for a trigger's run), or a delivery that is sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ReplayView {
+    pub job_id: Option<Uuid>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event_id: Option<Uuid>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivery_id: Option<Uuid>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResolveRequest {
+    /// `ignored` or `handled_by_script`. For a replay, use the `replay` route.
+    pub resolution: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// The dead letters to replay: by id, or all unresolved ones that match a filter.
+#[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReplayManyRequest {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ids: Option<Vec<Uuid>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter: Option<DeadLetterFilter>,
+    /// Count the matching dead letters without replaying them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dry_run: Option<bool>,
+}
+
+#[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeadLetterFilter {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trigger_id: Option<Uuid>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_id: Option<Uuid>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_code: Option<String>,
+    /// Created at this time or later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    /// Created before this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+}
+
+/// The number of matching dead letters and the results.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ReplayManyView {
+    /// Dead letters found, at most 10,000.
+    pub matched: usize,
+    pub replayed: usize,
+    /// Already resolved, or resolved by someone else in the meantime.
+    pub already_resolved: usize,
+    pub not_found: usize,
+    /// Contain nothing that can be replayed.
+    pub not_replayable: usize,
+    pub dry_run: bool,
+}

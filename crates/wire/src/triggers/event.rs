@@ -1,0 +1,51 @@
+//! Events received over HTTP, and key-value collections.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct EventAccepted {
+    pub event_id: Uuid,
+    /// For a batch: one id per event, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub event_ids: Vec<Uuid>,
+    /// The runs of `sync` triggers that the event caused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<SyncRunView>,
+}
+
+/// The result of a `sync` trigger, for which the request that caused the event waited.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct SyncRunView {
+    pub trigger_id: Uuid,
+    pub event_id: Uuid,
+    /// `succeeded`, `failed`, `canceled` or `skipped`; `pending` if the run took longer than the request waited.
+    pub state: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_id: Option<Uuid>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivery_id: Option<Uuid>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub result: Option<Box<RawValue>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<crate::JobError>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct KvView {
+    pub collection: String,
+    pub key: String,
+    #[schema(value_type = serde_json::Value)]
+    pub value: Box<RawValue>,
+    /// Incremented by every change.
+    pub version: i64,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+    /// The runs of `sync` triggers that the change caused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<SyncRunView>,
+}

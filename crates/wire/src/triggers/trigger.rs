@@ -1,0 +1,176 @@
+//! Triggers: a source of events and the action that each event starts.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+/// The body of `POST /triggers` (create) and `PUT /triggers/{id}` (replace).
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TriggerRequest {
+    pub name: String,
+    /// `kv`, `cron`, `pubsub`, `queue`, `http`, `email`, `job`, `runtime` or `dead_letter`.
+    pub source: String,
+    /// Which events of the source match: kv {collection, key?, ops?}, pubsub {topic}, http {secret?}, job {queue?,
+    /// kind?, states?}, queue {queue, ops?}, runtime {name?, health?, operations?}, email {to}, dead_letter {source?},
+    /// cron {schedule, timezone?, missed?}. Every source also accepts `when`, an expression over `event` and `data`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub filter: Option<Box<RawValue>>,
+    /// The action: `{job: {…}}`, `{http: {url, method?, headers?, timeout_s?}}`, `{script: "…"}` (Rhai) or `{runtime:
+    /// {name, operation, image?}}`. Strings in a job's payload, a request's body and a runtime's name may contain
+    /// expressions: `{{ data.user }}`.
+    #[schema(value_type = serde_json::Value)]
+    pub target: Box<RawValue>,
+    /// `async` (default) or `sync`. With `sync`, the request that causes the event waits for the run, which is
+    /// attempted once. Only for `kv`, `pubsub` and `http`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// The retry policy. Copied when the trigger is created.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<TriggerRetry>,
+    /// Default: true.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enabled: Option<bool>,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TriggerRetry {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initial_s: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maximum_s: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exponent: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jitter: Option<f64>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct TriggerView {
+    pub id: Uuid,
+    pub name: String,
+    pub source: String,
+    /// Secrets are replaced by placeholders; a placeholder that is sent back retains the stored secret.
+    #[schema(value_type = serde_json::Value)]
+    pub filter: Box<RawValue>,
+    #[schema(value_type = serde_json::Value)]
+    pub target: Box<RawValue>,
+    pub mode: String,
+    pub retry: TriggerRetry,
+    pub enabled: bool,
+    /// The principal that registered the trigger. The trigger acts with that principal's rights.
+    pub principal: String,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+    /// Number of started runs.
+    pub fired: i64,
+    /// Number of runs that became dead letters before anything was started.
+    pub failed: i64,
+    /// Number of runs that were not started because the chain of triggers exceeded the depth limit.
+    pub loops_stopped: i64,
+    /// `missed`: due times of a schedule that were skipped because no node was up. `last_missed_at`: when that was last
+    /// detected.
+    pub missed: i64,
+    pub last_missed_at: Option<Timestamp>,
+    pub last_fired_at: Option<Timestamp>,
+    pub last_error: Option<String>,
+    /// Identifies the text of the target's script; a changed script has another id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script_id: Option<Uuid>,
+    /// The path at which an `http` trigger is called.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hook: Option<String>,
+    /// The next five due times of an enabled schedule.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub next_fires: Vec<Timestamp>,
+}
+
+/// Fires a trigger manually. With `dry_run`, only reports what would be started.
+#[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FireRequest {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub data: Option<Box<RawValue>>,
+    /// For a dry run: the operation of the simulated event, for example `set` or `succeeded`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub op: Option<String>,
+    /// For a dry run: the attributes that filters test, for example `collection`, `key`, `topic`, `queue`, `kind`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attributes: Option<BTreeMap<String, String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dry_run: Option<bool>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct FireView {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event_id: Option<Uuid>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dry_run: Option<DryRunView>,
+    /// The run of a `sync` trigger.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<crate::SyncRunView>,
+}
+
+/// What a trigger would do with an event.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct DryRunView {
+    pub matches: bool,
+    /// Why the event does not match, or the error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The queue of the job that would be enqueued.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// The URL of the request that would be sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub payload: Option<Box<RawValue>>,
+    /// The effects that a script would have, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub effects: Vec<String>,
+    /// The lines that a script would log.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub log: Vec<String>,
+}
+
+/// The result of one run of a script or of a `sync` trigger.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct TriggerRunView {
+    pub id: Uuid,
+    pub trigger_id: Uuid,
+    pub event_id: Uuid,
+    pub attempt: i64,
+    pub at: Timestamp,
+    /// `done`, `job`, `delivery`, `failed` or `skipped`.
+    pub outcome: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_id: Option<Uuid>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivery_id: Option<Uuid>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script_id: Option<Uuid>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<crate::JobError>,
+    /// The script's result. Requires the right to read results.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub result: Option<Box<RawValue>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub log: Vec<String>,
+}
