@@ -101,30 +101,30 @@ const ATTEMPTS_IN_BOUNDS: Sql = Sql::new(
 // job that waits must fit its state: a scheduled job has failed or was snoozed. A scheduled job becomes queued when its
 // time comes, so a queued job may follow any event.
 const HISTORY_FOLDS: Sql = Sql::new(
-    &["select hex(id) || ' has attempt ' || attempt || ', history says ' || told as example from (
+    &["select hex(id) || ' has attempt ' || attempt || ', history says ' || logged as example from (
            select x.id, x.attempt, case when x.started_at is null then 0 else 1 end
-               + (select count(*) from history h where h.job = x.id and h.event in ('failed', 'expired')) as told
+               + (select count(*) from history h where h.job = x.id and h.event in ('failed', 'expired')) as logged
            from (select id, attempt, started_at from jobs where attempt > 0 or epoch > 0
                  union all select id, attempt, started_at from ended where epoch > 1) x)
-       where attempt <> told
+       where attempt <> logged
        union all
-       select hex(id) || ' is ' || state || ', history says ' || coalesce(told, 'nothing') from (
-           select j.id, j.state, (select h.event from history h where h.job = j.id order by h.epoch desc limit 1) as told
+       select hex(id) || ' is ' || state || ', history says ' || coalesce(logged, 'nothing') from (
+           select j.id, j.state, (select h.event from history h where h.job = j.id order by h.epoch desc limit 1) as logged
            from jobs j where j.epoch > 0 and j.worker is null)
-       where told is null or told not in ('failed', 'expired', 'released', 'snoozed')
-           or (state = 'scheduled' and told not in ('failed', 'snoozed')) limit $1"],
-    "select id::text || ' has attempt ' || attempt || ', history says ' || told as example from (
+       where logged is null or logged not in ('failed', 'expired', 'released', 'snoozed')
+           or (state = 'scheduled' and logged not in ('failed', 'snoozed')) limit $1"],
+    "select id::text || ' has attempt ' || attempt || ', history says ' || logged as example from (
          select x.id, x.attempt, case when x.started_at is null then 0 else 1 end
-             + (select count(*) from history h where h.job = x.id and h.event in ('failed', 'expired')) as told
+             + (select count(*) from history h where h.job = x.id and h.event in ('failed', 'expired')) as logged
          from (select id, attempt, started_at from jobs where attempt > 0 or epoch > 0
                union all select id, attempt, started_at from ended where epoch > 1) x) attempts
-     where attempt <> told
+     where attempt <> logged
      union all
-     select id::text || ' is ' || state || ', history says ' || coalesce(told, 'nothing') from (
-         select j.id, j.state, (select h.event from history h where h.job = j.id order by h.epoch desc limit 1) as told
+     select id::text || ' is ' || state || ', history says ' || coalesce(logged, 'nothing') from (
+         select j.id, j.state, (select h.event from history h where h.job = j.id order by h.epoch desc limit 1) as logged
          from jobs j where j.epoch > 0 and j.worker is null) states
-     where told is null or told not in ('failed', 'expired', 'released', 'snoozed')
-         or (state = 'scheduled' and told not in ('failed', 'snoozed')) limit $1",
+     where logged is null or logged not in ('failed', 'expired', 'released', 'snoozed')
+         or (state = 'scheduled' and logged not in ('failed', 'snoozed')) limit $1",
 );
 // Times are not compared, because a clock that was set back violates no invariant.
 const ENDED_IS_FINAL: Sql = Sql::new(

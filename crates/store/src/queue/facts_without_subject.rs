@@ -38,7 +38,7 @@ struct WithoutSubject {
     claims: Vec<(JobId, Epoch)>,
 }
 
-// Only jobs that the worker has claimed: outcomes for other jobs get their usual status.
+// Only jobs that the worker has claimed: outcomes for other jobs get their own status.
 const WITHOUT_SUBJECT: Sql = Sql::new(
     &["select id from jobs where id = $1 and epoch = $2 and worker = $3 and subject is null
            and exists (select 1 from workers w where w.id = $3 and w.tenant = $4)"],

@@ -43,7 +43,7 @@ impl DbClock {
     }
 
     fn observe_at(&self, database_now: Time, at: Instant) {
-        let mut state = self.state.lock().expect("nobody panics with the time in hand");
+        let mut state = self.state.lock().expect("lock poisoned");
         let last = match &*state {
             // The earlier observation had a faster round trip.
             Some(kept) if database_now <= kept.at(at) && at.saturating_duration_since(kept.at) < KEPT => return,
@@ -54,7 +54,7 @@ impl DbClock {
     }
 
     fn estimate_at(&self, moment: Instant) -> Option<Time> {
-        let mut state = self.state.lock().expect("nobody panics with the time in hand");
+        let mut state = self.state.lock().expect("lock poisoned");
         let state = state.as_mut().filter(|state| moment.saturating_duration_since(state.at) < KEPT)?;
         let now = state.at(moment);
         let set_back = state.last.micros() - now.micros() > KEPT.as_micros() as i64;

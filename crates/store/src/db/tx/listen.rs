@@ -22,14 +22,14 @@ const RECONNECT: Duration = Duration::from_secs(1);
 impl Store {
     /// Exchanges hints with other nodes until dropped. Reconnects when the connection breaks.
     pub async fn relay_hints(&self, url: &str) {
-        let mut database_now = false;
+        let mut is_interrupted = false;
         loop {
-            let result = relay(self.notifier(), url, &mut database_now).await;
+            let result = relay(self.notifier(), url, &mut is_interrupted).await;
             self.notifier().set_listening(false);
             // One warning per outage.
-            if !std::mem::replace(&mut database_now, true) {
+            if !std::mem::replace(&mut is_interrupted, true) {
                 let error = result.err().map_or_else(|| "it was closed".into(), |error| error.to_string());
-                tracing::warn!(error, "hints of other nodes are not heard: their connection broke and is made anew");
+                tracing::warn!(error, "cannot receive hints from other nodes: the connection broke; reconnecting");
             }
             // Hints may have been lost: every waiter queries once.
             self.notifier().notify_all();
@@ -38,7 +38,7 @@ impl Store {
     }
 }
 
-async fn relay(notifier: &Notifier, url: &str, database_now: &mut bool) -> Result<(), StoreError> {
+async fn relay(notifier: &Notifier, url: &str, is_interrupted: &mut bool) -> Result<(), StoreError> {
     let Address { mut config, tls } = Address::parse(url)?;
     config.application_name("windlass hints").connect_timeout(Duration::from_secs(5));
     let (client, mut connection) = config.connect(tls).await.map_err(broken)?;
@@ -56,7 +56,7 @@ async fn relay(notifier: &Notifier, url: &str, database_now: &mut bool) -> Resul
     };
     tokio::select! {
         result = receive => result.map_err(broken),
-        result = send(notifier, &client, database_now) => result.map_err(broken),
+        result = send(notifier, &client, is_interrupted) => result.map_err(broken),
     }
 }
 
@@ -64,11 +64,11 @@ fn broken(error: tokio_postgres::Error) -> StoreError {
     StoreError::Unavailable { reason: error.to_string(), source: Some(Box::new(error)) }
 }
 
-async fn send(notifier: &Notifier, client: &Client, database_now: &mut bool) -> Result<(), tokio_postgres::Error> {
+async fn send(notifier: &Notifier, client: &Client, is_interrupted: &mut bool) -> Result<(), tokio_postgres::Error> {
     client.batch_execute(&format!("listen {CHANNEL}")).await?;
     notifier.set_listening(true);
-    if std::mem::take(database_now) {
-        tracing::info!("hints of other nodes are heard again");
+    if std::mem::take(is_interrupted) {
+        tracing::info!("receiving hints from other nodes again");
     }
     notifier.notify_all();
     loop {

@@ -88,7 +88,7 @@ pub trait Operation: Send + Sync + 'static {
     fn run(&self, tx: &mut Tx<'_>) -> impl Future<Output = Result<Self::Output, StoreError>> + Send;
 
     /// Statements whose results the operation will ask for first. On PostgreSQL they are sent with the begin and cost
-    /// no round trip. `run` queries as usual; a query with other text or other parameters ignores the prefetched rows.
+    /// no round trip. `run` queries as it would without them; a query with other text or other parameters ignores the prefetched rows.
     fn prefetch(&self) -> Vec<Prefetch<'_>> {
         Vec::new()
     }

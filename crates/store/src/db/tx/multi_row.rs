@@ -16,7 +16,7 @@ pub(super) fn multi_row_insert(text: &'static str, columns: usize, width: usize)
     if !head.starts_with("insert or fail into") || !row.ends_with(')') || row.contains("on conflict") {
         return None;
     }
-    let mut known = STATEMENTS.lock().expect("nobody panics with it in hand");
+    let mut known = STATEMENTS.lock().expect("lock poisoned");
     let wide = known.entry((text, width)).or_insert_with(|| {
         let row_of = |number: usize| {
             let mut pieces = row.split('$');

@@ -287,7 +287,7 @@ fn number(messages: &[SimpleQueryMessage], column: usize) -> Option<i64> {
 }
 
 fn no_time() -> Failure {
-    Failure { error: StoreError::unexpected("the database told no time"), again: false }
+    Failure { error: StoreError::unexpected("the database returned no time"), again: false }
 }
 
 /// Returns true if two transactions of one connection may run in different sessions. Then the session can hold no

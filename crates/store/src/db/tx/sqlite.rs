@@ -49,7 +49,7 @@ pub(crate) struct Sqlite {
     permits: Arc<Semaphore>,
     clock: Clock,
     path: PathBuf,
-    // Dropped last: the writer has been told to stop and the readers are closed by then.
+    // Dropped last: the writer has been stopped and the readers are closed by then.
     _closing: Closing,
     /// Keeps other servers out for as long as this one lives.
     _lock: Option<File>,
@@ -83,7 +83,7 @@ impl Drop for Borrowed {
         let Some(connection) = self.connection.take() else { return };
         // Nothing was written. Without an open transaction there is nothing to end.
         let _ = connection.execute_batch("rollback");
-        self.readers.lock().expect("nobody panics while holding the pool").push(connection);
+        self.readers.lock().expect("lock poisoned").push(connection);
     }
 }
 
@@ -136,7 +136,7 @@ impl Sqlite {
         Self: 'static,
     {
         let permit = self.permits.clone().acquire_owned().await.map_err(|_| StoreError::unavailable("closed"))?;
-        let connection = self.readers.lock().expect("nobody panics while holding the pool").pop();
+        let connection = self.readers.lock().expect("lock poisoned").pop();
         let mut reader = Borrowed { connection, readers: self.readers.clone(), _permit: permit };
         let clock = self.clock.clone();
         // The reader moves along, so that a dropped caller cannot drop it in the middle.
@@ -152,7 +152,8 @@ impl Sqlite {
 fn lock(path: &Path) -> Result<File, StoreError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
-    let file = private_files::open_or_create_file(Path::new(&name)).map_err(|error| open_error(path, &error.to_string()))?;
+    let file =
+        private_files::open_or_create_file(Path::new(&name)).map_err(|error| open_error(path, &error.to_string()))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {

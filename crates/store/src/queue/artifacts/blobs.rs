@@ -38,7 +38,7 @@ pub struct Blobs {
 }
 
 impl Blobs {
-    /// Opens a folder, or `s3://bucket/prefix` with region, endpoint and credentials from the usual `AWS_*` variables.
+    /// Opens a folder, or `s3://bucket/prefix` with region, endpoint and credentials from the `AWS_*` variables.
     pub fn open(place: &str) -> Result<Self, StoreError> {
         match place.split_once("://") {
             None => Self::folder(Path::new(place)),

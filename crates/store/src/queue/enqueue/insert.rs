@@ -123,7 +123,8 @@ impl PendingJob<'_> {
 
     /// Returns true if two jobs without extras differ in id and payload only.
     fn is_like(&self, other: &Self) -> bool {
-        let shared_values = |entry: &Self| (entry.tenant, entry.lane, entry.state, entry.run_at, entry.job.max_attempts);
+        let shared_values =
+            |entry: &Self| (entry.tenant, entry.lane, entry.state, entry.run_at, entry.job.max_attempts);
         shared_values(self) == shared_values(other) && self.job.principal == other.job.principal
     }
 }
