@@ -5,6 +5,7 @@ use utoipa::ToSchema;
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Page<T> {
+    /// The items of this page.
     pub items: Vec<T>,
     /// Pass it as `?cursor=` to get the next page; `null` on the last page.
     pub next_cursor: Option<String>,

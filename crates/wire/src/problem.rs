@@ -8,12 +8,16 @@ use crate::queue::job::JobError;
 
 #[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
+    /// A link to the page of the error.
     #[serde(rename = "type")]
     pub kind: String,
+    /// The error in a few words.
     pub title: String,
+    /// The HTTP status.
     pub status: u16,
     /// What went wrong and what to change.
     pub detail: String,
+    /// The stable error code.
     pub code: String,
     /// The request field that caused the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]

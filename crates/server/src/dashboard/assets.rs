@@ -19,6 +19,8 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// Get a style or a script of the dashboard.
+///
+/// An address with a version is immutable and cached for a year.
 #[utoipa::path(get, path = "/static/{name}", tag = "pages", operation_id = "file", params(("name" = String, Path)),
     responses((status = 200, content_type = "application/octet-stream", body = Vec<u8>), (status = 304)))]
 async fn get(Path(name): Path<String>, uri: Uri, headers: HeaderMap) -> Result<Response, ApiError> {

@@ -19,6 +19,8 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// Show the index of the documentation.
+///
+/// The documentation of this version, without network access.
 #[utoipa::path(get, path = "/docs", tag = "pages", operation_id = "docs",
     responses((status = 200, content_type = "text/html", body = String)))]
 async fn index() -> Result<Response, ApiError> {
@@ -26,6 +28,8 @@ async fn index() -> Result<Response, ApiError> {
 }
 
 /// Show a page or a picture of the documentation.
+///
+/// Relative links of the pages work as in the source tree.
 #[utoipa::path(get, path = "/docs/{*path}", tag = "pages", operation_id = "docs_page", params(("*path" = String, Path)),
     responses((status = 200, content_type = "text/html", body = String)))]
 async fn page(uri: Uri) -> Result<Response, ApiError> {
@@ -44,6 +48,8 @@ struct SearchParams {
 }
 
 /// Search the documentation.
+///
+/// Returns at most 20 sections that contain every word.
 #[utoipa::path(get, path = "/docs/search", tag = "pages", operation_id = "docs_search", params(SearchParams),
     responses((status = 200, content_type = "text/html", body = String)))]
 async fn search(PageParams(params): PageParams<SearchParams>) -> Result<Response, ApiError> {

@@ -19,6 +19,8 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// Check that the process is alive.
+///
+/// Does not use the database. For load balancers use `/readyz`.
 #[utoipa::path(get, path = "/healthz", tag = "health", responses((status = 200, body = HealthView)))]
 async fn healthz() -> Json<HealthView> {
     Json(HealthView { status: "ok".into(), detail: None })

@@ -32,6 +32,8 @@ struct Next {
 }
 
 /// Show the sign-in page.
+///
+/// The form takes a token and starts a session.
 #[utoipa::path(get, path = "/sign-in", tag = "pages", params(Next),
     responses((status = 200, content_type = "text/html", body = String)))]
 async fn page(Params(query): Params<Next>) -> Response {
@@ -41,7 +43,9 @@ async fn page(Params(query): Params<Next>) -> Response {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct SignIn {
+    /// The secret text of a token.
     token: String,
+    /// The page to open after sign-in.
     #[serde(default)]
     next: Option<String>,
 }

@@ -58,6 +58,7 @@ pub(crate) struct DeliveryQuery {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct SubjectQuery {
+    /// Only subjects of this kind.
     pub(crate) kind: Option<String>,
     /// Prefix of the id.
     pub(crate) prefix: Option<String>,
@@ -79,12 +80,19 @@ impl SubjectQuery {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct JobQuery {
+    /// Only jobs in this state.
     pub(crate) state: Option<String>,
+    /// Only jobs of this queue.
     pub(crate) queue: Option<String>,
+    /// Only jobs of this kind.
     pub(crate) kind: Option<String>,
+    /// Only jobs with this affinity.
     pub(crate) affinity: Option<String>,
+    /// Only jobs on this subject.
     pub(crate) subject: Option<String>,
+    /// Only jobs of this run.
     pub(crate) run: Option<String>,
+    /// Only jobs with this tag.
     pub(crate) tag: Option<String>,
     /// Created at this time or later.
     #[param(value_type = Option<String>, format = DateTime)]

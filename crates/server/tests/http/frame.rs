@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use serde_json::json;
+use axum::http::Request;
+use serde_json::{Value, json};
 use server::{HostCheck, ServerOptions, serve};
 use store::StoreError;
 use store::db::tx::{Operation, Tx};
@@ -169,11 +170,19 @@ async fn the_openapi_document_lists_every_route() {
             let problem = &operation["responses"]["default"]["content"]["application/problem+json"];
             assert_eq!(problem["schema"]["$ref"], "#/components/schemas/Problem", "{method} {path}");
             assert!(operation["summary"].is_string(), "{method} {path} has a summary");
+            assert!(operation["description"].is_string(), "{method} {path} has a description");
+            for parameter in operation["parameters"].as_array().into_iter().flatten() {
+                assert!(parameter["description"].is_string(), "{method} {path} describes {}", parameter["name"]);
+            }
             for (status, response) in operation["responses"].as_object().unwrap() {
                 assert!(response["description"].is_string(), "{method} {path} {status}");
             }
             assert!(ids.insert(operation["operationId"].as_str().unwrap()), "{method} {path} has a unique id");
         }
+    }
+    for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
+        let undescribed = undescribed_fields(schema);
+        assert!(undescribed.is_empty(), "{name} describes {undescribed:?}");
     }
     // Every referenced schema exists.
     let text = document.to_string();
@@ -181,6 +190,75 @@ async fn the_openapi_document_lists_every_route() {
         let name = part.split('"').next().unwrap();
         assert!(document["components"]["schemas"][name].is_object(), "{name}");
     }
+}
+
+fn with_token(mut request: Request<Body>, authorization: &str) -> Request<Body> {
+    request.headers_mut().insert("authorization", authorization.parse().unwrap());
+    request
+}
+
+fn undescribed_fields(schema: &Value) -> Vec<&String> {
+    let fields = schema["properties"].as_object().into_iter().flatten();
+    // An optional object carries the description beside its reference.
+    let is_described = |field: &Value| {
+        let variants = field["oneOf"].as_array().into_iter().flatten();
+        field["description"].is_string() || variants.clone().any(|variant| variant["description"].is_string())
+    };
+    let mut names: Vec<&String> = fields.filter(|(_, field)| !is_described(field)).map(|(name, _)| name).collect();
+    for parts in ["allOf", "anyOf", "oneOf"] {
+        names.extend(schema[parts].as_array().into_iter().flatten().flat_map(undescribed_fields));
+    }
+    names
+}
+
+/// Requirement X11.
+#[tokio::test]
+async fn every_json_body_has_an_example_that_its_route_accepts() {
+    let api = Api::new(Database::sqlite().await).await;
+    let document = api.get("/openapi.json").await.json();
+    let authorization = format!("Bearer {}", api.token(json!({"name": "admin", "role": "admin"})).await);
+    let runtime = json_request("PUT", "/api/v1/runtimes/llama3", &json!({"image": "llama"}));
+    assert!(api.send(with_token(runtime, &authorization)).await.status.is_success());
+    let mut failures = Vec::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            for (media_type, content) in operation["requestBody"]["content"].as_object().into_iter().flatten() {
+                // A report of facts carries the credential of the subject's agent.
+                if !media_type.contains("json") || path == "/api/v1/subjects/{id}/facts" {
+                    continue;
+                }
+                let Some(example) = content.get("example") else {
+                    failures.push(format!("{method} {path}: no example"));
+                    continue;
+                };
+                let concrete = path.replace("{id}", "01a1dda7-a89f-7c5e-a79e-3a03bdfffb4c").replace("{name}", "llama3");
+                let concrete = concrete.split('/').map(|part| if part.starts_with('{') { "x" } else { part });
+                let concrete = concrete.collect::<Vec<_>>().join("/");
+                let mut example = example.clone();
+                if path == "/api/v1/calls" {
+                    // No worker answers the call.
+                    example["timeout_s"] = json!(1);
+                }
+                let request = request(&method.to_uppercase(), &concrete)
+                    .header("content-type", media_type)
+                    .header("authorization", &authorization)
+                    .header("ce-specversion", "1.0")
+                    .header("ce-id", "7f1c")
+                    .header("ce-source", "/shop")
+                    .header("ce-type", "order.created")
+                    .body(Body::from(example.to_string()))
+                    .unwrap();
+                let response = api.send(request).await;
+                // The objects of the examples do not exist; everything else about the request is right.
+                let is_accepted =
+                    response.status.is_success() || matches!(response.status.as_u16(), 404 | 409 | 503 | 504);
+                if !is_accepted {
+                    failures.push(format!("{method} {path}: {} {:?}", response.status, response.body));
+                }
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 /// Requirement X10.

@@ -28,6 +28,7 @@ pub struct TokenRequest {
     /// Tenants that this worker claims jobs of, or `"*"` for all tenants. Only for workers of the tenant `system`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serves: Option<Serves>,
+    /// When the token expires. Default: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
 }
@@ -37,26 +38,38 @@ pub struct TokenRequest {
 pub enum Serves {
     /// `"*"`.
     Everyone(String),
+    /// These tenants.
     Tenants(Vec<String>),
 }
 
 /// A token without its secret text.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct TokenView {
+    /// The token's id.
     pub id: Uuid,
+    /// A label for people. It does not need to be unique.
     pub name: String,
+    /// `admin`, `operator`, `producer`, `worker` or `viewer`.
     pub role: String,
+    /// The tenant that the token belongs to.
     pub tenant: String,
     /// The queues that the token may use; `null` means all.
     pub queues: Option<Vec<String>>,
+    /// Every right of the token: those of its role and the additional ones.
     pub rights: Vec<String>,
+    /// The other tenants whose jobs a worker with this token may claim.
     pub serves: Option<Serves>,
     /// `active`, `expired` or `revoked`.
     pub state: String,
+    /// The principal that created the token.
     pub created_by: String,
+    /// When the token was created.
     pub created_at: Timestamp,
+    /// When the token expires; `null` means never.
     pub expires_at: Option<Timestamp>,
+    /// When the token was revoked.
     pub revoked_at: Option<Timestamp>,
+    /// The principal that revoked the token.
     pub revoked_by: Option<String>,
     /// Recorded with a precision of one minute.
     pub last_used_at: Option<Timestamp>,
@@ -67,12 +80,15 @@ pub struct TokenView {
 pub struct TokenCreated {
     /// The token's secret text. Store it now: the server keeps only a hash and cannot show it again.
     pub token: String,
+    /// The token without its secret text.
     #[serde(flatten)]
     pub view: TokenView,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct TenantView {
+    /// The tenant's name.
     pub name: String,
+    /// When the tenant was created.
     pub created_at: Timestamp,
 }

@@ -11,8 +11,11 @@ use crate::queue::job::RetrySettings;
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProcessRequest {
+    /// Which subjects are eligible.
     pub selector: Selector,
+    /// The queue of the jobs that the process creates.
     pub queue: String,
+    /// The kind of the jobs that the process creates.
     pub kind: String,
     /// The payload of each job. Default: the subject's id and facts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,12 +40,16 @@ pub struct ProcessRequest {
 #[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Selector {
+    /// The kind of subject. Default: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
+    /// Conditions that must all hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub all: Option<Vec<Condition>>,
+    /// Conditions of which at least one must hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub any: Option<Vec<Condition>>,
+    /// Conditions of which none may hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not: Option<Vec<Condition>>,
 }
@@ -51,9 +58,12 @@ pub struct Selector {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Condition {
+    /// The name of the fact.
     pub fact: String,
+    /// Whether the fact must exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exists: Option<bool>,
+    /// The value that the fact must have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub equals: Option<Box<RawValue>>,
@@ -65,15 +75,24 @@ pub struct Condition {
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct ProcessView {
+    /// The process's name.
     pub name: String,
+    /// Which subjects are eligible.
     pub selector: Selector,
+    /// The queue of the jobs that the process creates.
     pub queue: String,
+    /// The kind of the jobs that the process creates.
     pub kind: String,
+    /// The payload of each job; `null` means the subject's id and facts.
     #[schema(value_type = Option<serde_json::Value>)]
     pub payload: Option<Box<RawValue>>,
+    /// Maximum number of unfinished jobs; `null` means no limit.
     pub max_active: Option<i64>,
+    /// Seconds before a subject that is still eligible gets another job.
     pub every_s: i64,
+    /// Processes that must not run on a subject at the same time.
     pub excludes: Vec<String>,
+    /// Backoff of a subject after a failed job; `null` means the queue's retry policy.
     pub backoff: Option<RetrySettings>,
     /// Subjects for which a job can be created now. Each figure is counted up to 100,000.
     pub eligible: i64,
@@ -85,12 +104,15 @@ pub struct ProcessView {
     pub oldest: Option<Timestamp>,
     /// The principal that declared the process.
     pub principal: String,
+    /// When the process was declared.
     pub created_at: Timestamp,
+    /// When the declaration last changed.
     pub updated_at: Timestamp,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct EligibleView {
+    /// The subject's id.
     pub subject: String,
     /// When the subject's facts made it eligible.
     pub since: Timestamp,

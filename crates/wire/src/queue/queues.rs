@@ -25,8 +25,10 @@ pub struct QueueSettings {
     /// Default: 300.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub starvation_s: Option<i64>,
+    /// The backoff between attempts of jobs without a policy of their own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetrySettings>,
+    /// Seconds after which a running attempt is stopped. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<i64>,
     /// Seconds for which ended jobs are retained. Default: 604800 (7 days).
@@ -47,20 +49,29 @@ pub struct QueueSettings {
 #[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KindSettings {
+    /// The backoff between attempts of jobs of this kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetrySettings>,
+    /// Seconds after which a running attempt of this kind is stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<i64>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct QueueView {
+    /// The queue's name.
     pub name: String,
+    /// Whether no job of the queue may start.
     pub paused: bool,
+    /// The reason given by the person who paused it.
     pub paused_reason: Option<String>,
+    /// The principal that paused it.
     pub paused_by: Option<String>,
+    /// When it was paused.
     pub paused_at: Option<Timestamp>,
+    /// The settings that differ from the defaults.
     pub settings: QueueSettings,
+    /// Jobs by state.
     pub counts: QueueCounts,
     /// When the longest-waiting job that could run became ready.
     pub oldest_waiting_at: Option<Timestamp>,
@@ -73,6 +84,7 @@ pub struct QueueView {
 /// Counters that are maintained with every change, as of the last commit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QueueCounts {
+    /// Not due yet.
     pub scheduled: i64,
     /// Ready to run, or blocked by a limit.
     pub queued: i64,
@@ -80,13 +92,16 @@ pub struct QueueCounts {
     pub running: i64,
     /// Since the queue was created, including deleted jobs.
     pub succeeded: i64,
+    /// Jobs that failed permanently, since the queue was created.
     pub failed: i64,
+    /// Jobs that were canceled, since the queue was created.
     pub canceled: i64,
 }
 
 #[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PauseRequest {
+    /// The reason, shown to people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }

@@ -13,7 +13,9 @@ use crate::queue::job::JobError;
 #[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WorkerRequest {
+    /// A name for people, for example the host.
     pub name: String,
+    /// The queues that the worker claims from, at most 100.
     pub queues: Vec<String>,
     /// Kinds that the worker can run. Default: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -29,7 +31,9 @@ pub struct WorkerRequest {
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct WorkerRegistered {
+    /// The worker's id.
     pub id: Uuid,
+    /// The lease in seconds.
     pub lease_s: i64,
     /// Recommended interval between heartbeats.
     pub heartbeat_s: f64,
@@ -48,6 +52,7 @@ pub struct HeartbeatRequest {
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct HeartbeatView {
+    /// When the worker's leases expire unless it sends another heartbeat.
     pub lease_until: Timestamp,
     /// Jobs of this worker that were canceled; settle each with `cancel`.
     pub cancel: Vec<Uuid>,
@@ -58,35 +63,52 @@ pub struct HeartbeatView {
 #[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClaimRequest {
+    /// Maximum number of jobs, from 1 to 2000.
     pub max: i64,
+    /// Long poll: seconds to wait for a job, at most 60. Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_s: Option<f64>,
+    /// The affinity that the worker has loaded. Its jobs are preferred.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affinity: Option<String>,
 }
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct ClaimView {
+    /// The claimed jobs; empty if none became ready in time.
     pub jobs: Vec<ClaimedJob>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct ClaimedJob {
+    /// The job's id.
     pub id: Uuid,
     /// Fencing token. Send it with every signal, artifact and outcome of this attempt; a stale epoch is rejected.
     pub epoch: i64,
+    /// The queue's name.
     pub queue: String,
+    /// The kind of work, for example `welcome`.
     pub kind: String,
+    /// The payload, unchanged.
     #[schema(value_type = serde_json::Value)]
     pub payload: Box<RawValue>,
+    /// What a worker must have loaded to run the job, or `null`.
     pub affinity: Option<String>,
+    /// The job's priority.
     pub priority: i64,
+    /// The subject that the job works on.
     pub subject: Option<String>,
+    /// The process that created the job, or `null`.
     pub process: Option<String>,
+    /// The run that the job belongs to, or `null`.
     pub run: Option<String>,
+    /// The number of the attempt, from 1.
     pub attempt: i64,
+    /// Maximum number of attempts.
     pub max_attempts: i64,
+    /// Seconds after which the server stops the attempt.
     pub timeout_s: Option<i64>,
+    /// When the job was enqueued.
     pub created_at: Timestamp,
     /// The job's tenant, if it differs from the worker's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -96,16 +118,22 @@ pub struct ClaimedJob {
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SettleRequest {
+    /// The outcomes of attempts, at most 4,000.
     pub outcomes: Vec<OutcomeRequest>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OutcomeKind {
+    /// The attempt succeeded.
     Finish,
+    /// The attempt failed. The job is retried if the error is retryable and attempts remain.
     Fail,
+    /// The worker stopped the attempt because the job was canceled.
     Cancel,
+    /// The job runs again after `delay_s`; the attempt does not count.
     Snooze,
+    /// The worker gives the job back; the attempt does not count.
     Release,
 }
 
@@ -113,55 +141,79 @@ pub enum OutcomeKind {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OutcomeRequest {
+    /// The job's id.
     pub job_id: Uuid,
+    /// The fencing token that came with the claim.
     pub epoch: i64,
+    /// How the attempt ended.
     pub outcome: OutcomeKind,
+    /// The result of a finished job: any JSON, at most 1 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub result: Option<Box<RawValue>>,
+    /// Facts of the job's subject to set, by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<BTreeMap<String, serde_json::Value>>)]
     pub facts: Option<BTreeMap<String, Box<RawValue>>>,
+    /// The error of a failed attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<JobError>,
+    /// Seconds after which a snoozed job runs again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_s: Option<f64>,
 }
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct SettleView {
+    /// One result per outcome, in the order of the request.
     pub results: Vec<OutcomeView>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OutcomeStatus {
+    /// The outcome was recorded.
     Applied,
+    /// Another claim owns the job; nothing was changed.
     ClaimLost,
+    /// The job has ended; nothing was changed.
     AlreadyEnded,
+    /// No such job exists.
     NotFound,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct OutcomeView {
+    /// The job's id.
     pub job_id: Uuid,
+    /// What became of the outcome.
     pub status: OutcomeStatus,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct WorkerView {
+    /// The worker's id.
     pub id: Uuid,
+    /// The worker's name.
     pub name: String,
+    /// The queues that the worker claims from.
     pub queues: Vec<String>,
+    /// Kinds that the worker runs; `null` means all.
     pub kinds: Option<Vec<String>>,
+    /// Affinities that the worker can load; `null` means all.
     pub affinities: Option<Vec<String>>,
+    /// The lease in seconds.
     pub lease_s: i64,
+    /// When the worker's leases expire unless it sends a heartbeat.
     pub lease_until: Timestamp,
     /// The affinity that the worker last reported as loaded.
     pub affinity: Option<String>,
     /// Jobs that the worker has claimed and not settled.
     pub claims: i64,
+    /// The worker claims no more jobs.
     pub draining: bool,
+    /// When the worker registered.
     pub registered_at: Timestamp,
+    /// When the worker last claimed a job.
     pub last_claim_at: Option<Timestamp>,
 }

@@ -12,6 +12,7 @@ use uuid::Uuid;
 #[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuntimeRequest {
+    /// The image reference.
     pub image: String,
     /// Default: the image's command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -19,17 +20,22 @@ pub struct RuntimeRequest {
     /// Values are secret: views show asterisks instead, and asterisks that are sent back retain the stored value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<BTreeMap<String, String>>,
+    /// Ports to publish.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ports: Option<Vec<PortSettings>>,
+    /// Directories that outlive the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volumes: Option<Vec<VolumeSettings>>,
     /// `bridge` (default), `none`, or the name of a network on the engine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
+    /// Memory limit in MiB. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mb: Option<i64>,
+    /// CPU limit. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<f64>,
+    /// An HTTP request that decides the health. Default: the container runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe: Option<ProbeSettings>,
     /// `running`: Windlass starts the container whenever it is not running. `stopped`: Windlass stops it whenever it is
@@ -63,6 +69,7 @@ pub struct PlacementSettings {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PortSettings {
+    /// The port in the container.
     pub container: u16,
     /// Default: a free port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -83,6 +90,7 @@ pub struct VolumeSettings {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProbeSettings {
+    /// The path of the request, for example `/health`.
     pub path: String,
     /// The container's side of one of the published ports.
     pub port: u16,
@@ -90,20 +98,35 @@ pub struct ProbeSettings {
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct RuntimeView {
+    /// The runtime's name.
     pub name: String,
+    /// The declared image.
     pub image: String,
+    /// The command; empty means the image's command.
     pub command: Vec<String>,
+    /// The environment with asterisks instead of values.
     pub env: BTreeMap<String, String>,
+    /// Published ports.
     pub ports: Vec<PortSettings>,
+    /// Directories that outlive the container.
     pub volumes: Vec<VolumeSettings>,
+    /// The network.
     pub network: String,
+    /// Memory limit in MiB.
     pub memory_mb: Option<i64>,
+    /// CPU limit.
     pub cpus: Option<f64>,
+    /// The HTTP request that decides the health.
     pub probe: Option<ProbeSettings>,
+    /// `running` or `stopped`; `null` means that only operations start and stop it.
     pub desired: Option<String>,
+    /// Seconds after its start at which the runtime is stopped.
     pub ttl_s: Option<i64>,
+    /// Seconds between the stop signal and the kill signal.
     pub stop_grace_s: Option<i64>,
+    /// Nodes that may run it.
     pub placement: PlacementSettings,
+    /// Whether it starts on another node if its node is lost.
     pub movable: bool,
     /// `running`, `stopped` or `removed`; `unavailable` while its node is lost.
     pub status: String,
@@ -113,32 +136,46 @@ pub struct RuntimeView {
     pub in_flight: Option<String>,
     /// The runtime is deleted as soon as its container is removed.
     pub deleting: bool,
+    /// The newest observation.
     pub health: Option<RuntimeHealth>,
     /// The node with the engine that runs it.
     pub node: Option<String>,
+    /// The container's id on the engine.
     pub container_id: Option<String>,
+    /// The image of the current container.
     pub current_image: Option<String>,
     /// The address of its first published port.
     pub endpoint: Option<String>,
+    /// The directory on the node that has the volumes.
     pub state_path: Option<String>,
+    /// When the runtime was declared.
     pub created_at: Timestamp,
+    /// When the declaration or the status last changed.
     pub updated_at: Timestamp,
+    /// When the container was last started.
     pub started_at: Option<Timestamp>,
+    /// When the container last stopped.
     pub stopped_at: Option<Timestamp>,
+    /// When the container was removed.
     pub removed_at: Option<Timestamp>,
+    /// When the last operation ended.
     pub last_op_at: Option<Timestamp>,
 }
 
 /// A node that manages a Docker engine.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct NodeView {
+    /// The node's name.
     pub name: String,
+    /// The labels that placements match.
     pub labels: BTreeMap<String, String>,
     /// Maximum number of runtimes on the node; `null` means no limit.
     pub slots: Option<i64>,
     /// Runtimes that run on the node or are being started there.
     pub slots_taken: i64,
+    /// Runtimes that can still be placed; `null` means no limit.
     pub slots_free: Option<i64>,
+    /// When the node last reported.
     pub seen_at: Timestamp,
     /// The node has not reported for 15 s. Nothing is placed on it, and its runtimes are unavailable.
     pub is_lost: bool,
@@ -162,19 +199,26 @@ pub struct RuntimeHealth {
     pub status: String,
     /// `docker_event`, `inspect` or `probe`.
     pub source: String,
+    /// The observation for people.
     pub details: String,
+    /// When it was observed.
     pub observed_at: Timestamp,
 }
 
 /// The current health and its history. `status` is `null` before the first observation.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct RuntimeHealthView {
+    /// The current status.
     pub status: Option<String>,
+    /// The source of the newest observation.
     pub source: Option<String>,
+    /// The newest observation for people.
     pub details: Option<String>,
+    /// When it was observed.
     pub observed_at: Option<Timestamp>,
     /// Every change, newest first.
     pub items: Vec<RuntimeHealth>,
+    /// Pass it as `?cursor=` to get the next page; `null` on the last page.
     pub next_cursor: Option<String>,
 }
 
@@ -189,6 +233,7 @@ pub struct OperationRequest {
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct OperationAccepted {
+    /// The operation's id.
     pub operation_id: Uuid,
     /// The job that executes the operation.
     pub job_id: Uuid,
@@ -197,24 +242,36 @@ pub struct OperationAccepted {
 /// One attempt of one operation.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct OperationView {
+    /// The operation's id.
     pub id: Uuid,
+    /// The runtime's name.
     pub runtime: String,
     /// `start`, `stop`, `restart`, `patch`, `cleanup_container`, `reconcile_adopt` or `reconcile_dispose`.
     pub kind: String,
     /// `api`, `cli`, `stream`, `auto_ttl`, `auto_reconcile` or `auto_scale`.
     pub source: String,
+    /// The id of the source, for example of a trigger.
     pub source_ref: Option<String>,
+    /// The principal or the component that requested it.
     pub actor: String,
+    /// The image that was run.
     pub image_ref: Option<String>,
+    /// The container that was started or stopped.
     pub container_id: Option<String>,
     /// `success` or `failure`; `null` while the operation is in progress.
     pub outcome: Option<String>,
+    /// A stable code of the error, for example `timeout`.
     pub error_code: Option<String>,
+    /// The error for people.
     pub error_message: Option<String>,
+    /// When it was requested.
     pub requested_at: Timestamp,
+    /// When the attempt started.
     pub started_at: Option<Timestamp>,
+    /// When the attempt ended.
     pub finished_at: Option<Timestamp>,
     /// Shared by related operations: a restart and its steps, or an operation and its retries.
     pub correlation_id: Uuid,
+    /// The job that executes the operation.
     pub job_id: Option<Uuid>,
 }

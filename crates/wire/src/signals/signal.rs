@@ -10,24 +10,32 @@ use uuid::Uuid;
 #[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SignalUpdate {
+    /// The fencing token that came with the claim.
     pub epoch: i64,
+    /// The phase that the attempt has reached: a built-in one, or one that the queue declares.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
+    /// One sentence for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
     /// From 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<f64>,
+    /// The worker's own estimate of the remaining seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eta_s: Option<f64>,
+    /// The outcome of comparable work, any JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub last_known_outcome: Option<Box<RawValue>>,
+    /// Links for people. They replace the earlier ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_actions: Option<Vec<NextAction>>,
+    /// Details for people, any JSON object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub diagnostics: Option<Box<RawValue>>,
+    /// Additional data for user interfaces, any JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub payload: Option<Box<RawValue>>,
@@ -39,6 +47,7 @@ pub struct SignalUpdate {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NextAction {
+    /// The text of the link or the button.
     pub label: String,
     /// `https://…`, `http://…`, or a path of this server.
     pub href: String,
@@ -49,30 +58,46 @@ pub struct NextAction {
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
 pub struct EtaRange {
+    /// Half of comparable jobs end within this many seconds.
     pub p50: f64,
+    /// Nine of ten comparable jobs end within this many seconds.
     pub p90: f64,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct SignalView {
+    /// The job's id.
     pub job_id: Uuid,
     /// `queued`, `started`, `phase`, `blocked`, `failed`, `succeeded`, `canceled` or `unavailable`.
     pub kind: String,
+    /// The phase of the attempt, or a word for the state.
     pub phase: String,
+    /// One sentence for people.
     pub summary: String,
+    /// The estimated seconds until the job ends; `null` without an estimate.
     pub eta_seconds: Option<EtaRange>,
+    /// The outcome of comparable work.
     #[schema(value_type = Option<serde_json::Value>)]
     pub last_known_outcome: Option<Box<RawValue>>,
+    /// Links for people.
     pub next_actions: Vec<NextAction>,
+    /// Details for people.
     #[schema(value_type = serde_json::Value)]
     pub diagnostics: Box<RawValue>,
+    /// The signature that predicts a failure, with its confidence.
     #[schema(value_type = Option<serde_json::Value>)]
     pub predicted: Option<Box<RawValue>>,
+    /// Additional data from the worker.
     #[schema(value_type = Option<serde_json::Value>)]
     pub payload: Option<Box<RawValue>>,
+    /// From 0 to 1, as last reported by the worker.
     pub progress: Option<f64>,
+    /// The run that the job belongs to, or `null`.
     pub run: Option<String>,
+    /// Incremented by every change.
     pub version: i64,
+    /// When the job was enqueued.
     pub created_at: Timestamp,
+    /// When the signal last changed.
     pub updated_at: Timestamp,
 }

@@ -12,6 +12,7 @@ use uuid::Uuid;
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TriggerRequest {
+    /// A unique name.
     pub name: String,
     /// `kv`, `cron`, `pubsub`, `queue`, `http`, `email`, `job`, `runtime` or `dead_letter`.
     pub source: String,
@@ -41,34 +42,48 @@ pub struct TriggerRequest {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TriggerRetry {
+    /// Maximum number of attempts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<i64>,
+    /// Seconds before the second attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initial_s: Option<u64>,
+    /// The longest backoff in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maximum_s: Option<u64>,
+    /// The factor by which each backoff grows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exponent: Option<f64>,
+    /// The random share that is added, from 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jitter: Option<f64>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct TriggerView {
+    /// The trigger's id.
     pub id: Uuid,
+    /// The trigger's name.
     pub name: String,
+    /// The source of events.
     pub source: String,
     /// Secrets are replaced by placeholders; a placeholder that is sent back retains the stored secret.
     #[schema(value_type = serde_json::Value)]
     pub filter: Box<RawValue>,
+    /// The action. Secrets are replaced by placeholders.
     #[schema(value_type = serde_json::Value)]
     pub target: Box<RawValue>,
+    /// `async` or `sync`.
     pub mode: String,
+    /// The retry policy.
     pub retry: TriggerRetry,
+    /// Whether events start runs.
     pub enabled: bool,
     /// The principal that registered the trigger. The trigger acts with that principal's rights.
     pub principal: String,
+    /// When the trigger was created.
     pub created_at: Timestamp,
+    /// When the trigger last changed.
     pub updated_at: Timestamp,
     /// Number of started runs.
     pub fired: i64,
@@ -79,8 +94,11 @@ pub struct TriggerView {
     /// `missed`: due times of a schedule that were skipped because no node was up. `last_missed_at`: when that was last
     /// detected.
     pub missed: i64,
+    /// When a slot of the schedule was last missed.
     pub last_missed_at: Option<Timestamp>,
+    /// When the trigger last started a run.
     pub last_fired_at: Option<Timestamp>,
+    /// The error of the last failed run.
     pub last_error: Option<String>,
     /// Identifies the text of the target's script; a changed script has another id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -97,6 +115,7 @@ pub struct TriggerView {
 #[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FireRequest {
+    /// The data of the event. Default: `{}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub data: Option<Box<RawValue>>,
@@ -106,14 +125,17 @@ pub struct FireRequest {
     /// For a dry run: the attributes that filters test, for example `collection`, `key`, `topic`, `queue`, `kind`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attributes: Option<BTreeMap<String, String>>,
+    /// Evaluate the filter and the target without starting anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dry_run: Option<bool>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct FireView {
+    /// The event that was written; `null` for a dry run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_id: Option<Uuid>,
+    /// The result of a dry run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dry_run: Option<DryRunView>,
     /// The run of a `sync` trigger.
@@ -124,6 +146,7 @@ pub struct FireView {
 /// What a trigger would do with an event.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct DryRunView {
+    /// Whether the filter matches.
     pub matches: bool,
     /// Why the event does not match, or the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -131,11 +154,13 @@ pub struct DryRunView {
     /// The queue of the job that would be enqueued.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
+    /// The kind of the job that would be created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// The URL of the request that would be sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
+    /// The payload of the job that would be created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub payload: Option<Box<RawValue>>,
@@ -150,27 +175,38 @@ pub struct DryRunView {
 /// The result of one run of a script or of a `sync` trigger.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct TriggerRunView {
+    /// The run's id.
     pub id: Uuid,
+    /// The trigger's id.
     pub trigger_id: Uuid,
+    /// The event's id.
     pub event_id: Uuid,
+    /// The number of the attempt, from 1.
     pub attempt: i64,
+    /// When it happened.
     pub at: Timestamp,
     /// `done`, `job`, `delivery`, `failed` or `skipped`.
     pub outcome: String,
+    /// The job that the run started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_id: Option<Uuid>,
+    /// The request that the run sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivery_id: Option<Uuid>,
+    /// The script that ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script_id: Option<Uuid>,
+    /// How long the run took in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<i64>,
+    /// The error of a failed run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<crate::JobError>,
     /// The script's result. Requires the right to read results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub result: Option<Box<RawValue>>,
+    /// The lines that the script logged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub log: Vec<String>,
 }

@@ -21,6 +21,8 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// List the background tasks of this node, their last results, and the latest prunings.
+///
+/// Every node runs every task; ask each node for its own figures.
 #[utoipa::path(get, path = "/api/v1/tasks", tag = "tasks", responses((status = 200, body = TasksView)))]
 pub(crate) async fn list(State(state): State<AppState>, principal: Principal) -> Result<Json<TasksView>, ApiError> {
     let mut items: Vec<TaskView> = state.engine.tasks().into_iter().map(task).collect();

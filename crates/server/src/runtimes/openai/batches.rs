@@ -47,6 +47,7 @@ struct Expiry {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct BatchesQuery {
+    /// Items per page, 1 to 500 (default: 50).
     #[param(value_type = Option<u32>)]
     limit: Option<String>,
     /// The last id of the previous page.
@@ -54,6 +55,8 @@ struct BatchesQuery {
 }
 
 /// Create a batch from an uploaded file.
+///
+/// Each line of the file becomes a job of the pool's queue.
 #[utoipa::path(post, path = "/openai/v1/batches", tag = "openai", request_body = Object, responses((status = 200, body = Object)))]
 async fn create(
     State(state): State<AppState>,
@@ -120,6 +123,8 @@ async fn list_batches(
 }
 
 /// Get a batch.
+///
+/// `request_counts` is updated while the jobs end.
 #[utoipa::path(get, path = "/openai/v1/batches/{batch}", tag = "openai", params(("batch" = String, Path)),
     responses((status = 200, body = Object)))]
 async fn batch(

@@ -38,6 +38,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 struct FilesQuery {
     /// Only files with this purpose.
     purpose: Option<String>,
+    /// Items per page, 1 to 500 (default: 50).
     #[param(value_type = Option<u32>)]
     limit: Option<String>,
     /// The last id of the previous page.
@@ -47,6 +48,8 @@ struct FilesQuery {
 }
 
 /// Upload a file as a form with the fields `purpose` and `file`.
+///
+/// Only the purpose `batch` has an effect. A file has at most 200 MiB.
 #[utoipa::path(post, path = "/openai/v1/files", tag = "openai", request_body(content = Object, content_type = "multipart/form-data"),
     responses((status = 200, body = Object)))]
 async fn upload(
@@ -116,6 +119,8 @@ async fn list_files(
 }
 
 /// Get the metadata of a file.
+///
+/// The response has the size, the purpose and the time of creation.
 #[utoipa::path(get, path = "/openai/v1/files/{file}", tag = "openai", params(("file" = String, Path)),
     responses((status = 200, body = Object)))]
 async fn file(
@@ -127,6 +132,8 @@ async fn file(
 }
 
 /// Download the content of a file.
+///
+/// The result files of a batch are written when the batch ends.
 #[utoipa::path(get, path = "/openai/v1/files/{file}/content", tag = "openai", params(("file" = String, Path)),
     responses((status = 200, content_type = "application/octet-stream", body = String)))]
 async fn content(

@@ -74,6 +74,8 @@ async fn completions(
 }
 
 /// Create embeddings.
+///
+/// Runs as a job of the pool's queue; the request waits for its result.
 #[utoipa::path(post, path = "/openai/v1/embeddings", tag = "openai", request_body = Object,
     responses((status = 200, body = Object)))]
 async fn embeddings(

@@ -16,6 +16,8 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// List the models of all pools.
+///
+/// A model is a member of a pool; its id is the affinity.
 #[utoipa::path(get, path = "/openai/v1/models", tag = "openai", responses((status = 200, body = Object)))]
 async fn list_models(State(state): State<AppState>, principal: Principal) -> Result<Json<Value>, OpenAiError> {
     let models = all(&state.store, principal.tenant).await?;
@@ -25,6 +27,8 @@ async fn list_models(State(state): State<AppState>, principal: Principal) -> Res
 }
 
 /// Get a model.
+///
+/// The id is the affinity of a pool's member.
 #[utoipa::path(get, path = "/openai/v1/models/{model}", tag = "openai", params(("model" = String, Path)),
     responses((status = 200, body = Object)))]
 async fn model(

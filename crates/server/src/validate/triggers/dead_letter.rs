@@ -19,13 +19,19 @@ pub(crate) struct DeadLetterQuery {
     /// `false` for unresolved dead letters, `true` for resolved ones.
     #[param(value_type = Option<bool>)]
     pub(crate) resolved: Option<String>,
+    /// Only letters from this source: `job`, or the source of the event.
     pub(crate) source: Option<String>,
+    /// Only letters of this trigger.
     #[param(value_type = Option<Uuid>)]
     pub(crate) trigger_id: Option<String>,
+    /// Only letters of this job.
     #[param(value_type = Option<Uuid>)]
     pub(crate) job_id: Option<String>,
+    /// Only letters of jobs of this queue.
     pub(crate) queue: Option<String>,
+    /// Only letters of jobs of this kind.
     pub(crate) kind: Option<String>,
+    /// Only letters whose last error has this code.
     pub(crate) error_code: Option<String>,
     /// Created at this time or later.
     #[param(value_type = Option<String>, format = DateTime)]
@@ -48,13 +54,19 @@ pub(crate) struct CountQuery {
     /// `false` for unresolved dead letters, `true` for resolved ones.
     #[param(value_type = Option<bool>)]
     resolved: Option<String>,
+    /// Only letters from this source: `job`, or the source of the event.
     source: Option<String>,
+    /// Only letters of this trigger.
     #[param(value_type = Option<Uuid>)]
     trigger_id: Option<String>,
+    /// Only letters of this job.
     #[param(value_type = Option<Uuid>)]
     job_id: Option<String>,
+    /// Only letters of jobs of this queue.
     queue: Option<String>,
+    /// Only letters of jobs of this kind.
     kind: Option<String>,
+    /// Only letters whose last error has this code.
     error_code: Option<String>,
     /// Created at this time or later.
     #[param(value_type = Option<String>, format = DateTime)]

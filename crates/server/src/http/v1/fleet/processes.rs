@@ -39,6 +39,8 @@ pub(crate) async fn list(
 }
 
 /// Get a process with its counters.
+///
+/// Each counter is exact up to 100,000 subjects.
 #[utoipa::path(get, path = "/api/v1/processes/{name}", tag = "processes", params(("name" = String, Path)),
     responses((status = 200, body = ProcessView)))]
 async fn get(
@@ -86,6 +88,8 @@ async fn delete(
 }
 
 /// List the subjects that are eligible for a job of the process now, longest waiting first.
+///
+/// Subjects in backoff or with an unfinished job of the process are not listed.
 #[utoipa::path(get, path = "/api/v1/processes/{name}/eligible", tag = "processes", params(("name" = String, Path), PageQuery),
     responses((status = 200, body = Page<EligibleView>)))]
 async fn eligible(

@@ -162,6 +162,8 @@ async fn lock_out(
 }
 
 /// Remove a backoff.
+///
+/// The process may create a job for the subject at once.
 #[utoipa::path(delete, path = "/api/v1/subjects/{id}/backoffs/{process}", tag = "subjects",
     params(("id" = String, Path), ("process" = String, Path)), responses((status = 204)))]
 async fn let_in(
@@ -224,6 +226,8 @@ async fn make_credential(
 }
 
 /// Revoke the credential of a subject's agent.
+///
+/// The next report with the old credential is rejected with 401.
 #[utoipa::path(delete, path = "/api/v1/subjects/{id}/credential", tag = "subjects", params(("id" = String, Path)),
     responses((status = 204)))]
 async fn end_credential(

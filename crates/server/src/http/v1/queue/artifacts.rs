@@ -44,6 +44,8 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// List the artifacts of a job by name.
+///
+/// Of artifacts with one name only the newest is listed.
 #[utoipa::path(get, path = "/api/v1/jobs/{id}/artifacts", tag = "artifacts", params(("id" = Uuid, Path)),
     responses((status = 200, body = Page<ArtifactView>)))]
 async fn list(
@@ -140,6 +142,8 @@ async fn store(
 }
 
 /// Download an artifact.
+///
+/// The response has the stored content type and an `ETag` with the digest.
 #[utoipa::path(get, path = "/api/v1/jobs/{id}/artifacts/{name}", tag = "artifacts",
     params(("id" = Uuid, Path), ("name" = String, Path)),
     responses((status = 200, content_type = "application/octet-stream", body = inline(Content))))]

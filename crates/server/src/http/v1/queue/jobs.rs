@@ -265,6 +265,8 @@ async fn retried_view(state: &AppState, principal: &Principal, again: JobId) -> 
 }
 
 /// List the history of a job, oldest first.
+///
+/// The history outlives the job: it is kept for `--history-retention-days` (default: 90).
 #[utoipa::path(get, path = "/api/v1/jobs/{id}/history", tag = "jobs", params(("id" = Uuid, Path)),
     responses((status = 200, body = Page<HistoryItem>)))]
 pub(crate) async fn history(

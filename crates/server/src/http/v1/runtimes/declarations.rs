@@ -81,6 +81,8 @@ pub(crate) async fn list(
 }
 
 /// Get a runtime: its declaration and the observed state of its container.
+///
+/// Values of environment variables are replaced by asterisks.
 #[utoipa::path(get, path = "/api/v1/runtimes/{name}", tag = "runtimes", params(("name" = String, Path)),
     responses((status = 200, body = RuntimeView)))]
 pub(crate) async fn get(
@@ -259,6 +261,8 @@ pub(crate) async fn operations(
 }
 
 /// Get the health of a runtime and its past changes.
+///
+/// Every change is one item; equal observations in a row are stored once.
 #[utoipa::path(get, path = "/api/v1/runtimes/{name}/health", tag = "runtimes", params(("name" = String, Path), PageQuery),
     responses((status = 200, body = RuntimeHealthView)))]
 pub(crate) async fn health(

@@ -50,6 +50,8 @@ pub(crate) async fn list(
 }
 
 /// Get a pool: its slots, loaded members, backlog, and the swaps it avoided.
+///
+/// A member's backoff explains why the pool leaves its jobs alone.
 #[utoipa::path(get, path = "/api/v1/pools/{name}", tag = "pools", params(("name" = String, Path)),
     responses((status = 200, body = PoolView)))]
 async fn get(

@@ -40,6 +40,8 @@ pub(crate) async fn list(
 }
 
 /// Get a failure group.
+///
+/// A group holds the failures with one kind, code and message pattern.
 #[utoipa::path(get, path = "/api/v1/failures/{id}", tag = "failures", params(("id" = Uuid, Path)),
     responses((status = 200, body = FailureView)))]
 async fn get(

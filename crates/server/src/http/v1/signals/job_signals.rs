@@ -122,6 +122,7 @@ async fn put(
 struct SignalQuery {
     /// `queued`, `started`, `phase`, `blocked`, `failed`, `succeeded`, `canceled` or `unavailable`.
     kind: Option<String>,
+    /// Only signals of jobs of this run.
     run: Option<String>,
     /// Items per page, 1 to 500 (default: 50).
     #[param(value_type = Option<u32>)]

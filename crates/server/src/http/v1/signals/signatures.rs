@@ -67,6 +67,8 @@ async fn make(
 }
 
 /// Find the most specific signature that matches a failure.
+///
+/// The response is 404 if no signature matches.
 #[utoipa::path(post, path = "/api/v1/signatures/match", operation_id = "match", tag = "signatures", request_body = MatchRequest,
     responses((status = 200, body = MatchView), (status = 204, description = "No signature matches")))]
 async fn find(
@@ -91,6 +93,8 @@ async fn find(
 }
 
 /// Get a signature.
+///
+/// A learned signature starts as `proposed`; a person confirms it.
 #[utoipa::path(get, path = "/api/v1/signatures/{id}", tag = "signatures", params(("id" = Uuid, Path)),
     responses((status = 200, body = SignatureView)))]
 pub(crate) async fn get(

@@ -146,11 +146,15 @@ impl JobStream {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct StreamQuery {
+    /// Only jobs of this queue.
     queue: Option<String>,
+    /// Only jobs of this kind.
     kind: Option<String>,
+    /// Only jobs on this subject.
     subject: Option<String>,
-    /// State of the job.
+    /// Only jobs in this state.
     state: Option<String>,
+    /// Only jobs of this run.
     run: Option<String>,
 }
 

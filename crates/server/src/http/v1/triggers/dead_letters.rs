@@ -52,6 +52,8 @@ pub(crate) async fn list(
 }
 
 /// Count matching dead letters, up to 10000.
+///
+/// Use it to check a filter before a replay. `capped` is true if there are more.
 #[utoipa::path(get, path = "/api/v1/dead-letters/count", tag = "dead_letters", params(CountQuery),
     responses((status = 200, body = CountView)))]
 async fn count(
@@ -64,6 +66,8 @@ async fn count(
 }
 
 /// Get a dead letter with every attempt.
+///
+/// The payload requires the right to read payloads.
 #[utoipa::path(get, path = "/api/v1/dead-letters/{id}", tag = "dead_letters", params(("id" = Uuid, Path)),
     responses((status = 200, body = DeadLetterView)))]
 async fn get(

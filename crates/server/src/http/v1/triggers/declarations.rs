@@ -75,6 +75,8 @@ async fn create(
 }
 
 /// Get a trigger with its counters and, for a schedule, the next five fire times.
+///
+/// Secrets are replaced by placeholders.
 #[utoipa::path(get, path = "/api/v1/triggers/{id}", tag = "triggers", params(("id" = Uuid, Path)),
     responses((status = 200, body = TriggerView)))]
 pub(crate) async fn get(
@@ -114,6 +116,8 @@ async fn put(
 }
 
 /// Delete a trigger and its pending runs.
+///
+/// Jobs that it already created continue. Its dead letters are kept.
 #[utoipa::path(delete, path = "/api/v1/triggers/{id}", tag = "triggers", params(("id" = Uuid, Path)),
     responses((status = 204)))]
 async fn delete(

@@ -60,6 +60,8 @@ fn filter(query: &DeliveryQuery) -> Result<DeliveryFilter, ApiError> {
 }
 
 /// Get a delivery with its body and every attempt.
+///
+/// The body and the responses require the right to read payloads.
 #[utoipa::path(get, path = "/api/v1/deliveries/{id}", tag = "deliveries", params(("id" = Uuid, Path)),
     responses((status = 200, body = DeliveryDetails)))]
 pub(crate) async fn get(

@@ -43,6 +43,8 @@ async fn list(
 }
 
 /// Get a value.
+///
+/// The `ETag` header is the version; send it as `If-Match` to change the value only if it is still the same.
 #[utoipa::path(get, path = "/api/v1/kv/{collection}/{key}", tag = "kv",
     params(("collection" = String, Path), ("key" = String, Path)),
     responses((status = 200, body = KvView, headers(("ETag" = String, description = "Version of the value")))))]
