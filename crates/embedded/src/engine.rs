@@ -10,7 +10,7 @@ use store::queue::artifacts::Blobs;
 use store::queue::cancel::Canceled;
 use store::queue::enqueue::{Accepted, EnqueueReply};
 use store::queue::get::StoredJob;
-use store::{DatabaseUrl, Store, StoreError, StoreOptions};
+use store::{ARTIFACTS, DatabaseUrl, Store, StoreError, StoreOptions};
 
 use crate::backend::Backend;
 use crate::job::Job;
@@ -30,19 +30,15 @@ pub struct Embedded {
 
 impl Embedded {
     /// Opens `sqlite:PATH` or `postgres://…`. No other engine or server may use the same SQLite file. Large artifacts
-    /// are stored in a directory next to the file (`PATH` with the extension `.artifacts`), or in `windlass-artifacts`
-    /// in the current directory.
+    /// are stored where `windlass serve` stores them: in `NAME-data/artifacts` beside the file `NAME.db`, or in
+    /// `windlass-data/artifacts` in the current directory.
     pub async fn open(url: &str) -> Result<Self, EmbeddedError> {
         let parsed = DatabaseUrl::parse(url)?;
         let options = StoreOptions { exclusive: true, ..StoreOptions::default() };
         let store = Store::open(&parsed, options).await?;
         store.migrate_up().await?;
         let direct_url = store.is_postgres().then(|| url.to_owned());
-        let folder = match &parsed {
-            DatabaseUrl::Sqlite(path) => path.with_extension("artifacts"),
-            DatabaseUrl::Postgres(_) => "windlass-artifacts".into(),
-        };
-        let blobs = Some(Blobs::folder(&folder)?);
+        let blobs = Some(Blobs::folder(&parsed.data_dir().join(ARTIFACTS))?);
         Self::on(store, EngineOptions { direct_url, blobs, ..EngineOptions::default() }).await
     }
 

@@ -101,8 +101,8 @@ mod tests {
     const TIMELINE: &str =
         "insert into timeline (tenant, at, event, subject) select 2, OLD, 'created', 's' from NUMBERS";
     const SIGNALS: &str = "insert into signals (job, tenant, updated_at) select LOW, 2, OLD from NUMBERS";
-    const TTFS: &str = "insert into ttfs_events (id, tenant, at, surface, event_type, cache_hit)
-         select NEW, 2, OLD, 'api', 'start', 1 = 0 from NUMBERS";
+    const TTFS: &str = "insert into ttfs_events (id, tenant, at, surface, event_type, ttfs_ms, cache_hit)
+         select NEW, 2, OLD, 'cli', 'signal.start', 1, 1 = 0 from NUMBERS";
 
     /// Inserts `many` old rows. A low UUIDv7 has an early timestamp.
     fn old_rows(store: &Store, text: &str, many: usize) -> Fill {

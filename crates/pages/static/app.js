@@ -16,6 +16,8 @@ startKeys();
 startBulk();
 reportFirstSignal();
 
+const PHASES = ["resolve", "fetch", "restore", "analyze", "policy", "report", "unknown"];
+
 // Reports the time to first signal (TTFS) of a job's page. Not for a page that is or gets hidden, for which no one waits.
 function reportFirstSignal() {
   const card = document.getElementById("signal");
@@ -32,7 +34,8 @@ function reportFirstSignal() {
       cache_hit: card.dataset.cached === "true",
       signal_source: card.dataset.source,
       kind: card.dataset.kind,
-      phase: card.dataset.phase,
+      // Events know the built-in phases only.
+      phase: PHASES.includes(card.dataset.phase) ? card.dataset.phase : "unknown",
     };
     call("POST", "api/v1/ttfs/events", { events: [event] }).catch(() => {});
   }));

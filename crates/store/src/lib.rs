@@ -22,4 +22,4 @@ pub use cache::stale_while_revalidate::CacheStatus;
 pub use db::clock::Clock;
 pub use error::StoreError;
 pub use queue::lanes::Lane;
-pub use store::{DatabaseUrl, KEY_FILE, Store, StoreOptions};
+pub use store::{ARTIFACTS, DatabaseUrl, KEY_FILE, Store, StoreOptions};

@@ -73,6 +73,9 @@ impl DatabaseUrl {
     }
 }
 
+/// The name of the folder of artifacts in that folder.
+pub const ARTIFACTS: &str = "artifacts";
+
 /// The name of the key file in that folder.
 pub const KEY_FILE: &str = "secret.key";
 

@@ -103,9 +103,10 @@ const ATTEMPTS_IN_BOUNDS: Sql = Sql::new(
 const HISTORY_FOLDS: Sql = Sql::new(
     &["select hex(id) || ' has attempt ' || attempt || ', history says ' || logged as example from (
            select x.id, x.attempt, case when x.started_at is null then 0 else 1 end
-               + (select count(*) from history h where h.job = x.id and h.event in ('failed', 'expired')) as logged
-           from (select id, attempt, started_at from jobs where attempt > 0 or epoch > 0
-                 union all select id, attempt, started_at from ended where epoch > 1) x)
+               + (select count(*) from history h where h.job = x.id and h.event in ('failed', 'expired')
+                   and (h.epoch < x.epoch or x.started_at is null)) as logged
+           from (select id, attempt, epoch, started_at from jobs where attempt > 0 or epoch > 0
+                 union all select id, attempt, epoch, started_at from ended where epoch > 1) x)
        where attempt <> logged
        union all
        select hex(id) || ' is ' || state || ', history says ' || coalesce(logged, 'nothing') from (
@@ -115,9 +116,10 @@ const HISTORY_FOLDS: Sql = Sql::new(
            or (state = 'scheduled' and logged not in ('failed', 'snoozed')) limit $1"],
     "select id::text || ' has attempt ' || attempt || ', history says ' || logged as example from (
          select x.id, x.attempt, case when x.started_at is null then 0 else 1 end
-             + (select count(*) from history h where h.job = x.id and h.event in ('failed', 'expired')) as logged
-         from (select id, attempt, started_at from jobs where attempt > 0 or epoch > 0
-               union all select id, attempt, started_at from ended where epoch > 1) x) attempts
+             + (select count(*) from history h where h.job = x.id and h.event in ('failed', 'expired')
+                   and (h.epoch < x.epoch or x.started_at is null)) as logged
+         from (select id, attempt, epoch, started_at from jobs where attempt > 0 or epoch > 0
+               union all select id, attempt, epoch, started_at from ended where epoch > 1) x) attempts
      where attempt <> logged
      union all
      select id::text || ' is ' || state || ', history says ' || coalesce(logged, 'nothing') from (

@@ -34,8 +34,8 @@ pub use queue::worker::{
 };
 pub use runtimes::pool::{HandlerSettings, MemberSettings, MemberView, PoolRequest, PoolView};
 pub use runtimes::runtime::{
-    MoveRequest, NodeView, OperationAccepted, OperationRequest, OperationView, PlacementSettings, PortSettings,
-    ProbeSettings, RuntimeHealth, RuntimeHealthView, RuntimeRequest, RuntimeView, VolumeSettings,
+    MoveRequest, NoFields, NodeView, OperationAccepted, OperationRequest, OperationView, PlacementSettings,
+    PortSettings, ProbeSettings, RuntimeHealth, RuntimeHealthView, RuntimeRequest, RuntimeView, VolumeSettings,
 };
 pub use signals::failure::{
     FailureView, MatchRequest, MatchView, MergeRequest, ReplayFailures, ReplayedView, SignatureOutcome,

@@ -4,12 +4,11 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
-use store::{DatabaseUrl, Store};
+use store::{ARTIFACTS, DatabaseUrl, Store};
 
 use super::exit::Exit;
 use super::migrate::{DatabaseArgs, newer_schema, pending_migrations, schema_difference};
 use super::output::{self, Listing, Output};
-use super::serve::ARTIFACTS;
 
 #[derive(Args)]
 pub(crate) struct DoctorArgs {

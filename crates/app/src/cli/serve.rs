@@ -15,7 +15,7 @@ use server::triggers::smtp;
 use server::triggers::smtp::StoreMailroom;
 use server::{AppState, CookieKey, ServerOptions, Tls, TriggerDefaults};
 use store::queue::artifacts::Blobs;
-use store::{DatabaseUrl, KEY_FILE, Store, StoreOptions};
+use store::{ARTIFACTS, DatabaseUrl, KEY_FILE, Store, StoreOptions};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
@@ -30,7 +30,6 @@ use crate::demo;
 use crate::telemetry::{Telemetry, TelemetryArgs};
 
 /// The directory of large artifacts in the data directory.
-pub(super) const ARTIFACTS: &str = "artifacts";
 
 #[derive(Args)]
 pub(crate) struct ServeArgs {

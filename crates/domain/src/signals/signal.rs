@@ -154,6 +154,8 @@ pub struct SignalFacts<'a> {
     pub position: Option<QueuePosition>,
     pub eta: Option<Eta>,
     pub prediction: Option<FailurePrediction>,
+    /// From the signature that matches the failure of the job.
+    pub likely_cause: Option<&'a str>,
 }
 
 impl SignalFacts<'_> {
@@ -259,7 +261,8 @@ impl SignalFacts<'_> {
                 if let Some(phase) = self.phase {
                     let _ = write!(first, " in {phase}");
                 }
-                vec![format!("{first}{took}"), first_line(&error.message)]
+                let cause = self.likely_cause.map(|cause| format!("usually {cause}")).unwrap_or_default();
+                vec![format!("{first}{took}"), first_line(&error.message), cause]
                     .into_iter()
                     .filter(|s| !s.is_empty())
                     .collect()

@@ -12,6 +12,8 @@ pub const BREACH_WINDOW_S: i64 = 300;
 /// Shares are not computed over fewer events.
 pub const MIN_EVENTS: i64 = 20;
 
+/// Where a signal came from.
+pub const SIGNAL_SOURCES: [&str; 3] = ["snapshot", "cold_start", "failure_index"];
 pub const SURFACES: [&str; 3] = ["ui", "cli", "ci"];
 pub const EVENT_TYPES: [&str; 6] =
     ["signal.start", "signal.rendered", "signal.timeout", "signal.error", "signal.cache_hit", "signal.cold_start"];
@@ -25,15 +27,21 @@ pub fn rounded(ms: i64) -> i64 {
     (ms + scale / 2) / scale * scale
 }
 
-/// Returns the nearest-rank percentile. `times` are sorted pairs of time and count.
-pub fn percentile(times: &[(i64, i64)], share: f64) -> Option<i64> {
+/// Returns the percentile, interpolated between neighbors as `percentile_cont` does in SQL. `times` are sorted pairs of
+/// time and count.
+pub fn percentile(times: &[(i64, i64)], percent: i64) -> Option<i64> {
     let total: i64 = times.iter().map(|(_, count)| count).sum();
-    let wanted = share * total as f64;
-    let mut seen = 0;
-    times.iter().find_map(|(ms, count)| {
-        seen += count;
-        (seen as f64 >= wanted).then_some(*ms)
-    })
+    // In hundredths: integers give the same result as the exact numbers of SQL.
+    let rank = percent * (total - 1).max(0);
+    let time_at = |rank: i64| {
+        let mut seen = 0;
+        times.iter().find_map(|(ms, count)| {
+            seen += count;
+            (seen > rank).then_some(*ms)
+        })
+    };
+    let (below, above) = (time_at(rank / 100)?, time_at((rank + 99) / 100)?);
+    Some(below + ((above - below) * (rank % 100) + 50) / 100)
 }
 
 /// Compliance in percent, with two decimals. `None` without signals.
@@ -54,10 +62,12 @@ mod tests {
 
     /// Requirement S5.
     #[test]
-    fn percentiles_use_the_nearest_rank() {
+    fn percentiles_are_interpolated_between_neighbors() {
         let times = [(100, 50), (200, 45), (900, 5)];
-        assert_eq!([0.5, 0.95, 0.99].map(|share| percentile(&times, share)), [Some(100), Some(200), Some(900)]);
-        assert_eq!(percentile(&[], 0.5), None);
+        assert_eq!([50, 95, 99].map(|percent| percentile(&times, percent)), [Some(150), Some(235), Some(900)]);
+        assert_eq!([0, 100].map(|percent| percentile(&times, percent)), [Some(100), Some(900)]);
+        assert_eq!(percentile(&[(7, 1)], 95), Some(7));
+        assert_eq!(percentile(&[], 50), None);
     }
 
     /// Requirement S5.

@@ -137,7 +137,7 @@ async fn clean(store: &Store, runtime: &Runtime) -> Result<(), StoreError> {
     tracing::info!(runtime = %runtime.name, "removing a container that has been stopped for a month");
     let cleanup = NewOperation {
         kind: OperationKind::CleanupContainer,
-        source: OperationSource::AutoReconcile,
+        source: OperationSource::AutoTtl,
         source_ref: Some("stopped for 30 days".into()),
         image: None,
         actor: "reconcile".into(),

@@ -67,15 +67,17 @@ impl JobPage {
         Some(if p50 == p90 { p50 } else { format!("{p50} (p50), {p90} (p90)") })
     }
 
-    /// The prediction of the failure signature that matches this job.
-    fn predicted(&self) -> Option<Predicted> {
-        let prediction: Value = serde_json::from_str(self.signal.as_ref()?.view.predicted.as_ref()?.get()).ok()?;
-        let text = |member: &str| prediction[member].as_str().map(str::to_owned);
-        Some(Predicted {
-            summary: text("summary")?,
+    /// The signature that predicts a failure of this job, or that matches its failure.
+    fn matching_signature(&self) -> Option<MatchingSignature> {
+        let signal = &self.signal.as_ref()?.view;
+        let signature: Value =
+            serde_json::from_str(signal.predicted.as_ref().or(signal.signature.as_ref())?.get()).ok()?;
+        let text = |member: &str| signature[member].as_str().map(str::to_owned);
+        Some(MatchingSignature {
+            title: text("summary").or_else(|| text("likely_cause")).unwrap_or_else(|| "Known failure".into()),
             suggested_action: text("suggested_action"),
             remediation: text("remediation_url").and_then(|url| html::link(&self.frame.root, &url)),
-            confidence_pct: (prediction["confidence"].as_f64().unwrap_or(0.0) * 100.0).round() as i64,
+            confidence_pct: (signature["confidence"].as_f64().unwrap_or(0.0) * 100.0).round() as i64,
         })
     }
 
@@ -232,8 +234,8 @@ fn tone(item: &HistoryItem) -> &'static str {
     if matches!(item.event.as_str(), "failed" | "expired") { "cause" } else { "note-text" }
 }
 
-struct Predicted {
-    summary: String,
+struct MatchingSignature {
+    title: String,
     suggested_action: Option<String>,
     remediation: Option<String>,
     confidence_pct: i64,

@@ -85,7 +85,9 @@ pub(crate) async fn render(
 ) -> Result<RenderedSignal, StoreError> {
     let tenant = principal.tenant;
     let source = redact(principal, source);
-    let prediction = store.signature_index(tenant).await?.predict(&source, store.clock().now());
+    let signatures = store.signature_index(tenant).await?;
+    let prediction = signatures.predict(&source, store.clock().now());
+    let explanation = signatures.explain(&source.job, store.clock().now()).cloned();
     let SignalSource { job, reported, previous, previous_by: _, has_log, backoff } = source;
     let mut freshness = CacheStatus::Hit;
     let mut now = store.clock().now();
@@ -130,12 +132,14 @@ pub(crate) async fn render(
         position: overlay.position.clone(),
         eta: overlay.eta,
         prediction: prediction.as_ref().map(failure_prediction),
+        likely_cause: explanation.as_ref().and_then(|signature| signature.outcome.likely_cause.as_deref()),
     };
     let (kind, summary) = (facts.kind(), facts.summary());
     let mut next_actions: Vec<NextAction> = current
         .and_then(|reported| reported.next_actions.as_deref())
         .and_then(|actions| serde_json::from_str(actions).ok())
         .unwrap_or_default();
+    next_actions.extend(explanation.as_ref().and_then(remediation));
     next_actions.extend(derived_actions(&job, previous.first(), has_log, &overlay));
     let last_known_outcome = match reported.as_ref().and_then(|reported| reported.last_known_outcome.clone()) {
         Some(outcome) => Some(view::raw(outcome)?),
@@ -159,6 +163,7 @@ pub(crate) async fn render(
         next_actions,
         diagnostics,
         predicted: prediction.map(predicted),
+        signature: explanation.as_ref().map(signature_view),
         payload: current.and_then(|reported| reported.payload.clone()).map(view::raw).transpose()?,
         progress: job.progress,
         run: job.run,
@@ -222,6 +227,28 @@ fn failure_prediction(prediction: &Prediction) -> FailurePrediction {
         mttr_p50_s: outcome.mttr_p50_s,
         evidence: prediction.evidence.clone(),
     }
+}
+
+/// The link of a signature to instructions.
+fn remediation(signature: &Signature) -> Option<NextAction> {
+    let href = signature.outcome.remediation_url.clone()?;
+    let label = signature.outcome.suggested_action.clone().unwrap_or_else(|| "How to fix it".into());
+    Some(NextAction { label, href, method: None })
+}
+
+/// The signature that explains a failure.
+fn signature_view(signature: &Signature) -> Box<RawValue> {
+    let Signature { id, outcome, confidence, .. } = signature;
+    let view = json!({
+        "signature_id": id,
+        "likely_cause": outcome.likely_cause,
+        "confidence": confidence,
+        "suggested_action": outcome.suggested_action,
+        "remediation_url": outcome.remediation_url,
+        "mttr_p50_seconds": outcome.mttr_p50_s,
+        "mttr_p95_seconds": outcome.mttr_p95_s,
+    });
+    to_raw_value(&view).expect("plain data has a JSON form")
 }
 
 fn predicted(prediction: Prediction) -> Box<RawValue> {

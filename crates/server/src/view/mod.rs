@@ -108,6 +108,7 @@ pub(crate) fn job(job: StoredJob, principal: &Principal) -> Result<JobView, Stor
         depth: job.depth.into(),
         // A URL may contain a secret.
         webhook_url: webhook.filter(|_| payloads).map(|webhook| webhook.url),
+        artifacts: None,
         redacted,
     })
 }

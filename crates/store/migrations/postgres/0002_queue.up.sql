@@ -235,7 +235,8 @@ comment on table job_tags is 'Tags of live and ended jobs, for listings by tag.'
 create table history (
     job uuid not null,
     epoch bigint not null,
-    event text not null,
+    event text not null
+        check (event in ('finished', 'failed', 'canceled', 'expired', 'released', 'snoozed', 'loop_stopped')),
     tenant bigint not null,
     lane bigint not null,
     at timestamptz not null,
@@ -259,8 +260,8 @@ comment on table history is
     'attempt of an ended job are in the row of the job.';
 comment on column history.epoch is 'Fencing token of the attempt.';
 comment on column history.event is
-    '`failed`, `timed_out`, `expired`, `released` or `snoozed`. For a deleted job: `finished`, `failed` or '
-    '`canceled`.';
+    '`failed`, `expired`, `released` or `snoozed`; `loop_stopped` if a trigger was skipped. For a deleted job: '
+    '`finished`, `failed` or `canceled`.';
 comment on column history.at is 'End of the attempt.';
 comment on column history.enqueued_at is 'Creation of the job.';
 comment on column history.started_at is 'Start of the attempt. Null: the attempt did not start.';

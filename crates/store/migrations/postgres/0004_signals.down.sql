@@ -3,6 +3,7 @@ drop function upsert_signal;
 drop view ttfs_slo_breaches;
 drop view ttfs_daily_summary;
 drop view ttfs_hourly_summary;
+drop function ttfs_percentile;
 drop table ttfs_alerts;
 drop table ttfs_buckets;
 drop table ttfs_hours;

@@ -14,7 +14,8 @@ create table signals (
     diagnostics json,
     payload json,
     updated_at timestamptz not null,
-    kind text,
+    kind text
+        check (kind in ('queued', 'started', 'phase', 'blocked', 'failed', 'succeeded', 'canceled', 'unavailable')),
     epoch bigint not null default 0
 );
 comment on table signals is
@@ -159,13 +160,13 @@ create table signatures (
     mttr_p95_s double precision,
     suggested_action text,
     remediation_url text,
-    confidence double precision not null,
+    confidence double precision not null check (confidence between 0 and 1),
     version bigint not null,
     samples bigint not null,
     last_match_at timestamptz,
     enabled boolean not null,
     muted boolean not null,
-    status text not null,
+    status text not null check (status in ('proposed', 'confirmed', 'manual')),
     fixed_at timestamptz,
     recurred_at timestamptz,
     created_by text not null,
@@ -248,13 +249,16 @@ create table ttfs_events (
     tenant bigint not null,
     at timestamptz not null,
     job uuid,
-    surface text not null,
-    event_type text not null,
-    ttfs_ms bigint,
+    surface text not null check (surface in ('ui', 'cli', 'ci')),
+    event_type text not null
+        check (event_type in ('signal.start', 'signal.rendered', 'signal.timeout', 'signal.error', 'signal.cache_hit',
+        'signal.cold_start')),
+    ttfs_ms bigint not null check (ttfs_ms >= 0),
     cache_hit boolean not null,
-    signal_source text,
-    kind text,
-    phase text,
+    signal_source text check (signal_source in ('snapshot', 'cold_start', 'failure_index')),
+    kind text
+        check (kind in ('queued', 'started', 'phase', 'blocked', 'failed', 'succeeded', 'canceled', 'unavailable')),
+    phase text check (phase in ('resolve', 'fetch', 'restore', 'analyze', 'policy', 'report', 'unknown')),
     run text,
     network_state text,
     device text,
@@ -336,14 +340,27 @@ comment on table ttfs_alerts is 'TTFS alerts that are firing.';
 comment on column ttfs_alerts.alert is '`p95_over_target`, `hit_rate_low`, `error_rate_high` or `breaches`.';
 comment on column ttfs_alerts.value is 'Measured value, outside the limit of the alert.';
 
+create function ttfs_percentile(times bigint[], counts bigint[], share numeric) returns bigint
+    language sql immutable as $$
+    select round(below + (above - below) * (rank - floor(rank)))::bigint
+    from (select rank, min(ms) filter (where seen > floor(rank)) as below, min(ms) filter (where seen > ceil(rank)) as above
+          from (select ms, sum(count) over (order by ms) as seen, share * (sum(count) over () - 1) as rank
+                from unnest(times, counts) as buckets(ms, count)) ranked
+          group by rank) neighbors
+$$;
+comment on function ttfs_percentile is
+    'Percentile of times that occurred `counts` times, interpolated between neighbors as by `percentile_cont`.';
+
 create view ttfs_hourly_summary as
 select h.tenant as tenant_id, h.hour_at as hour, h.surface, h.cache_hit, h.events as event_count,
     round(h.sum_ms::numeric / nullif(h.timed, 0), 2) as avg_ms, p.p50_ms, p.p95_ms, p.p99_ms, h.min_ms, h.max_ms,
     h.over_2s as over_p50_slo, h.over_5s as over_p95_slo
 from ttfs_hours h cross join lateral (
-    select min(ms) filter (where seen >= 0.50 * total) as p50_ms, min(ms) filter (where seen >= 0.95 * total) as p95_ms,
-        min(ms) filter (where seen >= 0.99 * total) as p99_ms
-    from (select b.ms, sum(b.count) over (order by b.ms) as seen, sum(b.count) over () as total from ttfs_buckets b
+    -- Rounded times may lie outside the exact extremes.
+    select greatest(h.min_ms, least(h.max_ms, ttfs_percentile(times, counts, 0.50))) as p50_ms,
+        greatest(h.min_ms, least(h.max_ms, ttfs_percentile(times, counts, 0.95))) as p95_ms,
+        greatest(h.min_ms, least(h.max_ms, ttfs_percentile(times, counts, 0.99))) as p99_ms
+    from (select array_agg(b.ms) as times, array_agg(b.count) as counts from ttfs_buckets b
           where b.tenant = h.tenant and b.surface = h.surface and b.hour_at = h.hour_at and b.cache_hit = h.cache_hit) r
 ) p
 where h.hour_at > now() - interval '7 days';
@@ -359,13 +376,15 @@ from (
     select tenant, surface, date_trunc('day', hour_at, 'UTC') as day, sum(events)::bigint as event_count,
         round(sum(sum_ms)::numeric / nullif(sum(timed), 0), 2) as avg_ms,
         round(sum(events) filter (where cache_hit)::numeric / nullif(sum(events), 0), 4) as cache_hit_rate,
-        sum(errors)::bigint as error_count
+        sum(errors)::bigint as error_count, min(min_ms) as min_ms, max(max_ms) as max_ms
     from ttfs_hours where hour_at > now() - interval '90 days' group by 1, 2, 3) d
 cross join lateral (
-    select min(ms) filter (where seen >= 0.50 * total) as p50_ms, min(ms) filter (where seen >= 0.95 * total) as p95_ms
-    from (select b.ms, sum(sum(b.count)) over (order by b.ms) as seen, sum(sum(b.count)) over () as total
-          from ttfs_buckets b where b.tenant = d.tenant and b.surface = d.surface and b.hour_at >= d.day
-              and b.hour_at < d.day + interval '1 day' group by b.ms) r
+    select greatest(d.min_ms, least(d.max_ms, ttfs_percentile(times, counts, 0.50))) as p50_ms,
+        greatest(d.min_ms, least(d.max_ms, ttfs_percentile(times, counts, 0.95))) as p95_ms
+    from (select array_agg(b.ms) as times, array_agg(b.count) as counts
+          from (select ms, sum(count)::bigint as count from ttfs_buckets b where b.tenant = d.tenant
+                    and b.surface = d.surface and b.hour_at >= d.day and b.hour_at < d.day + interval '1 day'
+                group by ms) b) r
 ) p;
 comment on view ttfs_daily_summary is 'TTFS per day (UTC) and surface, of the last 90 days. PostgreSQL only.';
 comment on column ttfs_daily_summary.day is 'Start of the day.';
@@ -481,7 +500,7 @@ create function record_ttfs_event(
     job_id uuid,
     surface text,
     event_type text,
-    ttfs_ms bigint default null,
+    ttfs_ms bigint,
     cache_hit boolean default false,
     signal_source text default null,
     kind text default null,
@@ -513,11 +532,23 @@ begin
         raise exception 'event_type must be signal.start, .rendered, .timeout, .error, .cache_hit or .cold_start'
             using errcode = '22023';
     end if;
-    if took not between 0 and 86400000 then
+    if took is null or took not between 0 and 86400000 then
         raise exception 'ttfs_ms must be from 0 to 86400000' using errcode = '22023';
     end if;
-    if exists (select 1 from unnest(array[record_ttfs_event.signal_source, record_ttfs_event.kind, record_ttfs_event.phase,
-            record_ttfs_event.run, record_ttfs_event.correlation_id, record_ttfs_event.error_code]) as words(word)
+    if record_ttfs_event.signal_source not in ('snapshot', 'cold_start', 'failure_index') then
+        raise exception 'signal_source must be snapshot, cold_start or failure_index' using errcode = '22023';
+    end if;
+    if record_ttfs_event.kind not in ('queued', 'started', 'phase', 'blocked', 'failed', 'succeeded', 'canceled',
+        'unavailable') then
+        raise exception 'kind must be queued, started, phase, blocked, failed, succeeded, canceled or unavailable'
+            using errcode = '22023';
+    end if;
+    if record_ttfs_event.phase not in ('resolve', 'fetch', 'restore', 'analyze', 'policy', 'report', 'unknown') then
+        raise exception 'phase must be resolve, fetch, restore, analyze, policy, report or unknown'
+            using errcode = '22023';
+    end if;
+    if exists (select 1 from unnest(array[record_ttfs_event.run, record_ttfs_event.correlation_id,
+            record_ttfs_event.error_code]) as words(word)
         where octet_length(word) > 1024) or octet_length(record_ttfs_event.metadata::text) > 65536 then
         raise exception 'texts must have at most 1024 bytes, metadata 65536' using errcode = '22023';
     end if;
@@ -533,10 +564,10 @@ begin
                 record_ttfs_event.error_code, record_ttfs_event.metadata);
     insert into ttfs_hours as h (tenant, surface, hour_at, cache_hit, events, timed, sum_ms, min_ms, max_ms, over_2s, over_5s,
                                  errors, rendered, rendered_over_2s, rendered_over_5s)
-        values (of_tenant, record_ttfs_event.surface, of_hour, hit, 1, (took is not null)::integer, coalesce(took, 0), took,
-                took, coalesce((took > 2000)::integer, 0), coalesce((took > 5000)::integer, 0),
+        values (of_tenant, record_ttfs_event.surface, of_hour, hit, 1, 1, took, took, took,
+                (took > 2000)::integer, (took > 5000)::integer,
                 (record_ttfs_event.event_type = 'signal.error')::integer, is_rendered::integer,
-                coalesce((is_rendered and took > 2000)::integer, 0), coalesce((is_rendered and took > 5000)::integer, 0))
+                (is_rendered and took > 2000)::integer, (is_rendered and took > 5000)::integer)
         on conflict (tenant, surface, hour_at, cache_hit) do update set events = h.events + excluded.events,
             timed = h.timed + excluded.timed, sum_ms = h.sum_ms + excluded.sum_ms,
             min_ms = least(h.min_ms, excluded.min_ms), max_ms = greatest(h.max_ms, excluded.max_ms),
@@ -544,13 +575,11 @@ begin
             errors = h.errors + excluded.errors, rendered = h.rendered + excluded.rendered,
             rendered_over_2s = h.rendered_over_2s + excluded.rendered_over_2s,
             rendered_over_5s = h.rendered_over_5s + excluded.rendered_over_5s;
-    if took is not null then
-        insert into ttfs_buckets as b (tenant, surface, hour_at, cache_hit, ms, count)
-            values (of_tenant, record_ttfs_event.surface, of_hour, hit,
-                    case when took < 1000 then took
-                         else round(took / (10 ^ (length(took::text) - 3))::numeric) * (10 ^ (length(took::text) - 3)) end, 1)
-            on conflict (tenant, surface, hour_at, cache_hit, ms) do update set count = b.count + 1;
-    end if;
+    insert into ttfs_buckets as b (tenant, surface, hour_at, cache_hit, ms, count)
+        values (of_tenant, record_ttfs_event.surface, of_hour, hit,
+                case when took < 1000 then took
+                     else round(took / (10 ^ (length(took::text) - 3))::numeric) * (10 ^ (length(took::text) - 3)) end, 1)
+        on conflict (tenant, surface, hour_at, cache_hit, ms) do update set count = b.count + 1;
     return new_id;
 end
 $$;

@@ -292,7 +292,7 @@ create table dead_letters (
     last_error json not null,
     created_at timestamptz not null,
     resolved_at timestamptz,
-    resolution text,
+    resolution text check (resolution in ('replayed', 'ignored', 'handled_by_script', 'handler_failed')),
     resolved_by text,
     note text,
     replayed_as uuid

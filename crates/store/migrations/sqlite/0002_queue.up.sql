@@ -226,8 +226,10 @@ create table history (
     job blob not null,
     -- Fencing token of the attempt.
     epoch integer not null,
-    -- `failed`, `timed_out`, `expired`, `released` or `snoozed`. For a deleted job: `finished`, `failed` or `canceled`.
-    event text not null,
+    -- `failed`, `expired`, `released` or `snoozed`; `loop_stopped` if a trigger was skipped. For a deleted job:
+    -- `finished`, `failed` or `canceled`.
+    event text not null
+        check (event in ('finished', 'failed', 'canceled', 'expired', 'released', 'snoozed', 'loop_stopped')),
     tenant integer not null,
     lane integer not null,
     -- End of the attempt.

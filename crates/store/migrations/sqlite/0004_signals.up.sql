@@ -23,7 +23,8 @@ create table signals (
     payload text,
     updated_at integer not null,
     -- Kind that `upsert_signal` set. Null: derived from the state of the job.
-    kind text,
+    kind text
+        check (kind in ('queued', 'started', 'phase', 'blocked', 'failed', 'succeeded', 'canceled', 'unavailable')),
     -- Fencing token of the job at the time of the report. A later attempt inherits only `last_known_outcome`.
     epoch integer not null default 0
 ) without rowid;
@@ -169,7 +170,7 @@ create table signatures (
     suggested_action text,
     remediation_url text,
     -- Confidence from 0 to 1. The best match has the highest value.
-    confidence real not null,
+    confidence real not null check (confidence between 0 and 1),
     -- Incremented by each change by a person.
     version integer not null,
     -- Number of matched failures.
@@ -180,7 +181,7 @@ create table signatures (
     -- True: the signature is not used, by decision of a person.
     muted integer not null,
     -- `proposed` (learned), `confirmed` (learned and confirmed by a person) or `manual` (written by a person).
-    status text not null,
+    status text not null check (status in ('proposed', 'confirmed', 'manual')),
     -- Time at which a person declared the cause fixed.
     fixed_at integer,
     -- First match after `fixed_at`.
@@ -205,17 +206,20 @@ create table ttfs_events (
     at integer not null,
     job blob,
     -- `ui`, `cli` or `ci`.
-    surface text not null,
+    surface text not null check (surface in ('ui', 'cli', 'ci')),
     -- `signal.start`, `signal.rendered`, `signal.timeout`, `signal.error`, `signal.cache_hit` or `signal.cold_start`.
-    event_type text not null,
+    event_type text not null
+        check (event_type in ('signal.start', 'signal.rendered', 'signal.timeout', 'signal.error', 'signal.cache_hit',
+        'signal.cold_start')),
     -- Measured time to first signal.
-    ttfs_ms integer,
+    ttfs_ms integer not null check (ttfs_ms >= 0),
     -- True if the signal came from a cache.
     cache_hit integer not null,
     -- `snapshot`, `cold_start` or `failure_index`.
-    signal_source text,
-    kind text,
-    phase text,
+    signal_source text check (signal_source in ('snapshot', 'cold_start', 'failure_index')),
+    kind text
+        check (kind in ('queued', 'started', 'phase', 'blocked', 'failed', 'succeeded', 'canceled', 'unavailable')),
+    phase text check (phase in ('resolve', 'fetch', 'restore', 'analyze', 'policy', 'report', 'unknown')),
     run text,
     network_state text,
     device text,

@@ -304,7 +304,7 @@ create table dead_letters (
     created_at integer not null,
     resolved_at integer,
     -- `replayed`, `ignored`, `handled_by_script` or `handler_failed`. Null: unresolved.
-    resolution text,
+    resolution text check (resolution in ('replayed', 'ignored', 'handled_by_script', 'handler_failed')),
     -- Principal, trigger or operation that resolved the dead letter.
     resolved_by text,
     -- Comment on the resolution.

@@ -34,7 +34,7 @@ create table runtimes (
     -- Node of the runtime (`engine_nodes.name`). Null: not placed yet.
     node text,
     -- `running`, `stopped` or `removed`. `removed`: there is no container.
-    status text not null,
+    status text not null check (status in ('running', 'stopped', 'removed')),
     container_id text,
     -- Image of the current container.
     current_image text,
@@ -44,9 +44,10 @@ create table runtimes (
     state_path text,
     -- Last observation: `healthy`, `probe_failed`, `exited`, `oom`, `inspect_unhealthy` or `container_disappeared`.
     -- Null: none since the last operation.
-    health text,
+    health text check (health in ('healthy', 'probe_failed', 'exited', 'oom', 'inspect_unhealthy',
+        'container_disappeared')),
     -- `docker_event`, `inspect` or `probe`.
-    health_source text,
+    health_source text check (health_source in ('docker_event', 'inspect', 'probe')),
     health_details text,
     -- Time of the observation. An older observation is ignored.
     health_at integer,
@@ -73,9 +74,10 @@ create table operations (
     tenant integer not null,
     runtime text not null,
     -- `start`, `stop`, `restart`, `patch`, `cleanup_container`, `reconcile_adopt` or `reconcile_dispose`.
-    kind text not null,
+    kind text not null check (kind in ('start', 'stop', 'restart', 'patch', 'cleanup_container', 'reconcile_adopt',
+        'reconcile_dispose')),
     -- `api`, `cli`, `stream` (a trigger), `auto_ttl`, `auto_reconcile` or `auto_scale`.
-    source text not null,
+    source text not null check (source in ('api', 'cli', 'stream', 'auto_ttl', 'auto_reconcile', 'auto_scale')),
     -- Detail of the source: the id of the event of a trigger, or the reason of an automatic operation.
     source_ref text,
     -- Principal or task that requested the operation.
@@ -84,7 +86,7 @@ create table operations (
     image_ref text,
     container_id text,
     -- `success` or `failure`. Null: not finished.
-    outcome text,
+    outcome text check (outcome in ('success', 'failure')),
     -- Code of the failure. With `success`: `replay_no_op` if there was nothing to do.
     error_code text,
     error_message text,
@@ -110,9 +112,10 @@ create table healths (
     tenant integer not null,
     runtime text not null,
     -- Observation, as in `runtimes.health`.
-    status text not null,
+    status text not null check (status in ('healthy', 'probe_failed', 'exited', 'oom', 'inspect_unhealthy',
+        'container_disappeared')),
     -- `docker_event`, `inspect` or `probe`.
-    source text not null,
+    source text not null check (source in ('docker_event', 'inspect', 'probe')),
     -- Message of the engine or of the probe.
     details text not null,
     container_id text,

@@ -33,7 +33,7 @@ struct ListHistory {
 
 const ROWS: Sql = Sql::both(&["select event, at, enqueued_at, started_at, attempt, epoch, worker, actor, cause,
          principal, triggered_by
-     from history where job = $1 and tenant = $2 order by epoch, at"]);
+     from history where job = $1 and tenant = $2 order by epoch, at, event"]);
 
 impl Operation for ListHistory {
     type Output = Option<Vec<HistoryItem>>;
@@ -45,7 +45,7 @@ impl Operation for ListHistory {
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
         let job = find(tx, self.tenant, self.job).await?;
         let rows = tx.query(&ROWS, &[Param::from(self.job), Param::Int(self.tenant.0)]).await?;
-        let mut items = Vec::new();
+        let mut items: Vec<HistoryItem> = Vec::new();
         let mut enqueued_at = job.as_ref().map(|job| job.created_at);
         let mut principal = job.as_ref().map(|job| job.principal.clone());
         let mut origin = job.as_ref().and_then(|job| job.triggered_by.clone());
@@ -63,7 +63,7 @@ impl Operation for ListHistory {
                 actor: row.opt_text("actor")?,
                 cause: row.opt_text("cause")?,
             };
-            if let Some(at) = row.opt_time("started_at")? {
+            if let Some(at) = row.opt_time("started_at")?.filter(|_| !has_start(&items, end.epoch)) {
                 items.push(HistoryItem { event: "started".into(), at, actor: None, cause: None, ..end.clone() });
             }
             items.push(end);
@@ -79,9 +79,18 @@ impl Operation for ListHistory {
             cause: origin,
         };
         items.insert(0, enqueued);
-        items.extend(job.iter().flat_map(items_of_row));
+        for item in job.iter().flat_map(items_of_row) {
+            if item.event != "started" || !has_start(&items, item.epoch) {
+                items.push(item);
+            }
+        }
         Ok(Some(items))
     }
+}
+
+/// The expiry of the last attempt and the end of the job are two rows with one start.
+fn has_start(items: &[HistoryItem], epoch: i64) -> bool {
+    items.iter().any(|item| item.event == "started" && item.epoch == epoch)
 }
 
 /// Returns the events that the job's own row records: the current attempt of a live job, or the last attempt of an

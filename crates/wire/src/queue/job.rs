@@ -6,6 +6,8 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use crate::queue::artifact::ArtifactView;
+
 #[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JobRequest {
@@ -217,6 +219,9 @@ pub struct JobView {
     pub depth: i64,
     /// The URL that receives every state change. The secret is never shown.
     pub webhook_url: Option<String>,
+    /// The artifacts by name, without their content. Only `GET /jobs/{id}` has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub artifacts: Option<Vec<ArtifactView>>,
     /// Fields that the job has and the caller may not read; they are `null` or empty in this response.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub redacted: Vec<String>,

@@ -231,6 +231,11 @@ pub struct OperationRequest {
     pub image: Option<String>,
 }
 
+/// The body of `stop`: empty, or an object without members.
+#[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NoFields {}
+
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct OperationAccepted {
     /// The operation's id.

@@ -39,7 +39,7 @@ pub struct SignatureOutcome {
     /// What to do, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suggested_action: Option<String>,
-    /// A link to instructions.
+    /// A link to instructions: `https://…`, `http://…`, or a path of this server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remediation_url: Option<String>,
 }

@@ -87,6 +87,9 @@ pub struct SignalView {
     /// The signature that predicts a failure, with its confidence.
     #[schema(value_type = Option<serde_json::Value>)]
     pub predicted: Option<Box<RawValue>>,
+    /// The signature that matches the failure of the job: its likely cause, suggested action and link.
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub signature: Option<Box<RawValue>>,
     /// Additional data from the worker.
     #[schema(value_type = Option<serde_json::Value>)]
     pub payload: Option<Box<RawValue>>,

@@ -22,19 +22,18 @@ pub struct TtfsEvent {
     pub surface: String,
     /// `signal.start`, `.rendered`, `.timeout`, `.error`, `.cache_hit` or `.cold_start`.
     pub event_type: String,
-    /// Milliseconds from the request to the rendered signal.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ttfs_ms: Option<i64>,
+    /// Milliseconds from the request to the event.
+    pub ttfs_ms: i64,
     /// Whether the signal came from a cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_hit: Option<bool>,
-    /// Where the signal came from.
+    /// Where the signal came from: `snapshot`, `cold_start` or `failure_index`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal_source: Option<String>,
-    /// The kind of the signal.
+    /// The kind of the signal, for example `phase`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// The phase of the signal.
+    /// The phase of the signal. A phase that a queue declares is reported as `unknown`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
     /// The run of the job.

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Subcommand, ValueEnum};
 use client::{Client, SignalResponse};
+use domain::queue::settings::PHASES;
 use std::collections::BTreeMap;
 use uuid::Uuid;
 use wire::TtfsEvent;
@@ -127,11 +128,10 @@ impl FirstSignal {
             return;
         }
         let event = TtfsEvent {
-            ttfs_ms: Some(self.began.elapsed().as_millis() as i64),
             cache_hit: Some(response.cache_hit),
             signal_source: response.source.clone(),
             kind: Some(response.signal.kind.clone()),
-            phase: Some(response.signal.phase.clone()),
+            phase: Some(known_phase(&response.signal.phase).to_owned()),
             run: response.signal.run.clone(),
             ..self.event("signal.rendered")
         };
@@ -152,6 +152,7 @@ impl FirstSignal {
             job_id: Some(self.job),
             surface: surface().into(),
             event_type: event_type.into(),
+            ttfs_ms: self.began.elapsed().as_millis() as i64,
             release: Some(env!("CARGO_PKG_VERSION").into()),
             ..TtfsEvent::default()
         }
@@ -161,6 +162,11 @@ impl FirstSignal {
     async fn send(&self, event: TtfsEvent) {
         let _ignored = tokio::time::timeout(REPORT_TIMEOUT, self.client.record_ttfs(vec![event])).await;
     }
+}
+
+/// Events know the built-in phases only.
+fn known_phase(phase: &str) -> &str {
+    if PHASES.contains(&phase) { phase } else { "unknown" }
 }
 
 /// Build servers are a surface of their own: no person waits there.

@@ -20,6 +20,7 @@ fn facts(state: JobState) -> SignalFacts<'static> {
         position: None,
         eta: None,
         prediction: None,
+        likely_cause: None,
     }
 }
 

@@ -71,8 +71,11 @@ fn outcome(outcome: SignatureOutcome) -> Result<StoredOutcome, ApiError> {
     };
     let url =
         outcome.remediation_url.map(|url| path.free_text("outcome.remediation_url", url, URL_BYTES)).transpose()?;
-    if url.as_deref().is_some_and(|url| !url.starts_with("https://") && !url.starts_with("http://")) {
-        return Err(path.refuse("outcome.remediation_url", "must begin with https:// or http://"));
+    // A second slash would name another host.
+    let is_path = |url: &str| url.starts_with('/') && !url[1..].starts_with(['/', '\\']);
+    if url.as_deref().is_some_and(|url| !url.starts_with("https://") && !url.starts_with("http://") && !is_path(url)) {
+        let detail = "must begin with https:// or http://, or be a path of this server";
+        return Err(path.refuse("outcome.remediation_url", detail));
     }
     Ok(StoredOutcome {
         likely_cause: free_text("likely_cause", outcome.likely_cause)?,

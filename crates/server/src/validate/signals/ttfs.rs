@@ -2,7 +2,9 @@
 
 use domain::Time;
 use domain::limits::{REASON_BYTES, TTFS_DAYS, TTFS_EVENTS, TTFS_MAX_MS, TTFS_METADATA_BYTES};
-use domain::signals::ttfs::{EVENT_TYPES, SURFACES};
+use domain::queue::settings::PHASES;
+use domain::signals::signal::SignalKind;
+use domain::signals::ttfs::{EVENT_TYPES, SIGNAL_SOURCES, SURFACES};
 use store::signals::ttfs::record::TtfsEvent;
 use wire::TtfsEvents;
 
@@ -22,6 +24,8 @@ fn one(path: FieldPath, event: wire::TtfsEvent, now: Time) -> Result<TtfsEvent, 
         true => Ok(text),
         false => Err(path.refuse(member, format_args!("must be one of {}", all.join(", ")))),
     };
+    let optional_one_of =
+        |member: &str, text: Option<String>, all: &[&str]| text.map(|text| one_of(member, text, all)).transpose();
     let at = event.at.map(|at| Time::from_micros(at.as_microsecond()));
     if let Some(at) = at {
         let age_s = now.ms_since(at) / 1_000;
@@ -38,11 +42,11 @@ fn one(path: FieldPath, event: wire::TtfsEvent, now: Time) -> Result<TtfsEvent, 
         job: event.job_id,
         surface: one_of("surface", event.surface, &SURFACES)?,
         event_type: one_of("event_type", event.event_type, &EVENT_TYPES)?,
-        ttfs_ms: event.ttfs_ms.map(|ms| path.between("ttfs_ms", ms, 0, TTFS_MAX_MS)).transpose()?,
+        ttfs_ms: path.between("ttfs_ms", event.ttfs_ms, 0, TTFS_MAX_MS)?,
         cache_hit: event.cache_hit.unwrap_or(false),
-        signal_source: free_text("signal_source", event.signal_source)?,
-        kind: free_text("kind", event.kind)?,
-        phase: free_text("phase", event.phase)?,
+        signal_source: optional_one_of("signal_source", event.signal_source, &SIGNAL_SOURCES)?,
+        kind: optional_one_of("kind", event.kind, &SignalKind::ALL.map(SignalKind::as_str))?,
+        phase: optional_one_of("phase", event.phase, &PHASES)?,
         run: free_text("run", event.run)?,
         network_state: free_text("network_state", event.network_state)?,
         device: free_text("device", event.device)?,

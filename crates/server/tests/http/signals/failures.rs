@@ -72,8 +72,12 @@ async fn signatures_are_created_read_changed_matched_and_deleted() {
             Some("confidence"),
         );
         post(json!({"pattern": {"kind": "k", "odd": 1}})).await.problem(422, "invalid_field", Some("pattern.odd"));
-        let url = json!({"pattern": {"kind": "k"}, "outcome": {"remediation_url": "javascript:x"}});
-        post(url).await.problem(422, "invalid_field", Some("outcome.remediation_url"));
+        for bad in ["javascript:x", "//evil.example/x", "/\\evil.example", "docs/x"] {
+            let url = json!({"pattern": {"kind": "k"}, "outcome": {"remediation_url": bad}});
+            post(url).await.problem(422, "invalid_field", Some("outcome.remediation_url"));
+        }
+        let relative = json!({"pattern": {"kind": "k"}, "outcome": {"remediation_url": "/docs/rate-limits"}});
+        assert_eq!(post(relative).await.json()["outcome"]["remediation_url"], "/docs/rate-limits");
         assert_eq!(api.call("DELETE", &path).await.status, 204);
         api.call("DELETE", &path).await.problem(404, "not_found", None);
         api.get(&path).await.problem(404, "not_found", None);

@@ -349,7 +349,7 @@ async fn ttfs_events_are_accepted_and_summarized() {
         let hour = &api.get("/api/v1/ttfs/summary?by=hour").await.json()["items"][0];
         assert_eq!(
             (&hour["event_count"], &hour["p95_ms"], &hour["over_p50_slo"]),
-            (&json!(2), &json!(3_000), &json!(1))
+            (&json!(2), &json!(2_855), &json!(1))
         );
         assert_eq!(hour["cache_hit"], true);
         assert_eq!(api.get("/api/v1/ttfs/summary?by=day").await.json()["items"][0]["cache_hit_rate"], 1.0);
@@ -363,6 +363,11 @@ async fn ttfs_events_are_accepted_and_summarized() {
         post(bad("surface", json!("tv"))).await.problem(422, "invalid_field", Some("events[0].surface"));
         post(bad("event_type", json!("x"))).await.problem(422, "invalid_field", Some("events[0].event_type"));
         post(bad("ttfs_ms", json!(-1))).await.problem(422, "invalid_field", Some("events[0].ttfs_ms"));
+        for member in ["signal_source", "kind", "phase"] {
+            let field = format!("events[0].{member}");
+            post(bad(member, json!("odd"))).await.problem(422, "invalid_field", Some(&field));
+        }
+        post(bad("ttfs_ms", Value::Null)).await.problem(422, "invalid_field", Some("events[0].ttfs_ms"));
         post(bad("at", json!("2020-01-01T00:00:00Z"))).await.problem(422, "invalid_field", Some("events[0].at"));
         post(bad("odd", json!(1))).await.problem(422, "invalid_field", Some("events[0].odd"));
         api.get("/api/v1/ttfs/summary?by=year").await.problem(400, "invalid_query", Some("by"));

@@ -32,7 +32,7 @@ use crate::queue::revocations;
 pub(crate) struct Transition {
     pub(crate) before: LiveJob,
     pub(crate) after: Job,
-    /// The name of the event in history when the job goes on: `failed`, `expired`, `released`, `snoozed`, `timed_out`.
+    /// The name of the event in history when the job goes on: `failed`, `expired`, `released`, `snoozed`.
     pub(crate) event: &'static str,
     pub(crate) actor: Option<String>,
     pub(crate) error: Option<JobError>,
@@ -58,6 +58,12 @@ impl Transition {
 
     fn is_end(&self) -> bool {
         matches!(self.after.state, State::Ended { .. })
+    }
+
+    /// True if the end of the attempt has a row of its own in `history`. The row of an ended job describes its last
+    /// attempt, but does not say that its lease expired.
+    fn has_history_row(&self) -> bool {
+        !self.is_end() || self.event == "expired"
     }
 
     /// `ended` is the row that the job left behind, if this transition ended it.
@@ -128,7 +134,8 @@ pub(crate) async fn write(
         return Err(StoreError::unexpected("a locked job moved"));
     }
     send_back(tx, &returning).await?;
-    write_history(tx, &returning).await?;
+    let recorded: Vec<&Transition> = transitions.iter().filter(|transition| transition.has_history_row()).collect();
+    write_history(tx, &recorded).await?;
     revocations::write(tx, &transitions).await?;
     let ended: HashMap<JobId, &EndedRow> = ended.iter().map(|row| (row.id, row)).collect();
     let changes: Vec<StateChange<'_>> = transitions
@@ -190,7 +197,7 @@ const HISTORY: Sql = Sql::new(
          $14::json[]) n",
 );
 
-/// Writes one row per attempt that ended without ending its job. It holds the start and the end of the attempt.
+/// Writes one row per attempt. It holds the start and the end of the attempt.
 async fn write_history(tx: &mut Tx<'_>, transitions: &[&Transition]) -> Result<(), StoreError> {
     let errors: Vec<Option<String>> =
         transitions.iter().map(|transition| transition.error.as_ref().map(error_to_json)).collect();

@@ -14,6 +14,7 @@ use domain::{JobState, TenantId, Time};
 use super::{Signature, SignatureStatus, read};
 use crate::db::tx::{Operation, Param, Sql, Tx};
 use crate::error::StoreError;
+use crate::queue::get::StoredJob;
 use crate::signals::failures::learn::subject_of;
 use crate::signals::read::SignalSource;
 use crate::store::Store;
@@ -92,11 +93,24 @@ impl SignatureIndex {
         self.compiled.iter().find(is_match).map(|compiled| &compiled.signature)
     }
 
+    /// Returns the signature that explains why this job failed.
+    pub fn explain(&self, job: &StoredJob, now: Time) -> Option<&Signature> {
+        let error = job.error.as_ref().filter(|_| job.state == JobState::Failed)?;
+        let subject = subject_of(job);
+        let case = FailureCase {
+            phase: job.phase.as_deref(),
+            error_code: Some(&error.code),
+            kind: Some(job.lane.kind.as_str()),
+            subject: subject.as_deref(),
+        };
+        self.best(case, now)
+    }
+
     /// Predicts how a job that has not started may fail.
     ///
-    /// A signature that a user wrote or confirmed applies to the kind or subject that it names. A learned one needs
-    /// evidence: at least two of the previous jobs with the same key failed this way or, for a job without previous
-    /// jobs, the signature was learned from failures of this subject.
+    /// A prediction needs evidence. A signature that a user wrote or confirmed applies to the kind or subject that it
+    /// names, unless none of the previous jobs with the same key failed this way. A learned one needs at least two of
+    /// these failures or, for a job without previous jobs, failures of this subject.
     pub fn predict(&self, source: &SignalSource, now: Time) -> Option<Prediction> {
         let job = &source.job;
         let has_started = job.attempt > 0 || !matches!(job.state, JobState::Scheduled | JobState::Queued);
@@ -113,10 +127,13 @@ impl SignatureIndex {
                 let evidence = evidence(compiled, source, kind, subject.as_deref());
                 let pattern = compiled.matcher.pattern();
                 let names_job = pattern.kind.is_some() || pattern.subject_pattern.is_some();
-                let applies = match compiled.signature.status {
-                    SignatureStatus::Manual | SignatureStatus::Confirmed => names_job,
-                    SignatureStatus::Proposed if source.previous.is_empty() => pattern.subject_pattern.is_some(),
-                    SignatureStatus::Proposed => evidence.as_ref().is_some_and(|evidence| evidence.failed >= 2),
+                let failed = evidence.as_ref().map_or(0, |evidence| evidence.failed);
+                let is_learned = compiled.signature.status == SignatureStatus::Proposed;
+                let applies = match (source.previous.is_empty(), is_learned) {
+                    (true, true) => pattern.subject_pattern.is_some(),
+                    (true, false) => names_job,
+                    (false, true) => failed >= 2,
+                    (false, false) => names_job && failed >= 1,
                 };
                 applies.then(|| Prediction { signature: compiled.signature.clone(), evidence })
             })

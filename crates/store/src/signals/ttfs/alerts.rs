@@ -119,7 +119,7 @@ impl Operation for EvaluateAlerts {
                     format!("{:.1} % of events are errors", share(*errors) * 100.0),
                 );
             }
-            let p95 = times.get(key).and_then(|times| percentile(times, 0.95)).unwrap_or(0);
+            let p95 = times.get(key).and_then(|times| percentile(times, 95)).unwrap_or(0);
             if p95 > TARGET_P95_MS {
                 fire(key, "p95_over_target", p95 as f64, format!("P95 is {p95} ms; the target is {TARGET_P95_MS} ms"));
             }

@@ -22,7 +22,8 @@ pub struct TtfsEvent {
     pub job: Option<Uuid>,
     pub surface: String,
     pub event_type: String,
-    pub ttfs_ms: Option<i64>,
+    /// Milliseconds from the request to the event.
+    pub ttfs_ms: i64,
     pub cache_hit: bool,
     pub signal_source: Option<String>,
     pub kind: Option<String>,
@@ -117,11 +118,9 @@ impl Operation for RecordTtfs {
             delta.events += 1;
             delta.errors += i64::from(event.event_type == "signal.error");
             delta.rendered += i64::from(is_rendered);
-            if let Some(ms) = event.ttfs_ms {
-                delta.times.push(ms);
-                delta.rendered_over_2s += i64::from(is_rendered && ms > TARGET_P50_MS);
-                delta.rendered_over_5s += i64::from(is_rendered && ms > TARGET_P95_MS);
-            }
+            delta.times.push(event.ttfs_ms);
+            delta.rendered_over_2s += i64::from(is_rendered && event.ttfs_ms > TARGET_P50_MS);
+            delta.rendered_over_5s += i64::from(is_rendered && event.ttfs_ms > TARGET_P95_MS);
         }
         for ((surface, hour, cache_hit), delta) in &hours {
             self.add(tx, surface, *hour, *cache_hit, delta).await?;
@@ -140,7 +139,7 @@ impl RecordTtfs {
             Param::uuid(event.job),
             Param::Text(&event.surface),
             Param::Text(&event.event_type),
-            Param::int(event.ttfs_ms),
+            Param::Int(event.ttfs_ms),
             Param::Bool(event.cache_hit),
             Param::text(event.signal_source.as_deref()),
             Param::text(event.kind.as_deref()),

@@ -138,15 +138,17 @@ impl SummarizeTtfs {
 fn summary((std::cmp::Reverse(at), surface, cache_hit): Key, sums: SummaryTotals) -> Summary {
     let times: Vec<(i64, i64)> = sums.times.into_iter().collect();
     let hundredths = |value: f64| (value * 100.0).round() / 100.0;
+    // Rounded times may lie outside the exact extremes.
+    let percentile_ms = |percent| Some(percentile(&times, percent)?.clamp(sums.min_ms?, sums.max_ms?));
     Summary {
         at,
         surface,
         cache_hit,
         events: sums.events,
         avg_ms: (sums.timed > 0).then(|| hundredths(sums.sum_ms as f64 / sums.timed as f64)),
-        p50_ms: percentile(&times, 0.5),
-        p95_ms: percentile(&times, 0.95),
-        p99_ms: percentile(&times, 0.99),
+        p50_ms: percentile_ms(50),
+        p95_ms: percentile_ms(95),
+        p99_ms: percentile_ms(99),
         min_ms: sums.min_ms,
         max_ms: sums.max_ms,
         over_2s: sums.over_2s,

@@ -35,8 +35,10 @@ const JOBS: Sql = Sql::new(
      from ended_jobs where id = any($1::uuid[])",
 );
 const ATTEMPTS: Sql = Sql::new(
-    &["select job, at, error, cause from history where job = $1 and event in ('failed', 'expired') order by epoch"],
-    "select job, at, error, cause from history where job = any($1::uuid[]) and event in ('failed', 'expired')
+    &[
+        "select job, epoch, at, error, cause from history where job = $1 and event in ('failed', 'expired') order by epoch",
+    ],
+    "select job, epoch, at, error, cause from history where job = any($1::uuid[]) and event in ('failed', 'expired')
      order by job, epoch",
 );
 
@@ -55,11 +57,16 @@ pub(crate) async fn insert_for_failed_jobs(tx: &mut Tx<'_>, failed: Vec<DeadJob>
     }
     let mut attempts: HashMap<JobId, Vec<FailedAttempt>> = HashMap::new();
     for row in tx.query_each(&ATTEMPTS, &ids, &[]).await? {
+        let (job, epoch) = (row.job("job")?, row.int("epoch")?);
+        // The last attempt is added with the error that ended the job.
+        if jobs.get(&job).is_some_and(|job| job.epoch.0 == epoch) {
+            continue;
+        }
         let error = match row.opt_text("error")? {
             Some(error) => error_from_json(&error)?,
             None => error_of_cause(row.opt_text("cause")?),
         };
-        attempts.entry(row.job("job")?).or_default().push(FailedAttempt { at: row.time("at")?, error });
+        attempts.entry(job).or_default().push(FailedAttempt { at: row.time("at")?, error });
     }
     let mut letters = Vec::new();
     for DeadJob { job, tenant, error } in failed {

@@ -12,7 +12,7 @@ fn rendered(ms: i64, cache_hit: bool) -> TtfsEvent {
     TtfsEvent {
         surface: "cli".into(),
         event_type: "signal.rendered".into(),
-        ttfs_ms: Some(ms),
+        ttfs_ms: ms,
         cache_hit,
         ..TtfsEvent::default()
     }
@@ -26,7 +26,7 @@ async fn ttfs_rollups_include_late_events_and_count_each_event_once() {
         let now = db.clock.now();
         let record = async |events: Vec<TtfsEvent>| db.store.record_ttfs(T, events).await.expect("records");
         assert_eq!(record(vec![rendered(100, true), rendered(3_000, true), rendered(6_000, false)]).await, 3);
-        let error = TtfsEvent { event_type: "signal.error".into(), ttfs_ms: None, ..rendered(0, false) };
+        let error = TtfsEvent { event_type: "signal.error".into(), ..rendered(6_000, false) };
         record(vec![error]).await;
         let two_days_ago = Time::from_micros(now.micros()).plus_s(-2 * 86_400);
         let late = TtfsEvent { id: Some(Uuid::from_u128(7)), at: Some(two_days_ago), ..rendered(500, true) };
@@ -35,11 +35,11 @@ async fn ttfs_rollups_include_late_events_and_count_each_event_once() {
 
         let hours = db.store.ttfs_summary(T, SummaryPeriod::Hour).await.expect("reads");
         let rows: Vec<_> = hours.iter().map(|hour| (hour.cache_hit, hour.events, hour.p50_ms, hour.p95_ms)).collect();
-        let hit = (Some(true), 2, Some(100), Some(3_000));
+        let hit = (Some(true), 2, Some(1_550), Some(2_855));
         let miss = (Some(false), 2, Some(6_000), Some(6_000));
         assert_eq!(rows, [miss, hit, (Some(true), 1, Some(500), Some(500))], "newest first, split by hit");
         assert_eq!((hours[1].avg_ms, hours[1].min_ms, hours[1].max_ms), (Some(1_550.0), Some(100), Some(3_000)));
-        assert_eq!((hours[1].over_2s, hours[1].over_5s, hours[0].over_5s, hours[0].errors), (1, 0, 1, 1));
+        assert_eq!((hours[1].over_2s, hours[1].over_5s, hours[0].over_5s, hours[0].errors), (1, 0, 2, 1));
         let days = db.store.ttfs_summary(T, SummaryPeriod::Day).await.expect("reads");
         assert_eq!((days.len(), days[0].events, days[0].hit_rate, days[0].errors), (2, 4, 0.5, 1));
         let slo = db.store.ttfs_slo(T).await.expect("reads");
@@ -101,7 +101,7 @@ async fn ttfs_alerts_begin_and_end_with_their_condition_and_publish_events() {
 async fn an_error_rate_above_one_percent_is_an_alert() {
     on_both(async |db| {
         let record = async |events: Vec<TtfsEvent>| db.store.record_ttfs(T, events).await.expect("records");
-        let error = || TtfsEvent { event_type: "signal.error".into(), ttfs_ms: None, ..rendered(0, false) };
+        let error = || TtfsEvent { event_type: "signal.error".into(), ..rendered(0, true) };
         record((0..99).map(|_| rendered(100, true)).chain([error()]).collect()).await;
         assert_eq!(db.store.watch_ttfs().await.expect("watches"), Default::default(), "one is below the threshold");
         record(vec![error()]).await;
@@ -126,10 +126,10 @@ async fn the_ttfs_sql_function_and_views_match_the_program() {
             )
         };
         // In one transaction all events have the same time; otherwise they could fall into two hours.
-        let all: String = [(100, true), (1_234, true), (6_000, false)].map(record).concat();
+        let all: String = [(100, true), (1_238, true), (6_000, false)].map(record).concat();
         psql.client.batch_execute(&format!("begin; {all} commit")).await.expect("records");
         let hours = db.store.ttfs_summary(T, SummaryPeriod::Hour).await.expect("reads");
-        assert_eq!((hours.len(), hours[1].p95_ms, hours[1].events), (2, Some(1_230), 2));
+        assert_eq!((hours.len(), hours[1].p95_ms, hours[1].events), (2, Some(1_183), 2));
         let rows = psql
             .client
             .query(
@@ -144,7 +144,7 @@ async fn the_ttfs_sql_function_and_views_match_the_program() {
             (row.get(0), row.get(1), row.get(2), row.get(3), row.get(4), row.get(5), row.get(6))
         };
         assert_eq!(row(0), (false, 1, 6_000, 6_000, 6_000, 1, 1));
-        assert_eq!(row(1), (true, 2, 100, 1_230, 1_234, 0, 0));
+        assert_eq!(row(1), (true, 2, 670, 1_183, 1_238, 0, 0));
         let day = psql
             .client
             .query_one(
@@ -154,7 +154,7 @@ async fn the_ttfs_sql_function_and_views_match_the_program() {
             )
             .await
             .expect("reads");
-        assert_eq!((day.get::<_, i64>(0), day.get::<_, i64>(1), day.get::<_, f64>(2)), (3, 1_230, 0.6667));
+        assert_eq!((day.get::<_, i64>(0), day.get::<_, i64>(1), day.get::<_, f64>(2)), (3, 1_240, 0.6667));
         let slo = psql
             .client
             .query_one(
@@ -165,9 +165,76 @@ async fn the_ttfs_sql_function_and_views_match_the_program() {
             .await
             .expect("reads");
         assert_eq!((slo.get::<_, i64>(0), slo.get::<_, i64>(1), slo.get::<_, f64>(3)), (3, 1, 66.67));
-        for bad in ["'tv', 'signal.start'", "'ui', 'signal.odd'", "'ui', 'signal.start', -1"] {
+        let bad_arguments = [
+            "'tv', 'signal.start', 1",
+            "'ui', 'signal.odd', 1",
+            "'ui', 'signal.start', -1",
+            "'ui', 'signal.start', null",
+            "'ui', 'signal.start', 1, true, 'rumor'",
+            "'ui', 'signal.start', 1, true, 'snapshot', 'odd'",
+            "'ui', 'signal.start', 1, true, 'snapshot', 'queued', 'odd'",
+        ];
+        for bad in bad_arguments {
             let refused = psql.client.query_one(&format!("select windlass.record_ttfs_event(null, {bad})"), &[]).await;
             assert_eq!(refused.expect_err("refused").code().map(|code| code.code()), Some("22023"), "{bad}");
+        }
+    })
+    .await;
+}
+
+/// Requirement S5.
+#[tokio::test]
+async fn percentiles_match_exact_ones_within_one_percent_and_stay_within_the_extremes() {
+    on_both(async |db| {
+        db.advance_to_hour_start().await;
+        // Skewed like real measurements: most signals are fast, some take many seconds.
+        let mut times: Vec<i64> = (1..=400).map(|n: i64| 40 + n * n * n / 4_500 + n % 7).collect();
+        let events = times.iter().map(|ms| rendered(*ms, true)).collect();
+        db.store.record_ttfs(T, events).await.expect("records");
+        times.sort_unstable();
+        let exact = |share: f64| {
+            let rank = share * (times.len() - 1) as f64;
+            let [below, above] = [rank.floor(), rank.ceil()].map(|rank| times[rank as usize] as f64);
+            below + (above - below) * rank.fract()
+        };
+        let check = |source: &str, share: f64, ms: i64| {
+            assert!((ms as f64 / exact(share) - 1.0).abs() < 0.01, "{source}: {share} is {ms}, not {}", exact(share));
+            assert!(ms <= *times.last().expect("times"), "{source}: {ms} exceeds the maximum");
+        };
+        for by in [SummaryPeriod::Hour, SummaryPeriod::Day] {
+            let row = &db.store.ttfs_summary(T, by).await.expect("reads")[0];
+            for (share, ms) in [(0.5, row.p50_ms), (0.95, row.p95_ms), (0.99, row.p99_ms)] {
+                check("summary", share, ms.expect("a percentile"));
+            }
+        }
+        if db.store.is_postgres() {
+            let psql = psql(&db.admin).await;
+            let view = "select p50_ms, p95_ms, p99_ms from windlass.ttfs_hourly_summary";
+            let row = psql.client.query_one(view, &[]).await.expect("reads");
+            for (column, share) in [0.5, 0.95, 0.99].into_iter().enumerate() {
+                check("view", share, row.get(column));
+            }
+        }
+    })
+    .await;
+}
+
+/// Requirement S5.
+#[tokio::test]
+async fn the_database_refuses_words_outside_a_closed_vocabulary() {
+    on_both(async |db| {
+        db.store.record_ttfs(T, vec![rendered(1, true)]).await.expect("records");
+        for (column, word) in [
+            ("surface", "'tv'"),
+            ("event_type", "'signal.odd'"),
+            ("ttfs_ms", "-1"),
+            ("signal_source", "'rumor'"),
+            ("kind", "'odd'"),
+            ("phase", "'odd'"),
+        ] {
+            let change = format!("update ttfs_events set {column} = {word}");
+            let refused = run_sql(&db.store, &change).await;
+            assert!(refused.is_err(), "{change}");
         }
     })
     .await;

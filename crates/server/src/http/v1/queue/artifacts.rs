@@ -189,7 +189,7 @@ async fn check_readable(state: &AppState, principal: &Principal, job: JobId, nam
     Err(ApiError::forbidden(format_args!("the token lacks the right {right}")))
 }
 
-fn artifact_view(artifact: Artifact) -> ArtifactView {
+pub(crate) fn artifact_view(artifact: Artifact) -> ArtifactView {
     ArtifactView {
         name: artifact.name,
         size: artifact.size,

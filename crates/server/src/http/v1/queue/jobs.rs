@@ -25,6 +25,7 @@ use crate::access::auth::Principal;
 use crate::cursor;
 use crate::error::ApiError;
 use crate::extract::{JsonBody, JsonBytes, OptionalJson, Params, PathJob, header};
+use crate::http::v1::queue::artifacts::artifact_view;
 use crate::state::AppState;
 use crate::triggers::depth;
 use crate::validate::FieldPath;
@@ -185,7 +186,9 @@ async fn get(
     }
     let job = long_poll::job(&state.store, principal.tenant, id, wait, state.ended(&principal)).await?;
     let job = job.filter(|job| principal.sees(job)).ok_or_else(|| ApiError::not_found("job"))?;
-    Ok(Json(view::job(job, &principal)?))
+    let artifacts = state.store.list_artifacts(principal.tenant, id).await?.unwrap_or_default();
+    let artifacts = Some(artifacts.into_iter().map(artifact_view).collect());
+    Ok(Json(JobView { artifacts, ..view::job(job, &principal)? }))
 }
 
 /// Cancel a job.

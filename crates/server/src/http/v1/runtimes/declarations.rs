@@ -27,7 +27,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 use wire::{
-    MoveRequest, OperationAccepted, OperationRequest, OperationView, Page, RuntimeHealthView, RuntimeRequest,
+    MoveRequest, NoFields, OperationAccepted, OperationRequest, OperationView, Page, RuntimeHealthView, RuntimeRequest,
     RuntimeView,
 };
 
@@ -177,8 +177,8 @@ async fn start(
 ///
 /// With `wait`, responds with the finished operation.
 #[utoipa::path(post, path = "/api/v1/runtimes/{name}/stop", tag = "runtimes", params(("name" = String, Path), WaitQuery),
-    responses((status = 202, body = OperationAccepted), (status = 200, body = OperationView)))]
-async fn stop(caller: OperationRequester) -> Result<Response, ApiError> {
+    request_body = Option<NoFields>, responses((status = 202, body = OperationAccepted), (status = 200, body = OperationView)))]
+async fn stop(caller: OperationRequester, _: OptionalJson<NoFields>) -> Result<Response, ApiError> {
     caller.operate(OperationKind::Stop, None).await
 }
 

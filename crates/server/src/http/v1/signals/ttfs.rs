@@ -39,9 +39,9 @@ async fn record(
         return Err(ApiError::over_quota(quota, limit, Some(retry_s)));
     }
     for event in &events {
-        if let (Some(ms), "signal.rendered") = (event.ttfs_ms, event.event_type.as_str()) {
+        if event.event_type == "signal.rendered" {
             let surface = event.surface.clone();
-            metrics::histogram!("windlass_ttfs_seconds", "surface" => surface).record(ms as f64 / 1_000.0);
+            metrics::histogram!("windlass_ttfs_seconds", "surface" => surface).record(event.ttfs_ms as f64 / 1_000.0);
         }
         let (surface, kind) = (event.surface.clone(), event.event_type.clone());
         metrics::counter!("windlass_ttfs_events_total", "surface" => surface, "event_type" => kind,
