@@ -9,6 +9,7 @@ use store::db::tx::{Operation, Tx};
 use store::{DatabaseUrl, StoreError};
 use testkit::on_both;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 use crate::api::Api;
 
@@ -54,7 +55,8 @@ async fn a_server_with_hanging_writes_is_not_ready_within_five_seconds() {
         });
         let holder = api.db.another_node().await;
         let held = lock.clone();
-        let transaction = tokio::spawn(async move { holder.write(Shared(held)).await });
+        let mut transaction = JoinSet::new();
+        transaction.spawn(async move { holder.write(Shared(held)).await });
         lock.is_held.notified().await;
         let since = Instant::now();
         let unready = testkit::eventually::eventually("the server is not ready", async || {
@@ -68,7 +70,7 @@ async fn a_server_with_hanging_writes_is_not_ready_within_five_seconds() {
 
         release.send(()).unwrap();
         lock.on_postgres.notify_one();
-        transaction.await.unwrap().unwrap();
+        transaction.join_next().await.unwrap().unwrap().unwrap();
         testkit::eventually::eventually("the server is ready again", async || {
             (api.get("/readyz").await.status == 200).then_some(())
         })
