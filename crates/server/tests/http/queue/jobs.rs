@@ -37,7 +37,7 @@ async fn an_accepted_job_returns_its_id_and_reads_back_completely() {
             "tags": ["a", "größe"], "phase": null, "progress": null, "result": null, "error": null, "worker": null,
             "epoch": 0, "created_at": accepted["created_at"], "updated_at": accepted["created_at"],
             "started_at": null, "finished_at": null, "parent": null, "retried_as": null, "principal": "local",
-            "triggered_by": "api", "depth": 0, "webhook_url": "https://example.com/hook?x=1",
+            "triggered_by": "api", "depth": 0, "webhook_url": "https://example.com/hook?x=1", "artifacts": [],
         });
         assert_eq!(job, expected);
     })
