@@ -31,6 +31,7 @@ async fn a_signal_is_derived_and_refined_by_the_claiming_worker() {
             "predicted",
             "progress",
             "run",
+            "signature",
             "summary",
             "updated_at",
             "version",
