@@ -350,6 +350,7 @@ create function ttfs_percentile(times bigint[], counts bigint[], share numeric) 
 $$;
 comment on function ttfs_percentile is
     'Percentile of times that occurred `counts` times, interpolated between neighbors as by `percentile_cont`.';
+revoke execute on function ttfs_percentile from public;
 
 create view ttfs_hourly_summary as
 select h.tenant as tenant_id, h.hour_at as hour, h.surface, h.cache_hit, h.events as event_count,
