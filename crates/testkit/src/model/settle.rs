@@ -53,12 +53,18 @@ impl Model {
         let after = before.apply(event, self.now)?;
         let worker = self.worker_of(number);
         let (from, to) = (before.job_state(), after.job_state());
-        let name = match &after.state {
-            State::Ended { outcome: Outcome::Failed(_), .. } => "failed",
-            State::Ended { outcome: Outcome::Canceled, .. } => "canceled",
-            _ => name,
+        let end = match &after.state {
+            State::Ended { outcome: Outcome::Failed(_), .. } => Some("failed"),
+            State::Ended { outcome: Outcome::Canceled, .. } => Some("canceled"),
+            _ => None,
         };
-        self.jobs[number].record(name, worker, cause);
+        // The last expiry has an event of its own before the job's end.
+        if end.is_none() || name == "expired" {
+            self.jobs[number].record(name, worker, cause);
+        }
+        if let Some(end) = end {
+            self.jobs[number].record(end, worker, cause);
+        }
         self.set(number, after);
         self.back_off(number, cause);
         let job = &mut self.jobs[number];
