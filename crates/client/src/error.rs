@@ -76,7 +76,7 @@ fn of_problem(problem: Box<Problem>) -> BackendError {
         }
         (_, code::BODY_BROKEN_OFF) => BackendError::Unanswered(Box::new(ClientError::Problem(problem))),
         (410, _) => BackendError::LeaseExpired,
-        (408 | 425 | 429, _) | (503, code::UNAVAILABLE | code::SHUTTING_DOWN) => {
+        (408 | 425 | 429, _) | (503, code::UNAVAILABLE) => {
             BackendError::Unavailable(Box::new(ClientError::Problem(problem)))
         }
         // Only the server itself knows that nothing was changed.
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     fn of(status: u16, code: &str) -> BackendError {
-        let problem = Problem { kind: "about:blank".into(), status, code: code.into(), ..Problem::default() };
+        let problem = Problem { kind: Problem::kind_of(code), status, code: code.into(), ..Problem::default() };
         ClientError::Problem(Box::new(problem)).into()
     }
 

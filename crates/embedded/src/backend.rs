@@ -289,7 +289,7 @@ fn refused(field: &str, error: &NameError) -> BackendError {
 
 fn problem(status: u16, code: &str, detail: String, field: Option<&str>) -> BackendError {
     BackendError::Refused(Box::new(Problem {
-        kind: "about:blank".into(),
+        kind: Problem::kind_of(code),
         title: code.replace('_', " "),
         status,
         detail,

@@ -43,6 +43,11 @@ impl ErrorLink {
 }
 
 impl ErrorPage {
+    /// The address of the error's documentation, relative to the root of the pages.
+    fn documentation(&self) -> &str {
+        self.problem.kind.trim_start_matches('/')
+    }
+
     fn assets(&self) -> &str {
         &assets::VERSION
     }

@@ -170,13 +170,13 @@ impl ApiError {
     pub(crate) fn operation_refused(code: domain::runtimes::OperationCode, detail: impl Display) -> Self {
         use domain::runtimes::OperationCode as Code;
         let (status, code, field) = match code {
-            Code::ImageRefNotSemver => (StatusCode::UNPROCESSABLE_ENTITY, "image_ref_not_semver", Some("image")),
-            Code::SemverPatchOnly => (StatusCode::UNPROCESSABLE_ENTITY, "semver_patch_only", Some("image")),
-            Code::InvalidRequest => (StatusCode::UNPROCESSABLE_ENTITY, "invalid_request", Some("image")),
-            Code::DockerUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "docker_unavailable", None),
+            Code::ImageRefNotSemver => (StatusCode::UNPROCESSABLE_ENTITY, code::IMAGE_REF_NOT_SEMVER, Some("image")),
+            Code::SemverPatchOnly => (StatusCode::UNPROCESSABLE_ENTITY, code::SEMVER_PATCH_ONLY, Some("image")),
+            Code::InvalidRequest => (StatusCode::UNPROCESSABLE_ENTITY, code::INVALID_REQUEST, Some("image")),
+            Code::DockerUnavailable => (StatusCode::SERVICE_UNAVAILABLE, code::DOCKER_UNAVAILABLE, None),
             Code::ServiceUnavailable => (StatusCode::SERVICE_UNAVAILABLE, code::SERVICE_UNAVAILABLE, None),
             Code::NotFound => (StatusCode::NOT_FOUND, code::NOT_FOUND, None),
-            _ => (StatusCode::CONFLICT, "conflict", None),
+            _ => (StatusCode::CONFLICT, code::CONFLICT, None),
         };
         let refused = Self::new(status, code, detail);
         match field {
@@ -316,7 +316,7 @@ impl ApiError {
 
     pub(crate) fn problem(&self) -> Problem {
         Problem {
-            kind: "about:blank".into(),
+            kind: Problem::kind_of(self.code),
             title: self.status.canonical_reason().unwrap_or("Error").into(),
             status: self.status.as_u16(),
             detail: self.detail.clone(),

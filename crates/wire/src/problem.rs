@@ -8,7 +8,7 @@ use crate::queue::job::JobError;
 
 #[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
-    /// A link to the page of the error.
+    /// The address of the error's documentation, relative to the server.
     #[serde(rename = "type")]
     pub kind: String,
     /// The error in a few words.
@@ -30,7 +30,14 @@ pub struct Problem {
     pub error: Option<JobError>,
 }
 
-/// Error codes. They are part of the API and do not change.
+impl Problem {
+    /// The `type` of a problem with this code.
+    pub fn kind_of(code: &str) -> String {
+        format!("/docs/reference/error-codes#{code}")
+    }
+}
+
+/// Error codes. They are part of the API and do not change. Each has a section in `docs/reference/error-codes.md`.
 pub mod code {
     pub const INVALID_JSON: &str = "invalid_json";
     /// The request body was incomplete; nothing was changed.
@@ -88,12 +95,18 @@ pub mod code {
     pub const OVER_QUOTA: &str = "over_quota";
     pub const LIMIT_REACHED: &str = "limit_reached";
     pub const SIGNATURE_EXISTS: &str = "signature_exists";
+    /// The image of a runtime is not acceptable: it has no version, it is more than a patch update, or another reason.
+    pub const IMAGE_REF_NOT_SEMVER: &str = "image_ref_not_semver";
+    pub const SEMVER_PATCH_ONLY: &str = "semver_patch_only";
+    pub const INVALID_REQUEST: &str = "invalid_request";
+    /// The runtime's state does not permit the operation.
+    pub const CONFLICT: &str = "conflict";
+    pub const DOCKER_UNAVAILABLE: &str = "docker_unavailable";
     /// No node manages the required Docker engine, or the engine is unreachable from this node.
     pub const SERVICE_UNAVAILABLE: &str = "service_unavailable";
     /// Nothing was changed; the same request may succeed later.
     pub const UNAVAILABLE: &str = "unavailable";
     /// The change may or may not have been committed.
     pub const OUTCOME_UNKNOWN: &str = "outcome_unknown";
-    pub const SHUTTING_DOWN: &str = "shutting_down";
     pub const INTERNAL: &str = "internal";
 }

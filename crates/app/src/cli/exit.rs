@@ -171,8 +171,7 @@ mod tests {
     use super::*;
 
     fn problem(status: u16, code: &str) -> anyhow::Error {
-        let (kind, title, detail, code) = ("about:blank".into(), String::new(), "no".into(), code.into());
-        let problem = wire::Problem { kind, title, status, detail, code, ..wire::Problem::default() };
+        let problem = Problem { status, detail: "no".into(), code: code.into(), ..Problem::default() };
         anyhow::Error::from(ClientError::Problem(Box::new(problem))).context("cannot do it")
     }
 

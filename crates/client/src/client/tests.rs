@@ -66,7 +66,7 @@ async fn a_name_is_percent_encoded_in_the_request_path() {
 async fn a_problem_response_becomes_an_error_with_its_status_and_code() {
     let error = problem(concat!(
         "HTTP/1.1 409 Conflict\r\nconnection: close\r\n\r\n",
-        r#"{"type":"about:blank","title":"x","status":409,"detail":"It has ended.","code":"already_ended"}"#
+        r#"{"type":"/docs/reference/error-codes#already_ended","title":"x","status":409,"detail":"It has ended.","code":"already_ended"}"#
     ));
     let error = error.await;
     assert_eq!((error.status(), error.code()), (Some(409), Some("already_ended")), "{error:?}");

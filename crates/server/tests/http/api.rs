@@ -144,7 +144,8 @@ impl Response {
         let actual = (self.status.as_u16(), problem["code"].as_str(), problem["field"].as_str());
         assert_eq!(actual, (status, Some(code), field), "{problem}");
         assert_eq!(problem["status"], status);
-        for member in ["type", "title", "detail"] {
+        assert_eq!(problem["type"], format!("/docs/reference/error-codes#{code}"));
+        for member in ["title", "detail"] {
             assert!(problem[member].as_str().is_some_and(|text| !text.is_empty()), "{problem}");
         }
     }

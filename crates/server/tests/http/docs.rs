@@ -87,6 +87,37 @@ async fn a_search_of_the_documentation_finds_titles_and_text_and_is_bounded() {
 }
 
 #[tokio::test]
+async fn every_error_code_has_a_section_in_the_documentation() {
+    let source = include_str!("../../../wire/src/problem.rs").lines();
+    let codes = source.filter_map(|line| line.trim().strip_prefix("pub const ")?.split('"').nth(1));
+    let api = Api::new(Database::sqlite().await).await;
+    api.token(json!({"name": "a", "role": "admin"})).await;
+    let mut addresses = BTreeSet::new();
+    for code in codes {
+        let address = wire::Problem::kind_of(code);
+        let (page, anchor) = address.split_once('#').unwrap();
+        let html = html(&api.get(page).await);
+        assert!(html.contains(&format!("<h3 id=\"{anchor}\">")), "{page} has no section {anchor}");
+        assert!(addresses.insert(address), "two codes are {code}");
+    }
+    assert!(addresses.len() > 50, "{addresses:?}");
+}
+
+#[tokio::test]
+async fn a_problem_and_its_page_link_to_the_section_of_the_error() {
+    let api = Api::new(Database::sqlite().await).await;
+    for (path, status, code) in [("/none", 404, "no_such_route"), ("/jobs?x=1", 400, "invalid_query")] {
+        let problem = api.get(path).await.json();
+        assert_eq!(problem["type"], format!("/docs/reference/error-codes#{code}"));
+        let page_request = request("GET", path).header("accept", "text/html").body(Body::empty()).unwrap();
+        let page = api.send(page_request).await;
+        assert_eq!(page.status, status);
+        let links = links(path, &html(&page));
+        assert!(links.contains(problem["type"].as_str().unwrap()), "{links:?}");
+    }
+}
+
+#[tokio::test]
 async fn an_unknown_page_of_the_documentation_is_not_found() {
     let api = Api::new(Database::sqlite().await).await;
     for path in [

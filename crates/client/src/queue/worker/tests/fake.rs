@@ -227,7 +227,7 @@ impl Backend for FakeServer {
 
 fn problem(status: u16, code: &str) -> Box<Problem> {
     Box::new(Problem {
-        kind: "about:blank".into(),
+        kind: Problem::kind_of(code),
         title: code.into(),
         status,
         detail: format!("rejected with {code}"),
