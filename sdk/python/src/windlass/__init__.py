@@ -1,0 +1,69 @@
+"""Python SDK of Windlass: enqueue jobs and run their handlers.
+
+from windlass import Context, Windlass
+
+wl = Windlass()
+
+@wl.job(queue="mail")
+async def welcome(ctx: Context, user_id: int) -> str:
+    return f"sent to {user_id}"
+
+handle = await welcome.push(user_id=7)
+"""
+
+from .app import CallNext, Middleware, Windlass
+from .client import Client
+from .context import Context
+from .dependencies import Depends
+from .duration import Duration
+from .errors import (
+    ApiError,
+    Cancel,
+    DecodeError,
+    Fail,
+    HandlerExit,
+    JobCanceled,
+    JobFailed,
+    Retry,
+    Snooze,
+    Unreachable,
+    WindlassError,
+    WorkerRejected,
+)
+from .job import Handle, Job, JobOptions, JobRequest
+from .views import JobError, JobView, SignalView
+from .worker import Statistics, Worker, WorkerOptions
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ApiError",
+    "CallNext",
+    "Cancel",
+    "Client",
+    "Context",
+    "DecodeError",
+    "Depends",
+    "Duration",
+    "Fail",
+    "Handle",
+    "HandlerExit",
+    "Job",
+    "JobCanceled",
+    "JobError",
+    "JobFailed",
+    "JobOptions",
+    "JobRequest",
+    "JobView",
+    "Middleware",
+    "Retry",
+    "SignalView",
+    "Snooze",
+    "Statistics",
+    "Unreachable",
+    "Windlass",
+    "WindlassError",
+    "Worker",
+    "WorkerOptions",
+    "WorkerRejected",
+]

@@ -1,0 +1,1 @@
+"""Integrations with frameworks. Each module needs its framework and nothing else."""

@@ -1,0 +1,302 @@
+"""Tests of code that uses Windlass: a fake client that records and runs jobs, and a throw-away real server.
+
+with fake(wl) as jobs:
+    sign_up("ada@example.com")
+    jobs.assert_pushed(welcome, user_id=7)
+    jobs.drain_sync()
+    assert jobs.results(welcome) == ["sent"]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+from uuid import uuid4
+
+from ..app import Windlass
+from ..client import Call, Client
+from ..codec import encode
+from ..context import Context
+from ..errors import ApiError
+from ..execute import Executor
+from ..job import Job
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Fake", "FakeJob", "Server", "fake"]
+
+T = TypeVar("T")
+#: How often a job may run, so that a handler that always snoozes does not run forever.
+MAX_RUNS = 1_000
+START_S = 60.0
+
+
+@dataclass
+class FakeJob:
+    """A job that was pushed to a fake client."""
+
+    id: str
+    #: The members of `POST /jobs`.
+    request: dict[str, Any]
+    state: str = "queued"
+    attempt: int = 0
+    epoch: int = 0
+    result: Any = None
+    error: dict[str, Any] | None = None
+    #: What the handler reported, in order.
+    reports: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    #: The artifacts that the handler stored, by name.
+    artifacts: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    #: The facts that the handler set.
+    facts: dict[str, Any] = field(default_factory=dict[str, Any])
+    created_at: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat()[:26] + "Z")
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the state is final."""
+        return self.state in ("succeeded", "failed", "canceled")
+
+    def view(self) -> dict[str, Any]:
+        """The job as `GET /jobs/{id}` returns it."""
+        report = {key: value for part in self.reports for key, value in part.items()}
+        unset = dict.fromkeys(("affinity", "subject", "process", "run", "started_at", "finished_at", "payload"))
+        return {
+            **unset, "priority": 0, "max_attempts": 3, "timeout_s": None, "run_at": self.created_at, **self.request,
+            "id": self.id, "state": self.state, "attempt": self.attempt, "epoch": self.epoch, "result": self.result,
+            "error": self.error, "created_at": self.created_at,
+            "progress": report.get("progress"), "phase": report.get("phase"),
+        }  # fmt: skip
+
+
+class Fake(Client):
+    """A client without a server. It records jobs, and runs them when the test drains them or waits for one."""
+
+    def __init__(self, app: Windlass, *, inline: bool = False) -> None:
+        super().__init__("http://fake.invalid", "")
+        self._app, self._inline = app, inline
+        #: The jobs that were pushed, in order.
+        self.jobs: list[FakeJob] = []
+        self._answers: dict[str, Any] = {}
+
+    def pushed(self, job: Job[..., Any]) -> list[Any]:
+        """Returns the payloads of the jobs of a kind."""
+        return [known.request["payload"] for known in self.jobs if known.request["kind"] == job.kind]
+
+    def results(self, job: Job[..., Any]) -> list[Any]:
+        """Returns the results of the jobs of a kind that have succeeded."""
+        return [j.result for j in self.jobs if j.request["kind"] == job.kind and j.state == "succeeded"]
+
+    def assert_pushed(self, job: Job[..., Any], *payload: Any, **arguments: Any) -> None:
+        """Fails unless a job of this kind was pushed with these arguments; others are not compared."""
+        if not self._matches(job, payload, arguments):
+            shown = [*payload, *(f"{name}={value!r}" for name, value in arguments.items())]
+            raise AssertionError(f"{job.kind} was not pushed with {shown}; pushed were {self.pushed(job)}")
+
+    def assert_not_pushed(self, job: Job[..., Any], *payload: Any, **arguments: Any) -> None:
+        """Fails if a job of this kind was pushed with these arguments."""
+        if found := self._matches(job, payload, arguments):
+            raise AssertionError(f"{job.kind} was pushed: {found}")
+
+    def _matches(self, job: Job[..., Any], payload: tuple[Any, ...], arguments: dict[str, Any]) -> list[Any]:
+        expected: dict[str, Any] = encode(arguments)
+        return [
+            given
+            for given in self.pushed(job)
+            if (not payload or given == encode(payload[0]))
+            and all(name in given and given[name] == value for name, value in expected.items())
+        ]
+
+    async def drain(self) -> None:
+        """Runs the jobs that have not ended, and those that they push. Delays and retries do not wait."""
+        while job := next((job for job in self.jobs if job.state == "queued"), None):
+            await self._run_job(job)
+
+    def drain_sync(self) -> None:
+        """Like `drain`, for blocking code. Synchronous handlers run in the calling thread."""
+        self.run(self.drain())
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine in the calling thread, so that handlers see its database transaction."""
+        with _suspended_loop():
+            return asyncio.run(coroutine)
+
+    async def once(self, call: Call, timeout: float | None = None, pool: Any = None) -> Any:  # noqa: ARG002
+        """Answers a call as the server would."""
+        route, _, query = call.path.partition("?")
+        match call.method, route.strip("/").split("/"):
+            case "POST", ["jobs"]:
+                job = await self._push(json.loads(call.body), call.headers["idempotency-key"])
+                return {**job.view(), "state": "queued"}
+            case "POST", ["jobs", "batch"]:
+                bodies, key = json.loads(call.body)["jobs"], call.headers["idempotency-key"]
+                return {"ids": [(await self._push(body, f"{key}/{n}")).id for n, body in enumerate(bodies)]}
+            case "GET", ["jobs", job_id]:
+                job = self._find(job_id)
+                if query and job.state == "queued":
+                    await self._run_job(job)
+                return job.view()
+            case "POST", ["jobs", job_id, "cancel"]:
+                job = self._find(job_id)
+                job.state = job.state if job.has_ended else "canceled"
+                return {"id": job_id, "state": job.state}
+            case "GET", ["jobs", job_id, "signal"]:
+                view = self._find(job_id).view()
+                members = {"kind": view["state"], "phase": view["phase"] or "unknown", "progress": view["progress"]}
+                return {**members, "summary": "", "eta_seconds": None}
+            case "PUT", ["jobs", job_id, "signal"]:
+                self._find(job_id).reports.append(json.loads(call.body))
+            case "PUT", ["jobs", job_id, "artifacts", name]:
+                self._find(job_id).artifacts[name] = call.body
+            case _:
+                raise NotImplementedError(f"the fake client has no answer to {call.method} {call.path}")
+        return None
+
+    def _find(self, job_id: str) -> FakeJob:
+        for job in self.jobs:
+            if job.id == job_id:
+                return job
+        raise ApiError(404, "not_found", "there is no such job")
+
+    async def _push(self, body: dict[str, Any], key: str) -> FakeJob:
+        if key in self._answers:
+            return cast("FakeJob", self._answers[key])
+        unique = body.get("unique_key") or (body.get("unique_by") and [body["kind"], body["payload"]])
+        for job in self.jobs:
+            if (
+                unique
+                and not job.has_ended
+                and (job.request["queue"], job.request["unique"]) == (body["queue"], unique)
+            ):
+                return job
+        job = self._answers[key] = FakeJob(str(uuid4()), {**body, "unique": unique})
+        self.jobs.append(job)
+        if self._inline:
+            await self._run_job(job)
+        return job
+
+    async def _run_job(self, job: FakeJob) -> None:
+        executor = Executor(self._app, _call_in_place)
+        try:
+            while job.state == "queued":
+                if job.epoch >= MAX_RUNS:
+                    raise RuntimeError(f"job {job.request['kind']} has run {MAX_RUNS} times and has not ended")
+                job.state, job.attempt, job.epoch = "working", job.attempt + 1, job.epoch + 1
+                ctx = Context(self._app, job.view())
+                ctx.start(asyncio.get_running_loop())
+                outcome = await executor.execute(ctx)
+                await ctx.flush()
+                self._settle(job, json.loads(outcome.body))
+        finally:
+            await executor.close()
+
+    def _settle(self, job: FakeJob, outcome: dict[str, Any]) -> None:
+        if job.state != "working":
+            return  # Canceled meanwhile.
+        match outcome["outcome"]:
+            case "finish":
+                job.state, job.result, job.facts = "succeeded", outcome.get("result"), outcome.get("facts", {})
+            case "fail":
+                job.error = outcome["error"]
+                is_last = job.attempt >= job.view()["max_attempts"]
+                job.state = "failed" if is_last or not outcome["error"]["retryable"] else "queued"
+            case "cancel":
+                job.state = "canceled"
+            case _:
+                job.state, job.attempt = "queued", job.attempt - 1
+
+
+@contextmanager
+def fake(app: Windlass, *, inline: bool = False) -> Generator[Fake]:
+    """Replaces the client of an application by a fake. With `inline`, each push runs its job before it returns."""
+    original, replaced = app.client, Fake(app, inline=inline)
+    app.client = replaced
+    try:
+        yield replaced
+    finally:
+        app.client = original
+
+
+async def _call_in_place(fn: Callable[[], Any]) -> Any:
+    with _suspended_loop():
+        return fn()
+
+
+@contextmanager
+def _suspended_loop() -> Generator[None]:
+    """Lets blocking code run in the thread of an event loop as if there was none: it may start its own."""
+    loop = asyncio._get_running_loop()  # pyright: ignore[reportPrivateUsage]
+    task = asyncio.current_task() if loop else None
+    if task:
+        asyncio.tasks._leave_task(loop, task)  # type: ignore[arg-type] # pyright: ignore
+    asyncio._set_running_loop(None)  # pyright: ignore[reportPrivateUsage]
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(loop)  # pyright: ignore[reportPrivateUsage]
+        if task:
+            asyncio.tasks._enter_task(loop, task)  # type: ignore[arg-type] # pyright: ignore
+
+
+class Server:
+    """A throw-away server on a temporary SQLite database: `with Server() as server: Windlass(server.url)`.
+
+    The binary is `WINDLASS_BIN` [default: `windlass` on the PATH]. `arguments` are passed on to `windlass serve`.
+    """
+
+    def __init__(self, *arguments: str) -> None:
+        self._arguments = arguments
+        self._process: subprocess.Popen[bytes] | None = None
+        #: The address of the server.
+        self.url = ""
+        #: The address of its database.
+        self.database = ""
+
+    def start(self) -> None:
+        """Starts the server. Returns when it accepts requests."""
+        binary = os.environ.get("WINDLASS_BIN") or shutil.which("windlass")
+        if not binary:
+            raise FileNotFoundError("set WINDLASS_BIN to the path of the program windlass, or add it to the PATH")
+        self._folder = tempfile.TemporaryDirectory(prefix="windlass-")
+        folder, log = Path(self._folder.name), Path(self._folder.name, "server.log")
+        self.database = f"sqlite:{folder / 'windlass.db'}"
+        command = [binary, "serve", "--listen", "127.0.0.1:0", "--data-dir", str(folder), "--database", self.database]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("WINDLASS_")}
+        with log.open("wb") as out:
+            self._process = subprocess.Popen(  # noqa: S603
+                [*command, *self._arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment
+            )
+        deadline = time.monotonic() + START_S
+        while not (found := re.search(r"serves on (http\S+)", log.read_text(errors="replace"))):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                raise RuntimeError(f"the server did not start: {' '.join(command)}")
+            time.sleep(0.02)
+        self.url = found[1]
+
+    def stop(self) -> None:
+        """Kills the server and removes its database."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+            self._folder.cleanup()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
