@@ -14,6 +14,7 @@ readonly PYPI_OPENAI=2.8.1
 readonly NPM_STANDARDWEBHOOKS=1.1.1
 readonly NPM_AXE=4.14.0
 readonly PYPI_CLOUDEVENTS=2.2.0
+readonly NPM_PYRIGHT=1.1.414
 
 # Each line is a name, the package that brings it, and the probe that tells whether it is there.
 # Debian 12 carries a current Rust only in the `-web` packages, which its browsers are built with.
@@ -145,6 +146,27 @@ install_npm_client() {
     [[ -d $node/node_modules/${package%@*} ]]
 }
 
+# What the checks of the SDKs need (scripts/sdk), below target/sdk. The versions are in the folder of each SDK.
+install_sdk_tools_python() {
+    local venv=${target:?}/sdk/python requirements=${root:?}/sdk/python/requirements.txt
+    if ! cmp --silent "$requirements" "$venv/requirements.txt"; then
+        echo "fetching the requirements of sdk/python into $venv"
+        rm -rf "$venv"
+        python3 -m venv "$venv" && "$venv/bin/python" -m pip install --quiet --only-binary :all: --requirement "$requirements" &&
+            cp "$requirements" "$venv/requirements.txt" || true
+    fi
+    cmp --silent "$requirements" "$venv/requirements.txt"
+}
+
+install_sdk_tools_pyright() {
+    local node=${target:?}/sdk/node
+    if ! grep -qsF "\"version\": \"$NPM_PYRIGHT\"" "$node/node_modules/pyright/package.json"; then
+        echo "fetching pyright into $node"
+        mkdir -p "$node" && npm install --silent --no-audit --no-fund --prefix "$node" "pyright@$NPM_PYRIGHT" || true
+    fi
+    [[ -x $node/node_modules/.bin/pyright ]]
+}
+
 rust_version_wanted() {
     sed -n 's/^rust-version = "\(.*\)"/\1/p' "${root:?}/Cargo.toml"
 }
@@ -173,6 +195,10 @@ prerequisites_install() {
             install_python_client "schemathesis==$PYPI_SCHEMATHESIS" schemathesis >&2 || echo pypi:schemathesis
             install_python_client "openai==$PYPI_OPENAI" openai >&2 || echo pypi:openai
             install_npm_client "standardwebhooks@$NPM_STANDARDWEBHOOKS" >&2 || echo npm:standardwebhooks
+            ;;
+        sdk)
+            install_sdk_tools_python >&2 || echo pypi:sdk/python/requirements.txt
+            install_sdk_tools_pyright >&2 || echo npm:pyright
             ;;
         browser) install_npm_client "axe-core@$NPM_AXE" >&2 || echo npm:axe-core ;;
         tests | torture | mutants) install_cargo_tool nextest cargo-nextest "$NEXTEST_VERSION" >&2 || echo cargo-nextest ;;
