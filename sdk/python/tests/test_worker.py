@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from windlass import ApiError, Context, JobCanceled, JobFailed, Unreachable, Windlass, WorkerRejected
+from windlass import ApiError, Context, Handle, JobCanceled, JobFailed, Unreachable, Windlass, WorkerRejected
 from windlass.testing import Server
 
 
@@ -149,6 +149,28 @@ async def test_waiting_has_a_bound(wl: Windlass, queue: str) -> None:
     assert time.monotonic() - started < 30
     await handle.cancel()
     assert (await handle.job()).state == "canceled"
+
+
+async def test_many_callers_that_wait_do_not_delay_a_push(wl: Windlass, queue: str) -> None:
+    children: list[Handle[int]] = []
+
+    @wl.job(queue=f"{queue}-child")
+    async def child() -> int:
+        return 1
+
+    @wl.job(queue=queue)
+    async def parent() -> int:
+        children.append(await child.push())
+        return 1
+
+    handles = await parent.many({} for _ in range(150))
+    waits = [asyncio.create_task(handle.wait(50)) for handle in handles]
+    started = time.monotonic()
+    async with wl.worker(queues=[queue]):
+        await asyncio.gather(*waits)
+    # While the waits occupied the connections, the first push would have waited for the end of a long poll.
+    assert time.monotonic() - started < 40
+    assert len(children) == 150
 
 
 async def test_a_rejected_request_is_not_repeated(wl: Windlass, queue: str) -> None:

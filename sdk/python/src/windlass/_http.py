@@ -22,6 +22,8 @@ from .errors import Unreachable
 IDLE_S = 20.0
 CONNECT_S = 5.0
 MAX_CONNECTIONS = 100
+#: Long polls have connections of their own: many callers that wait must not delay the pushes that they wait for.
+MAX_LONG_POLLS = 1_000
 MAX_HEAD_BYTES = 64 << 10
 
 
@@ -73,9 +75,12 @@ class Pool:
         self._address = address
         self._idle: list[_Connection] = []
         self._permits = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._long_polls = asyncio.Semaphore(MAX_LONG_POLLS)
 
-    async def request(self, method: str, target: str, headers: dict[str, str], body: bytes, timeout: float) -> Response:
-        async with self._permits:
+    async def request(
+        self, method: str, target: str, headers: dict[str, str], body: bytes, timeout: float, *, long_poll: bool = False
+    ) -> Response:
+        async with self._long_polls if long_poll else self._permits:
             connection = self._take() or await self._connect()
             try:
                 response = await connection.exchange(method, target, headers, body, timeout)

@@ -120,7 +120,8 @@ class Client:
         pool = pool or self._pools.get(loop)
         if pool is None:
             pool = self._pools[loop] = Pool(self.address)
-        return self._read(await pool.request(*self._request(call, timeout or self.timeout)))
+        response = await pool.request(*self._request(call, timeout or self.timeout), long_poll=call.hold > 0)
+        return self._read(response)
 
     def _request(self, call: Call, timeout: float) -> tuple[str, str, dict[str, str], bytes, float]:
         for name, value in call.headers.items():
