@@ -23,7 +23,7 @@ sdk_python() {
     python3 sdk/python/reference.py | reference_page docs/reference/python.md check
     python3 scripts/lib/python_code_lines.py sdk/python/src | count_lines "sdk/python"
     (
-        cd sdk/python
+        cd sdk/python || exit
         "$tools/ruff" check --quiet --no-cache .
         "$tools/ruff" format --quiet --no-cache --check .
         "$tools/mypy" --cache-dir "$target/sdk/mypy"

@@ -1,6 +1,6 @@
 """Measures the SDK against a running server: a push of jobs, and their drain with a handler that does nothing.
 
-    windlass_bench.py push N          one push for each job, 16 coroutines
+    windlass_bench.py enqueue16 N     one push for each job, 16 coroutines
     windlass_bench.py bulk N          `many` with 1,000 jobs in each call
     windlass_bench.py drain N         runs the N jobs that are queued, from the first handler to the last outcome
     windlass_bench.py latency N RATE  from just before the push to the handler, at RATE jobs per second
@@ -16,7 +16,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -52,7 +52,7 @@ def report(metric: str, number: int, value: float, unit: str, **members: Any) ->
     print(json.dumps({**line, "unit": unit, "rss_kb": memory, **members}), flush=True)
 
 
-async def push(number: int) -> None:
+async def enqueue16(number: int) -> None:
     numbers = iter(range(number))
 
     async def produce() -> None:
@@ -96,7 +96,7 @@ async def latency(number: int, rate: float) -> None:
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[Worker]:
+async def running() -> AsyncGenerator[Worker]:
     async with wl.worker(concurrency=100, name="bench") as worker:
         await asyncio.sleep(0.5)
         yield worker
@@ -105,8 +105,8 @@ async def running() -> AsyncIterator[Worker]:
 async def main() -> None:
     command, numbers = sys.argv[1], [float(argument) for argument in sys.argv[2:]]
     number = int(numbers[0])
-    if command == "push":
-        await push(number)
+    if command == "enqueue16":
+        await enqueue16(number)
     elif command == "bulk":
         await bulk(number)
     elif command == "drain":

@@ -18,6 +18,7 @@ from windlass import (
     Fail,
     JobCanceled,
     JobFailed,
+    JobRequest,
     Retry,
     Snooze,
     Windlass,
@@ -88,9 +89,9 @@ class Program:
 
     async def push(self, command: dict[str, Any]) -> None:
         """Pushes jobs."""
-        key, requests = command.get("idempotency_key"), []
+        key, requests = command.get("idempotency_key"), list[JobRequest[Any]]()
         for job in command["jobs"]:
-            members = {
+            members: Any = {
                 _MEMBERS.get(name, name): value for name, value in job.items() if name not in ("kind", "payload")
             }
             if "run_at" in members:
