@@ -1,0 +1,151 @@
+// Generates src/wire.ts from the OpenAPI document of a server.
+//
+//   node scripts/generate-wire.mjs URL            writes src/wire.ts
+//   node scripts/generate-wire.mjs URL --check    fails if src/wire.ts is out of date
+
+import { readFileSync, writeFileSync } from "node:fs";
+
+/** The schemas of the document that the SDK exports, with their names here. */
+const REQUESTS = ["JobRequest", "RetrySettings", "WebhookSettings", "SignalUpdate"];
+const VIEWS = {
+  ArtifactView: "ArtifactView",
+  CancelView: "CancelView",
+  ClaimedJob: "ClaimedJob",
+  JobError: "JobError",
+  JobView: "JobView",
+  NextAction: "NextAction",
+  Problem: "Problem",
+  SettleView: "SettleView",
+  SignalView: "Signal",
+  WorkerRegistered: "WorkerRegistered",
+};
+const DESCRIPTIONS = {
+  JobRequest: "The body of `POST /jobs`.",
+  ArtifactView: "A stored artifact, without its content.",
+  CancelView: "The answer to a cancellation.",
+  ClaimedJob: "A job that a worker has claimed.",
+  JobError: "The error of a failed attempt.",
+  NextAction: "A link for people in a signal.",
+  Problem: "An error of the API (RFC 9457).",
+  RetrySettings: "Backoff between attempts.",
+  SettleView: "The answer to a settle, in the order of the request.",
+  SignalView: "The current status of a job, for people and user interfaces.",
+  WebhookSettings: "The receiver of a job's state changes.",
+  WorkerRegistered: "The answer to the registration of a worker.",
+};
+/** Members with a narrower type than the document states. */
+const TYPES = {
+  "CancelView.state": "JobState",
+  "JobView.state": "JobState",
+  "JobRequest.unique_by": '("kind" | "payload")[]',
+  "SignalUpdate.state": '"loading" | "working"',
+  "SignalView.kind": '"queued" | "started" | "phase" | "blocked" | "failed" | "succeeded" | "canceled" | "unavailable"',
+  "SignalUpdate.diagnostics": "Record<string, unknown>",
+  "SignalView.diagnostics": "Record<string, unknown>",
+};
+/** A member that the SDK sets itself. */
+const OMITTED = new Set(["SignalUpdate.epoch"]);
+
+const [url, mode] = process.argv.slice(2);
+const response = await fetch(new URL("/openapi.json", url));
+const { schemas } = (await response.json()).components;
+
+function typeOf(schema) {
+  if (schema.$ref) {
+    const name = schema.$ref.split("/").at(-1);
+    const named = VIEWS[name] ?? (REQUESTS.includes(name) ? name : undefined);
+    return named ?? typeOf(schemas[name]);
+  }
+  if (schema.oneOf || schema.anyOf) {
+    return [...new Set((schema.oneOf ?? schema.anyOf).map(typeOf))].join(" | ");
+  }
+  if (Array.isArray(schema.type)) {
+    return schema.type.map((type) => typeOf({ ...schema, type })).join(" | ");
+  }
+  if (schema.enum) {
+    return schema.enum.map((value) => JSON.stringify(value)).join(" | ");
+  }
+  switch (schema.type) {
+    case "string":
+    case "boolean":
+    case "null":
+      return schema.type;
+    case "integer":
+    case "number":
+      return "number";
+    case "array": {
+      const item = typeOf(schema.items);
+      return item.includes(" ") ? `(${item})[]` : `${item}[]`;
+    }
+    case "object":
+      return schema.properties
+        ? `{ ${Object.entries(schema.properties)
+            .map(([name, member]) => `${name}: ${typeOf(member)}`)
+            .join("; ")} }`
+        : "Record<string, unknown>";
+    default:
+      return "unknown";
+  }
+}
+
+function describe(text) {
+  const lines = [];
+  for (const word of text.replaceAll(/\s+/g, " ").split(" ")) {
+    const line = lines.at(-1);
+    if (line !== undefined && line.length + word.length < 110) {
+      lines[lines.length - 1] = `${line} ${word}`;
+    } else {
+      lines.push(word);
+    }
+  }
+  return lines;
+}
+
+function comment(text, indent) {
+  const lines = describe(text);
+  return lines.length === 1
+    ? [`${indent}/** ${lines[0]} */`]
+    : [`${indent}/**`, ...lines.map((line) => `${indent} * ${line}`), `${indent} */`];
+}
+
+function interfaceOf(name, exported, isRequest) {
+  const schema = schemas[name];
+  if (schema === undefined) {
+    throw new Error(`the document has no schema ${name}`);
+  }
+  const lines = [...comment(DESCRIPTIONS[name] ?? schema.description, ""), `export interface ${exported} {`];
+  for (const [member, property] of Object.entries(schema.properties)) {
+    if (OMITTED.has(`${name}.${member}`)) {
+      continue;
+    }
+    const description = property.description ?? property.oneOf?.find((part) => part.description)?.description;
+    if (description === undefined) {
+      throw new Error(`${name}.${member} has no description`);
+    }
+    const type = TYPES[`${name}.${member}`] ?? typeOf(property);
+    const isRequired = schema.required?.includes(member);
+    lines.push(...comment(description, "  "));
+    // A request leaves a member out instead of sending `null`.
+    lines.push(`  ${member}${isRequired ? "" : "?"}: ${isRequest ? type.replace(/ \| null$/, "") : type};`);
+  }
+  return [...lines, "}"].join("\n");
+}
+
+const source = `${[
+  `/**
+ * The data of the HTTP API. Members have the names of the API (\`snake_case\`), so that its reference applies unchanged.
+ * Generated from the server's OpenAPI document by scripts/generate-wire.mjs.
+ */`,
+  `/** The state of a job. \`succeeded\`, \`failed\` and \`canceled\` are final. */
+export type JobState = "scheduled" | "queued" | "loading" | "working" | "succeeded" | "failed" | "canceled";`,
+  ...REQUESTS.map((name) => interfaceOf(name, name, true)),
+  ...Object.entries(VIEWS).map(([name, exported]) => interfaceOf(name, exported, false)),
+].join("\n\n")}\n`;
+
+const path = new URL("../src/wire.ts", import.meta.url);
+if (mode !== "--check") {
+  writeFileSync(path, source);
+} else if (readFileSync(path, "utf8") !== source) {
+  console.error("src/wire.ts is out of date; run `node scripts/generate-wire.mjs URL`");
+  process.exit(1);
+}

@@ -1,0 +1,112 @@
+/** A handle of a pushed job. */
+
+import { Backoff, sleep } from "./backoff.js";
+import { type Duration, toSeconds } from "./duration.js";
+import { classify, JobFailed, WaitTimeout } from "./errors.js";
+import type { Http } from "./http.js";
+import { isFinal, type StreamOptions, streamSignals } from "./sse.js";
+import type { CancelView, JobView, Signal } from "./wire.js";
+
+/** The longest time that the server holds a request, in seconds. */
+const LONG_POLL_S = 55;
+
+/** Options of `JobHandle.wait`. */
+export interface WaitOptions {
+  /** How long to wait. Default: without limit. */
+  timeout?: Duration;
+  /** Ends the wait. The job continues. */
+  signal?: AbortSignal;
+}
+
+/** A job on the server. */
+export class JobHandle<Result = unknown> {
+  /** The job's id. */
+  readonly id: string;
+  readonly #http: Http;
+  readonly #path: string;
+
+  /** @internal */
+  constructor(http: Http, id: string) {
+    this.id = id;
+    this.#http = http;
+    this.#path = `/jobs/${encodeURIComponent(id)}`;
+  }
+
+  /** Returns the job as it is now. */
+  get(): Promise<JobView> {
+    return this.#http.persist("GET", this.#path);
+  }
+
+  /**
+   * Waits for the end of the job and returns its result. Rejects with `JobFailed` if the job failed or was canceled, and
+   * with `WaitTimeout` if it has not ended in time. Continues to wait while the server is away.
+   */
+  async wait(options: WaitOptions = {}): Promise<Result> {
+    const { signal } = options;
+    const timeoutS = options.timeout === undefined ? Number.POSITIVE_INFINITY : toSeconds(options.timeout);
+    const until = performance.now() + timeoutS * 1_000;
+    const backoff = new Backoff();
+    for (;;) {
+      signal?.throwIfAborted();
+      const remainingMs = Math.max(0, until - performance.now());
+      const heldMs = Math.ceil(Math.min(remainingMs, LONG_POLL_S * 1_000));
+      try {
+        const query = { wait: `${heldMs}ms` };
+        const job = await this.#http.request<JobView>("GET", this.#path, { query, heldMs, signal });
+        if (job.state === "succeeded") {
+          return (job.result ?? null) as Result;
+        }
+        if (isFinal(job.state)) {
+          throw new JobFailed(job);
+        }
+        backoff.reset();
+      } catch (error) {
+        if (classify(error) === "refused") {
+          throw error;
+        }
+        await sleep(Math.min(backoff.next(), remainingMs), signal);
+      }
+      if (remainingMs === 0) {
+        throw new WaitTimeout(this.id, timeoutS);
+      }
+    }
+  }
+
+  /** Cancels the job. A handler that runs is notified within a second. A job that has ended is left as it is. */
+  cancel(): Promise<CancelView> {
+    return this.#http.persist("POST", `${this.#path}/cancel`);
+  }
+
+  /** Returns the current signal: a sentence for people, the phase, the progress and the ETA. */
+  signal(): Promise<Signal> {
+    return this.#http.persist("GET", `${this.#path}/signal`);
+  }
+
+  /** Yields each signal until the job has ended: `for await (const signal of handle.stream())`. */
+  stream(options: Pick<StreamOptions, "signal"> = {}): AsyncGenerator<Signal, void, undefined> {
+    const { fetch, headers } = this.#http.connection;
+    return streamSignals(this.#http.address(`${this.#path}/stream`), { ...options, fetch, headers });
+  }
+
+  /**
+   * Returns the signals as a response with server-sent events, for a route handler that a browser reads with `useJob`:
+   * `return wl.handle(id).response(request)`. The request's `Last-Event-ID` continues a broken stream.
+   */
+  async response(request?: Pick<Request, "headers" | "signal">): Promise<Response> {
+    const { connection } = this.#http;
+    const lastEventId = request?.headers.get("last-event-id") ?? undefined;
+    const { body, headers, status } = await connection.fetch(this.#http.address(`${this.#path}/stream`), {
+      headers: {
+        ...connection.headers,
+        accept: "text/event-stream",
+        ...(lastEventId !== undefined && { "last-event-id": lastEventId }),
+      },
+      ...(request && { signal: request.signal }),
+    });
+    const passed = ["content-type", "cache-control", "retry-after"].flatMap((name): [string, string][] => {
+      const value = headers.get(name);
+      return value === null ? [] : [[name, value]];
+    });
+    return new Response(body, { status, headers: passed });
+  }
+}
