@@ -32,6 +32,8 @@ export interface RequestOptions {
   heldMs?: number;
   /** Aborts the request. */
   signal?: AbortSignal | undefined;
+  /** @internal Receives the length of the answer, in characters. */
+  onLength?: (length: number) => void;
 }
 
 /** An HTTP client for `/api/v1` of one server. */
@@ -87,6 +89,7 @@ export class Http {
       if (!response.ok) {
         throw problemOf(response, text);
       }
+      options.onLength?.(text.length);
       return (text === "" ? undefined : JSON.parse(text)) as T;
     } catch (error) {
       throw this.#connectionError(error, options.signal);

@@ -329,32 +329,54 @@ test("no more handlers run than the concurrency allows, and what they finish fas
   assert.ok(claims < 400, `${claims} claims`);
 });
 
+test("jobs with large payloads are claimed ahead in small numbers", async () => {
+  const sizes: number[] = [];
+  const wl = real.client({
+    fetch: async (input, init) => {
+      const response = await fetch(input, init);
+      if (String(input).endsWith("/claim")) {
+        sizes.push((await response.clone().text()).length);
+      }
+      return response;
+    },
+  });
+  const job = wl.job("large", { queue: queue() }, (_ctx, text: string) => text.length);
+  const text = "x".repeat(1_000_000);
+  for (let pushed = 0; pushed < 2; pushed++) {
+    await job.many(Array(15).fill(text));
+  }
+  const worker = wl.worker({ concurrency: 2 });
+  await worker.start();
+  await until("30 jobs", () => worker.statistics.succeeded === 30);
+  await worker.stop();
+  assert.ok(Math.max(...sizes) < 10_000_000, `the claims returned ${sizes} characters`);
+});
+
 test("a graceful stop finishes what runs and gives back what waits", async () => {
   const wl = real.client();
   const started = deferred();
   const end = deferred();
-  const job = wl.job<number, number>("held", { queue: queue() }, async (_ctx, n) => {
-    started.resolve();
-    await end.promise;
-    return n;
+  // The jobs before the one that is held are fast, so that those after it are claimed ahead.
+  const held = 20;
+  const job = wl.job<number, void>("held", { queue: queue() }, async (_ctx, n) => {
+    if (n === held) {
+      started.resolve();
+      await end.promise;
+    }
   });
-  const handles = await job.many([1, 2, 3]);
+  const handles = await job.many(Array.from({ length: 30 }, (_, n) => n));
   const worker = wl.worker({ concurrency: 1 });
   await worker.start();
   await started.promise;
   const stopped = worker.stop();
   end.resolve();
   const statistics = await stopped;
-  assert.equal(statistics.succeeded, 1);
-  const views = await Promise.all(handles.map((handle) => handle.get()));
-  assert.deepEqual(
-    views.map(({ state, attempt }) => [state, attempt]),
-    [
-      ["succeeded", 1],
-      ["queued", 0],
-      ["queued", 0],
-    ],
-  );
+  assert.equal(statistics.succeeded, held + 1);
+  assert.equal(statistics.released, handles.length - held - 1);
+  for (const [n, handle] of handles.entries()) {
+    const { state, attempt } = await handle.get();
+    assert.deepEqual([state, attempt], n <= held ? ["succeeded", 1] : ["queued", 0]);
+  }
   const { items } = await wl.request<{ items: { queues: string[] }[] }>("GET", "/workers", { query: { limit: 500 } });
   assert.ok(!items.some(({ queues }) => queues.includes(job.queue)), "the worker is still registered");
 });
@@ -362,9 +384,15 @@ test("a graceful stop finishes what runs and gives back what waits", async () =>
 test("a stop aborts handlers after the drain and releases those that go on", async () => {
   const wl = real.client();
   const started: string[] = [];
+  const reasons: string[] = [];
   const job = wl.job("endless", { queue: queue() }, async (ctx, name: string) => {
     started.push(name);
-    await (name === "polite" ? aborted(ctx.signal).then((reason) => Promise.reject(reason)) : new Promise(() => {}));
+    if (name === "stubborn") {
+      await new Promise(() => {});
+    }
+    const reason = await aborted(ctx.signal);
+    reasons.push(reason.message);
+    throw reason;
   });
   const handles = await job.many(["polite", "stubborn"]);
   const worker = wl.worker({ drain: "10ms", stopGrace: "50ms" });
@@ -372,6 +400,7 @@ test("a stop aborts handlers after the drain and releases those that go on", asy
   await until("both handlers", () => started.length === 2);
   const statistics = await worker.stop();
   assert.equal(statistics.released, 2);
+  assert.deepEqual(reasons, ["the worker stops"]);
   for (const handle of handles) {
     const view = await handle.get();
     assert.deepEqual([view.state, view.attempt], ["queued", 0]);

@@ -14,6 +14,8 @@ import { type Outcome, type OutcomeKind, Outcomes, plain } from "./outcomes.js";
 
 /** How long the server may hold a claim open when there is no work. */
 const CLAIM_WAIT_S = 20;
+/** Characters of JSON that a claim should return, so that large payloads are not claimed far ahead. */
+const CLAIM_CHARACTERS = 8 << 20;
 /** How long a claimed job may wait for a slot. Another worker may be free. */
 const MAX_WAITING_MS = 2_000;
 const OVERDUE_CHECK_MS = 500;
@@ -73,6 +75,8 @@ export class Session {
   /** Running handlers were aborted because the worker stops. */
   #isStopping = false;
   #affinity: string | null = null;
+  /** Characters of JSON of a claimed job, estimated from the last claims. */
+  #jobCharacters = 1;
   #overdueTimer: NodeJS.Timeout | undefined;
   readonly #claimBackoff = new Backoff();
   readonly #settleBackoff = new Backoff();
@@ -193,24 +197,32 @@ export class Session {
   // ---- claims ----
 
   async #claimMore(): Promise<void> {
-    const max = this.#host.wanted(this.#waiting.length);
-    if (this.#claim !== undefined || this.#isRetired || max === 0 || this.#outcomes.length >= MAX_UNSETTLED) {
+    const wanted = this.#host.wanted(this.#waiting.length);
+    if (this.#claim !== undefined || this.#isRetired || wanted === 0 || this.#outcomes.length >= MAX_UNSETTLED) {
       return;
     }
+    const max = Math.min(wanted, Math.ceil(CLAIM_CHARACTERS / this.#jobCharacters));
     const claim = new AbortController();
     this.#claim = claim;
     // The affinity that will be held after the waiting jobs.
     const affinity = this.#waiting.findLast(({ job }) => job.affinity != null)?.job.affinity ?? this.#affinity;
     const body = { max, wait_s: CLAIM_WAIT_S, ...(affinity !== null && { affinity }) };
     let waitMs = 0;
+    let length = 0;
+    const onLength = (characters: number): void => {
+      length = characters;
+    };
     try {
-      const options = { body, heldMs: CLAIM_WAIT_S * 1_000, signal: claim.signal };
+      const options = { body, heldMs: CLAIM_WAIT_S * 1_000, signal: claim.signal, onLength };
       const { jobs } = await this.#host.http.request<{ jobs: ClaimedJob[] }>("POST", this.#path("claim"), options);
       if (this.isClosed) {
         return;
       }
       this.#claimBackoff.reset();
       this.#host.count("claimed", jobs.length);
+      if (jobs.length > 0) {
+        this.#jobCharacters = Math.max(length / jobs.length, this.#jobCharacters / 2);
+      }
       this.#enqueue(jobs);
       if (claim.signal.aborted) {
         // The worker drains: the answer arrived together with the abort.
