@@ -260,6 +260,10 @@ pub const PROCESS_COUNT_ROWS: usize = 100_000;
 pub const SUBJECT_UNPARK_JOBS: i64 = 100;
 /// Evaluation steps of one trigger expression.
 pub const EXPRESSION_FUEL: u64 = 20_000;
+/// Cost of one evaluation: bytes read, times the tokens of the expression. It takes about 50 ms.
+pub const EXPRESSION_COST: u64 = 512 << 20;
+/// Deadline of one evaluation, on a machine so busy that the cost alone does not bound the time.
+pub const EXPRESSION_DEADLINE_MS: u64 = 2_000;
 /// Tokens of one expression. Each may add one level of nesting.
 pub const EXPRESSION_TOKENS: usize = 1_000;
 /// Upper bound of the value that an expression can produce from the largest payload.
@@ -269,8 +273,20 @@ pub const EXPRESSION_BYTES: usize = 16 << 10;
 pub const TRIGGERS_PER_TENANT: usize = 1_000;
 /// Default maximum length of a chain in which one trigger causes the next. A longer chain counts as a loop.
 pub const TRIGGER_DEPTH_DEFAULT: i32 = 16;
+/// Outbox rows that one transaction writes for its events. Further rows are written by the dispatcher, in parts of this size.
+pub const FAN_OUT_ROWS: usize = 1_000;
+/// Data of events up to this size is copied to each of their outbox rows. Larger data is stored once.
+pub const SHARED_EVENT_BYTES: usize = 1 << 10;
+/// How long the data of an event with several runs is kept at least.
+pub const SHARED_EVENT_RETENTION_S: i64 = 60;
 /// Outbox rows that a dispatcher claims at a time.
 pub const DISPATCH_ROWS: usize = 500;
+/// Bytes of the events of the outbox rows that a dispatcher claims at a time. A larger event is claimed alone.
+pub const DISPATCH_BYTES: usize = 8 << 20;
+/// Tenants whose outbox rows a dispatcher considers at a time.
+pub const DISPATCH_TENANTS: usize = 500;
+/// How long the expressions of one tenant may take per batch of a dispatcher. Its other rows wait for the next batch.
+pub const DISPATCH_TENANT_MS: u64 = 1_000;
 /// A dispatcher's lease on the outbox rows that it claimed. The rows of a crashed dispatcher become claimable after it.
 pub const DISPATCH_LEASE_MS: i64 = 30_000;
 /// Missed slots of one schedule that `catch_up` fires.

@@ -4,15 +4,17 @@
 mod scripts;
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use domain::limits::DISPATCH_ROWS;
+use domain::limits::DISPATCH_TENANT_MS;
 use domain::triggers::trigger::{Source, next_depth, queue};
-use domain::{JobId, PrincipalRights, TriggerId};
+use domain::{EventId, JobId, PrincipalRights, TenantId, TriggerId};
 use serde_json::Value;
 use store::access::tenants::quota::{Admission, AdmissionRequest};
 use store::access::tokens::principal_rights::PrincipalName;
 use store::db::notifier::Topic;
+use store::triggers::expression::{ExpressionError, Scope};
 use store::triggers::outbox::OutboxRow;
 use store::triggers::outbox::operate::Operate;
 use store::triggers::outbox::settle::{Dispatched, RunFailure, RunVerdict};
@@ -20,7 +22,7 @@ use store::triggers::{Mode, Trigger};
 use store::{Store, StoreError};
 
 use crate::task::{Task, TaskOutcome};
-use crate::triggers::plan::{NotStarted, PlannedRun, run};
+use crate::triggers::plan::{NotStarted, PlannedRun, run_in};
 use crate::triggers::scripting::Actor;
 use scripts::QueuedScript;
 pub(crate) use scripts::Scripts;
@@ -43,18 +45,19 @@ impl Task for DispatchOutbox {
     async fn run(&self, store: &Store) -> Result<TaskOutcome, StoreError> {
         let taken_at = Instant::now();
         let batch = store.claim_outbox().await?;
+        let next_in = batch.may_have_more.then_some(Duration::ZERO);
         if batch.rows.is_empty() {
-            return Ok(TaskOutcome::nothing());
+            return Ok(TaskOutcome { next_in, ..TaskOutcome::nothing() });
         }
-        let full = batch.rows.len() == DISPATCH_ROWS;
         let mut ids: Vec<TriggerId> = batch.rows.iter().map(|row| row.trigger).collect();
         ids.sort_unstable();
         ids.dedup();
-        let triggers: HashMap<TriggerId, Trigger> =
-            store.triggers(ids).await?.into_iter().map(|trigger| (trigger.id, trigger)).collect();
-        let principals: BTreeSet<PrincipalName> = triggers.values().map(named).collect();
+        let triggers: HashMap<TriggerId, Arc<Trigger>> =
+            store.triggers(ids).await?.into_iter().map(|trigger| (trigger.id, Arc::new(trigger))).collect();
+        let principals: BTreeSet<PrincipalName> = triggers.values().map(|trigger| named(trigger)).collect();
         let rights_by_principal = store.principal_rights(principals).await?;
         let mut outcomes = Vec::with_capacity(batch.rows.len());
+        let mut rows = Vec::with_capacity(batch.rows.len());
         for mut row in batch.rows {
             let trigger = triggers.get(&row.trigger).filter(|trigger| trigger.tenant == row.tenant);
             let Some(trigger) = trigger else {
@@ -67,20 +70,26 @@ impl Task for DispatchOutbox {
                 continue;
             }
             let rights = rights_by_principal.get(&named(trigger)).cloned().unwrap_or_default();
-            match self.plan(trigger, &row, &rights) {
+            rows.push((trigger.clone(), row, rights));
+        }
+        let max_depth = self.max_depth;
+        let planned = tokio::task::spawn_blocking(move || plan_rows(rows, max_depth)).await;
+        let planned = planned.map_err(|error| StoreError::unexpected(format!("planning of runs failed: {error}")))?;
+        for (trigger, row, rights, plan) in planned {
+            match plan {
                 RowPlan::Decided(verdict) => {
                     let verdict = within_quota(store, &row, verdict).await?;
                     outcomes.push((row, verdict));
                 }
                 RowPlan::Script { source, depth } => {
-                    let actor = Actor::new(trigger, &row, rights, depth);
+                    let actor = Actor::new(&trigger, &row, rights, depth);
                     let script = QueuedScript {
                         lease: batch.lease,
                         row,
                         actor,
                         source,
                         retry: trigger.retry,
-                        max_attempts: max_attempts(trigger),
+                        max_attempts: max_attempts(&trigger),
                     };
                     outcomes.extend(self.scripts.submit(script, taken_at));
                 }
@@ -93,37 +102,75 @@ impl Task for DispatchOutbox {
             "{jobs} jobs, {deliveries} deliveries and {operations} operations created, {failed} attempts failed, {dead} \
              dead letters, {loops} loops stopped"
         );
-        Ok(TaskOutcome { work: Some(work), next_in: full.then_some(Duration::ZERO) })
+        Ok(TaskOutcome { work: Some(work), next_in })
     }
 }
 
-impl DispatchOutbox {
-    fn plan(&self, trigger: &Trigger, row: &OutboxRow, rights: &PrincipalRights) -> RowPlan {
-        if !trigger.enabled && row.op != crate::triggers::plan::MANUAL_FIRE {
-            return RowPlan::Decided(RunVerdict::Deferred { delay_ms: OFF_MS });
-        }
-        let Some(depth) = next_depth(row.depth, self.max_depth) else {
-            tracing::warn!(trigger = %trigger.id, event = %row.event, depth = row.depth, "stopped a trigger loop");
-            return RowPlan::Decided(RunVerdict::Loop);
+/// A row with its trigger and the current rights of the trigger's principal.
+type RowToPlan = (Arc<Trigger>, OutboxRow, PrincipalRights);
+
+/// Plans rows one after the other, on a thread that may block. A tenant whose expressions have taken `DISPATCH_TENANT_MS`
+/// waits with its other rows for the next batch.
+fn plan_rows(rows: Vec<RowToPlan>, max_depth: i32) -> Vec<(Arc<Trigger>, OutboxRow, PrincipalRights, RowPlan)> {
+    let mut spent: HashMap<TenantId, Duration> = HashMap::new();
+    let mut scope = None;
+    let plan = |(trigger, row, rights): RowToPlan| {
+        let spent = spent.entry(row.tenant).or_default();
+        let plan = if spent.as_millis() as u64 > DISPATCH_TENANT_MS {
+            RowPlan::Decided(RunVerdict::Deferred { delay_ms: 0 })
+        } else {
+            let started = Instant::now();
+            let plan = plan(&trigger, &row, &rights, max_depth, &mut scope);
+            *spent += started.elapsed();
+            plan
         };
-        RowPlan::Decided(match run(trigger, row, depth, rights) {
-            Ok(PlannedRun::Job(job)) => RunVerdict::Job(job),
-            Ok(PlannedRun::Delivery(delivery)) => RunVerdict::Delivery(delivery),
-            Ok(PlannedRun::Operation(operation)) => {
-                let (runtime, new) = *operation;
-                let (retry, max_attempts) = (trigger.retry, max_attempts(trigger));
-                RunVerdict::Operation(Box::new(Operate { runtime, new, retry, max_attempts }))
-            }
-            Ok(PlannedRun::Script(source)) => return RowPlan::Script { source, depth },
-            Err(NotStarted::FilteredOut) => RunVerdict::Discarded,
-            Err(NotStarted::Failed(error)) => RunVerdict::Failed(RunFailure {
-                error,
-                retry: trigger.retry,
-                max_attempts: max_attempts(trigger),
-                ran: None,
-            }),
-        })
+        (trigger, row, rights, plan)
+    };
+    rows.into_iter().map(plan).collect()
+}
+
+/// The variables of the event that was planned last: rows of one event follow each other.
+type LastScope = Option<(EventId, Result<Scope, ExpressionError>)>;
+
+fn plan(
+    trigger: &Trigger,
+    row: &OutboxRow,
+    rights: &PrincipalRights,
+    max_depth: i32,
+    scope: &mut LastScope,
+) -> RowPlan {
+    if !trigger.enabled && row.op != crate::triggers::plan::MANUAL_FIRE {
+        return RowPlan::Decided(RunVerdict::Deferred { delay_ms: OFF_MS });
     }
+    let Some(depth) = next_depth(row.depth, max_depth) else {
+        tracing::warn!(trigger = %trigger.id, event = %row.event, depth = row.depth, "stopped a trigger loop");
+        return RowPlan::Decided(RunVerdict::Loop);
+    };
+    if scope.as_ref().is_none_or(|(event, _)| *event != row.event) {
+        *scope = Some((row.event, Scope::new(&row.head, &row.data)));
+    }
+    let (_, scope) = scope.as_ref().expect("it was set above");
+    let planned = match scope {
+        Ok(scope) => run_in(trigger, row, scope, depth, rights),
+        Err(error) => Err(error.clone().into()),
+    };
+    RowPlan::Decided(match planned {
+        Ok(PlannedRun::Job(job)) => RunVerdict::Job(job),
+        Ok(PlannedRun::Delivery(delivery)) => RunVerdict::Delivery(delivery),
+        Ok(PlannedRun::Operation(operation)) => {
+            let (runtime, new) = *operation;
+            let (retry, max_attempts) = (trigger.retry, max_attempts(trigger));
+            RunVerdict::Operation(Box::new(Operate { runtime, new, retry, max_attempts }))
+        }
+        Ok(PlannedRun::Script(source)) => return RowPlan::Script { source, depth },
+        Err(NotStarted::FilteredOut) => RunVerdict::Discarded,
+        Err(NotStarted::Failed(error)) => RunVerdict::Failed(RunFailure {
+            error,
+            retry: trigger.retry,
+            max_attempts: max_attempts(trigger),
+            ran: None,
+        }),
+    })
 }
 
 /// Defers the job of a tenant that is over its quota.

@@ -39,31 +39,49 @@ pub enum NotStarted {
 
 impl From<ExpressionError> for NotStarted {
     fn from(error: ExpressionError) -> Self {
-        Self::Failed(failure("mapping_failed", error.to_string()))
+        Self::Failed(match error {
+            ExpressionError::Invalid(_) => failure("mapping_failed", error.to_string()),
+            // A retry would cost as much and fail again.
+            ExpressionError::TooExpensive => {
+                JobError { retryable: false, ..failure("expression_too_expensive", error.to_string()) }
+            }
+        })
     }
 }
 
 /// Returns what the trigger starts for this event at this depth, given its principal's current rights.
+///
+/// Blocks: call it on a thread that may block.
 pub fn run(trigger: &Trigger, row: &OutboxRow, depth: i32, rights: &PrincipalRights) -> Result<PlannedRun, NotStarted> {
+    run_in(trigger, row, &Scope::new(&row.head, &row.data)?, depth, rights)
+}
+
+/// Like [`run`], with the variables of the event, which several rows may share.
+pub(crate) fn run_in(
+    trigger: &Trigger,
+    row: &OutboxRow,
+    scope: &Scope,
+    depth: i32,
+    rights: &PrincipalRights,
+) -> Result<PlannedRun, NotStarted> {
     let stored = |fault: Fault| NotStarted::Failed(failure("trigger_unreadable", fault.to_string()));
     let filter = filter::read(trigger.source, trigger.id, &trigger.filter).map_err(stored)?;
     let target = target::read(&trigger.target).map_err(stored)?;
     allowed(trigger, &filter, &target, rights)?;
-    let scope = Scope::new(&row.head, &row.data)?;
     // A manually fired trigger ignores the filter.
     if let Some(when) = filter.when.filter(|_| row.op != MANUAL_FIRE)
-        && !is_true(&when, &scope)?
+        && !is_true(&when, scope)?
     {
         return Err(NotStarted::FilteredOut);
     }
     match target {
-        Target::Job(template) => job(trigger, row, &template, &scope, depth).map(|job| PlannedRun::Job(Box::new(job))),
+        Target::Job(template) => job(trigger, row, &template, scope, depth).map(|job| PlannedRun::Job(Box::new(job))),
         Target::Http(http) => {
-            delivery(trigger, row, &http, &scope, depth).map(|delivery| PlannedRun::Delivery(Box::new(delivery)))
+            delivery(trigger, row, &http, scope, depth).map(|delivery| PlannedRun::Delivery(Box::new(delivery)))
         }
         Target::Script(source) => Ok(PlannedRun::Script(source)),
         Target::Runtime(runtime) => {
-            operation(trigger, row, &runtime, &scope, depth).map(|operation| PlannedRun::Operation(Box::new(operation)))
+            operation(trigger, row, &runtime, scope, depth).map(|operation| PlannedRun::Operation(Box::new(operation)))
         }
     }
 }

@@ -56,6 +56,7 @@ pub const MIGRATIONS: &[Migration] = migrations! {
     5 "0005_triggers"
     6 "0006_runtimes"
     7 "0007_access"
+    30 "0030_event_fan_out"
 };
 
 /// Lock timeout of a migration on PostgreSQL. DDL waits for running queries on the table, and all later queries wait

@@ -1,44 +1,66 @@
-//! Expressions and mappings of triggers, evaluated by minijinja with limited fuel.
+//! Expressions and mappings of triggers, evaluated by minijinja with limited fuel and a limited cost.
 //!
 //! A filter's `when` is one expression. A mapping is JSON whose strings can contain `{{ … }}`: a string that consists of one
 //! expression becomes the value of that expression with its type. Any other string is rendered as text.
 //!
-//! The module is in the store and not in the engine because events are matched in the transaction that writes them.
+//! The module is in the store and not in the engine because filters and targets are parsed here. No transaction evaluates an
+//! expression: the dispatcher does, on a thread that may block.
 
+mod cost;
+mod data;
 mod growth;
 
 use std::io;
+use std::sync::LazyLock;
 
-use minijinja::value::Serde;
 use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, Value};
-use serde::Serialize;
 use serde_json::Value as Json;
 
+use cost::within_budget;
 use domain::limits::{EXPRESSION_FUEL, EXPRESSION_VALUE_BYTES, JSON_DEPTH};
 
-/// The variables of an expression: `event` and `data`.
+/// The variables of an expression: `event` and `data`. Cheap to clone.
+#[derive(Clone)]
 pub struct Scope(Value);
 
 impl Scope {
     /// Parses both variables from JSON.
     pub fn new(event: &str, data: &str) -> Result<Self, ExpressionError> {
-        let parse = |text: &str| serde_json::from_str::<Json>(text).map_err(|error| ExpressionError(error.to_string()));
-        let (event, data) = (parse(event)?, parse(data)?);
-        Ok(Self(Value::from(Serde(EventAndData { event, data }))))
+        let parse = |text: &str| serde_json::from_str::<Json>(text).map_err(invalid);
+        Ok(Self(data::members_of([("event".into(), parse(event)?), ("data".into(), parse(data)?)])))
     }
 }
 
-#[derive(Serialize)]
-struct EventAndData {
-    event: Json,
-    data: Json,
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExpressionError {
+    #[error("{0}")]
+    Invalid(String),
+    /// The evaluation reads too much for this event. It would do so again.
+    #[error("the expression is too expensive for an event of this size: it reads the event too many times")]
+    TooExpensive,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ExpressionError(pub String);
+fn invalid(error: impl ToString) -> ExpressionError {
+    ExpressionError::Invalid(error.to_string())
+}
+
+static BUILTINS: LazyLock<Environment<'static>> = LazyLock::new(plain_environment);
+static METERED: LazyLock<Environment<'static>> = LazyLock::new(|| {
+    let mut environment = plain_environment();
+    cost::meter(&mut environment, growth::filters());
+    environment
+});
+
+/// The filters and tests without charges.
+fn builtins() -> &'static Environment<'static> {
+    &BUILTINS
+}
 
 fn environment() -> Environment<'static> {
+    METERED.clone()
+}
+
+fn plain_environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_fuel(Some(EXPRESSION_FUEL));
     environment.set_undefined_behavior(UndefinedBehavior::Chainable);
@@ -56,7 +78,7 @@ fn expression_error(error: minijinja::Error) -> ExpressionError {
     if let Some(source) = std::error::Error::source(&error) {
         text = format!("{text}: {source}");
     }
-    ExpressionError(text)
+    ExpressionError::Invalid(text)
 }
 
 /// Checks that the expression compiles and that its memory use is bounded.
@@ -69,7 +91,9 @@ pub fn check_condition(expression: &str) -> Result<(), ExpressionError> {
 pub fn is_true(expression: &str, scope: &Scope) -> Result<bool, ExpressionError> {
     let environment = environment();
     let compiled = environment.compile_expression(expression).map_err(expression_error)?;
-    compiled.eval(scope.0.clone()).map(|value| value.is_true()).map_err(expression_error)
+    within_budget(expression, true, || {
+        compiled.eval(scope.0.clone()).map(|value| value.is_true()).map_err(expression_error)
+    })
 }
 
 /// Checks that every expression in the mapping compiles and that its memory use is bounded.
@@ -116,8 +140,10 @@ pub fn render(text: &str, scope: &Scope) -> Result<String, ExpressionError> {
 fn render_bounded(environment: &Environment<'_>, text: &str, scope: &Scope) -> Result<String, ExpressionError> {
     let mut written = Bounded(Vec::new());
     let template = environment.template_from_str(text).map_err(expression_error)?;
-    template.render_captured_to(scope.0.clone(), &mut written).map(drop).map_err(expression_error)?;
-    String::from_utf8(written.0).map_err(|error| ExpressionError(error.to_string()))
+    within_budget(text, false, || {
+        template.render_captured_to(scope.0.clone(), &mut written).map(drop).map_err(expression_error)
+    })?;
+    String::from_utf8(written.0).map_err(invalid)
 }
 
 struct Bounded(Vec<u8>);
@@ -148,14 +174,16 @@ fn evaluate(
     depth: usize,
 ) -> Result<Json, ExpressionError> {
     if depth > JSON_DEPTH {
-        return Err(ExpressionError(format!("a mapping can nest at most {JSON_DEPTH} levels")));
+        return Err(ExpressionError::Invalid(format!("a mapping can nest at most {JSON_DEPTH} levels")));
     }
     Ok(match mapping {
         Json::String(text) if is_template(text) => match whole_expression(text) {
             Some(expression) => {
                 let compiled = environment.compile_expression(expression).map_err(expression_error)?;
-                let value = compiled.eval(scope.0.clone()).map_err(expression_error)?;
-                serde_json::to_value(&value).map_err(|error| ExpressionError(error.to_string()))?
+                within_budget(expression, true, || {
+                    let value = compiled.eval(scope.0.clone()).map_err(expression_error)?;
+                    serde_json::to_value(&value).map_err(invalid)
+                })?
             }
             None => Json::String(render_bounded(environment, text, scope)?),
         },
@@ -216,8 +244,46 @@ mod tests {
     #[test]
     fn an_endless_expression_runs_out_of_fuel() {
         let endless = "{% for a in range(100000) %}{% for b in range(100000) %}x{% endfor %}{% endfor %}";
-        assert!(render(endless, &scope()).expect_err("out of fuel").0.contains("fuel"));
+        assert!(render(endless, &scope()).expect_err("out of fuel").to_string().contains("fuel"));
         assert!(is_true("'x' * 10000000000 == ''", &scope()).is_err());
+    }
+
+    /// Requirement T2.
+    #[test]
+    fn an_evaluation_that_reads_the_event_too_often_is_cut_off() {
+        let numbers: Vec<usize> = (0..100_000).collect();
+        let long = vec!["x".repeat(1_000); 1_000];
+        for (data, expression) in [
+            (json!(numbers), "data | reject('in', data) | list | length > 0"),
+            (json!(numbers), "data | list | select('in', data | list) | list | length > 0"),
+            (json!(numbers), "data | map('string') | reject('in', data | map('string') | list) | list | length > 0"),
+            (json!(long), "data | select('in', data | join(',')) | list | length > 2000"),
+            (json!(long), "data | select('startingwith', data | join(',')) | list | length > 2000"),
+        ] {
+            let scope = Scope::new("{}", &data.to_string()).expect("a scope");
+            assert_eq!(check_condition(expression), Ok(()), "{expression}");
+            let started = std::time::Instant::now();
+            assert_eq!(is_true(expression, &scope), Err(ExpressionError::TooExpensive), "{expression}");
+            assert!(started.elapsed().as_secs() < 5, "{expression}: {:?}", started.elapsed());
+        }
+        let scope = Scope::new("{}", &json!({"text": "x".repeat(1 << 20)}).to_string()).expect("a scope");
+        let loops = "{% for a in range(3000) %}{% if 'y' in data.text %}y{% endif %}{% endfor %}";
+        assert_eq!(render(loops, &scope), Err(ExpressionError::TooExpensive));
+    }
+
+    /// Requirement T2.
+    #[test]
+    fn an_evaluation_may_read_a_large_event_a_few_times() {
+        let items: Vec<Json> = (0..4_000).map(|n| json!({"id": n, "name": format!("item {n}"), "ok": true})).collect();
+        let scope = Scope::new("{}", &json!({"items": items}).to_string()).expect("a scope");
+        for expression in [
+            "data['items'] | selectattr('ok') | list | length == 4000",
+            "data['items'] | map(attribute='id') | sort | last == 3999",
+            "3999 in data['items'] | map(attribute='id') | list",
+            "(data | tojson | length) > 100000",
+        ] {
+            assert_eq!(is_true(expression, &scope), Ok(true), "{expression}");
+        }
     }
 
     /// Requirement T2.

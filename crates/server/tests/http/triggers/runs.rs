@@ -61,6 +61,28 @@ async fn one_event_creates_one_job_per_trigger_with_the_event_as_payload() {
     .await;
 }
 
+/// Requirement X4.
+#[tokio::test]
+async fn a_condition_that_reads_too_much_fails_alone_and_visibly() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let costly = json!({"topic": "*", "when": "data | reject('in', data) | list | length > 0"});
+        let costly = create(&api, on("pubsub", costly, json!({"queue": "never", "kind": "k"}))).await;
+        create(&api, on("pubsub", json!({"topic": "*"}), json!({"queue": "plain", "kind": "k"}))).await;
+        let numbers: Vec<u32> = (0..50_000).collect();
+        assert_eq!(api.post("/api/v1/topics/a", json!(numbers)).await.status, 202);
+        jobs(&api, "plain", 1).await;
+        let failed = |trigger: &Value| trigger["failed"] == 1;
+        let trigger = api.get_when(&format!("{TRIGGERS}/{costly}"), failed).await;
+        let error = trigger["last_error"].as_str().unwrap();
+        assert!(error.starts_with("expression_too_expensive: "), "{error}");
+        let letters = api.get("/api/v1/dead-letters").await.json();
+        assert_eq!(letters["items"][0]["error_code"], "expression_too_expensive", "{letters}");
+        assert_eq!(letters["items"][0]["attempt_count"], 1, "a retry would fail again");
+    })
+    .await;
+}
+
 /// Requirement T1.
 #[tokio::test]
 async fn key_value_changes_are_stored_and_start_jobs() {

@@ -19,7 +19,8 @@ impl Store {
     /// Returns the runs of `sync` triggers for events that were just committed. Without a `sync` trigger it reads nothing.
     pub async fn awaited_runs(&self, events: &[Event]) -> Result<Vec<AwaitedRun>, StoreError> {
         let Some(listeners) = self.triggers_cache().cached() else { return Ok(Vec::new()) };
-        // Evaluate the filters again only for events whose source has a `sync` trigger.
+        // Match the filters again only for events whose source has a `sync` trigger. A run whose condition is false ends as
+        // skipped.
         let may_wait = |event: &&Event| {
             listeners.of(event.tenant, event.source).iter().any(|listener| listener.mode == Mode::Sync)
         };

@@ -3,7 +3,9 @@
 
 use std::fmt::Write;
 
-use domain::limits::{DELIVERY_GIVE_UP_S, HOOK_TOLERANCE_S, MAINTENANCE_ROWS, SCHEDULE_SLOT_RETENTION_S};
+use domain::limits::{
+    DELIVERY_GIVE_UP_S, HOOK_TOLERANCE_S, MAINTENANCE_ROWS, SCHEDULE_SLOT_RETENTION_S, SHARED_EVENT_RETENTION_S,
+};
 use domain::{EventId, Time, TriggerId};
 use sha2::{Digest, Sha256};
 
@@ -145,7 +147,8 @@ impl Operation for ReceiveHook {
 const RECEIPTS_KEEP_S: i64 = DELIVERY_GIVE_UP_S + 2 * HOOK_TOLERANCE_S;
 
 impl Store {
-    /// Deletes receipts of messages that are no longer retried, and cron slots older than any plausible clock step.
+    /// Deletes receipts of messages that are no longer retried, cron slots older than any plausible clock step, and the data
+    /// of events without further runs.
     ///
     /// Runs one bounded pass of each and returns the number of deleted rows.
     pub async fn prune_events(&self) -> Result<u64, StoreError> {
@@ -159,6 +162,11 @@ const OLD_RECEIPTS: Sql = Sql::both(&["delete from hook_receipts where (trigger_
          select trigger_id, message from hook_receipts where received_at < $1 order by received_at limit $2)"]);
 const OLD_SLOTS: Sql = Sql::both(&["delete from cron_slots where (trigger_id, slot_at) in (
          select trigger_id, slot_at from cron_slots where fired_at < $1 order by fired_at limit $2)"]);
+const OLD_EVENTS: Sql = Sql::both(&["delete from outbox_events where id in (
+         select e.id from outbox_events e
+         where e.created_at < $1 and not exists (select 1 from outbox o where o.event_id = e.id and o.is_shared)
+             and not exists (select 1 from outbox_fan_outs f where f.tenant = e.tenant)
+         order by e.created_at limit $2)"]);
 const LOG: Sql = Sql::both(&["insert into prunings (at, kind, rows_pruned, why) values ($1, $2, $3, $4)"]);
 
 impl Operation for PruneEvents {
@@ -167,7 +175,9 @@ impl Operation for PruneEvents {
     async fn run(&self, tx: &mut Tx<'_>) -> Result<u64, StoreError> {
         let receipts = prune(tx, &OLD_RECEIPTS, "hook_receipts", RECEIPTS_KEEP_S).await?;
         let slots = prune(tx, &OLD_SLOTS, "cron_slots", SCHEDULE_SLOT_RETENTION_S).await?;
-        Ok(receipts + slots)
+        let before = tx.now().plus_s(-SHARED_EVENT_RETENTION_S);
+        let events = tx.execute(&OLD_EVENTS, &[Param::Time(before), Param::Int(MAINTENANCE_ROWS as i64)]).await?;
+        Ok(receipts + slots + events)
     }
 }
 

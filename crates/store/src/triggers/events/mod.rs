@@ -1,6 +1,8 @@
-//! Events. An event writes one outbox row per matching trigger, in the transaction of the change that it reports.
+//! Events. An event writes one outbox row per matching trigger, in the transaction of the change that it reports. Many rows
+//! are written later, in bounded parts (`fan_out`).
 
 pub mod awaited_runs;
+mod fan_out;
 pub mod hook;
 mod idempotency;
 pub mod mail;
@@ -15,11 +17,11 @@ use serde_json::Value;
 
 use crate::db::clock::new_uuid;
 use crate::db::codec::to_json;
-use crate::db::tx::{Column, Param, Sql, Tx};
+use crate::db::tx::Tx;
 use crate::error::StoreError;
 use crate::queue::enqueue::Idempotency;
 use crate::triggers::cache::{Listener, Listeners};
-use crate::triggers::expression::{ExpressionError, Scope, is_true};
+pub(crate) use fan_out::ExpandFanOut;
 
 /// Names of event attributes. A replayed dead letter restores the attributes of its event by this list, so an attribute that
 /// is missing here would be lost in a replay.
@@ -110,31 +112,22 @@ pub fn envelope(head: &str, data: &str) -> String {
     format!(r#"{{"event":{head},"data":{data}}}"#)
 }
 
-/// Writes one outbox row per matching trigger. Returns the number of rows.
+/// Writes one outbox row per trigger whose pattern matches, now or in bounded parts. Returns the number of rows.
 pub(crate) async fn emit(tx: &mut Tx<'_>, listeners: &Listeners, events: &[Event]) -> Result<usize, StoreError> {
-    let mut rows = Vec::new();
-    for event in events {
-        rows.extend(matching_listeners(listeners, event).map(|listener| (listener.id, event)));
-    }
-    let rows: Vec<NewOutboxRow<'_>> =
-        rows.into_iter().map(|(trigger, event)| NewOutboxRow { trigger, event }).collect();
-    insert_rows(tx, &rows).await?;
-    Ok(rows.len())
+    let matches = events.iter().map(|event| fan_out::MatchedEvent {
+        event,
+        triggers: matching_listeners(listeners, event).map(|listener| listener.id).collect(),
+    });
+    fan_out::insert(tx, &matches.filter(|matched| !matched.triggers.is_empty()).collect::<Vec<_>>()).await
 }
 
-/// Returns the triggers that match the event.
+/// Returns the triggers whose pattern matches the event.
+///
+/// Conditions (`when`) are not evaluated here: the transaction may be the only writer of the database. The dispatcher
+/// evaluates them and discards the rows of other events.
 pub(crate) fn matching_listeners<'l>(listeners: &'l Listeners, event: &'l Event) -> impl Iterator<Item = &'l Listener> {
-    let mut scope: Option<Result<Scope, ExpressionError>> = None;
-    listeners.of(event.tenant, event.source).iter().filter(move |listener| {
-        if !listener.filter.pattern.matches(&event.op, |name| event.attribute(name)) {
-            return false;
-        }
-        let Some(when) = &listener.filter.when else { return true };
-        let scope = scope.get_or_insert_with(|| Scope::new(&event.head(), &event.data));
-        // A condition that fails to evaluate counts as a match. The run then fails, is retried and becomes a dead letter,
-        // instead of being dropped silently.
-        !matches!(scope.as_ref().map(|scope| is_true(when, scope)), Ok(Ok(false)))
-    })
+    let listeners = listeners.of(event.tenant, event.source).iter();
+    listeners.filter(|listener| listener.filter.pattern.matches(&event.op, |name| event.attribute(name)))
 }
 
 /// An outbox row to insert: one run of a trigger for an event.
@@ -143,33 +136,12 @@ pub(crate) struct NewOutboxRow<'e> {
     pub(crate) event: &'e Event,
 }
 
-const INSERT: Sql = Sql::new(
-    &["insert into outbox (id, tenant, trigger_id, event_id, source, op, depth, event, data, created_at, due_at, attempts)
-       values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10, '[]') on conflict (trigger_id, event_id) do nothing"],
-    "insert into outbox (id, tenant, trigger_id, event_id, source, op, depth, event, data, created_at, due_at, attempts)
-     select n.*, $10, $10, '[]' from unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::uuid[], $5::text[], $6::text[],
-         $7::bigint[], $8::json[], $9::json[]) n
-     on conflict (trigger_id, event_id) do nothing",
-);
-
-/// Inserts outbox rows. A row for the same trigger and event that already exists is skipped.
+/// Inserts outbox rows with their data. A row for the same trigger and event that already exists is skipped.
 pub(crate) async fn insert_rows(tx: &mut Tx<'_>, rows: &[NewOutboxRow<'_>]) -> Result<(), StoreError> {
-    let now = tx.now();
-    let heads: Vec<String> = rows.iter().map(|row| row.event.head()).collect();
-    // Sort the ids, so that rows start in the order in which they were emitted.
-    let mut ids: Vec<_> = rows.iter().map(|_| new_uuid(now)).collect();
-    ids.sort_unstable();
-    let of = || rows.iter().map(|row| row.event);
-    let columns = [
-        Column::uuids(ids),
-        Column::ints(of().map(|event| event.tenant.0)),
-        Column::uuids(rows.iter().map(|row| row.trigger.uuid())),
-        Column::uuids(of().map(|event| event.id.uuid())),
-        Column::texts(of().map(|event| event.source.as_str())),
-        Column::texts(of().map(|event| event.op.as_str())),
-        Column::ints(of().map(|event| i64::from(event.depth))),
-        Column::Json(heads.iter().map(|head| Some(head.as_str())).collect()),
-        Column::Json(of().map(|event| Some(event.data.as_str())).collect()),
-    ];
-    tx.execute_each(&INSERT, &columns, &[Param::Time(now)]).await.map(|_| ())
+    let events: Vec<fan_out::StoredEvent> = rows.iter().map(|row| fan_out::StoredEvent::of(row.event)).collect();
+    let mut inserts = Vec::with_capacity(rows.len());
+    for (row, event) in rows.iter().zip(&events) {
+        inserts.push(fan_out::OutboxInsert { trigger: row.trigger, event, data: Some(&row.event.data) });
+    }
+    fan_out::insert_rows(tx, &inserts).await
 }

@@ -63,8 +63,13 @@ const NUMBERS: &[&str] = &["abs", "count", "float", "int", "length", "round"];
 /// Filters whose output size depends on a numeric argument and therefore has no static bound.
 pub(super) const REFUSED: &[&str] = &["batch", "format", "indent", "pprint", "slice"];
 
+/// All filters with a known bound.
+pub(super) fn filters() -> impl Iterator<Item = &'static str> {
+    [PICK, TEXTS, NUMBERS, &["chain", "map", "zip"]].into_iter().flatten().copied()
+}
+
 fn refuse<T>(reason: impl Into<String>) -> Result<T, ExpressionError> {
-    Err(ExpressionError(reason.into()))
+    Err(ExpressionError::Invalid(reason.into()))
 }
 
 /// Checks one expression: a condition, or a string that is a single expression.

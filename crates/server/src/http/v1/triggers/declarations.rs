@@ -244,7 +244,13 @@ async fn simulate(state: &AppState, trigger: &Trigger, event: &Event) -> Result<
     let principal_key = (trigger.tenant, trigger.principal.clone());
     let rights =
         state.store.principal_rights([principal_key.clone()].into()).await?.remove(&principal_key).unwrap_or_default();
-    Ok(match run(trigger, &row, 1, &rights) {
+    // Expressions may take a while, and a dry run must not delay other requests.
+    let planned = tokio::task::spawn_blocking({
+        let (trigger, row, rights) = (trigger.clone(), row.clone(), rights.clone());
+        move || run(&trigger, &row, 1, &rights)
+    });
+    let planned = planned.await.map_err(|error| store::StoreError::unexpected(error.to_string()))?;
+    Ok(match planned {
         Ok(PlannedRun::Script(source)) => {
             let actor = Actor::new(trigger, &row, rights, 1);
             let ended = state.engine.script_runner().run(actor, source, &row.head, &row.data, ScriptMode::Dry).await;
