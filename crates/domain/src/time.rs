@@ -7,6 +7,9 @@
 pub struct Time(i64);
 
 impl Time {
+    /// The end of the year 9999. It stands for a time that never comes, and both databases can store it.
+    pub const NEVER: Self = Self::from_seconds(253_402_300_799);
+
     pub const fn from_micros(micros: i64) -> Self {
         Self(micros)
     }

@@ -81,11 +81,13 @@ const STATE_AND_COLUMNS: Sql = Sql::new(
     &["select hex(id) || ' is ' || state as example from jobs where not (
            (state = 'scheduled' and due_at is not null and worker is null and parked is null)
            or (state = 'queued' and due_at is null and worker is null)
+           or (state = 'waiting' and due_at is not null and worker is null and claim is null and parked is null)
            or (state in ('loading', 'working') and due_at is null and parked is null and worker is not null
                and claim is not null and started_at is not null)) limit $1"],
     "select id::text || ' is ' || state as example from jobs where not (
          (state = 'scheduled' and due_at is not null and worker is null and parked is null)
          or (state = 'queued' and due_at is null and worker is null)
+         or (state = 'waiting' and due_at is not null and worker is null and claim is null and parked is null)
          or (state in ('loading', 'working') and due_at is null and parked is null and worker is not null
              and claim is not null and started_at is not null)) limit $1",
 );
@@ -112,7 +114,7 @@ const HISTORY_FOLDS: Sql = Sql::new(
        select hex(id) || ' is ' || state || ', history says ' || coalesce(logged, 'nothing') from (
            select j.id, j.state, (select h.event from history h where h.job = j.id order by h.epoch desc limit 1) as logged
            from jobs j where j.epoch > 0 and j.worker is null)
-       where logged is null or logged not in ('failed', 'expired', 'released', 'snoozed')
+       where logged is null or logged not in ('failed', 'expired', 'released', 'snoozed', 'suspended')
            or (state = 'scheduled' and logged not in ('failed', 'snoozed')) limit $1"],
     "select id::text || ' has attempt ' || attempt || ', history says ' || logged as example from (
          select x.id, x.attempt, case when x.started_at is null then 0 else 1 end
@@ -125,7 +127,7 @@ const HISTORY_FOLDS: Sql = Sql::new(
      select id::text || ' is ' || state || ', history says ' || coalesce(logged, 'nothing') from (
          select j.id, j.state, (select h.event from history h where h.job = j.id order by h.epoch desc limit 1) as logged
          from jobs j where j.epoch > 0 and j.worker is null) states
-     where logged is null or logged not in ('failed', 'expired', 'released', 'snoozed')
+     where logged is null or logged not in ('failed', 'expired', 'released', 'snoozed', 'suspended')
          or (state = 'scheduled' and logged not in ('failed', 'snoozed')) limit $1",
 );
 // Times are not compared, because a clock that was set back violates no invariant.

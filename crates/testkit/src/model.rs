@@ -114,6 +114,7 @@ impl Model {
     fn count(&mut self, queue: &Name, state: JobState, by: i64) {
         let counts = &mut self.queue(queue).counts;
         *match state {
+            JobState::Waiting => &mut counts.waiting,
             JobState::Scheduled => &mut counts.scheduled,
             JobState::Queued => &mut counts.queued,
             JobState::Loading | JobState::Working => &mut counts.running,
@@ -338,7 +339,7 @@ impl ModelJob {
     /// The time that determines the position in the queue.
     fn waiting_since(&self) -> Time {
         match &self.job.state {
-            State::Scheduled { run_at } => *run_at,
+            State::Waiting { run_at } | State::Scheduled { run_at } => *run_at,
             State::Queued { since } => *since,
             State::Loading(claim) | State::Working(claim) => claim.waiting_since,
             State::Ended { at, .. } => *at,

@@ -146,7 +146,7 @@ pub(crate) fn state(state: &str) -> Cell {
         "failed" => Color::Red,
         "working" | "loading" => Color::Cyan,
         "canceled" => Color::DarkGrey,
-        "paused" | "scheduled" | "draining" => Color::Yellow,
+        "paused" | "scheduled" | "waiting" | "draining" => Color::Yellow,
         _ => Color::Reset,
     };
     cell(state).fg(color)

@@ -34,11 +34,22 @@ pub struct Job {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum State {
-    Scheduled { run_at: Time },
-    Queued { since: Time },
+    /// Held by no worker until something wakes the job, for example the end of the jobs that it needs.
+    Waiting {
+        run_at: Time,
+    },
+    Scheduled {
+        run_at: Time,
+    },
+    Queued {
+        since: Time,
+    },
     Loading(Claim),
     Working(Claim),
-    Ended { at: Time, outcome: Outcome },
+    Ended {
+        at: Time,
+        outcome: Outcome,
+    },
 }
 
 /// A worker's claim on a job.
@@ -86,6 +97,7 @@ impl JobError {
 /// The state as the API shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum JobState {
+    Waiting,
     Scheduled,
     Queued,
     Loading,
@@ -96,11 +108,20 @@ pub enum JobState {
 }
 
 impl JobState {
-    pub const ALL: [JobState; 7] =
-        [Self::Scheduled, Self::Queued, Self::Loading, Self::Working, Self::Succeeded, Self::Failed, Self::Canceled];
+    pub const ALL: [JobState; 8] = [
+        Self::Waiting,
+        Self::Scheduled,
+        Self::Queued,
+        Self::Loading,
+        Self::Working,
+        Self::Succeeded,
+        Self::Failed,
+        Self::Canceled,
+    ];
 
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::Waiting => "waiting",
             Self::Scheduled => "scheduled",
             Self::Queued => "queued",
             Self::Loading => "loading",
@@ -133,6 +154,8 @@ impl fmt::Display for JobState {
 /// The input of a transition.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
+    /// What the job waited for has happened.
+    Wake,
     /// The job's `run_at` has arrived.
     Due,
     Claim {
@@ -201,6 +224,12 @@ impl Job {
     /// Returns the job after `event`, or the reason why nothing changes.
     pub fn apply(&self, event: Event, now: Time) -> Result<Job, Refusal> {
         match event {
+            Event::Wake => match self.state {
+                State::Waiting { run_at } if run_at > now => Ok(self.with(State::Scheduled { run_at })),
+                // The job goes to the end of the queue: it could not run before.
+                State::Waiting { .. } => Ok(self.with(State::Queued { since: now })),
+                _ => Err(self.refusal()),
+            },
             Event::Due => match self.state {
                 State::Scheduled { run_at } if run_at <= now => Ok(self.with(State::Queued { since: run_at })),
                 _ => Err(self.refusal()),
@@ -274,6 +303,7 @@ impl Job {
 
     pub fn job_state(&self) -> JobState {
         match &self.state {
+            State::Waiting { .. } => JobState::Waiting,
             State::Scheduled { .. } => JobState::Scheduled,
             State::Queued { .. } => JobState::Queued,
             State::Loading(_) => JobState::Loading,

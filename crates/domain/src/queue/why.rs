@@ -9,6 +9,8 @@ use crate::time::Time;
 pub struct Circumstances {
     pub state: Option<JobState>,
     pub run_at: Option<Time>,
+    /// What a waiting job waits for, as text.
+    pub waits_for: Option<String>,
     /// Set if the job has failed before and waits for its next attempt.
     pub last_error_code: Option<String>,
     pub queue_paused: Option<String>,
@@ -41,6 +43,7 @@ pub enum Reason {
     Backoff,
     NoWorker,
     Loading,
+    Waiting,
     OverQuota,
     Running,
     Ended,
@@ -57,6 +60,7 @@ impl Reason {
             Self::Backoff => "backoff",
             Self::NoWorker => "no_worker",
             Self::Loading => "loading",
+            Self::Waiting => "waiting",
             Self::OverQuota => "over_quota",
             Self::Running => "running",
             Self::Ended => "ended",
@@ -84,6 +88,12 @@ impl Circumstances {
                 return explain(Reason::Loading, "a worker is loading what the job needs".into());
             }
             Some(JobState::Working) => return explain(Reason::Running, "a worker is running it".into()),
+            Some(JobState::Waiting) => {
+                return explain(
+                    Reason::Waiting,
+                    self.waits_for.clone().unwrap_or_else(|| "waiting until something wakes it".into()),
+                );
+            }
             Some(JobState::Scheduled) => {
                 let until = self.run_at;
                 return match &self.last_error_code {

@@ -58,12 +58,16 @@ impl SignalKind {
     pub const fn states(self) -> &'static [JobState] {
         match self {
             Self::Queued => &[JobState::Scheduled, JobState::Queued],
-            Self::Blocked => &[JobState::Queued, JobState::Scheduled, JobState::Loading, JobState::Working],
+            Self::Blocked => {
+                &[JobState::Waiting, JobState::Queued, JobState::Scheduled, JobState::Loading, JobState::Working]
+            }
             Self::Started | Self::Phase => &[JobState::Loading, JobState::Working],
             Self::Failed => &[JobState::Failed],
             Self::Succeeded => &[JobState::Succeeded],
             Self::Canceled => &[JobState::Canceled],
-            Self::Unavailable => &[JobState::Scheduled, JobState::Queued, JobState::Loading, JobState::Working],
+            Self::Unavailable => {
+                &[JobState::Waiting, JobState::Scheduled, JobState::Queued, JobState::Loading, JobState::Working]
+            }
         }
     }
 }
@@ -174,6 +178,7 @@ impl SignalFacts<'_> {
         match self.state {
             JobState::Queued if matches!(self.obstacle, Some(Obstacle::Lost { .. })) => SignalKind::Unavailable,
             JobState::Queued if self.obstacle.is_some() => SignalKind::Blocked,
+            JobState::Waiting => SignalKind::Blocked,
             JobState::Loading | JobState::Working if self.phase.is_some() => SignalKind::Phase,
             JobState::Loading | JobState::Working => SignalKind::Started,
             _ => SignalKind::Queued,
@@ -186,12 +191,20 @@ impl SignalFacts<'_> {
             return reported.to_owned();
         }
         let parts = match self.state {
+            JobState::Waiting => self.waiting(),
             JobState::Scheduled => self.scheduled(),
             JobState::Queued => self.queued(),
             JobState::Loading | JobState::Working => self.running(),
             JobState::Succeeded | JobState::Failed | JobState::Canceled => self.ended(),
         };
         sentence(&parts)
+    }
+
+    fn waiting(&self) -> Vec<String> {
+        match &self.obstacle {
+            Some(obstacle) => vec![obstacle.sentence(self.now)],
+            None => vec!["waiting until something wakes it".to_owned()],
+        }
     }
 
     fn scheduled(&self) -> Vec<String> {

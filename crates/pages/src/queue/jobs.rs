@@ -86,10 +86,10 @@ impl JobFilter {
     }
 }
 
-const STATES: [&str; 7] = ["scheduled", "queued", "loading", "working", "succeeded", "failed", "canceled"];
+const STATES: [&str; 8] = ["waiting", "scheduled", "queued", "loading", "working", "succeeded", "failed", "canceled"];
 
 impl Jobs {
-    fn states(&self) -> [&'static str; 7] {
+    fn states(&self) -> [&'static str; 8] {
         STATES
     }
 
@@ -102,6 +102,7 @@ impl Jobs {
     fn total(&self, state: &str) -> Option<String> {
         let totals = self.totals.as_ref().filter(|_| self.filter.chips().is_empty())?;
         let total = match state {
+            "waiting" => totals.waiting,
             "scheduled" => totals.scheduled,
             "queued" => totals.queued,
             "succeeded" => totals.succeeded,

@@ -233,6 +233,7 @@ fn jobs(text: &mut String, queues: &[Queue]) {
     for queue in queues {
         let counts = &queue.counts;
         let states = [
+            ("waiting", counts.waiting),
             ("scheduled", counts.scheduled),
             ("queued", counts.queued),
             ("running", counts.running),

@@ -179,7 +179,7 @@ pub(crate) async fn render(
 /// A waiting job has the epoch of its last claim. Workers report no kind, and a report of a worker does not apply to a
 /// job that it has released.
 fn still_holds(reported: &StoredSignal, job: &StoredJob) -> bool {
-    let is_waiting = matches!(job.state, JobState::Scheduled | JobState::Queued);
+    let is_waiting = matches!(job.state, JobState::Waiting | JobState::Scheduled | JobState::Queued);
     reported.epoch == job.epoch && (reported.kind.is_some() || !is_waiting)
 }
 
@@ -288,7 +288,7 @@ fn derived_actions(
     let post = |label: &str, href: String| NextAction { method: Some("POST".into()), ..get(label, href) };
     let mut actions = Vec::new();
     match job.state {
-        JobState::Scheduled | JobState::Queued => {
+        JobState::Waiting | JobState::Scheduled | JobState::Queued => {
             actions.push(get("Why the job is not running", format!("/api/v1/jobs/{id}/why")));
             if overlay.paused {
                 let queue = segment(job.lane.queue.as_str());

@@ -241,6 +241,7 @@ pub(crate) fn queue(queue: Queue, principal: &Principal) -> QueueView {
 
 pub(crate) fn counts(counts: &Counts) -> QueueCounts {
     QueueCounts {
+        waiting: counts.waiting,
         scheduled: counts.scheduled,
         queued: counts.queued,
         running: counts.running,

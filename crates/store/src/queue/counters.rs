@@ -11,6 +11,7 @@ use crate::error::StoreError;
 /// The counters of a queue, or a change to them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
+    pub waiting: i64,
     pub scheduled: i64,
     pub queued: i64,
     pub running: i64,
@@ -24,6 +25,7 @@ pub struct Counts {
 impl Counts {
     fn of(&mut self, state: JobState) -> &mut i64 {
         match state {
+            JobState::Waiting => &mut self.waiting,
             JobState::Scheduled => &mut self.scheduled,
             JobState::Queued => &mut self.queued,
             JobState::Loading | JobState::Working => &mut self.running,
@@ -35,10 +37,10 @@ impl Counts {
 
     /// Jobs that have not ended.
     pub(crate) fn live(&self) -> i64 {
-        self.scheduled + self.queued + self.running
+        self.waiting + self.scheduled + self.queued + self.running
     }
 
-    fn fields(&self) -> [i64; 8] {
+    fn fields(&self) -> [i64; 9] {
         [
             self.scheduled,
             self.queued,
@@ -48,12 +50,14 @@ impl Counts {
             self.canceled,
             self.swaps_made,
             self.swaps_avoided,
+            self.waiting,
         ]
     }
 
-    /// Reads the eight counters from the columns with their names.
+    /// Reads the nine counters from the columns with their names.
     pub(crate) fn read(row: &Row) -> Result<Self, StoreError> {
         Ok(Self {
+            waiting: row.int("waiting")?,
             scheduled: row.int("scheduled")?,
             queued: row.int("queued")?,
             running: row.int("running")?,
@@ -71,6 +75,7 @@ impl std::ops::Add for Counts {
 
     fn add(self, other: Self) -> Self {
         Self {
+            waiting: self.waiting + other.waiting,
             scheduled: self.scheduled + other.scheduled,
             queued: self.queued + other.queued,
             running: self.running + other.running,
@@ -91,12 +96,12 @@ pub(crate) struct CounterDeltas {
 
 const INSERT: Sql = Sql::new(
     &["insert into counter_deltas
-           (tenant, queue, scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided)
-       values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"],
+           (tenant, queue, scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided, waiting)
+       values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"],
     "insert into counter_deltas
-         (tenant, queue, scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided)
+         (tenant, queue, scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided, waiting)
      select * from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[],
-                          $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[])",
+                          $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[])",
 );
 
 impl CounterDeltas {
@@ -134,7 +139,7 @@ impl CounterDeltas {
             Column::ints(changed.iter().map(|((tenant, _), _)| tenant.0)),
             Column::texts(changed.iter().map(|((_, queue), _)| queue.as_str())),
         ];
-        for field in 0..8 {
+        for field in 0..9 {
             columns.push(Column::ints(changed.iter().map(|(_, counts)| counts.fields()[field])));
         }
         columns

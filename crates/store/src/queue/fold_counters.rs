@@ -29,10 +29,10 @@ impl Store {
 pub struct CounterMismatch {
     pub tenant: TenantId,
     pub queue: Name,
-    /// Stored counts: scheduled, queued, running.
-    pub stored: [i64; 3],
+    /// Stored counts: scheduled, queued, running, waiting.
+    pub stored: [i64; 4],
     /// Counts of the live jobs, in the same order.
-    pub counted: [i64; 3],
+    pub counted: [i64; 4],
 }
 
 struct FoldCounters;
@@ -40,17 +40,18 @@ struct FoldCounters;
 const FOLD: Sql = Sql::new(
     &[
         "insert into counters (tenant, queue, scheduled, queued, running, succeeded, failed, canceled, swaps_made,
-             swaps_avoided)
+             swaps_avoided, waiting)
          select tenant, queue, sum(scheduled), sum(queued), sum(running), sum(succeeded), sum(failed), sum(canceled),
-             sum(swaps_made), sum(swaps_avoided)
+             sum(swaps_made), sum(swaps_avoided), sum(waiting)
          from counter_deltas where id <= $1 group by tenant, queue
          on conflict (tenant, queue) do update set scheduled = counters.scheduled + excluded.scheduled,
              queued = counters.queued + excluded.queued, running = counters.running + excluded.running,
              succeeded = counters.succeeded + excluded.succeeded, failed = counters.failed + excluded.failed,
              canceled = counters.canceled + excluded.canceled, swaps_made = counters.swaps_made + excluded.swaps_made,
-             swaps_avoided = counters.swaps_avoided + excluded.swaps_avoided",
+             swaps_avoided = counters.swaps_avoided + excluded.swaps_avoided,
+             waiting = counters.waiting + excluded.waiting",
         "insert into throughput (tenant, minute_at, queue, enqueued, succeeded, failed)
-         select tenant, $2, queue, sum(scheduled + queued + running + succeeded + failed + canceled), sum(succeeded),
+         select tenant, $2, queue, sum(waiting + scheduled + queued + running + succeeded + failed + canceled), sum(succeeded),
              sum(failed)
          from counter_deltas where id <= $1 group by tenant, queue
          on conflict (tenant, minute_at, queue) do update set enqueued = throughput.enqueued + excluded.enqueued,
@@ -63,18 +64,19 @@ const FOLD: Sql = Sql::new(
          returning *),
      kept as (
          insert into counters (tenant, queue, scheduled, queued, running, succeeded, failed, canceled, swaps_made,
-             swaps_avoided)
+             swaps_avoided, waiting)
          select tenant, queue, sum(scheduled), sum(queued), sum(running), sum(succeeded), sum(failed), sum(canceled),
-             sum(swaps_made), sum(swaps_avoided)
+             sum(swaps_made), sum(swaps_avoided), sum(waiting)
          from folded group by tenant, queue order by tenant, queue
          on conflict (tenant, queue) do update set scheduled = counters.scheduled + excluded.scheduled,
              queued = counters.queued + excluded.queued, running = counters.running + excluded.running,
              succeeded = counters.succeeded + excluded.succeeded, failed = counters.failed + excluded.failed,
              canceled = counters.canceled + excluded.canceled, swaps_made = counters.swaps_made + excluded.swaps_made,
-             swaps_avoided = counters.swaps_avoided + excluded.swaps_avoided),
+             swaps_avoided = counters.swaps_avoided + excluded.swaps_avoided,
+             waiting = counters.waiting + excluded.waiting),
      told as (
          insert into throughput (tenant, minute_at, queue, enqueued, succeeded, failed)
-         select tenant, $2, queue, sum(scheduled + queued + running + succeeded + failed + canceled), sum(succeeded),
+         select tenant, $2, queue, sum(waiting + scheduled + queued + running + succeeded + failed + canceled), sum(succeeded),
              sum(failed)
          from folded group by tenant, queue order by tenant, queue
          on conflict (tenant, minute_at, queue) do update set enqueued = throughput.enqueued + excluded.enqueued,
@@ -111,29 +113,34 @@ struct CheckCounters;
 
 const CHECK: Sql = Sql::new(
     &["select tenant, queue, sum(ks) as stored_scheduled, sum(kq) as stored_queued, sum(kr) as stored_running,
-           sum(cs) as counted_scheduled, sum(cq) as counted_queued, sum(cr) as counted_running
+           sum(kw) as stored_waiting, sum(cs) as counted_scheduled, sum(cq) as counted_queued,
+           sum(cr) as counted_running, sum(cw) as counted_waiting
        from (
-           select tenant, queue, scheduled as ks, queued as kq, running as kr, 0 as cs, 0 as cq, 0 as cr from counters
+           select tenant, queue, scheduled as ks, queued as kq, running as kr, waiting as kw,
+               0 as cs, 0 as cq, 0 as cr, 0 as cw from counters
            union all
-           select tenant, queue, scheduled, queued, running, 0, 0, 0 from counter_deltas
+           select tenant, queue, scheduled, queued, running, waiting, 0, 0, 0, 0 from counter_deltas
            union all
-           select l.tenant, l.queue, 0, 0, 0, sum(j.state = 'scheduled'), sum(j.state = 'queued'),
-               sum(j.state in ('loading', 'working'))
+           select l.tenant, l.queue, 0, 0, 0, 0, sum(j.state = 'scheduled'), sum(j.state = 'queued'),
+               sum(j.state in ('loading', 'working')), sum(j.state = 'waiting')
            from jobs j join lanes l on l.lane = j.lane group by l.tenant, l.queue)
-       group by tenant, queue having sum(ks) <> sum(cs) or sum(kq) <> sum(cq) or sum(kr) <> sum(cr)"],
+       group by tenant, queue
+       having sum(ks) <> sum(cs) or sum(kq) <> sum(cq) or sum(kr) <> sum(cr) or sum(kw) <> sum(cw)"],
     "select tenant, queue, sum(ks)::bigint as stored_scheduled, sum(kq)::bigint as stored_queued,
-         sum(kr)::bigint as stored_running, sum(cs)::bigint as counted_scheduled, sum(cq)::bigint as counted_queued,
-         sum(cr)::bigint as counted_running
+         sum(kr)::bigint as stored_running, sum(kw)::bigint as stored_waiting, sum(cs)::bigint as counted_scheduled,
+         sum(cq)::bigint as counted_queued, sum(cr)::bigint as counted_running, sum(cw)::bigint as counted_waiting
      from (
-         select tenant, queue, scheduled as ks, queued as kq, running as kr, 0::bigint as cs, 0::bigint as cq,
-             0::bigint as cr from counters
+         select tenant, queue, scheduled as ks, queued as kq, running as kr, waiting as kw, 0::bigint as cs,
+             0::bigint as cq, 0::bigint as cr, 0::bigint as cw from counters
          union all
-         select tenant, queue, scheduled, queued, running, 0, 0, 0 from counter_deltas
+         select tenant, queue, scheduled, queued, running, waiting, 0, 0, 0, 0 from counter_deltas
          union all
-         select l.tenant, l.queue, 0, 0, 0, count(*) filter (where j.state = 'scheduled'),
-             count(*) filter (where j.state = 'queued'), count(*) filter (where j.state in ('loading', 'working'))
+         select l.tenant, l.queue, 0, 0, 0, 0, count(*) filter (where j.state = 'scheduled'),
+             count(*) filter (where j.state = 'queued'), count(*) filter (where j.state in ('loading', 'working')),
+             count(*) filter (where j.state = 'waiting')
          from jobs j join lanes l on l.lane = j.lane group by l.tenant, l.queue) both_sides
-     group by tenant, queue having sum(ks) <> sum(cs) or sum(kq) <> sum(cq) or sum(kr) <> sum(cr)",
+     group by tenant, queue
+     having sum(ks) <> sum(cs) or sum(kq) <> sum(cq) or sum(kr) <> sum(cr) or sum(kw) <> sum(cw)",
 );
 
 impl Operation for CheckCounters {
@@ -147,8 +154,18 @@ impl Operation for CheckCounters {
                 Ok(CounterMismatch {
                     tenant: TenantId(row.int("tenant")?),
                     queue: Name::stored(&row.text("queue")?),
-                    stored: [row.int("stored_scheduled")?, row.int("stored_queued")?, row.int("stored_running")?],
-                    counted: [row.int("counted_scheduled")?, row.int("counted_queued")?, row.int("counted_running")?],
+                    stored: [
+                        row.int("stored_scheduled")?,
+                        row.int("stored_queued")?,
+                        row.int("stored_running")?,
+                        row.int("stored_waiting")?,
+                    ],
+                    counted: [
+                        row.int("counted_scheduled")?,
+                        row.int("counted_queued")?,
+                        row.int("counted_running")?,
+                        row.int("counted_waiting")?,
+                    ],
                 })
             })
             .collect()

@@ -68,6 +68,8 @@ impl Operation for Promote {
         transition::apply_consequences(tx, &self.lanes, &changes, &mut counters, &mut effects).await?;
         counters.write(tx).await?;
         let next = tx.query_opt(&NEXT, &[]).await?.map(|row| row.time("due_at")).transpose()?;
+        // A waiting job has a due time that never comes.
+        let next = next.filter(|next| *next < Time::NEVER);
         let in_ms = |next: Time| next.ms_since(now).max(0) + 1;
         Ok((Promoted { jobs: ids.len(), next_in_ms: next.map(in_ms) }, effects))
     }

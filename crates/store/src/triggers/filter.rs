@@ -123,7 +123,8 @@ struct CronFilter {
     missed: Option<String>,
 }
 
-const JOB_STATES: &[&str] = &["scheduled", "queued", "loading", "working", "succeeded", "failed", "canceled"];
+const JOB_STATES: &[&str] =
+    &["waiting", "scheduled", "queued", "loading", "working", "succeeded", "failed", "canceled"];
 
 /// Parses and validates the filter of the trigger with this id.
 pub fn read(source: Source, trigger: TriggerId, text: &str) -> Result<Filter, Fault> {

@@ -84,6 +84,9 @@ pub struct QueueView {
 /// Counters that are maintained with every change, as of the last commit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QueueCounts {
+    /// Held by no worker until something wakes the job.
+    #[serde(default)]
+    pub waiting: i64,
     /// Not due yet.
     pub scheduled: i64,
     /// Ready to run, or blocked by a limit.

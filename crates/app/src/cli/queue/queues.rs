@@ -118,12 +118,13 @@ async fn list(client: &Client, format: Output) -> anyhow::Result<Exit> {
         format,
         &page,
         "No queues. Pushing a job creates its queue.",
-        ["NAME", "STATE", "SCHEDULED", "QUEUED", "RUNNING", "SUCCEEDED", "FAILED", "CANCELED", "OLDEST"],
+        ["NAME", "STATE", "WAITING", "SCHEDULED", "QUEUED", "RUNNING", "SUCCEEDED", "FAILED", "CANCELED", "OLDEST"],
         |queue| {
             let counts = queue.counts;
             [
                 cell(&queue.name),
                 state(queue),
+                cell(counts.waiting),
                 cell(counts.scheduled),
                 cell(counts.queued),
                 cell(counts.running),
@@ -152,7 +153,10 @@ fn show(queue: &QueueView) -> anyhow::Result<()> {
         details.maybe("reason", queue.paused_reason.as_ref());
     }
     details
-        .text("waiting", format!("{} queued, {} scheduled", counts.queued, counts.scheduled))
+        .text(
+            "waiting",
+            format!("{} queued, {} scheduled, {} waiting", counts.queued, counts.scheduled, counts.waiting),
+        )
         .text("running", counts.running)
         .text(
             "ended",

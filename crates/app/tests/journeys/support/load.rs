@@ -114,9 +114,9 @@ impl Load {
     async fn wait_until_drained(&self, acknowledged: usize) {
         let drained = try_eventually(TIMEOUT, async || {
             let counts = retry_while_unavailable(|| self.client.queue(QUEUE)).await.counts;
-            let QueueCounts { scheduled, queued, running, succeeded, failed, canceled } = counts;
+            let QueueCounts { waiting, scheduled, queued, running, succeeded, failed, canceled } = counts;
             assert_eq!((failed, canceled), (0, 0), "every job must succeed: {counts:?}");
-            (scheduled + queued + running == 0).then_some(succeeded)
+            (waiting + scheduled + queued + running == 0).then_some(succeeded)
         });
         if let Some(succeeded) = drained.await {
             assert_eq!(succeeded as usize, acknowledged, "every acknowledged job exists exactly once");

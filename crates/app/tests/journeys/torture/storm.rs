@@ -241,7 +241,7 @@ fn event_of(job: &JobView) -> Uuid {
 
 async fn open(client: &Client, queue: &str) -> i64 {
     match client.queue(queue).await {
-        Ok(view) => view.counts.scheduled + view.counts.queued + view.counts.running,
+        Ok(view) => view.counts.waiting + view.counts.scheduled + view.counts.queued + view.counts.running,
         // The first event may not have created the queue yet.
         Err(error) if error.status() == Some(404) => 0,
         Err(error) => {

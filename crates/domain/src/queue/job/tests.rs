@@ -40,6 +40,7 @@ fn in_every_state() -> Vec<Job> {
     let with = |state| Job { state, ..claimed() };
     let claim = Claim { worker: worker(1), epoch: Epoch(8), at: at(1), waiting_since: at(0), begun: false };
     vec![
+        with(State::Waiting { run_at: at(0) }),
         with(State::Scheduled { run_at: at(50) }),
         with(State::Queued { since: at(0) }),
         with(State::Loading(claim)),
@@ -52,6 +53,7 @@ fn in_every_state() -> Vec<Job> {
 
 fn every_event(by: ClaimRef) -> Vec<(&'static str, Event)> {
     vec![
+        ("wake", Event::Wake),
         ("due", Event::Due),
         ("claim", Event::Claim { worker: worker(2) }),
         ("load", Event::Load { by }),
@@ -81,22 +83,23 @@ fn the_transition_table_matches_its_specification() {
             format!("{} | {}", job.job_state(), after.collect::<Vec<_>>().join(", "))
         })
         .collect::<Vec<_>>();
-    let claimed_row = "due: -, claim: -, load: loading, work: working, finish: succeeded, fail: scheduled, \
+    let claimed_row = "wake: -, due: -, claim: -, load: loading, work: working, finish: succeeded, fail: scheduled, \
                        snooze: scheduled, release: queued, expire: queued, time out: scheduled, cancel: canceled, \
                        cancel claimed: canceled";
-    let ended_row = "due: -, claim: -, load: -, work: -, finish: -, fail: -, snooze: -, release: -, expire: -, \
+    let ended_row = "wake: -, due: -, claim: -, load: -, work: -, finish: -, fail: -, snooze: -, release: -, expire: -, \
                      time out: -, cancel: -, cancel claimed: -";
-    let waiting = |due: &str, claim: &str| {
+    let unclaimed = |wake: &str, due: &str, claim: &str| {
         format!(
-            "due: {due}, claim: {claim}, load: -, work: -, finish: -, fail: -, snooze: -, release: -, expire: -, \
+            "wake: {wake}, due: {due}, claim: {claim}, load: -, work: -, finish: -, fail: -, snooze: -, release: -, expire: -, \
              time out: -, cancel: canceled, cancel claimed: -"
         )
     };
     assert_eq!(
         table,
         [
-            format!("scheduled | {}", waiting("queued", "-")),
-            format!("queued | {}", waiting("-", "working")),
+            format!("waiting | {}", unclaimed("queued", "-", "-")),
+            format!("scheduled | {}", unclaimed("-", "queued", "-")),
+            format!("queued | {}", unclaimed("-", "-", "working")),
             format!("loading | {claimed_row}"),
             format!("working | {claimed_row}"),
             format!("succeeded | {ended_row}"),
@@ -104,6 +107,17 @@ fn the_transition_table_matches_its_specification() {
             format!("canceled | {ended_row}"),
         ]
     );
+}
+
+#[test]
+fn a_woken_job_goes_to_the_end_of_the_queue_or_stays_until_its_time() {
+    let woken = |run_at, now| {
+        let waiting = Job { state: State::Waiting { run_at: at(run_at) }, ..queued() };
+        waiting.apply(Event::Wake, at(now)).expect("a waiting job can be woken")
+    };
+    assert_eq!(woken(5, 60).state, State::Queued { since: at(60) });
+    assert_eq!(woken(90, 60).state, State::Scheduled { run_at: at(90) });
+    assert_eq!(woken(5, 60).attempt, 0);
 }
 
 #[test]

@@ -46,7 +46,8 @@ async fn page(State(state): State<AppState>, viewer: Viewer, PathJob(id): PathJo
         _ => None,
     };
     let args = || (State(state.clone()), principal.clone(), PathJob(id));
-    let is_waiting = matches!(job.state, domain::JobState::Scheduled | domain::JobState::Queued);
+    let is_waiting =
+        matches!(job.state, domain::JobState::Waiting | domain::JobState::Scheduled | domain::JobState::Queued);
     let why = match is_waiting {
         true => {
             let (state, principal, id) = args();

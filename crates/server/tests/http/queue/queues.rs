@@ -24,7 +24,7 @@ async fn a_queue_stores_settings_and_shows_them_with_its_counts() {
         let expected = json!({
             "name": "gpu", "paused": false, "paused_reason": null, "paused_by": null, "paused_at": null,
             "settings": settings,
-            "counts": {"scheduled": 0, "queued": 1, "running": 0, "succeeded": 0, "failed": 0, "canceled": 0},
+            "counts": {"waiting": 0, "scheduled": 0, "queued": 1, "running": 0, "succeeded": 0, "failed": 0, "canceled": 0},
             "oldest_waiting_at": queue["oldest_waiting_at"], "swaps_made": 0, "swaps_avoided": 0,
         });
         assert_eq!(queue, expected);

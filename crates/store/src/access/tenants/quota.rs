@@ -199,11 +199,11 @@ struct CountWaitingJobs {
 
 const WAITING: Sql = Sql::new(
     &["select coalesce(sum(waiting), 0) as waiting_jobs from (
-           select scheduled + queued as waiting from counters where tenant = $1
-           union all select scheduled + queued from counter_deltas where tenant = $1)"],
+           select waiting + scheduled + queued as waiting from counters where tenant = $1
+           union all select waiting + scheduled + queued from counter_deltas where tenant = $1)"],
     "select coalesce(sum(waiting), 0)::bigint as waiting_jobs from (
-         select scheduled + queued as waiting from counters where tenant = $1
-         union all select scheduled + queued from counter_deltas where tenant = $1) kept",
+         select waiting + scheduled + queued as waiting from counters where tenant = $1
+         union all select waiting + scheduled + queued from counter_deltas where tenant = $1) kept",
 );
 
 impl Operation for CountWaitingJobs {

@@ -15,12 +15,12 @@ const INSERT_ALIKE: Sql = Sql::new(
        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10)"],
     "with counted as (
          insert into counter_deltas
-             (tenant, queue, scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided)
+             (tenant, queue, scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided, waiting)
          select * from unnest($3::bigint[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[],
-             $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[]))
+             $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[]))
      insert into jobs (id, payload, tenant, lane, state, run_at, due_at, max_attempts, principal, created_at, updated_at)
-     select n.id, n.payload, $13::bigint, $14::bigint, $15::text, $16::timestamptz, $17::timestamptz, $18::bigint,
-         $19::text, $20::timestamptz, $20::timestamptz
+     select n.id, n.payload, $14::bigint, $15::bigint, $16::text, $17::timestamptz, $18::timestamptz, $19::bigint,
+         $20::text, $21::timestamptz, $21::timestamptz
      from unnest($1::uuid[], $2::json[]) as n(id, payload)",
 );
 const INSERT_PLAIN: Sql = Sql::new(
@@ -28,11 +28,11 @@ const INSERT_PLAIN: Sql = Sql::new(
        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10)"],
     "with counted as (
          insert into counter_deltas
-             (tenant, queue, scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided)
+             (tenant, queue, scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided, waiting)
          select * from unnest($10::bigint[], $11::text[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[],
-             $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[]))
+             $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[]))
      insert into jobs (id, tenant, lane, state, run_at, due_at, max_attempts, payload, principal, created_at, updated_at)
-     select n.*, $20, $20 from unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::text[], $5::timestamptz[],
+     select n.*, $21, $21 from unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::text[], $5::timestamptz[],
          $6::timestamptz[], $7::bigint[], $8::json[], $9::text[]) n",
 );
 const INSERT_FULL: Sql = Sql::new(
@@ -118,7 +118,11 @@ pub(super) async fn jobs(
 impl PendingJob<'_> {
     /// The time until which the job is scheduled, if it is.
     fn due_at(&self) -> Option<Time> {
-        (self.state == JobState::Scheduled).then_some(self.run_at)
+        match self.state {
+            JobState::Waiting => Some(Time::NEVER),
+            JobState::Scheduled => Some(self.run_at),
+            _ => None,
+        }
     }
 
     /// Returns true if two jobs without extras differ in id and payload only.

@@ -153,7 +153,7 @@ impl Search<'_> {
         tx.query(&LANES, &params).await?.iter().map(|row| row.int("lane")).collect()
     }
 
-    /// Adds live jobs. Running jobs are found through their claims, scheduled jobs through their lanes. Other states
+    /// Adds live jobs. Running jobs are found through their claims, scheduled and waiting jobs through their lanes. Other states
     /// scan the newest rows; if these are not enough, the search goes lane by lane.
     async fn live(&mut self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
         let state = self.query.filter.state;
@@ -164,7 +164,7 @@ impl Search<'_> {
                     return Ok(());
                 }
             }
-            Some(JobState::Scheduled) => {
+            Some(JobState::Scheduled | JobState::Waiting) => {
                 let lanes = self.lanes(tx).await?;
                 if lanes.len() <= LISTED_LANES {
                     return self.newest_of_lanes(tx, &HELD_BACK_BY_LANE, &lanes).await;

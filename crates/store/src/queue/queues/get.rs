@@ -63,20 +63,22 @@ const COUNTS: Sql = Sql::new(
     &["select queue, coalesce(sum(scheduled), 0) as scheduled, coalesce(sum(queued), 0) as queued,
            coalesce(sum(running), 0) as running, coalesce(sum(succeeded), 0) as succeeded,
            coalesce(sum(failed), 0) as failed, coalesce(sum(canceled), 0) as canceled,
-           coalesce(sum(swaps_made), 0) as swaps_made, coalesce(sum(swaps_avoided), 0) as swaps_avoided
-       from (select queue, scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided
+           coalesce(sum(swaps_made), 0) as swaps_made, coalesce(sum(swaps_avoided), 0) as swaps_avoided,
+           coalesce(sum(waiting), 0) as waiting
+       from (select queue, scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided, waiting
              from counters where tenant = $1 and queue >= $2 and queue <= $3
              union all
-             select queue, scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided
+             select queue, scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided, waiting
              from counter_deltas where tenant = $1 and queue >= $2 and queue <= $3) group by queue"],
     "select queue, coalesce(sum(scheduled), 0)::bigint as scheduled, coalesce(sum(queued), 0)::bigint as queued,
          coalesce(sum(running), 0)::bigint as running, coalesce(sum(succeeded), 0)::bigint as succeeded,
          coalesce(sum(failed), 0)::bigint as failed, coalesce(sum(canceled), 0)::bigint as canceled,
-         coalesce(sum(swaps_made), 0)::bigint as swaps_made, coalesce(sum(swaps_avoided), 0)::bigint as swaps_avoided
-     from (select queue, scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided
+         coalesce(sum(swaps_made), 0)::bigint as swaps_made, coalesce(sum(swaps_avoided), 0)::bigint as swaps_avoided,
+         coalesce(sum(waiting), 0)::bigint as waiting
+     from (select queue, scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided, waiting
            from counters where tenant = $1 and queue >= $2 and queue <= $3
            union all
-           select queue, scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided
+           select queue, scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided, waiting
            from counter_deltas where tenant = $1 and queue >= $2 and queue <= $3) kept group by queue",
 );
 const OLDEST: Sql = Sql::both(&["select queue, min(head) as oldest_waiting_at from (

@@ -100,20 +100,22 @@ const TOTALS: Sql = Sql::new(
     &["select coalesce(sum(scheduled), 0) as scheduled, coalesce(sum(queued), 0) as queued,
            coalesce(sum(running), 0) as running, coalesce(sum(succeeded), 0) as succeeded,
            coalesce(sum(failed), 0) as failed, coalesce(sum(canceled), 0) as canceled,
-           coalesce(sum(swaps_made), 0) as swaps_made, coalesce(sum(swaps_avoided), 0) as swaps_avoided
-       from (select scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided
+           coalesce(sum(swaps_made), 0) as swaps_made, coalesce(sum(swaps_avoided), 0) as swaps_avoided,
+           coalesce(sum(waiting), 0) as waiting
+       from (select scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided, waiting
              from counters where tenant = $1
              union all
-             select scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided
+             select scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided, waiting
              from counter_deltas where tenant = $1)"],
     "select coalesce(sum(scheduled), 0)::bigint as scheduled, coalesce(sum(queued), 0)::bigint as queued,
          coalesce(sum(running), 0)::bigint as running, coalesce(sum(succeeded), 0)::bigint as succeeded,
          coalesce(sum(failed), 0)::bigint as failed, coalesce(sum(canceled), 0)::bigint as canceled,
-         coalesce(sum(swaps_made), 0)::bigint as swaps_made, coalesce(sum(swaps_avoided), 0)::bigint as swaps_avoided
-     from (select scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided
+         coalesce(sum(swaps_made), 0)::bigint as swaps_made, coalesce(sum(swaps_avoided), 0)::bigint as swaps_avoided,
+         coalesce(sum(waiting), 0)::bigint as waiting
+     from (select scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided, waiting
            from counters where tenant = $1
            union all
-           select scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided
+           select scheduled, queued, running, succeeded, failed, canceled, swaps_made, swaps_avoided, waiting
            from counter_deltas where tenant = $1) kept",
 );
 

@@ -86,6 +86,7 @@ impl LiveJob {
             _ => Err(StoreError::unexpected(format!("job {} is {} without a claim", self.id, self.state))),
         };
         let state = match self.state {
+            JobState::Waiting => State::Waiting { run_at: self.run_at },
             JobState::Scheduled => State::Scheduled { run_at: self.run_at },
             JobState::Queued => State::Queued { since: self.run_at },
             JobState::Loading => State::Loading(claim()?),

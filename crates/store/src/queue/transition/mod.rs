@@ -7,16 +7,19 @@
 mod ended_row;
 mod live_job;
 mod state_change;
+mod wake;
 
 use std::collections::HashMap;
 
-use domain::{Job, JobError, JobId, JobState, Label, State, WorkerId};
+use domain::{Job, JobError, JobId, JobState, Label, State, Time, WorkerId};
 
 pub(crate) use ended_row::{EndedRow, Ending, complete_batch, complete_claimed_rows, end};
 pub(crate) use live_job::{LiveJob, load};
 pub(crate) use state_change::{
     ChangeDetails, StateChange, SubjectOutcome, WebhookInterest, apply_consequences, release_holds,
 };
+#[expect(unused_imports, reason = "the operations of runs and steps call it")]
+pub(crate) use wake::wake;
 
 use crate::db::codec::error_to_json;
 use crate::db::effects::Effects;
@@ -163,11 +166,12 @@ async fn send_back(tx: &mut Tx<'_>, transitions: &[&Transition]) -> Result<(), S
     let errors: Vec<Option<String>> =
         transitions.iter().map(|transition| transition.error.as_ref().map(error_to_json)).collect();
     let run_at = |transition: &&Transition| match transition.after.state {
-        State::Scheduled { run_at } => Some(run_at),
+        State::Waiting { run_at } | State::Scheduled { run_at } => Some(run_at),
         State::Queued { since } => Some(since),
         _ => None,
     };
     let due_at = |transition: &&Transition| match transition.after.state {
+        State::Waiting { .. } => Some(Time::NEVER),
         State::Scheduled { run_at } => Some(run_at),
         _ => None,
     };

@@ -113,7 +113,8 @@ impl SignatureIndex {
     /// these failures or, for a job without previous jobs, failures of this subject.
     pub fn predict(&self, source: &SignalSource, now: Time) -> Option<Prediction> {
         let job = &source.job;
-        let has_started = job.attempt > 0 || !matches!(job.state, JobState::Scheduled | JobState::Queued);
+        let has_started =
+            job.attempt > 0 || !matches!(job.state, JobState::Waiting | JobState::Scheduled | JobState::Queued);
         if has_started || self.compiled.is_empty() {
             return None;
         }

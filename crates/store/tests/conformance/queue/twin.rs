@@ -24,6 +24,7 @@ fn to_domain(row: &StoredJob) -> Job {
     };
     let ended = |outcome| State::Ended { at: row.finished_at.expect("ended"), outcome };
     let state = match row.state {
+        JobState::Waiting => State::Waiting { run_at: row.run_at },
         JobState::Scheduled => State::Scheduled { run_at: row.run_at },
         JobState::Queued => State::Queued { since: row.run_at },
         JobState::Loading => State::Loading(claim()),

@@ -92,7 +92,7 @@ async fn a_wrong_counter_is_detected() {
         run_sql(&db.store, "update counter_deltas set queued = 5").await.expect("breaks");
         let faults = db.store.check_counters().await.expect("checks");
         assert_eq!(faults.len(), 1);
-        assert_eq!((faults[0].stored, faults[0].counted), ([0, 5, 0], [0, 1, 0]));
+        assert_eq!((faults[0].stored, faults[0].counted), ([0, 5, 0, 0], [0, 1, 0, 0]));
     })
     .await;
 }
