@@ -14,6 +14,7 @@ pub mod runtimes;
 pub mod signals;
 pub mod time;
 pub mod triggers;
+pub mod workflows;
 
 pub use access::principal::PrincipalRights;
 pub use access::rights::{Access, AccessError, Right, Rights, Role};
@@ -32,3 +33,4 @@ pub use runtimes::RuntimeName;
 pub use signals::signal::SignalKind;
 pub use time::Time;
 pub use triggers::dead_letter::Resolution;
+pub use workflows::journal::JournalOp;

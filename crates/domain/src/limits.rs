@@ -21,6 +21,28 @@ pub const CLAIM_GATE_PERMITS: usize = 8;
 pub const CLAIM_GATE_EXTRA_PERMITS: usize = 56;
 /// Outcomes in one `settle`.
 pub const SETTLE_OUTCOMES: usize = 4_000;
+/// Writes in one journal request.
+pub const JOURNAL_WRITES: usize = 1_000;
+/// Operations in one journal request.
+pub const JOURNAL_OPS: usize = 1_000;
+/// Entries of one journal.
+pub const JOURNAL_ENTRIES: i64 = 10_000;
+/// Size of one journal.
+pub const JOURNAL_BYTES: i64 = 64 << 20;
+/// A fuller journal has a warning in the signal of its job, in percent of either limit.
+pub const JOURNAL_WARNING_PERCENT: i64 = 80;
+/// Failed attempts that an entry of a journal keeps.
+pub const JOURNAL_ATTEMPTS: usize = 10;
+/// The error message of such an attempt. Longer ones are truncated.
+pub const JOURNAL_ATTEMPT_MESSAGE_BYTES: usize = 1 << 10;
+/// Digest of an operation.
+pub const JOURNAL_HASH_BYTES: usize = 128;
+/// Longest duration that a worker may report for a step.
+pub const MAX_STEP_DURATION_MS: i64 = 366 * 24 * 3_600 * 1_000;
+/// Recorded results in one response, and results of all journals that one claim returns.
+pub const JOURNAL_PAGE_BYTES: i64 = 8 << 20;
+/// Entries that one claim returns for one journal.
+pub const JOURNAL_CLAIM_ENTRIES: usize = 1_000;
 /// Names of queues, kinds and processes.
 pub const NAME_BYTES: usize = 128;
 /// Affinities, subjects, runs, tags and keys.

@@ -29,6 +29,8 @@ use wire::{
     WorkerRequest,
 };
 
+use crate::journal;
+
 const TENANT: TenantId = TenantId::DEFAULT;
 
 /// The engine of this process as the backend of a worker.
@@ -207,6 +209,7 @@ fn view(job: ClaimedJob) -> Result<wire::ClaimedJob, BackendError> {
         timeout_s: job.timeout_s,
         created_at: timestamp(job.created_at),
         tenant: None,
+        journal: job.journal.map(journal::page).transpose()?,
     })
 }
 
@@ -272,11 +275,11 @@ fn seconds(wait_s: Option<f64>) -> Duration {
     wait.min(Duration::from_secs(LONG_POLL_S))
 }
 
-fn timestamp(time: Time) -> Timestamp {
+pub(crate) fn timestamp(time: Time) -> Timestamp {
     Timestamp::from_microsecond(time.micros()).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-fn unavailable(error: StoreError) -> BackendError {
+pub(crate) fn unavailable(error: StoreError) -> BackendError {
     match error {
         StoreError::InDoubt { .. } => BackendError::Unanswered(Box::new(error)),
         error => BackendError::Unavailable(Box::new(error)),

@@ -13,6 +13,7 @@
 mod backend;
 mod engine;
 mod job;
+mod journal;
 
 pub use backend::Backend;
 pub use client::{HandlerError, JobContext, Statistics, Worker};

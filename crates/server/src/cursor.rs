@@ -20,6 +20,7 @@ mod prefix {
     pub(super) const ELIGIBLE: u8 = b'e';
     pub(super) const FAILURES: u8 = b'f';
     pub(super) const JOBS: u8 = b'j';
+    pub(super) const JOURNAL: u8 = b'h';
     pub(super) const KEYS: u8 = b'k';
     pub(super) const OPERATIONS: u8 = b'o';
     pub(super) const POOLS: u8 = b'b';
@@ -133,6 +134,15 @@ pub(crate) fn after_delivery(seq: i64) -> String {
 
 pub(crate) fn delivery(cursor: Option<&str>) -> Result<Option<i64>, ApiError> {
     cursor.map(|cursor| number(prefix::DELIVERIES, cursor)).transpose()
+}
+
+/// Entries of a journal are listed by position.
+pub(crate) fn after_journal(position: i64) -> String {
+    encode(prefix::JOURNAL, &position.to_be_bytes())
+}
+
+pub(crate) fn journal(cursor: Option<&str>) -> Result<Option<i64>, ApiError> {
+    cursor.map(|cursor| number(prefix::JOURNAL, cursor)).transpose()
 }
 
 pub(crate) fn after_process(process: &Name) -> String {

@@ -8,6 +8,7 @@ use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use domain::queue::call::CallFailure;
+use domain::workflows::journal::JournalError;
 use domain::{JobId, Refusal};
 use store::StoreError;
 use wire::{Problem, code};
@@ -187,6 +188,20 @@ impl ApiError {
 
     pub(crate) fn limit_reached(detail: impl Display) -> Self {
         Self::new(StatusCode::CONFLICT, code::LIMIT_REACHED, detail)
+    }
+
+    /// A journal refused an operation. `field` names it.
+    pub(crate) fn journal_refused(field: String, error: &JournalError) -> Self {
+        let (status, code) = match error {
+            JournalError::TooManyEntries | JournalError::TooManyBytes { .. } => {
+                (StatusCode::CONFLICT, code::JOURNAL_FULL)
+            }
+            JournalError::Drift { .. } | JournalError::OtherOperation { .. } => {
+                (StatusCode::CONFLICT, code::WORKFLOW_DRIFT)
+            }
+            JournalError::AnswerTooLarge { .. } => (StatusCode::UNPROCESSABLE_ENTITY, code::INVALID_FIELD),
+        };
+        Self::new(status, code, format_args!("{field}: {error}")).at(field)
     }
 
     pub(crate) fn already_resolved(resolution: domain::Resolution) -> Self {

@@ -16,6 +16,7 @@ pub mod signals;
 mod store;
 pub mod triggers;
 pub mod verify;
+pub mod workflows;
 
 pub use access::caller::Caller;
 pub use cache::stale_while_revalidate::CacheStatus;

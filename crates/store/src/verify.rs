@@ -255,6 +255,55 @@ const BATCHES_END_WHOLE: Sql = Sql::both(&["select b.id as example from openai_b
          or (b.ended_at is not null and b.completed + b.failed <> b.total)
          or (b.status = 'completed' and b.made <> b.total) limit $1"]);
 
+const JOURNALS_HAVE_JOBS: Sql = Sql::new(
+    &["select hex(h.job) as example from journals h left join jobs j on j.id = h.job left join ended e on e.id = h.job
+       where coalesce(j.tenant, e.tenant, -1) <> h.tenant or (j.id is not null and j.has_journal = 0)
+       union all
+       select hex(j.id) from jobs j left join journals h on h.job = j.id where j.has_journal <> 0 and h.job is null
+       limit $1"],
+    "select h.job::text as example from journals h left join jobs j on j.id = h.job left join ended e on e.id = h.job
+     where coalesce(j.tenant, e.tenant, -1) <> h.tenant or (j.id is not null and not j.has_journal)
+     union all
+     select j.id::text from jobs j left join journals h on h.job = j.id where j.has_journal and h.job is null
+     limit $1",
+);
+// Positions and resolutions are numbered from 1 without gaps, so an entry that is lost or recorded twice is found.
+const JOURNALS_ARE_WHOLE: Sql = Sql::new(
+    &["select hex(coalesce(h.job, n.job)) as example from journals h full join (
+           select job, count(*) as entries, count(seq) as resolved, sum(bytes) as bytes, max(position) as last,
+               coalesce(max(seq), 0) as last_seq, count(distinct seq) as seqs
+           from journal_entries group by job) n on n.job = h.job
+       where h.job is null or n.job is null or h.entries <> n.entries or h.resolved <> n.resolved
+           or h.bytes <> n.bytes or n.last <> n.entries or n.last_seq <> n.resolved or n.seqs <> n.resolved limit $1"],
+    "select coalesce(h.job, n.job)::text as example from journals h full join (
+         select job, count(*) as entries, count(seq) as resolved, sum(bytes) as bytes, max(position) as last,
+             coalesce(max(seq), 0) as last_seq, count(distinct seq) as seqs
+         from journal_entries group by job) n on n.job = h.job
+     where h.job is null or n.job is null or h.entries <> n.entries or h.resolved <> n.resolved
+         or h.bytes <> n.bytes or n.last <> n.entries or n.last_seq <> n.resolved or n.seqs <> n.resolved limit $1",
+);
+// A worker that lost its claim cannot record, so later entries have the same epoch or a later one.
+const JOURNALS_ARE_FENCED: Sql = Sql::new(
+    &["select hex(job) || ' ' || key as example from (
+           select e.job, e.key, e.epoch, lag(e.epoch) over (partition by e.job order by e.position) as before,
+               coalesce(j.epoch, o.epoch) as epoch_of_job
+           from journal_entries e left join jobs j on j.id = e.job left join ended o on o.id = e.job)
+       where epoch < before or epoch > epoch_of_job limit $1"],
+    "select job::text || ' ' || key as example from (
+         select e.job, e.key, e.epoch, lag(e.epoch) over (partition by e.job order by e.position) as before,
+             coalesce(j.epoch, o.epoch) as epoch_of_job
+         from journal_entries e left join jobs j on j.id = e.job left join ended o on o.id = e.job) entries
+     where epoch < before or epoch > epoch_of_job limit $1",
+);
+const ENTRIES_ARE_RESOLVED_WHOLE: Sql = Sql::new(
+    &["select hex(job) || ' ' || key as example from journal_entries
+       where (seq is null) <> (resolved_at is null) or (seq is null) <> (result is null and error is null)
+           or (result is not null and error is not null) limit $1"],
+    "select job::text || ' ' || key as example from journal_entries
+     where (seq is null) <> (resolved_at is null) or (seq is null) <> (result is null and error is null)
+         or (result is not null and error is not null) limit $1",
+);
+
 const CHECKS: &[InvariantCheck] = &[
     InvariantCheck { promise: "a job is live or ended, never both", sql: LIVE_AND_ENDED },
     InvariantCheck { promise: "a live job's columns agree with its state", sql: STATE_AND_COLUMNS },
@@ -281,4 +330,8 @@ const CHECKS: &[InvariantCheck] = &[
     InvariantCheck { promise: "a run with a dead letter has no outbox row", sql: LETTERS_OF_RUNS_ARE_CLOSED },
     InvariantCheck { promise: "each started line of an open batch has exactly one job", sql: LINES_HAVE_ONE_JOB },
     InvariantCheck { promise: "an ended batch accounts for every line", sql: BATCHES_END_WHOLE },
+    InvariantCheck { promise: "a journal belongs to a job, and the job knows it", sql: JOURNALS_HAVE_JOBS },
+    InvariantCheck { promise: "a journal has each of its entries once", sql: JOURNALS_ARE_WHOLE },
+    InvariantCheck { promise: "a journal has no entry with a stale epoch", sql: JOURNALS_ARE_FENCED },
+    InvariantCheck { promise: "a resolved entry has a result or an error", sql: ENTRIES_ARE_RESOLVED_WHOLE },
 ];

@@ -12,6 +12,7 @@ pub mod runtimes;
 pub mod signals;
 pub mod task;
 pub mod triggers;
+pub mod workflows;
 
 pub use access::token::{Serves, TenantView, TokenCreated, TokenRequest, TokenView};
 pub use fleet::process::{Condition, EligibleView, ProcessRequest, ProcessView, Selector};
@@ -52,6 +53,10 @@ pub use triggers::delivery::{DeliveryAttemptView, DeliveryDetails, DeliveryView}
 pub use triggers::event::{EventAccepted, KvView, SyncRunView};
 pub use triggers::trigger::{
     DryRunView, FireRequest, FireView, TriggerRequest, TriggerRetry, TriggerRunView, TriggerView,
+};
+pub use workflows::journal::{
+    ClaimedJournal, ForkRequest, JournalAttempt, JournalEntry, JournalOp, JournalOperation, JournalRequest,
+    JournalResult, JournalView, JournalWrite, JournalWritten,
 };
 
 pub use jiff::Timestamp;

@@ -94,6 +94,10 @@ pub mod code {
     /// A quota of the tenant is used up; `Retry-After` says when to retry.
     pub const OVER_QUOTA: &str = "over_quota";
     pub const LIMIT_REACHED: &str = "limit_reached";
+    /// The journal of the job is full; nothing was recorded.
+    pub const JOURNAL_FULL: &str = "journal_full";
+    /// A recorded step was met with another digest or operation; nothing was recorded.
+    pub const WORKFLOW_DRIFT: &str = "workflow_drift";
     pub const SIGNATURE_EXISTS: &str = "signature_exists";
     /// The image of a runtime is not acceptable: it has no version, it is more than a patch update, or another reason.
     pub const IMAGE_REF_NOT_SEMVER: &str = "image_ref_not_semver";

@@ -6,8 +6,8 @@ use reqwest::{Method, StatusCode};
 use serde::Serialize;
 use uuid::Uuid;
 use wire::{
-    BatchAccepted, BatchRequest, CancelByKey, CancelView, HistoryItem, JobAccepted, JobRequest, JobView, Page,
-    RetryRequest, SignalUpdate, SignalView, TaskView, Timestamp, WhyView,
+    BatchAccepted, BatchRequest, CancelByKey, CancelView, ForkRequest, HistoryItem, JobAccepted, JobRequest, JobView,
+    JournalView, Page, RetryRequest, SignalUpdate, SignalView, TaskView, Timestamp, WhyView,
 };
 
 use crate::client::Client;
@@ -99,6 +99,17 @@ impl Client {
     /// Returns the events of a job, oldest first.
     pub async fn history(&self, id: Uuid) -> Result<Page<HistoryItem>, ClientError> {
         self.fetch(self.get(&["jobs", &id.to_string(), "history"])).await
+    }
+
+    /// Returns one page of the journal of a job.
+    pub async fn job_journal(&self, id: Uuid, cursor: Option<&str>) -> Result<JournalView, ClientError> {
+        let query: Vec<_> = [("limit", "500")].into_iter().chain(cursor.map(|cursor| ("cursor", cursor))).collect();
+        self.fetch(self.get(&["jobs", &id.to_string(), "journal"]).query(&query)).await
+    }
+
+    /// Creates a new job that starts with the part of a job's journal before one entry.
+    pub async fn fork(&self, id: Uuid, request: &ForkRequest) -> Result<JobAccepted, ClientError> {
+        self.post(&["jobs", &id.to_string(), "fork"], request).await
     }
 
     /// Returns the reason why a job is not running.

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use reqwest::Method;
 use uuid::Uuid;
 use wire::{
-    ArtifactView, ClaimRequest, ClaimView, HeartbeatRequest, HeartbeatView, Page, SettleRequest, SettleView,
-    SignalUpdate, WorkerRegistered, WorkerRequest, WorkerView,
+    ArtifactView, ClaimRequest, ClaimView, HeartbeatRequest, HeartbeatView, JournalRequest, JournalWritten, Page,
+    SettleRequest, SettleView, SignalUpdate, WorkerRegistered, WorkerRequest, WorkerView,
 };
 
 use crate::backend::{Backend, BackendError};
@@ -36,6 +36,11 @@ impl Client {
 
     pub async fn settle(&self, worker: Uuid, request: &SettleRequest) -> Result<SettleView, ClientError> {
         self.post(&["workers", &worker.to_string(), "settle"], request).await
+    }
+
+    /// Records operations in the journals of claimed jobs. They are durable when this returns.
+    pub async fn journal(&self, worker: Uuid, request: &JournalRequest) -> Result<JournalWritten, ClientError> {
+        self.post(&["workers", &worker.to_string(), "journal"], request).await
     }
 
     /// Removes a worker; its jobs return to their queues without using up an attempt.

@@ -109,6 +109,9 @@ const ROUTES: &[Route] = &[
     queues("GET", "/api/v1/jobs/{id}", SEE_JOBS),
     queues("POST", "/api/v1/jobs/{id}/cancel", &[Operate]),
     queues("POST", "/api/v1/jobs/{id}/retry", &[Operate]),
+    queues("POST", "/api/v1/jobs/{id}/fork", &[Operate]),
+    // A worker reads the journals of the jobs that it may claim.
+    queues("GET", "/api/v1/jobs/{id}/journal", &[ReadJobs, ReadOwnJobs, Work]),
     queues("GET", "/api/v1/jobs/{id}/history", SEE_JOBS),
     queues("GET", "/api/v1/jobs/{id}/why", SEE_JOBS),
     queues("GET", "/api/v1/jobs/{id}/artifacts", SEE_JOBS),
@@ -152,6 +155,7 @@ const ROUTES: &[Route] = &[
     queues("POST", "/api/v1/workers/{id}/heartbeat", &[Work]),
     queues("POST", "/api/v1/workers/{id}/claim", &[Work]),
     queues("POST", "/api/v1/workers/{id}/settle", &[Work]),
+    queues("POST", "/api/v1/workers/{id}/journal", &[Work]),
     queues("POST", "/api/v1/workers/{id}/drain", &[Operate]),
 
     tenant("GET", "/api/v1/subjects", &[Read]),

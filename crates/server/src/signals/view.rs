@@ -88,7 +88,7 @@ pub(crate) async fn render(
     let signatures = store.signature_index(tenant).await?;
     let prediction = signatures.predict(&source, store.clock().now());
     let explanation = signatures.explain(&source.job, store.clock().now()).cloned();
-    let SignalSource { job, reported, previous, previous_by: _, has_log, backoff } = source;
+    let SignalSource { job, reported, previous, previous_by: _, has_log, backoff, warnings } = source;
     let mut freshness = CacheStatus::Hit;
     let mut now = store.clock().now();
     let mut overlay = Overlay::default();
@@ -145,7 +145,8 @@ pub(crate) async fn render(
         Some(outcome) => Some(view::raw(outcome)?),
         None => previous.first().map(outcome),
     };
-    let diagnostics = diagnostics(&job, &overlay, current.and_then(|reported| reported.diagnostics.as_deref()));
+    let reported_diagnostics = current.and_then(|reported| reported.diagnostics.as_deref());
+    let diagnostics = diagnostics(&job, &overlay, warnings, reported_diagnostics);
     let updated_at = reported.as_ref().map_or(job.updated_at, |reported| reported.updated_at.max(job.updated_at));
     let source = match (&prediction, freshness) {
         (Some(_), _) => Source::FailureIndex,
@@ -330,12 +331,15 @@ fn outcome(previous: &PreviousJob) -> Box<RawValue> {
 }
 
 /// Diagnostics derived by the server, merged with those reported by the worker.
-fn diagnostics(job: &StoredJob, overlay: &Overlay, reported: Option<&str>) -> Box<RawValue> {
+fn diagnostics(job: &StoredJob, overlay: &Overlay, warnings: Vec<String>, reported: Option<&str>) -> Box<RawValue> {
     let mut all = Map::new();
     all.insert("attempt".into(), json!(job.attempt));
     all.insert("max_attempts".into(), json!(job.max_attempts));
     all.insert("retries".into(), json!((job.attempt - 1).max(0)));
     all.insert("worker".into(), json!(job.worker.map(|worker| worker.uuid())));
+    if !warnings.is_empty() {
+        all.insert("warnings".into(), json!(warnings));
+    }
     if let Some(position) = &overlay.position {
         all.insert("queue_position".into(), json!(position.ahead + 1));
         all.insert("queue_position_is_estimate".into(), json!(position.is_estimate));

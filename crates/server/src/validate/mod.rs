@@ -9,6 +9,7 @@ pub(crate) mod queue;
 pub(crate) mod runtimes;
 pub(crate) mod signals;
 pub(crate) mod triggers;
+pub(crate) mod workflows;
 
 use std::fmt::Display;
 
@@ -23,6 +24,7 @@ pub(crate) enum FieldPath {
     Body,
     Item { of: &'static str, number: usize },
     Member { of: &'static str },
+    Operation { write: usize, op: usize },
 }
 
 impl FieldPath {
@@ -31,6 +33,7 @@ impl FieldPath {
             Self::Body => member.to_string(),
             Self::Item { of, number } => format!("{of}[{number}].{member}"),
             Self::Member { of } => format!("{of}.{member}"),
+            Self::Operation { write, op } => format!("writes[{write}].ops[{op}].{member}"),
         }
     }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod fleet;
 pub(crate) mod runtimes;
+pub(crate) mod workflows;
 
 use domain::triggers::trigger::Source;
 use domain::{JobError, RetryPolicy, Right, Time};
@@ -164,6 +165,7 @@ pub(crate) fn claimed(job: ClaimedJob) -> Result<wire::ClaimedJob, StoreError> {
         timeout_s: job.timeout_s,
         created_at: time(job.created_at),
         tenant: job.tenant.map(|tenant| tenant.to_string()),
+        journal: job.journal.map(crate::http::v1::workflows::journal::claimed).transpose()?,
     })
 }
 

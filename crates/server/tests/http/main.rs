@@ -19,3 +19,4 @@ mod runtimes;
 mod serving;
 mod signals;
 mod triggers;
+mod workflows;

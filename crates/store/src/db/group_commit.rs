@@ -1,4 +1,4 @@
-//! Group commit: requests that arrive while a commit is in flight share the next one. Enqueue and settle use it.
+//! Group commit: requests that arrive while a commit is in flight share the next one. Enqueue, settle and the journal use it.
 //!
 //! There is no timer. An idle group commit runs a lone request at once, and sixteen producers with one job each cost
 //! one commit. Tenants take turns: a tenant that floods delays itself, and the request of another tenant is in the next
@@ -23,6 +23,7 @@ use crate::error::StoreError;
 use crate::queue::enqueue::{EnqueueBatch, EnqueueReply, EnqueueRequest};
 use crate::queue::settle::{SettleBatch, SettleReply, SettleRequest};
 use crate::store::Store;
+use crate::workflows::journal::write::{JournalBatch, JournalReply, JournalRequest};
 
 /// Maximum number of commits of one kind in flight.
 const MAX_IN_FLIGHT: usize = 2;
@@ -35,15 +36,20 @@ const COALESCE_YIELDS: usize = 2;
 pub(crate) struct GroupCommits {
     pub(crate) enqueue: GroupCommit<EnqueueBatch>,
     pub(crate) settle: GroupCommit<SettleBatch>,
+    pub(crate) journal: GroupCommit<JournalBatch>,
 }
 
 impl GroupCommits {
     pub(crate) fn on_sqlite() -> Self {
-        Self { enqueue: GroupCommit::of(MAX_IN_FLIGHT), settle: GroupCommit::of(MAX_IN_FLIGHT) }
+        Self {
+            enqueue: GroupCommit::of(MAX_IN_FLIGHT),
+            settle: GroupCommit::of(MAX_IN_FLIGHT),
+            journal: GroupCommit::of(MAX_IN_FLIGHT),
+        }
     }
 
     pub(crate) fn on_postgres() -> Self {
-        Self { enqueue: GroupCommit::of(1), settle: GroupCommit::of(1) }
+        Self { enqueue: GroupCommit::of(1), settle: GroupCommit::of(1), journal: GroupCommit::of(1) }
     }
 }
 
@@ -301,6 +307,10 @@ impl Store {
 
     pub(crate) async fn shared_settle(&self, request: SettleRequest) -> Result<SettleReply, StoreError> {
         self.shared::<SettleBatch>(request).await
+    }
+
+    pub(crate) async fn shared_journal(&self, request: JournalRequest) -> Result<JournalReply, StoreError> {
+        self.shared::<JournalBatch>(request).await
     }
 
     async fn shared<B: Batch>(&self, request: B::Request) -> Result<B::Reply, StoreError> {

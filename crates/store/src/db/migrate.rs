@@ -58,6 +58,7 @@ pub const MIGRATIONS: &[Migration] = migrations! {
     7 "0007_access"
     30 "0030_event_fan_out"
     50 "0050_waiting"
+    60 "0060_journal"
 };
 
 /// Lock timeout of a migration on PostgreSQL. DDL waits for running queries on the table, and all later queries wait

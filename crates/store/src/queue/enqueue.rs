@@ -139,6 +139,10 @@ impl EnqueueRequest {
     pub(crate) fn with_ids(self, ids: Vec<JobId>) -> Self {
         Self { ids, ..self }
     }
+
+    pub(crate) fn with_idempotency(self, idempotency: Option<Idempotency>) -> Self {
+        Self { idempotency, ..self }
+    }
 }
 
 pub(crate) struct EnqueueBatch {

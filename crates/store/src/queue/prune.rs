@@ -220,13 +220,17 @@ const DELETE: Sql = Sql::new(
          select location, $2 from artifacts where job = $1 and location is not null on conflict do nothing",
         "delete from artifacts where job = $1",
         "delete from signals where job = $1",
+        "delete from journal_entries where job = $1",
+        "delete from journals where job = $1",
         "delete from ended where id = $1",
     ],
     "with garbage as (
          insert into blob_garbage (location, since)
          select location, $2 from artifacts where job = any($1::uuid[]) and location is not null on conflict do nothing),
      no_artifacts as (delete from artifacts where job = any($1::uuid[])),
-     no_signals as (delete from signals where job = any($1::uuid[]))
+     no_signals as (delete from signals where job = any($1::uuid[])),
+     no_entries as (delete from journal_entries where job = any($1::uuid[])),
+     no_journals as (delete from journals where job = any($1::uuid[]))
      delete from ended where id = any($1::uuid[])",
 );
 const UNTAG: Sql = Sql::new(

@@ -61,7 +61,8 @@ impl Store {
     }
 }
 
-fn copy(old: &StoredJob, payload: Option<Box<str>>, by: &Caller) -> NewJob {
+/// The settings of a job as those of a new one, linked to it.
+pub(crate) fn copy(old: &StoredJob, payload: Option<Box<str>>, by: &Caller) -> NewJob {
     NewJob {
         queue: old.lane.queue.clone(),
         kind: old.lane.kind.clone(),

@@ -10,6 +10,7 @@ use crate::queue::get;
 use crate::queue::get::StoredJob;
 use crate::signals::refine::StoredSignal;
 use crate::store::Store;
+use crate::workflows::journal::JournalHead;
 
 /// What a signal is derived from, besides the queue snapshot.
 #[derive(Clone, Debug)]
@@ -25,6 +26,8 @@ pub struct SignalSource {
     pub has_log: bool,
     /// The backoff that blocks the job while it waits for its subject.
     pub backoff: Option<Backoff>,
+    /// Sentences about the job's journal.
+    pub warnings: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,16 +67,18 @@ const LIVE: Sql = Sql::both(&["select j.id, j.tenant, j.queue, j.kind, j.priorit
          j.concurrency_key, j.tags, j.phase, j.progress, j.result, j.error, j.webhook, j.parent, j.retried_as,
          j.principal, j.actor, j.triggered_by, j.depth, j.version, j.parked, j.lane, s.epoch as signal_epoch,
          s.kind as signal_kind, s.summary, s.eta_s, s.last_known_outcome, s.next_actions, s.diagnostics,
-         s.payload as signal_payload, s.updated_at as signal_updated_at
-     from live_jobs j left join signals s on s.job = j.id and s.tenant = j.tenant where j.id = $1 and j.tenant = $2"]);
+         s.payload as signal_payload, s.updated_at as signal_updated_at, w.entries, w.resolved, w.bytes, w.drift
+     from live_jobs j left join signals s on s.job = j.id and s.tenant = j.tenant
+         left join journals w on w.job = j.id and w.tenant = j.tenant where j.id = $1 and j.tenant = $2"]);
 const ENDED: Sql = Sql::both(&["select j.id, j.tenant, j.queue, j.kind, j.priority, j.affinity, j.guarded, j.state,
          j.payload, j.run_at, j.attempt, j.max_attempts, j.epoch, j.worker, j.started_at, j.finished_at,
          j.created_at, j.updated_at, j.timeout_s, j.retry, j.subject, j.process, j.run, j.unique_key,
          j.concurrency_key, j.tags, j.phase, j.progress, j.result, j.error, j.webhook, j.parent, j.retried_as,
          j.principal, j.actor, j.triggered_by, j.depth, j.version, j.parked, j.lane, s.epoch as signal_epoch,
          s.kind as signal_kind, s.summary, s.eta_s, s.last_known_outcome, s.next_actions, s.diagnostics,
-         s.payload as signal_payload, s.updated_at as signal_updated_at
-     from ended_jobs j left join signals s on s.job = j.id and s.tenant = j.tenant where j.id = $1 and j.tenant = $2"]);
+         s.payload as signal_payload, s.updated_at as signal_updated_at, w.entries, w.resolved, w.bytes, w.drift
+     from ended_jobs j left join signals s on s.job = j.id and s.tenant = j.tenant
+         left join journals w on w.job = j.id and w.tenant = j.tenant where j.id = $1 and j.tenant = $2"]);
 const HAS_HISTORY: Sql = Sql::both(&["select 1 from history where job = $1 and tenant = $2 limit 1"]);
 // A subject or key may have had many jobs of other kinds, so only its 50 newest are considered.
 const BY_SUBJECT: Sql = Sql::both(&["select e.id, e.state, e.finished_at, e.error_code, e.phase, e.attempt
@@ -120,11 +125,12 @@ pub(crate) async fn source(tx: &mut Tx<'_>, tenant: TenantId, job: JobId) -> Res
     };
     let Some(row) = row else { return Ok(None) };
     let (mut job, reported) = (get::read(&row)?, StoredSignal::read(&row)?);
+    let journal = if row.is_null("entries")? { JournalHead::default() } else { JournalHead::read(&row)? };
     let backoff = blocked_reason::find(tx, tenant, &mut job).await?;
     let (previous, previous_by) = previous(tx, tenant, &job).await?;
     // Only an attempt writes a log.
     let has_log = job.attempt > 0 && tx.query_opt(&LOG, &[Param::from(job.id)]).await?.is_some();
-    Ok(Some(SignalSource { job, reported, previous, previous_by, has_log, backoff }))
+    Ok(Some(SignalSource { job, reported, previous, previous_by, has_log, backoff, warnings: journal.warnings() }))
 }
 
 /// Returns the previous jobs and what they have in common with this one.

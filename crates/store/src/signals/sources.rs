@@ -14,6 +14,7 @@ use crate::queue::get::StoredJob;
 use crate::signals::read::{PreviousJob, SignalSource};
 use crate::signals::refine::StoredSignal;
 use crate::store::Store;
+use crate::workflows::journal::JournalHead;
 
 impl Store {
     /// Returns the sources of these jobs, in the same order.
@@ -43,16 +44,29 @@ impl Operation for ReadSources {
         let backoffs = blocked_reason::find_all(tx, self.tenant, &mut jobs).await?;
         let mut previous = previous(tx, self.tenant, &jobs).await?;
         let logs = logs(tx, &jobs).await?;
+        let mut warnings = warnings(tx, &jobs).await?;
         let sources = jobs.into_iter().zip(reported).zip(backoffs).map(|((job, reported), backoff)| SignalSource {
             reported,
             previous: previous.remove(&job.id).unwrap_or_default(),
             previous_by: previous_by(&job),
             has_log: logs.contains(&job.id),
+            warnings: warnings.remove(&job.id).unwrap_or_default(),
             backoff,
             job,
         });
         Ok(sources.collect())
     }
+}
+
+const JOURNALS: Sql = Sql::new(
+    &["select job, entries, resolved, bytes, drift from journals where job = $1"],
+    "select job, entries, resolved, bytes, drift from journals where job = any($1::uuid[])",
+);
+
+/// Returns the warnings about the jobs' journals.
+async fn warnings(tx: &mut Tx<'_>, jobs: &[StoredJob]) -> Result<HashMap<JobId, Vec<String>>, StoreError> {
+    let rows = tx.query_each(&JOURNALS, &[Column::jobs(jobs.iter().map(|job| job.id))], &[]).await?;
+    rows.iter().map(|row| Ok((row.job("job")?, JournalHead::read(row)?.warnings()))).collect()
 }
 
 const SUBJECT: &str = "subject";

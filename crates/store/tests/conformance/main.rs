@@ -8,3 +8,4 @@ mod runtimes;
 mod signals;
 mod support;
 mod triggers;
+mod workflows;

@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::queue::job::JobError;
+use crate::workflows::journal::ClaimedJournal;
 
 #[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -113,6 +114,9 @@ pub struct ClaimedJob {
     /// The job's tenant, if it differs from the worker's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
+    /// The recorded operations of the job, if it has any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub journal: Option<ClaimedJournal>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]

@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use client::{Client, JobFilter};
 use jiff::Timestamp;
 use uuid::Uuid;
-use wire::RetryRequest;
+use wire::{ForkRequest, RetryRequest};
 
 use crate::cli::exit;
 use crate::cli::exit::{Exit, UsageError};
@@ -36,6 +36,23 @@ pub(crate) enum JobVerb {
     Why { id: Uuid },
     /// Show the events of a job, oldest first
     History { id: Uuid },
+    /// Show the recorded operations of a job, in order
+    Journal {
+        id: Uuid,
+        /// Continue from the cursor of the previous page
+        #[arg(long)]
+        cursor: Option<String>,
+    },
+    /// Enqueue a new job that starts with the part of a job's journal before one entry, and print its id
+    Fork {
+        id: Uuid,
+        /// Key of the first entry that is not copied
+        #[arg(long, value_name = "KEY")]
+        from: String,
+        /// Replace the payload: JSON, @FILE, or - for stdin
+        #[arg(long, value_name = "JSON")]
+        payload: Option<String>,
+    },
     /// Cancel jobs
     Cancel(JobCancelArgs),
     /// Enqueue a new job with the content of an ended one, and print its id
@@ -113,6 +130,16 @@ pub(crate) async fn run(client: &Client, verb: JobVerb, format: Output) -> anyho
         JobVerb::Watch { id } => follow::watch(client, id, format).await,
         JobVerb::Why { id } => show::why(&client.why(id).await?, format),
         JobVerb::History { id } => show::history(&client.history(id).await?, format),
+        JobVerb::Journal { id, cursor } => show::journal(&client.job_journal(id, cursor.as_deref()).await?, format),
+        JobVerb::Fork { id, from, payload } => {
+            let payload = payload.map(|payload| json_argument("--payload", &payload)).transpose()?;
+            let job = client.fork(id, &ForkRequest { from, payload }).await?;
+            match format {
+                Output::Json => output::json(&job)?,
+                Output::Table => output::line(&job.id.to_string())?,
+            }
+            Ok(Exit::Done)
+        }
         JobVerb::Cancel(args) => cancel(client, args, format).await,
         JobVerb::Retry { id, payload } => {
             let payload = payload.map(|payload| json_argument("--payload", &payload)).transpose()?;

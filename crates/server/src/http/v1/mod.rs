@@ -7,6 +7,7 @@ pub(crate) mod runtimes;
 pub(crate) mod signals;
 pub(crate) mod tasks;
 pub(crate) mod triggers;
+pub(crate) mod workflows;
 
 use utoipa_axum::router::OpenApiRouter;
 
@@ -25,6 +26,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(crate::http::v1::triggers::deliveries::routes())
         .merge(crate::http::v1::queue::queues::routes())
         .merge(crate::http::v1::queue::workers::routes())
+        .merge(crate::http::v1::workflows::journal::routes())
         .merge(crate::http::v1::access::tokens::routes())
         .merge(crate::http::v1::fleet::subjects::routes())
         .merge(crate::http::v1::fleet::processes::routes())

@@ -61,7 +61,7 @@ fn checked_result(path: FieldPath, result: Box<RawValue>) -> Result<Box<str>, Ap
 }
 
 /// Truncates a message that is too long, so that a long stack trace does not cost the worker its outcome.
-fn job_error(path: FieldPath, error: Option<wire::JobError>) -> Result<JobError, ApiError> {
+pub(crate) fn job_error(path: FieldPath, error: Option<wire::JobError>) -> Result<JobError, ApiError> {
     let wire::JobError { code, mut message, retryable } =
         error.ok_or_else(|| path.refuse("error", "is missing: describe the failure"))?;
     if code.is_empty() || code.len() > ERROR_CODE_BYTES || code.chars().any(char::is_control) {

@@ -23,7 +23,7 @@ impl Store {
 }
 
 /// Functions that SQL callers may execute. Each function resolves the tenant from the calling role.
-const FUNCTIONS: [&str; 4] = ["enqueue", "upsert_signal", "match_failure_signature", "record_ttfs_event"];
+const FUNCTIONS: [&str; 5] = ["enqueue", "step", "upsert_signal", "match_failure_signature", "record_ttfs_event"];
 
 struct GrantDbRole {
     tenant: Name,

@@ -10,17 +10,18 @@ use super::fill::ClaimBuilder;
 use crate::db::tx::Row;
 use crate::error::StoreError;
 use crate::queue::lanes::Lane;
+use crate::workflows::journal::read::JournalPage;
 
 /// The positions of the columns in a result. They are resolved once per result: a claim may have thousands of rows.
 pub(super) struct ClaimColumns {
-    required: [usize; 11],
+    required: [usize; 12],
     /// Only in results of `TAKE_CHOSEN` and of PostgreSQL. Jobs in lanes without guards have no subject.
     subject: Option<usize>,
     /// Only in results of `TAKE` on SQLite: the columns of the claimed-row cache.
     cache: Option<[usize; 2]>,
 }
 
-const REQUIRED: [&str; 11] = [
+const REQUIRED: [&str; 12] = [
     "id",
     "epoch",
     "payload",
@@ -32,6 +33,7 @@ const REQUIRED: [&str; 11] = [
     "created_at",
     "run_at",
     "has_webhook",
+    "has_journal",
 ];
 
 impl ClaimColumns {
@@ -45,8 +47,20 @@ impl ClaimColumns {
 
     /// Reads a row of this result. `lane` is the lane of its job.
     pub(super) fn read(&self, row: &mut Row, lane_id: i64, lane: &Lane) -> Result<ClaimedJob, StoreError> {
-        let [id, epoch, payload, process, run, attempt, max_attempts, timeout_s, created_at, run_at, has_webhook] =
-            self.required;
+        let [
+            id,
+            epoch,
+            payload,
+            process,
+            run,
+            attempt,
+            max_attempts,
+            timeout_s,
+            created_at,
+            run_at,
+            has_webhook,
+            has_journal,
+        ] = self.required;
         Ok(ClaimedJob {
             id: row.job(id)?,
             epoch: Epoch(row.int(epoch)?),
@@ -63,6 +77,7 @@ impl ClaimColumns {
             timeout_s: row.opt_int(timeout_s)?,
             created_at: row.time(created_at)?,
             tenant: None,
+            journal: row.bool(has_journal)?.then(JournalPage::default),
             run_at: row.time(run_at)?,
             lane: lane_id,
             has_webhook: row.bool(has_webhook)?,

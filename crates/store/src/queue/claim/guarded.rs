@@ -34,13 +34,13 @@ const TAKE_CHOSEN: Sql = Sql::new(
            webhook = coalesce(webhook, $4)
        where id = $1
        returning id, epoch, payload, process, run, attempt, max_attempts, $2 as timeout_s, created_at, run_at, lane, subject,
-           webhook is not null as has_webhook"],
+           webhook is not null as has_webhook, has_journal"],
     "update jobs j set state = 'working', worker = $5, claim = $6, epoch = epoch + 1, attempt = attempt + 1,
          started_at = $7::timestamptz, deadline_at = $7::timestamptz + n.timeout_s * interval '1 second',
          held = n.held <> 0, version = version + 1, updated_at = $7::timestamptz, webhook = coalesce(j.webhook, n.webhook)
      from unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::json[]) as n(id, timeout_s, held, webhook) where j.id = n.id
      returning j.id, j.epoch, j.payload, j.process, j.run, j.attempt, j.max_attempts, n.timeout_s, j.created_at,
-         j.run_at, j.lane, j.subject, j.webhook is not null as has_webhook",
+         j.run_at, j.lane, j.subject, j.webhook is not null as has_webhook, j.has_journal",
 );
 const PARK: Sql = Sql::new(
     &["update jobs set parked = $2 where id = $1"],

@@ -33,6 +33,7 @@ use crate::queue::lanes::LaneCache;
 use crate::queue::transition::{ChangeDetails, StateChange, SubjectOutcome, WebhookInterest};
 use crate::queue::workers;
 use crate::store::Store;
+use crate::workflows::journal::read::JournalPage;
 
 #[derive(Clone, Debug)]
 pub struct ClaimedJob {
@@ -52,6 +53,8 @@ pub struct ClaimedJob {
     pub created_at: Time,
     /// The job's tenant, if it is not the worker's own.
     pub tenant: Option<Name>,
+    /// The first page of the job's journal, if it has one.
+    pub journal: Option<JournalPage>,
     run_at: Time,
     lane: i64,
     /// The row names a webhook, or says that its queue has one.
@@ -126,7 +129,27 @@ impl Store {
                 self.write(claim).await?
             }
         };
-        Ok(self.claimed(of, worker, done))
+        let mut claimed = self.claimed(of, worker, done);
+        self.add_journals(of, &mut claimed).await;
+        Ok(claimed)
+    }
+
+    /// Adds the first page of each journal to its job.
+    async fn add_journals(&self, of: TenantId, claimed: &mut Claimed) {
+        let Claimed::Jobs { jobs, .. } = claimed else { return };
+        let with_journal: Vec<JobId> = jobs.iter().filter(|job| job.journal.is_some()).map(|job| job.id).collect();
+        if with_journal.is_empty() {
+            return;
+        }
+        // The claim is committed, so an error must not hide it. The worker reads the journal from its beginning.
+        let mut pages = self.first_pages(of, with_journal).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot read the journals of claimed jobs; their workers read them in pages");
+            Default::default()
+        });
+        for job in jobs.iter_mut().filter(|job| job.journal.is_some()) {
+            let unread = || JournalPage { entries: Vec::new(), next: Some(0) };
+            job.journal = Some(pages.remove(&job.id).unwrap_or_else(unread));
+        }
     }
 
     /// Publishes a committed claim to this node's caches and waiters.

@@ -12,6 +12,7 @@ use crate::error::StoreError;
 use crate::queue::claim::{Claimed, ClaimedJob};
 use crate::queue::settle::{Outcome, SettleStatus, Settled};
 use crate::store::Store;
+use crate::workflows::journal::write::{JournalResult, JournalWrite, Journaled};
 
 /// Weighted round-robin over tenants. All serving workers of this node share it, so that turns rotate by tenant and
 /// not by worker.
@@ -165,6 +166,39 @@ impl Store {
             }
         }
         Ok(Settled::Results(statuses))
+    }
+
+    /// Records operations, each in its job's own tenant. Jobs of tenants that the token does not serve are reported as
+    /// not found. Each tenant has a commit of its own; a repeated request records nothing twice.
+    pub async fn journal_serving(
+        &self,
+        tenant: TenantId,
+        worker: WorkerId,
+        serves: &Serves,
+        writes: Vec<JournalWrite>,
+    ) -> Result<Journaled, StoreError> {
+        let of = self.read(FindJobTenants { jobs: writes.iter().map(|write| write.job).collect() }).await?;
+        let served = |job: &JobId| of.get(job).copied().filter(|of| serves.includes(*of)).unwrap_or(tenant);
+        let mut groups: BTreeMap<TenantId, Vec<(usize, JournalWrite)>> = BTreeMap::new();
+        let count = writes.len();
+        for (index, write) in writes.into_iter().enumerate() {
+            groups.entry(served(&write.job)).or_default().push((index, write));
+        }
+        let not_found = JournalResult { status: SettleStatus::NotFound, entries: Vec::new() };
+        let mut results = vec![not_found; count];
+        for (of, group) in groups {
+            let (indexes, writes): (Vec<usize>, Vec<JournalWrite>) = group.into_iter().unzip();
+            match self.journal_of(of, tenant, worker, writes).await? {
+                Journaled::Results(recorded) => {
+                    indexes.into_iter().zip(recorded).for_each(|(index, result)| results[index] = result);
+                }
+                Journaled::Refused { write, op, error } => {
+                    return Ok(Journaled::Refused { write: indexes[write], op, error });
+                }
+                Journaled::NoSuchWorker => return Ok(Journaled::NoSuchWorker),
+            }
+        }
+        Ok(Journaled::Results(results))
     }
 
     /// Returns the job's tenant if the token serves it.

@@ -172,6 +172,40 @@ const CASES: &[Case] = &[
         "delete from openai_batches",
     ),
     case(
+        "a journal belongs to a job, and the job knows it",
+        "insert into journals (job, tenant, entries, resolved, bytes) values (STRANGER, 2, 1, 0, 1);
+         insert into journal_entries (job, position, tenant, key, op, epoch, attempt, bytes, created_at)
+         select STRANGER, 1, 2, 'a', 'step', 0, 1, 1, created_at from jobs where id = QUEUED",
+        "delete from journals; delete from journal_entries",
+    ),
+    case(
+        "a journal belongs to a job, and the job knows it",
+        "update jobs set has_journal = TRUE where id = QUEUED",
+        "update jobs set has_journal = FALSE where id = QUEUED",
+    ),
+    case(
+        "a journal has each of its entries once",
+        "insert into journal_entries (job, position, tenant, key, op, epoch, attempt, bytes, created_at)
+         select SUCCEEDED, 1, 2, 'a', 'step', 0, 1, 1, created_at from jobs where id = QUEUED",
+        "delete from journal_entries",
+    ),
+    case(
+        "a journal has no entry with a stale epoch",
+        "insert into journals (job, tenant, entries, resolved, bytes) values (SUCCEEDED, 2, 2, 0, 2);
+         insert into journal_entries (job, position, tenant, key, op, epoch, attempt, bytes, created_at)
+         select SUCCEEDED, 1, 2, 'a', 'step', 1, 1, 1, created_at from jobs where id = QUEUED;
+         insert into journal_entries (job, position, tenant, key, op, epoch, attempt, bytes, created_at)
+         select SUCCEEDED, 2, 2, 'b', 'step', 0, 1, 1, created_at from jobs where id = QUEUED",
+        "delete from journals; delete from journal_entries",
+    ),
+    case(
+        "a resolved entry has a result or an error",
+        "insert into journals (job, tenant, entries, resolved, bytes) values (SUCCEEDED, 2, 1, 1, 1);
+         insert into journal_entries (job, position, tenant, key, op, seq, epoch, attempt, bytes, created_at, resolved_at)
+         select SUCCEEDED, 1, 2, 'a', 'step', 1, 1, 1, 1, created_at, created_at from jobs where id = QUEUED",
+        "delete from journals; delete from journal_entries",
+    ),
+    case(
         "the stored counters equal the counted jobs",
         "insert into counter_deltas (tenant, queue, scheduled, queued, running, succeeded, failed, canceled, swaps_made,
              swaps_avoided)

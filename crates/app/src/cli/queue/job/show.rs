@@ -1,7 +1,8 @@
 //! Terminal output for jobs.
 
+use jiff::SignedDuration;
 use serde_json::Value;
-use wire::{CancelView, HistoryItem, JobView, Page, WhyView};
+use wire::{CancelView, HistoryItem, JobView, JournalView, Page, WhyView};
 
 use crate::cli::exit::Exit;
 use crate::cli::output::{self, Details, Listing, Output, cell, clean, moment, relative, span};
@@ -148,6 +149,39 @@ pub(super) fn history(page: &Page<HistoryItem>, format: Output) -> anyhow::Resul
         ]);
     }
     listing.print()?;
+    Ok(Exit::Done)
+}
+
+pub(super) fn journal(journal: &JournalView, format: Output) -> anyhow::Result<Exit> {
+    if format == Output::Json {
+        output::json(journal)?;
+        return Ok(Exit::Done);
+    }
+    if journal.items.is_empty() {
+        output::note("The journal is empty.");
+    } else {
+        let mut listing =
+            Listing::new(&["KEY", "OPERATION", "STATUS", "ATTEMPT", "DURATION", "SIZE", "RECORDED", "NOTE"]);
+        for entry in &journal.items {
+            let error = entry.error.as_ref().map(|error| error.code.as_str());
+            let last = entry.attempts.last().filter(|_| entry.resolved_at.is_none());
+            listing.row([
+                cell(&entry.key),
+                cell(&entry.op),
+                cell(&entry.status),
+                cell(entry.attempt),
+                cell(entry.duration_ms.map(|millis| span(SignedDuration::from_millis(millis))).unwrap_or_default()),
+                cell(output::bytes(entry.bytes)),
+                cell(format!("{:.3}", entry.resolved_at.unwrap_or(entry.created_at))),
+                cell(error.or(last.map(|failed| failed.code.as_str())).unwrap_or_default()),
+            ]);
+        }
+        listing.print()?;
+    }
+    journal.warnings.iter().for_each(|warning| output::note(&format!("Warning: {warning}.")));
+    if let Some(cursor) = &journal.next_cursor {
+        output::note(&format!("More results: --cursor {cursor}"));
+    }
     Ok(Exit::Done)
 }
 

@@ -93,7 +93,7 @@ async fn enqueue_batch(
     Ok((status(all_existing), Json(BatchAccepted { ids })))
 }
 
-fn builder(state: &AppState, principal: &Principal, depth: i32) -> JobBuilder {
+pub(crate) fn builder(state: &AppState, principal: &Principal, depth: i32) -> JobBuilder {
     let payload_bytes = state.options.payload_bytes;
     JobBuilder { principal: principal.name.clone(), payload_bytes, now: state.store.clock().now(), depth }
 }

@@ -157,7 +157,7 @@ async fn settle(
     Ok(Json(SettleView { results: results.collect() }))
 }
 
-fn outcome_status(status: SettleStatus) -> OutcomeStatus {
+pub(crate) fn outcome_status(status: SettleStatus) -> OutcomeStatus {
     let (outcome_status, label) = match status {
         SettleStatus::Applied => (OutcomeStatus::Applied, "applied"),
         SettleStatus::ClaimLost => (OutcomeStatus::ClaimLost, "claim_lost"),

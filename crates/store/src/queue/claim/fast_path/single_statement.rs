@@ -60,7 +60,8 @@ const CLAIM: Sql = Sql::postgres(
              version = version + 1, updated_at = c.at
          from due d, clock c where j.id = d.id and not exists (select 1 from due where webhook is not null)
          returning j.id, j.epoch, j.payload, j.process, j.run, j.attempt, j.max_attempts,
-             coalesce(j.timeout_s, $17::bigint) as timeout_s, j.created_at, j.run_at, j.webhook is not null as has_webhook),
+             coalesce(j.timeout_s, $17::bigint) as timeout_s, j.created_at, j.run_at, j.webhook is not null as has_webhook,
+             j.has_journal),
      renewed as (
          update workers w set lease_until = c.at + w.lease_ms * interval '1 millisecond',
              affinity = coalesce($15, w.affinity), last_claim_at = c.at

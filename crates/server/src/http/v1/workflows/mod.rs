@@ -1,0 +1,3 @@
+//! Routes for the journal of a job.
+
+pub(crate) mod journal;

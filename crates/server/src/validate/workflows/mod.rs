@@ -1,0 +1,3 @@
+//! Validation of journal writes.
+
+pub(crate) mod journal;

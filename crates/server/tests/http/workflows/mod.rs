@@ -1,0 +1,3 @@
+//! The routes of workflows.
+
+mod journal;

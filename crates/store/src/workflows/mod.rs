@@ -1,0 +1,3 @@
+//! Operations of the workflows group: the journal of durable steps.
+
+pub mod journal;

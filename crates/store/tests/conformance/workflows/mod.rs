@@ -1,0 +1,5 @@
+//! Workflows: the journal of durable steps.
+
+mod fork;
+mod journal;
+mod sql_step;

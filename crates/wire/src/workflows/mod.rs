@@ -1,0 +1,3 @@
+//! Workflows: the journal of durable steps.
+
+pub mod journal;
