@@ -39,10 +39,11 @@ def test_a_worker_runs_beside_the_application(wl: Windlass, queue: str) -> None:
     assert events == ["open", "job", "close"]
 
 
-def test_an_outage_is_503_and_a_mistake_is_raised(wl: Windlass, queue: str) -> None:
+def test_an_outage_is_503_also_at_the_start_and_a_mistake_is_raised(wl: Windlass, queue: str) -> None:
     away = Windlass("http://127.0.0.1:9", timeout=0.05)
+    away.job(queue=queue)(lambda: None)
     app = FastAPI()
-    setup(app, away)
+    setup(app, away, worker=True)
 
     @app.post("/away")
     async def push_to_no_server() -> None:

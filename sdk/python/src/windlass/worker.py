@@ -131,6 +131,9 @@ class Worker:
         self._rejection: ApiError | None = None
         self._main: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
+        self._stop_requested, self._hurry = asyncio.Event(), asyncio.Event()
+        self._changed, self._idle = asyncio.Event(), asyncio.Event()
+        self._idle.set()
 
     # ---- start and stop
 
@@ -154,9 +157,6 @@ class Worker:
     async def start(self) -> None:
         """Opens the lifespan, registers, and runs in the background. Returns when the worker is registered."""
         self._loop = asyncio.get_running_loop()
-        self._stop_requested, self._hurry = asyncio.Event(), asyncio.Event()
-        self._changed, self._idle = asyncio.Event(), asyncio.Event()
-        self._idle.set()
         self._threads = ThreadPoolExecutor(self.concurrency, thread_name_prefix="windlass-job")
         self._resources = AsyncExitStack()
         await self._resources.enter_async_context(self._app.lifespan())

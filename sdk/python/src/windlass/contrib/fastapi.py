@@ -10,6 +10,8 @@ async def sign_up(user: User):
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -23,7 +25,9 @@ from ..errors import ApiError, Unreachable
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ..worker import WorkerOptions
+    from ..worker import Worker, WorkerOptions
+
+log = logging.getLogger("windlass")
 
 RETRY_AFTER_S = 5
 
@@ -41,12 +45,29 @@ def setup(app: FastAPI, wl: Windlass, *, worker: bool = False, **options: Unpack
             state = await stack.enter_async_context(inner(application))
             await stack.enter_async_context(wl)
             if worker:
-                await stack.enter_async_context(wl.worker(**options))
+                await stack.enter_async_context(_beside(wl.worker(**options)))
             yield state
 
     app.router.lifespan_context = lifespan
     app.add_exception_handler(Unreachable, _unavailable)
     app.add_exception_handler(ApiError, _unavailable)
+
+
+@asynccontextmanager
+async def _beside(worker: Worker) -> AsyncGenerator[None]:
+    """Runs a worker in the background: an application starts while the server of the jobs is away."""
+    task = asyncio.get_running_loop().create_task(worker.run())
+    task.add_done_callback(_log_failure)
+    try:
+        yield
+    finally:
+        worker.request_stop()
+        await asyncio.wait({task})
+
+
+def _log_failure(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("the worker has ended: %s", error, exc_info=error)
 
 
 async def _unavailable(_: Request, error: Exception) -> JSONResponse:
