@@ -29,8 +29,8 @@ import yaml
 
 HERE = Path(__file__).resolve().parent
 #: How long a single step may take.
-STEP_S = 60.0
-SCENARIO_S = 180.0
+STEP_S = 120.0
+SCENARIO_S = 300.0
 
 
 class Failure(Exception):

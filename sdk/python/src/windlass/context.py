@@ -23,7 +23,7 @@ log = logging.getLogger("windlass")
 #: Minimum interval between two signals of one job, in seconds.
 SIGNAL_INTERVAL_S = 0.1
 #: How long an outcome waits for the last signal and for the log.
-FLUSH_S = 2.0
+FLUSH_S = 5.0
 MAX_LOG_BYTES = 1 << 20
 MAX_FACTS = 256
 MAX_FACT_BYTES = 16 << 10
