@@ -22,10 +22,10 @@ sdk_typescript() {
         node_modules/.bin/tsc -p tsconfig.tests.json
         node scripts/check-package.mjs "$scratch/typescript"
         # A test that hangs fails.
-        timeout 300 node --test --test-force-exit --test-reporter=dot build-tests/test/*.test.js
+        timeout 300 node --test --test-force-exit --test-reporter=spec build-tests/test/*.test.js
         # Those that kill workers run with one version only.
         mapfile -t tests < <(printf '%s\n' build-tests/test/*.test.js | grep -v /cli.test.js)
-        PATH=$newest:$PATH timeout 300 node --test --test-force-exit --test-reporter=dot "${tests[@]}"
+        PATH=$newest:$PATH timeout 300 node --test --test-force-exit --test-reporter=spec "${tests[@]}"
     )
     PYTHONDONTWRITEBYTECODE=1 "$target/sdk/python/bin/python" sdk/conformance/run.py -- \
         node "$copy/build-tests/conformance/program.js"
@@ -35,6 +35,10 @@ sdk_typescript_generate() {
     local oldest
     oldest=$(typescript_node "$NODE_OLDEST")
     local PATH=$oldest:$PATH
+    typescript_build
+    WINDLASS_BIN=${WINDLASS_BIN:-$target/debug/windlass} node "$target/sdk/typescript/scripts/generate-wire.mjs" \
+        >"$target/sdk/typescript/wire.ts"
+    cp "$target/sdk/typescript/wire.ts" sdk/typescript/src/wire.ts
     typescript_build
     typescript_reference | reference_page docs/reference/typescript.md generate
 }

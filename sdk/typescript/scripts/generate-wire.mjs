@@ -1,9 +1,9 @@
-// Generates src/wire.ts from the OpenAPI document of a server.
+// Prints the types of the HTTP API, from the OpenAPI document of a server. `scripts/sdk --generate` writes them into
+// src/wire.ts.
 //
-//   node scripts/generate-wire.mjs URL            writes src/wire.ts
-//   node scripts/generate-wire.mjs URL --check    fails if src/wire.ts is out of date
+//   WINDLASS_BIN=… node scripts/generate-wire.mjs
 
-import { readFileSync, writeFileSync } from "node:fs";
+import { startServer } from "../dist/esm/testing/index.js";
 
 /** The schemas of the document that the SDK exports, with their names here. */
 const REQUESTS = ["JobRequest", "RetrySettings", "WebhookSettings", "SignalUpdate"];
@@ -46,9 +46,10 @@ const TYPES = {
 /** A member that the SDK sets itself. */
 const OMITTED = new Set(["SignalUpdate.epoch"]);
 
-const [url, mode] = process.argv.slice(2);
-const response = await fetch(new URL("/openapi.json", url));
+const server = await startServer();
+const response = await fetch(new URL("/openapi.json", server.url));
 const { schemas } = (await response.json()).components;
+await server.stop();
 
 function typeOf(schema) {
   if (schema.$ref) {
@@ -131,7 +132,7 @@ function interfaceOf(name, exported, isRequest) {
   return [...lines, "}"].join("\n");
 }
 
-const source = `${[
+const parts = [
   `/**
  * The data of the HTTP API. Members have the names of the API (\`snake_case\`), so that its reference applies unchanged.
  * Generated from the server's OpenAPI document by scripts/generate-wire.mjs.
@@ -140,12 +141,5 @@ const source = `${[
 export type JobState = "scheduled" | "queued" | "loading" | "working" | "succeeded" | "failed" | "canceled";`,
   ...REQUESTS.map((name) => interfaceOf(name, name, true)),
   ...Object.entries(VIEWS).map(([name, exported]) => interfaceOf(name, exported, false)),
-].join("\n\n")}\n`;
-
-const path = new URL("../src/wire.ts", import.meta.url);
-if (mode !== "--check") {
-  writeFileSync(path, source);
-} else if (readFileSync(path, "utf8") !== source) {
-  console.error("src/wire.ts is out of date; run `node scripts/generate-wire.mjs URL`");
-  process.exit(1);
-}
+];
+console.log(parts.join("\n\n"));

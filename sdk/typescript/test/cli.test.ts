@@ -98,11 +98,11 @@ test("SIGTERM lets the running job end, and a second one does not wait", async (
     export const wl = new Windlass();
     wl.job("held", { queue: ${JSON.stringify(name)} }, () => new Promise(() => { console.log("holds"); }));`;
   await writeFile(join(folder, "jobs.mjs"), source);
-  const worker = new WorkerProcess(["--lease", "2s", join(folder, "jobs.mjs")], { WINDLASS_URL: real.url });
+  const worker = new WorkerProcess(["--verbose", join(folder, "jobs.mjs")], { WINDLASS_URL: real.url });
   const handle = await real.client().push({ queue: name, kind: "held" });
   await until("the handler", () => worker.stdout.includes("holds"));
   worker.child.kill("SIGTERM");
-  await until("the drain", async () => (await real.client().push({ queue: name, kind: "held" })).id !== "");
+  await until("the drain", () => worker.stderr.includes("stopping; running handlers: 1"));
   assert.equal((await handle.get()).state, "working");
   worker.child.kill("SIGTERM");
   await worker.ended;

@@ -1,11 +1,14 @@
 /** The helpers of `windlass/testing`. */
 
 import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
 import { existsSync } from "node:fs";
+import { rm } from "node:fs/promises";
 import { afterEach, beforeEach, test } from "node:test";
+import { promisify } from "node:util";
 import { Cancel, Fail, JobFailed, Retry, Snooze, Windlass } from "windlass";
 import { type Fake, fake, startServer } from "windlass/testing";
-import { aborted, deferred, SILENT } from "./support.js";
+import { aborted, deferred, SILENT, until } from "./support.js";
 
 let wl: Windlass;
 let server: Fake;
@@ -168,8 +171,27 @@ test("a job that never ends is an error", async () => {
   await assert.rejects(server.drain(), /has not ended after 1000 runs/);
 });
 
+test("a real server ends with the process that started it", async () => {
+  const source = `import { startServer } from ${JSON.stringify(import.meta.resolve("windlass/testing"))};
+    const { url, folder } = await startServer();
+    console.log(JSON.stringify({ url, folder }));
+    process.exit();`;
+  const { stdout } = await promisify(execFile)(process.execPath, ["--input-type=module", "--eval", source]);
+  const { url, folder } = JSON.parse(stdout) as { url: string; folder: string };
+  await until("the end of the server", () =>
+    fetch(`${url}/healthz`).then(
+      () => false,
+      () => true,
+    ),
+  );
+  await rm(folder, { recursive: true });
+});
+
 test("a real server starts, survives a kill and leaves nothing behind", async () => {
+  // Settings of another server have no effect.
+  process.env["WINDLASS_TLS_CERT"] = "/nowhere/cert.pem";
   const real = await startServer();
+  delete process.env["WINDLASS_TLS_CERT"];
   const client = real.client({ logger: SILENT });
   const { id } = await client.push({ queue: "q", kind: "k" });
   const { url } = real;

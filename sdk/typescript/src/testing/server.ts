@@ -10,6 +10,14 @@ import { Windlass, type WindlassOptions } from "../windlass.js";
 /** How long a server may take to start. */
 const START_MS = 30_000;
 
+/** The servers that run. They end with this process. */
+const running = new Set<ChildProcess>();
+process.on("exit", () => {
+  for (const child of running) {
+    child.kill("SIGKILL");
+  }
+});
+
 /** Options of `startServer`. */
 export interface ServerOptions {
   /** The program. Default: `WINDLASS_BIN`, else `windlass` on `PATH`. */
@@ -53,8 +61,12 @@ export class TestServer {
     const listen = this.#url === "" ? "127.0.0.1:0" : new URL(this.#url).host;
     const log = await open(join(this.folder, "server.log"), "a");
     const parameters = ["serve", "--database", this.database, "--listen", listen, ...args];
-    const child = spawn(binary, parameters, { cwd: this.folder, stdio: ["ignore", "pipe", log.fd] });
+    // Settings of other servers must not steer this one.
+    const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith("WINDLASS_")));
+    const child = spawn(binary, parameters, { cwd: this.folder, env, stdio: ["ignore", "pipe", log.fd] });
     this.#child = child;
+    running.add(child);
+    child.once("exit", () => running.delete(child));
     let reason = "it ended";
     child.once("error", ({ message }) => {
       reason = message;

@@ -249,6 +249,7 @@ export class Worker {
   async #stop(): Promise<Statistics> {
     this.#stopping.abort();
     this.#changed();
+    this.#logger.info(`stopping; running handlers: ${this.#running}`);
     await this.#registering;
     const leaseMs = (this.#active?.registration.lease_s ?? 1) * 1_000;
     const isIdle = (): boolean => this.#sessions().every((session) => session.runningCount === 0);
