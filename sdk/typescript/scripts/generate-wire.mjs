@@ -11,8 +11,11 @@ const VIEWS = {
   ArtifactView: "ArtifactView",
   CancelView: "CancelView",
   ClaimedJob: "ClaimedJob",
+  ClaimedJournal: "ClaimedJournal",
   JobError: "JobError",
   JobView: "JobView",
+  JournalAttempt: "JournalAttempt",
+  JournalEntry: "JournalEntry",
   NextAction: "NextAction",
   Problem: "Problem",
   SettleView: "SettleView",
@@ -24,7 +27,10 @@ const DESCRIPTIONS = {
   ArtifactView: "A stored artifact, without its content.",
   CancelView: "The answer to a cancellation.",
   ClaimedJob: "A job that a worker has claimed.",
+  ClaimedJournal: "The journal that comes with a claimed job.",
   JobError: "The error of a failed attempt.",
+  JournalAttempt: "A failed attempt of an operation.",
+  JournalEntry: "A recorded operation of a job.",
   NextAction: "A link for people in a signal.",
   Problem: "An error of the API (RFC 9457).",
   RetrySettings: "Backoff between attempts.",
@@ -36,6 +42,8 @@ const DESCRIPTIONS = {
 /** Members with a narrower type than the document states. */
 const TYPES = {
   "CancelView.state": "JobState",
+  "JournalEntry.op": '"step" | "publish"',
+  "JournalEntry.status": '"open" | "resolved"',
   "JobView.state": "JobState",
   "JobRequest.unique_by": '("kind" | "payload")[]',
   "SignalUpdate.state": '"loading" | "working"',
@@ -138,7 +146,7 @@ const parts = [
  * Generated from the server's OpenAPI document by scripts/generate-wire.mjs.
  */`,
   `/** The state of a job. \`succeeded\`, \`failed\` and \`canceled\` are final. */
-export type JobState = "scheduled" | "queued" | "loading" | "working" | "succeeded" | "failed" | "canceled";`,
+export type JobState = "waiting" | "scheduled" | "queued" | "loading" | "working" | "succeeded" | "failed" | "canceled";`,
   ...REQUESTS.map((name) => interfaceOf(name, name, true)),
   ...Object.entries(VIEWS).map(([name, exported]) => interfaceOf(name, exported, false)),
 ];

@@ -4,7 +4,7 @@
  */
 
 /** The state of a job. `succeeded`, `failed` and `canceled` are final. */
-export type JobState = "scheduled" | "queued" | "loading" | "working" | "succeeded" | "failed" | "canceled";
+export type JobState = "waiting" | "scheduled" | "queued" | "loading" | "working" | "succeeded" | "failed" | "canceled";
 
 /** The body of `POST /jobs`. */
 export interface JobRequest {
@@ -127,6 +127,8 @@ export interface ClaimedJob {
   epoch: number;
   /** The job's id. */
   id: string;
+  /** The recorded operations of the job, if it has any. */
+  journal?: ClaimedJournal | null;
   /** The kind of work, for example `welcome`. */
   kind: string;
   /** Maximum number of attempts. */
@@ -147,6 +149,14 @@ export interface ClaimedJob {
   tenant?: string | null;
   /** Seconds after which the server stops the attempt. */
   timeout_s?: number | null;
+}
+
+/** The journal that comes with a claimed job. */
+export interface ClaimedJournal {
+  /** The first entries. */
+  entries: JournalEntry[];
+  /** The cursor of the remaining entries for `GET /jobs/{id}/journal`, if there are any. */
+  next_cursor?: string | null;
 }
 
 /** The error of a failed attempt. */
@@ -233,6 +243,52 @@ export interface JobView {
   webhook_url?: string | null;
   /** The worker that has claimed the job. */
   worker?: string | null;
+}
+
+/** A failed attempt of an operation. */
+export interface JournalAttempt {
+  /** When it was recorded. */
+  at: string;
+  /** The number of the attempt. */
+  attempt: number;
+  /** The error's code. */
+  code: string;
+  /** The error's message, at most 1 KiB. */
+  message: string;
+}
+
+/** A recorded operation of a job. */
+export interface JournalEntry {
+  /** Number of attempts. */
+  attempt: number;
+  /** The last failed attempts, oldest first. */
+  attempts?: JournalAttempt[];
+  /** Size of the entry. */
+  bytes: number;
+  /** When the operation was recorded first. */
+  created_at: string;
+  /** How long the operation ran, as the worker measured it. */
+  duration_ms?: number | null;
+  /** The error of a resolved operation that failed. */
+  error?: JobError | null;
+  /** The operation was resolved before this write. Only in the response to a write. */
+  existing?: boolean | null;
+  /** The digest of operation, name and input. */
+  hash?: string | null;
+  /** The name of the operation in the journal. */
+  key: string;
+  /** `step` or `publish`. */
+  op: "step" | "publish";
+  /** Number of the entry, from 1, in the order in which the operations were recorded first. */
+  position: number;
+  /** When the operation was resolved. */
+  resolved_at?: string | null;
+  /** The result of a resolved operation. */
+  result?: unknown;
+  /** Place in the order of resolution, from 1. */
+  seq?: number | null;
+  /** `open` or `resolved`. */
+  status: "open" | "resolved";
 }
 
 /** A link for people in a signal. */
