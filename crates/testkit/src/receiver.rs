@@ -3,11 +3,13 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+
+use crate::eventually::wait_until;
 
 /// How the receiver responds.
 #[derive(Clone, Debug)]
@@ -105,20 +107,8 @@ impl Receiver {
 
     /// Waits until `count` requests have been received.
     pub async fn wait_for(&self, count: usize) -> Vec<ReceivedRequest> {
-        wait_until(&format!("{count} requests"), async || self.requests().len() >= count).await;
+        wait_until(&format!("the receiver has {count} requests"), async || self.requests().len() >= count).await;
         self.requests()
-    }
-}
-
-/// Timeout of waits in tests. It is long because machines are slow at times, and no wait measures speed.
-const TIMEOUT: Duration = Duration::from_secs(180);
-
-/// Polls until the condition holds. Panics after `TIMEOUT`.
-pub async fn wait_until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + TIMEOUT;
-    while !holds().await {
-        assert!(Instant::now() < deadline, "timed out: {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 

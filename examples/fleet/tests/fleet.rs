@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use client::Client;
 use client::wire::SubjectView;
@@ -12,13 +12,11 @@ use fleet::machines::Fleet;
 use fleet::{processes, work};
 use server::{AppState, ServerOptions, serve};
 use store::queue::artifacts::Blobs;
+use testkit::eventually::eventually;
 use testkit::{Database, on_both};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-
-/// Time limit for the fleet to settle. Generous, because test machines are slow; the test does not measure speed.
-const TIME_LIMIT: Duration = Duration::from_secs(180);
 
 /// Starts a server on a free port with this database.
 async fn start(db: &Database, tasks: &TaskTracker, stop: &CancellationToken) -> (String, tempfile::TempDir) {
@@ -74,15 +72,11 @@ async fn a_fleet_is_installed_and_each_timeline_records_the_steps() {
             let stop = stop.clone();
             async move { worker.run(stop).await }
         });
-        let deadline = Instant::now() + TIME_LIMIT;
-        let machines = loop {
+        let machines = eventually("every machine is settled", async || {
             let machines = client.subjects(Some("machine"), None, None).await.unwrap().items;
-            if machines.iter().all(settled) {
-                break machines;
-            }
-            assert!(Instant::now() < deadline, "the fleet is not done: {machines:#?}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        };
+            machines.iter().all(settled).then_some(machines)
+        })
+        .await;
         for machine in &machines {
             let expected = if machine.id == "machine-03" { "started" } else { "installed" };
             assert_eq!(state(machine), expected, "{}", machine.id);
@@ -104,16 +98,12 @@ async fn a_fleet_is_installed_and_each_timeline_records_the_steps() {
         assert_eq!((lockout.until, lockout.cause.as_str()), (None, "dead_disk"));
 
         // The silent machine is recovered after `silence_s`, even if it was already installed.
-        let deadline = Instant::now() + TIME_LIMIT;
-        loop {
+        let events = eventually("machine-02 is recovered", async || {
             let events = timeline(&client, "machine-02").await;
-            if events.iter().any(|line| line == "finished recover") {
-                assert_events(&events, &["finished start-agent", "started recover", "finished recover"]);
-                break;
-            }
-            assert!(Instant::now() < deadline, "machine-02 is not recovered: {events:#?}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+            events.iter().any(|line| line == "finished recover").then_some(events)
+        })
+        .await;
+        assert_events(&events, &["finished start-agent", "started recover", "finished recover"]);
         stop.cancel();
         tasks.close();
         tasks.wait().await;

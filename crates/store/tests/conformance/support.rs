@@ -85,18 +85,6 @@ pub(crate) async fn events(store: &Store, job: JobId) -> Vec<String> {
     items.into_iter().map(|item| item.event).collect()
 }
 
-/// Polls until `poll` returns a value. Panics after 120 seconds.
-pub(crate) async fn until_some<T>(what: &str, poll: impl AsyncFn() -> Option<T>) -> T {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
-    loop {
-        if let Some(value) = poll().await {
-            return value;
-        }
-        assert!(std::time::Instant::now() < deadline, "timed out waiting until {what}");
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
-}
-
 /// Asserts at the end of a test that the stored counters match the jobs.
 pub(crate) async fn assert_counters_match(store: &Store) {
     assert_eq!(store.check_counters().await.expect("checks"), []);

@@ -13,6 +13,7 @@ use store::db::tx::{Operation, Tx};
 use store::runtimes::logs::read::{LogRead, LogStatus, NewReading};
 use store::runtimes::nodes::NodeOffer;
 use store::{Store, StoreError};
+use testkit::eventually::{eventually, wait_until};
 use testkit::{Database, on_both};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -74,12 +75,8 @@ impl Nodes {
     }
 
     async fn send(&self, log: Result<DriverStream<Bytes>, DriverError>) {
-        let claimed = loop {
-            match self.far.claim_log_readings("far", 1).await.expect("claims").pop() {
-                Some(claimed) => break claimed,
-                None => tokio::time::sleep(Duration::from_millis(10)).await,
-            }
-        };
+        let claim = async || self.far.claim_log_readings("far", 1).await.expect("claims").pop();
+        let claimed = eventually("a log reading is requested", claim).await;
         let (store, stop) = (self.far.clone(), self.far_stops.clone());
         self.tracker.spawn(async move { send(&store, &stop, claimed.reading, Box::pin(async move { log })).await });
     }
@@ -234,9 +231,8 @@ async fn a_node_at_its_log_reading_limit_reports_busy_instead_of_unreachable() {
         nodes.far_is_there().await;
         let serving = ServeLogs::new(far);
         let served = async || {
-            while serving.run(&nodes.far).await.expect("runs").work.is_none() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
+            let serves = async || serving.run(&nodes.far).await.expect("runs").work.is_some();
+            wait_until("a log reading is served", serves).await;
         };
         let used: Vec<_> =
             (0..CONCURRENT_LOG_READINGS_PER_TENANT).map(|_| serving.permits.try_acquire(TenantId::DEFAULT)).collect();

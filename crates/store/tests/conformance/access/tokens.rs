@@ -11,6 +11,7 @@ use store::access::tenants::grant_db_role::RoleGranted;
 use store::access::tokens::Token;
 use store::access::tokens::authenticate::Authentication;
 use store::access::tokens::create::{NewServes, NewToken, TokenCreated, TokenIssuer};
+use testkit::eventually::eventually;
 use testkit::{name, on_both, on_postgres};
 
 use crate::support::*;
@@ -277,7 +278,7 @@ async fn only_the_built_in_tenant_creates_tokens_for_other_tenants() {
         let of = |tenant: &str, role| NewToken { tenant: Some(Name::stored(tenant)), ..a_token(role) };
         let (own, _) = create(store, of("acme", Role::Admin)).await;
         assert_eq!((own.tenant, own.tenant_name.as_str()), (acme, "acme"));
-        for other in ["default", "system", "nobody"] {
+        for other in ["default", "system", "absent"] {
             let refused = create_by(store, own.id, of(other, Role::Viewer)).await;
             assert!(matches!(&refused, TokenCreated::NoSuchTenant(name) if name.as_str() == other), "{refused:?}");
         }
@@ -312,7 +313,7 @@ async fn only_the_built_in_tenant_creates_tokens_for_other_tenants() {
 async fn the_last_use_of_a_token_is_recorded() {
     on_both(async |db| {
         let (_, text) = create(&db.store, a_token(Role::Viewer)).await;
-        let used = until_some("the use is recorded", async || {
+        let used = eventually("the use is recorded", async || {
             assert!(is_authenticated(&db.store, &text).await);
             db.store.list_tokens(TenantId::DEFAULT, None, 1).await.expect("works")[0].used_at
         })
@@ -358,7 +359,7 @@ async fn a_database_role_acts_only_for_its_own_tenant() {
         let TenantCreated::Created(acme) = store.create_tenant(name("acme")).await.expect("works") else {
             panic!("the tenant exists already")
         };
-        assert_eq!(store.grant_db_role(name("nobody"), role.clone()).await.expect("works"), RoleGranted::NoSuchTenant);
+        assert_eq!(store.grant_db_role(name("absent"), role.clone()).await.expect("works"), RoleGranted::NoSuchTenant);
         assert_eq!(store.grant_db_role(name("acme"), "no such".into()).await.expect("works"), RoleGranted::NoSuchRole);
         assert_eq!(store.grant_db_role(name("acme"), role.clone()).await.expect("works"), RoleGranted::Granted);
         app.client.batch_execute(call).await.expect("works");
