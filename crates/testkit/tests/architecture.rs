@@ -127,44 +127,183 @@ fn each_operation_of_a_tenant_declares_its_tenant() {
     assert_eq!(missing, OTHER_TENANTS);
 }
 
-/// The groups of the store and the groups that each may use, beside `db` and `cache`.
-const STORE_GROUPS: &[(&str, &[&str])] = &[
-    ("queue", &["access", "fleet", "signals", "triggers"]),
-    ("fleet", &["queue"]),
-    ("signals", &["access", "queue", "runtimes", "triggers"]),
-    ("triggers", &["access", "fleet", "queue", "runtimes"]),
-    ("runtimes", &["access", "fleet", "queue", "triggers"]),
-    ("access", &["fleet", "queue", "triggers"]),
+/// The groups that divide every crate.
+const GROUPS: [&str; 6] = ["queue", "fleet", "signals", "triggers", "runtimes", "access"];
+
+/// The groups of a crate, and the other groups of the same crate that each may use.
+type GroupRules = (&'static str, &'static [(&'static str, &'static [&'static str])]);
+
+/// Beside the groups, each may use the base of its crate, for example `db` and `cache` of the store.
+const GROUPS_MAY_USE: &[GroupRules] = &[
+    (
+        "domain",
+        &[
+            ("access", &["triggers"]),
+            ("fleet", &["queue"]),
+            ("queue", &["fleet", "triggers"]),
+            ("runtimes", &[]),
+            ("signals", &["queue"]),
+            ("triggers", &[]),
+        ],
+    ),
+    (
+        "store",
+        &[
+            ("access", &["fleet", "queue", "triggers"]),
+            ("fleet", &["queue"]),
+            ("queue", &["access", "fleet", "signals", "triggers"]),
+            ("runtimes", &["access", "fleet", "queue", "triggers"]),
+            ("signals", &["access", "queue", "runtimes", "triggers"]),
+            ("triggers", &["access", "fleet", "queue", "runtimes"]),
+        ],
+    ),
+    (
+        "engine",
+        &[
+            ("access", &[]),
+            ("fleet", &[]),
+            ("queue", &[]),
+            ("runtimes", &["queue"]),
+            ("signals", &[]),
+            ("triggers", &["queue"]),
+        ],
+    ),
+    (
+        "wire",
+        &[
+            ("access", &[]),
+            ("fleet", &["queue"]),
+            ("queue", &[]),
+            ("runtimes", &[]),
+            ("signals", &[]),
+            ("triggers", &["queue"]),
+        ],
+    ),
+    (
+        "server",
+        &[
+            ("access", &["fleet"]),
+            ("fleet", &["access"]),
+            ("queue", &["access", "fleet", "signals", "triggers"]),
+            ("runtimes", &["access", "queue", "triggers"]),
+            ("signals", &["access", "triggers"]),
+            ("triggers", &["access", "queue"]),
+        ],
+    ),
 ];
 
+/// The base of the store must not use a group. Exceptions, each with its reason.
+const BASE_MAY_USE: &[(&str, &str, &str)] = &[
+    ("db/clock_step.rs", "triggers", "schedules move with the clock"),
+    ("db/group_commit.rs", "queue", "only the requests of enqueue and settle share commits"),
+];
+
+/// The group of a file: its first folder that is named after a group, or its own name.
+fn group_of(file: &Path) -> Option<&'static str> {
+    let stem = file.file_stem();
+    let folders = file.parent().into_iter().flat_map(Path::components).map(|part| part.as_os_str());
+    let mut names = folders.chain(stem);
+    names.find_map(|name| GROUPS.into_iter().find(|group| name == *group))
+}
+
+/// The groups that the code names in paths such as `crate::queue::…` and `crate::validate::queue::…`.
+fn used_groups(text: &str) -> BTreeSet<&'static str> {
+    let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
+    let code = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
+    let mut used = BTreeSet::new();
+    for path in code.split("crate::").skip(1) {
+        let end = path.find(|letter: char| !is_word(letter) && letter != ':').unwrap_or(path.len());
+        let segments = path[..end].split("::").take(3);
+        used.extend(segments.filter_map(|name| GROUPS.into_iter().find(|group| name == *group)).take(1));
+    }
+    used
+}
+
 #[test]
-fn groups_of_the_store_use_only_the_groups_listed_for_them() {
-    let source = workspace().join("crates/store/src");
+fn groups_use_only_the_groups_listed_for_them() {
     let mut found = Vec::new();
-    for (group, allowed) in STORE_GROUPS {
-        for file in rust_files(&source.join(group)) {
-            let text = std::fs::read_to_string(&file).expect("readable");
-            for path in text.split("crate::").skip(1) {
-                let other =
-                    path.split(|letter: char| !letter.is_alphanumeric() && letter != '_').next().unwrap_or_default();
-                let is_group = STORE_GROUPS.iter().any(|(name, _)| *name == other);
-                if is_group && other != *group && !allowed.contains(&other) {
-                    found.push(format!("{}: {group} uses {other}", file.display()));
-                }
-            }
+    for (krate, rules) in GROUPS_MAY_USE {
+        let source = workspace().join("crates").join(krate).join("src");
+        for path in rust_files(&source) {
+            let file = path.strip_prefix(&source).expect("a file of the crate");
+            let Some(group) = group_of(file) else { continue };
+            let (_, allowed) = rules.iter().find(|(name, _)| *name == group).expect("every group has a rule");
+            let used = used_groups(&std::fs::read_to_string(&path).expect("readable"));
+            let forbidden = used.into_iter().filter(|other| *other != group && !allowed.contains(other));
+            found.extend(forbidden.map(|other| format!("{krate}/src/{}: {group} uses {other}", file.display())));
         }
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
+#[test]
+fn the_base_of_the_store_uses_no_group() {
+    let source = workspace().join("crates/store/src");
+    let mut found = BTreeSet::new();
+    for folder in ["db", "cache"] {
+        for path in rust_files(&source.join(folder)) {
+            let file = path.strip_prefix(&source).expect("a file of the store").display().to_string();
+            let used = used_groups(&std::fs::read_to_string(&path).expect("readable"));
+            found.extend(used.into_iter().map(|group| (file.clone(), group.to_owned())));
+        }
+    }
+    let allowed = BASE_MAY_USE.iter().map(|(file, group, _)| ((*file).to_owned(), (*group).to_owned())).collect();
+    assert_eq!(found, allowed);
+}
+
 /// A reader who knows the folders of one crate knows those of all.
 #[test]
 fn every_layer_has_the_folders_of_the_groups() {
-    let groups = ["queue", "fleet", "signals", "triggers", "runtimes", "access"];
-    for layer in ["store/src", "domain/src", "wire/src", "pages/src", "server/src/http/v1", "app/src/cli"] {
-        for group in groups {
+    let layers = [
+        "store/src",
+        "domain/src",
+        "engine/src",
+        "wire/src",
+        "pages/src",
+        "server/src/http/v1",
+        "client/src",
+        "app/src/cli",
+    ];
+    for layer in layers {
+        // Access needs no background task.
+        for group in GROUPS.iter().filter(|group| (layer, **group) != ("engine/src", "access")) {
             let folder = workspace().join("crates").join(layer).join(group);
             assert!(folder.is_dir(), "{layer} has no folder for the group {group}");
         }
     }
+}
+
+/// The names in backticks of ARCHITECTURE.md and of the decision records: types, `Type::Variant`, and files.
+#[test]
+fn documents_name_only_types_and_files_that_exist() {
+    let root = workspace();
+    let mut files = rust_files(&root.join("crates"));
+    files.extend(rust_files(&root.join("examples")));
+    let mut words = BTreeSet::new();
+    for file in &files {
+        let text = std::fs::read_to_string(file).expect("readable");
+        words.extend(text.split(|letter: char| !letter.is_alphanumeric() && letter != '_').map(str::to_owned));
+    }
+    let records =
+        std::fs::read_dir(root.join("docs/adr")).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let mut missing = Vec::new();
+    for document in records.chain([root.join("ARCHITECTURE.md")]) {
+        let text = std::fs::read_to_string(&document).expect("readable");
+        // Code blocks are diagrams and commands.
+        let prose = text.split("```").step_by(2).collect::<Vec<_>>().join(" ");
+        for code in prose.split('`').skip(1).step_by(2) {
+            let is_type = |word: &&str| {
+                word.starts_with(char::is_uppercase) && word.chars().skip(1).any(char::is_lowercase) && {
+                    word.chars().skip(1).any(char::is_uppercase)
+                }
+            };
+            let names = code.split(|letter: char| !letter.is_alphanumeric() && letter != '_').filter(is_type);
+            missing.extend(names.filter(|name| !words.contains(*name)).map(|name| (document.clone(), name.to_owned())));
+            let paths = code.split(' ').filter(|path| path.ends_with(".rs") && !path.contains(['<', '*', '{']));
+            let exists = |path: &str| files.iter().any(|file| file.ends_with(path));
+            missing.extend(paths.filter(|path| !exists(path)).map(|path| (document.clone(), path.to_owned())));
+        }
+    }
+    let list: Vec<String> = missing.iter().map(|(file, name)| format!("{}: {name}", file.display())).collect();
+    assert!(list.is_empty(), "{}", list.join("\n"));
 }
