@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::{Host, HostError, HttpRequest, HttpResponse, Limits};
 
-type Called<T> = Result<T, Box<EvalAltResult>>;
+pub(crate) type CallResult<T> = Result<T, Box<EvalAltResult>>;
 
 /// One run of a script: its host, and its usage so far.
 pub(crate) struct Run {
@@ -68,7 +68,7 @@ impl Run {
     }
 
     /// Counts a host call and returns the remaining time.
-    fn call(&self) -> Called<Duration> {
+    fn call(&self) -> CallResult<Duration> {
         let remaining = self.deadline.saturating_duration_since(Instant::now());
         if remaining.is_zero() {
             return Err(ceiling("out of time"));
@@ -93,7 +93,7 @@ fn failed(error: HostError) -> Box<EvalAltResult> {
 
 /// Converts a value that leaves the script. Its nesting is limited like that of input, because later readers recurse
 /// into it.
-pub(crate) fn value(dynamic: &Dynamic) -> Called<Value> {
+pub(crate) fn value(dynamic: &Dynamic) -> CallResult<Value> {
     if dynamic.is_unit() {
         return Ok(Value::Null);
     }
@@ -122,17 +122,17 @@ pub(crate) fn register(engine: &mut Engine, run: &Arc<Run>) {
     let log = run.clone();
     engine.register_fn("log", move |text: Dynamic| log.log(&text.to_string()));
     // The language's own `sleep` would block a thread without limit.
-    engine.register_fn("sleep", |_: i64| -> Called<()> { Err("a script cannot sleep".into()) });
-    engine.register_fn("sleep", |_: f64| -> Called<()> { Err("a script cannot sleep".into()) });
+    engine.register_fn("sleep", |_: i64| -> CallResult<()> { Err("a script cannot sleep".into()) });
+    engine.register_fn("sleep", |_: f64| -> CallResult<()> { Err("a script cannot sleep".into()) });
 
     let of = run.clone();
-    engine.register_fn("enqueue", move |job: Map| -> Called<Dynamic> {
+    engine.register_fn("enqueue", move |job: Map| -> CallResult<Dynamic> {
         of.call()?;
         let id = of.host.enqueue(value(&Dynamic::from_map(job))?).map_err(failed)?;
         Ok(id.map_or(Dynamic::UNIT, Dynamic::from))
     });
     let of = run.clone();
-    engine.register_fn("kv_get", move |collection: &str, key: &str| -> Called<Dynamic> {
+    engine.register_fn("kv_get", move |collection: &str, key: &str| -> CallResult<Dynamic> {
         of.call()?;
         match of.host.kv_get(collection, key).map_err(failed)? {
             Some(found) => to_dynamic(found),
@@ -140,41 +140,41 @@ pub(crate) fn register(engine: &mut Engine, run: &Arc<Run>) {
         }
     });
     let of = run.clone();
-    engine.register_fn("kv_set", move |collection: &str, key: &str, new: Dynamic| -> Called<()> {
+    engine.register_fn("kv_set", move |collection: &str, key: &str, new: Dynamic| -> CallResult<()> {
         of.call()?;
         of.host.kv_set(collection, key, value(&new)?).map_err(failed)
     });
     let of = run.clone();
-    engine.register_fn("kv_delete", move |collection: &str, key: &str| -> Called<bool> {
+    engine.register_fn("kv_delete", move |collection: &str, key: &str| -> CallResult<bool> {
         of.call()?;
         of.host.kv_delete(collection, key).map_err(failed)
     });
     let of = run.clone();
-    engine.register_fn("publish", move |topic: &str, data: Dynamic| -> Called<String> {
+    engine.register_fn("publish", move |topic: &str, data: Dynamic| -> CallResult<String> {
         of.call()?;
         of.host.publish(topic, value(&data)?).map_err(failed)
     });
     let of = run.clone();
-    engine.register_fn("http", move |request: Map| -> Called<Map> {
+    engine.register_fn("http", move |request: Map| -> CallResult<Map> {
         let remaining = of.call()?;
         let request = http_request(&value(&Dynamic::from_map(request))?)?;
         let HttpResponse { status, body } = of.host.http(request, remaining).map_err(failed)?;
         Ok(Map::from([("status".into(), i64::from(status).into()), ("body".into(), body.into())]))
     });
     let of = run.clone();
-    engine.register_fn("resolve", move |dead_letter: &str| -> Called<()> {
+    engine.register_fn("resolve", move |dead_letter: &str| -> CallResult<()> {
         of.call()?;
         of.host.resolve(dead_letter, None).map_err(failed)
     });
     let of = run.clone();
-    engine.register_fn("resolve", move |dead_letter: &str, note: &str| -> Called<()> {
+    engine.register_fn("resolve", move |dead_letter: &str, note: &str| -> CallResult<()> {
         of.call()?;
         of.host.resolve(dead_letter, Some(note)).map_err(failed)
     });
 }
 
 /// Parses `#{url, method, headers, body}`. A body other than text is sent as JSON.
-fn http_request(request: &Value) -> Called<HttpRequest> {
+fn http_request(request: &Value) -> CallResult<HttpRequest> {
     let allowed = ["url", "method", "headers", "body"];
     let members = request.as_object().ok_or("http requires a map")?;
     if let Some(unknown) = members.keys().find(|name| !allowed.contains(&name.as_str())) {

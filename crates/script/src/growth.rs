@@ -6,8 +6,7 @@ use std::ops::{Range, RangeInclusive};
 use rhai::{Engine, EvalAltResult, FuncRegistration, ImmutableString, Position};
 
 use crate::Limits;
-
-type Called<T> = Result<T, Box<EvalAltResult>>;
+use crate::functions::CallResult;
 
 pub(crate) fn register(engine: &mut Engine, limits: &Limits) {
     replacing(engine, limits.string_bytes);
@@ -21,22 +20,22 @@ fn too_large() -> Box<EvalAltResult> {
 
 fn replacing(engine: &mut Engine, most: usize) {
     let new = || FuncRegistration::new("replace").with_purity(false);
-    new().register_into_engine(engine, move |text: &mut ImmutableString, old: &str, by: &str| -> Called<()> {
+    new().register_into_engine(engine, move |text: &mut ImmutableString, old: &str, by: &str| -> CallResult<()> {
         replace(text, old, by, most)
     });
-    new().register_into_engine(engine, move |text: &mut ImmutableString, old: &str, by: char| -> Called<()> {
+    new().register_into_engine(engine, move |text: &mut ImmutableString, old: &str, by: char| -> CallResult<()> {
         replace(text, old, by.encode_utf8(&mut [0; 4]), most)
     });
-    new().register_into_engine(engine, move |text: &mut ImmutableString, old: char, by: &str| -> Called<()> {
+    new().register_into_engine(engine, move |text: &mut ImmutableString, old: char, by: &str| -> CallResult<()> {
         replace(text, old.encode_utf8(&mut [0; 4]), by, most)
     });
-    new().register_into_engine(engine, move |text: &mut ImmutableString, old: char, by: char| -> Called<()> {
+    new().register_into_engine(engine, move |text: &mut ImmutableString, old: char, by: char| -> CallResult<()> {
         replace(text, old.encode_utf8(&mut [0; 4]), by.encode_utf8(&mut [0; 4]), most)
     });
 }
 
 /// Each match can become as long as a string may be, and there can be as many matches as the string has bytes.
-fn replace(text: &mut ImmutableString, old: &str, by: &str, most: usize) -> Called<()> {
+fn replace(text: &mut ImmutableString, old: &str, by: &str, most: usize) -> CallResult<()> {
     if text.is_empty() {
         return Ok(());
     }
@@ -50,7 +49,7 @@ fn replace(text: &mut ImmutableString, old: &str, by: &str, most: usize) -> Call
 }
 
 fn padding(engine: &mut Engine, most: usize) {
-    let pad = move |text: &mut ImmutableString, length: i64, with: &str| -> Called<()> {
+    let pad = move |text: &mut ImmutableString, length: i64, with: &str| -> CallResult<()> {
         let missing = usize::try_from(length).unwrap_or(0).saturating_sub(text.chars().count());
         // The language's own `pad` would loop forever with an empty string.
         if missing == 0 || with.is_empty() {

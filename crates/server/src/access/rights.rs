@@ -376,7 +376,7 @@ mod tests {
         let mut document = crate::openapi::routes_without_rights().into_openapi();
         declare(&mut document);
         let jobs = document.paths.paths["/api/v1/jobs"].clone();
-        document.paths.paths.insert("/api/v1/unheard-of".into(), jobs);
+        document.paths.paths.insert("/api/v1/without-a-right".into(), jobs);
         let built = std::panic::catch_unwind(|| {
             let mut document = document;
             declare(&mut document);

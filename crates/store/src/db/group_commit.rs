@@ -422,7 +422,7 @@ mod tests {
         let mut answers = Vec::new();
         let mut come = |count: usize| answers.extend((0..count).map(|_| submit(&batcher, Asked(1, 1, 0))));
         come(1);
-        assert!(!batcher.should_wait_for_more(), "nobody was answered yet");
+        assert!(!batcher.should_wait_for_more(), "no commit has completed yet");
         come(7);
         batcher.take_batch();
         come(5);

@@ -15,22 +15,22 @@ use crate::error::StoreError;
 /// `database_roles` are exempt, because they are queried before the tenant is known.
 const BUILD: &str = "do $$
     declare
-        walled record;
+        secured record;
     begin
-        for walled in
+        for secured in
             select c.relname from pg_class c
             join pg_attribute a on a.attrelid = c.oid and a.attname = 'tenant' and not a.attisdropped
             where c.relnamespace = 'windlass'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
                 and c.relname not in ('tokens', 'database_roles')
                 and not exists (select 1 from pg_policy p where p.polrelid = c.oid and p.polname = 'own_tenants')
         loop
-            execute format('alter table windlass.%I enable row level security, force row level security', walled.relname);
-            execute format('drop policy if exists one_tenant on windlass.%I', walled.relname);
+            execute format('alter table windlass.%I enable row level security, force row level security', secured.relname);
+            execute format('drop policy if exists one_tenant on windlass.%I', secured.relname);
             -- In a sub-select it is looked up once for a statement, not once for a row.
             execute format('create policy own_tenants on windlass.%I using (
                 (select nullif(current_setting(''windlass.tenant'', true), '''')) is null
                 or tenant = any ((select string_to_array(nullif(current_setting(''windlass.tenant'', true), ''''), '','')
-                                  )::bigint[]))', walled.relname);
+                                  )::bigint[]))', secured.relname);
         end loop;
     end $$";
 

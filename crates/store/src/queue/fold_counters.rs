@@ -62,7 +62,7 @@ const FOLD: Sql = Sql::new(
          delete from counter_deltas where id in (
              select id from counter_deltas where id <= $1 order by id limit 10000 for update skip locked)
          returning *),
-     kept as (
+     totals as (
          insert into counters (tenant, queue, scheduled, queued, running, succeeded, failed, canceled, swaps_made,
              swaps_avoided, waiting)
          select tenant, queue, sum(scheduled), sum(queued), sum(running), sum(succeeded), sum(failed), sum(canceled),
@@ -74,7 +74,7 @@ const FOLD: Sql = Sql::new(
              canceled = counters.canceled + excluded.canceled, swaps_made = counters.swaps_made + excluded.swaps_made,
              swaps_avoided = counters.swaps_avoided + excluded.swaps_avoided,
              waiting = counters.waiting + excluded.waiting),
-     told as (
+     applied as (
          insert into throughput (tenant, minute_at, queue, enqueued, succeeded, failed)
          select tenant, $2, queue, sum(waiting + scheduled + queued + running + succeeded + failed + canceled), sum(succeeded),
              sum(failed)

@@ -330,7 +330,7 @@ mod tests {
             "data.n | float * 3600 * 1000 + data.m | int * 7",
             "(data.a - data.b) / 7 * (data.c | length)",
             "data.list | map(attribute='name') | list | sort | join(', ') | upper",
-            "data.a ~ ' ' ~ data.b ~ ' ' ~ (data.c or 'nobody')",
+            "data.a ~ ' ' ~ data.b ~ ' ' ~ (data.c or 'none')",
             "{'a': data.a, 'b': [data.b, 1]} | tojson",
         ] {
             assert_eq!(check_condition(good), Ok(()), "{good}");

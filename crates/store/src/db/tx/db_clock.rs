@@ -76,7 +76,7 @@ mod tests {
         let db_clock = DbClock::default();
         let start = Instant::now();
         let moment = |micros: u64| start + Duration::from_micros(micros);
-        assert_eq!(db_clock.estimate_at(start), None, "nothing was told yet");
+        assert_eq!(db_clock.estimate_at(start), None, "no response was observed yet");
         db_clock.observe_at(at(1_000), moment(100));
         assert_eq!(db_clock.estimate_at(moment(150)), Some(at(1_050)));
         assert_eq!(db_clock.estimate_at(moment(150)), Some(at(1_051)), "no two are the same");
@@ -86,7 +86,7 @@ mod tests {
         // This answer was faster.
         db_clock.observe_at(at(1_300), moment(300));
         assert_eq!(db_clock.estimate_at(moment(310)), Some(at(1_310)));
-        assert_eq!(db_clock.estimate_at(moment(1_000_300)), None, "what is old is asked for anew");
+        assert_eq!(db_clock.estimate_at(moment(1_000_300)), None, "the last observation is too old");
         assert_eq!(db_clock.estimate_at(moment(900_000)), Some(at(901_000)));
         // After a second a slower answer counts too. The estimate still does not go back.
         db_clock.observe_at(at(1_000_900), moment(1_000_400));

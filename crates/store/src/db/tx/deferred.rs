@@ -9,7 +9,7 @@ use tokio_postgres::Statement;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
 use super::failure::Failure;
-use super::session::Object;
+use super::session::PooledConnection;
 use crate::error::StoreError;
 
 /// A transaction that has not begun, because all of its statements were deferred.
@@ -23,7 +23,7 @@ pub(super) struct LazyTransaction<'a> {
 ///
 /// A single deferred statement of a transaction that has not begun is a transaction by itself.
 pub(super) async fn commit(
-    client: &Object,
+    client: &PooledConnection,
     prepared: bool,
     lazy: Option<LazyTransaction<'_>>,
     deferred: Vec<DeferredStatement>,
@@ -52,7 +52,7 @@ pub(super) async fn commit(
 }
 
 /// A failure here has no effect: nothing was sent yet.
-async fn prepare(client: &Object, text: &str, types: &[Type]) -> Result<Statement, Failure> {
+async fn prepare(client: &PooledConnection, text: &str, types: &[Type]) -> Result<Statement, Failure> {
     client.prepare_typed_cached(text, types).await.map_err(|error| Failure::of(&error, "prepare"))
 }
 
@@ -119,19 +119,19 @@ impl DeferredStatement {
         self.params.len() == values.len() && pairs.all(|((kept, _), (value, ty))| is(kept, *value, ty))
     }
 
-    pub(super) async fn prepare(&self, client: &Object) -> Result<Statement, Failure> {
+    pub(super) async fn prepare(&self, client: &PooledConnection) -> Result<Statement, Failure> {
         prepare(client, self.text, &self.types()).await
     }
 
     pub(super) async fn query(
         &self,
-        client: &Object,
+        client: &PooledConnection,
         statement: &Statement,
     ) -> Result<Vec<tokio_postgres::Row>, tokio_postgres::Error> {
         client.query(statement, &self.values().collect::<Vec<_>>()).await
     }
 
-    async fn run_as_transaction(&self, client: &Object, tenants: &str) -> Result<(), Failure> {
+    async fn run_as_transaction(&self, client: &PooledConnection, tenants: &str) -> Result<(), Failure> {
         let statement = self.prepare(client).await?;
         let values: Vec<&(dyn ToSql + Sync)> = self.values().collect();
         let (set, ran) = tokio::join!(client.set_tenants(tenants), client.execute(&statement, &values));
@@ -141,7 +141,7 @@ impl DeferredStatement {
     /// Without a prepared statement (behind a pooler) the text is sent.
     async fn run(
         &self,
-        client: &Object,
+        client: &PooledConnection,
         statement: Option<&Statement>,
         values: &[&(dyn ToSql + Sync)],
     ) -> Result<u64, tokio_postgres::Error> {

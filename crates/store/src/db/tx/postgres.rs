@@ -15,7 +15,7 @@ use tokio_postgres::types::{ToSql, Type};
 use super::failure::{Failure, is_conflict, naming, pool_error, postgres_error};
 use super::opening::{BEGIN, BEGIN_IN_SESSION, BEGIN_READING, TIME, begin_columns, lazy_begin, session_settings};
 use super::row::Row;
-use super::session::{Object, Pool, SessionManager};
+use super::session::{ConnectionPool, PooledConnection, SessionManager};
 use super::tls::Address;
 use super::value::{Column, Param};
 use super::{Driver, Operation, Prefetch, Tx};
@@ -34,7 +34,7 @@ const KEEPALIVES_IDLE: Duration = Duration::from_secs(30);
 const DRIVERS_KEEPALIVES: Duration = Duration::from_secs(2 * 60 * 60);
 
 pub(crate) struct Postgres {
-    pool: Pool,
+    pool: ConnectionPool,
     clock: Clock,
     db_clock: DbClock,
     /// Statements are prepared once per connection. False behind a pooler, which hands out another session for each
@@ -52,7 +52,7 @@ impl Postgres {
         let build = |settings: String| {
             let fast = ManagerConfig { recycling_method: RecyclingMethod::Fast };
             let manager = Manager::from_config(config.clone(), tls.clone(), fast);
-            Pool::builder(SessionManager { manager, settings })
+            ConnectionPool::builder(SessionManager { manager, settings })
                 .max_size(CONNECTIONS)
                 // The connection that was used last has warm plans and caches.
                 .queue_mode(QueueMode::Lifo)
@@ -96,7 +96,7 @@ impl Postgres {
 
     async fn attempt<O: Operation, F: FnOnce() -> O>(
         &self,
-        client: Object,
+        client: PooledConnection,
         operation: &mut Late<O, F>,
         ending: CommitMode,
     ) -> Result<O::Output, Failure> {
@@ -201,7 +201,7 @@ impl Postgres {
     }
 
     /// The estimated database time. Asks the database if the last observation is too old.
-    async fn time(&self, client: &Object) -> Result<Time, Failure> {
+    async fn time(&self, client: &PooledConnection) -> Result<Time, Failure> {
         if let Some(now) = self.db_clock.now() {
             return Ok(now);
         }
@@ -255,7 +255,7 @@ impl<O, F: FnOnce() -> O> Late<O, F> {
 
 /// Closes the connection instead of returning it to the pool while a transaction may be open on it.
 struct Guard {
-    client: Option<Object>,
+    client: Option<PooledConnection>,
 }
 
 impl Guard {
@@ -267,7 +267,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(client) = self.client.take() {
-            drop(Object::take(client));
+            drop(PooledConnection::take(client));
         }
     }
 }
@@ -295,12 +295,12 @@ fn no_time() -> Failure {
 ///
 /// While the first connection is in a transaction, the second takes a session of its own and returns it last. A pooler
 /// that hands out the session that was returned last then gives it to the first connection.
-async fn is_pooled(pool: &Pool) -> Result<bool, StoreError> {
-    let pid = async |client: &Object| -> Result<String, Failure> {
+async fn is_pooled(pool: &ConnectionPool) -> Result<bool, StoreError> {
+    let pid = async |client: &PooledConnection| -> Result<String, Failure> {
         let rows = client.simple_query("begin; select pg_backend_pid()::text").await;
         Ok(first_text(&rows.map_err(|error| Failure::of(&error, "connect"))?).unwrap_or_default())
     };
-    let commit = async |client: &Object| client.batch_execute("commit").await;
+    let commit = async |client: &PooledConnection| client.batch_execute("commit").await;
     let probe = async {
         let first = pool.get().await.map_err(pool_error)?;
         let second = pool.get().await.map_err(pool_error)?;
@@ -316,7 +316,7 @@ async fn is_pooled(pool: &Pool) -> Result<bool, StoreError> {
 }
 
 pub(super) struct PostgresTx<'a> {
-    client: &'a Object,
+    client: &'a PooledConnection,
     db_clock: &'a DbClock,
     prepared: bool,
     failed: Option<SqlState>,

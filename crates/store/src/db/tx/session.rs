@@ -12,8 +12,8 @@ use deadpool_postgres::{ClientWrapper, Manager};
 
 use crate::db::row_level_security::SETTING;
 
-pub(super) type Pool = managed::Pool<SessionManager>;
-pub(super) type Object = managed::Object<SessionManager>;
+pub(super) type ConnectionPool = managed::Pool<SessionManager>;
+pub(super) type PooledConnection = managed::Object<SessionManager>;
 
 pub(super) struct Session {
     client: ClientWrapper,

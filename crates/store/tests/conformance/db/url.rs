@@ -37,6 +37,6 @@ async fn a_database_that_cannot_be_opened_is_an_error() {
     let folder = tempfile::tempdir().expect("a folder");
     let url = DatabaseUrl::Sqlite(folder.path().join("no/such/folder/w.db"));
     assert!(matches!(Store::open(&url, StoreOptions::default()).await, Err(StoreError::Unusable(_))));
-    let url = DatabaseUrl::Postgres("postgres://nobody@127.0.0.1:1/none".into());
+    let url = DatabaseUrl::Postgres("postgres://someone@127.0.0.1:1/none".into());
     assert!(matches!(Store::open(&url, StoreOptions::default()).await, Err(StoreError::Unavailable { .. })));
 }

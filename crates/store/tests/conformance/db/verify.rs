@@ -80,12 +80,12 @@ const CASES: &[Case] = &[
     ),
     case(
         "every hold has a holder",
-        "insert into holds (tenant, scope, job, epoch) values (2, 'key q nobody', QUEUED, 77)",
+        "insert into holds (tenant, scope, job, epoch) values (2, 'key q absent', QUEUED, 77)",
         "delete from holds where epoch = 77",
     ),
     case(
         "a parked job waits for an existing hold or backoff",
-        "update jobs set parked = 'key q nobody' where id = QUEUED",
+        "update jobs set parked = 'key q absent' where id = QUEUED",
         "update jobs set parked = null where id = QUEUED",
     ),
     case(
@@ -95,7 +95,7 @@ const CASES: &[Case] = &[
     ),
     case(
         "an eligibility row belongs to a subject",
-        "insert into standings (tenant, subject, process) values (2, 'nobody', 'wipe')",
+        "insert into standings (tenant, subject, process) values (2, 'absent', 'wipe')",
         "delete from standings",
     ),
     case(

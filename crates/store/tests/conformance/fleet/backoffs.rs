@@ -39,7 +39,11 @@ async fn a_finish_sets_facts_and_clears_the_backoff_in_one_commit() {
         let job = finish_with(&db.store, worker, &[("state", "2"), ("disk", "\"sda\"")]).await;
         let after = card(&db.store, "m-1").await;
         assert_eq!((after.subject.backoffs.len(), after.work.len(), after.eligibility.len()), (0, 0, 0));
-        assert_eq!(number(&db.store, "select count(*) from backoffs").await, 0, "and the wait begins anew");
+        assert_eq!(
+            number(&db.store, "select count(*) from backoffs").await,
+            0,
+            "the next backoff starts with the first wait"
+        );
         assert_eq!((scan(&db.store).await, counts(&db.store, "install").await), (0, (0, 0, 0)));
         let again = settle(&db.store, worker, job, domain::Epoch(1), End::Fail(boom())).await;
         assert_eq!(again, SettleStatus::AlreadyEnded, "a second outcome is refused");

@@ -139,7 +139,7 @@ async fn an_exhausted_rate_is_reported_with_its_expected_end() {
             let until =
                 store.why(T, id).await.expect("answers").expect("exists").until.expect("the end is predictable");
             let wait_s = until.ms_since(db.clock.now()) / 1_000;
-            assert!((soonest_s..=soonest_s + 40).contains(&wait_s), "told {wait_s} s");
+            assert!((soonest_s..=soonest_s + 40).contains(&wait_s), "the answer is {wait_s} s");
         }
         db.pass_ms(101_000).await;
         check(store, second, Reason::Behind, "next in line").await;

@@ -50,8 +50,8 @@ pub(crate) async fn create(store: &Store, trigger: NewTrigger) -> TriggerId {
 async fn an_undecodable_trigger_does_not_affect_other_triggers() {
     on_both(async |db| {
         create(&db.store, new("unreadable", Source::Job, "{}")).await;
-        let started = create(&db.store, new("heard", Source::Job, r#"{"states": ["succeeded"]}"#)).await;
-        let newer = "update triggers set filter = '{\"unheard_of\": 1}' where name = 'unreadable'";
+        let started = create(&db.store, new("readable", Source::Job, r#"{"states": ["succeeded"]}"#)).await;
+        let newer = "update triggers set filter = '{\"of_a_newer_version\": 1}' where name = 'unreadable'";
         run_sql(&db.store, newer).await.expect("writes");
         run_sql(&db.store, "update trigger_clock set version = version + 1").await.expect("ticks");
         push(&db.store, job("q")).await;

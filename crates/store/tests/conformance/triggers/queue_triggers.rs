@@ -174,7 +174,7 @@ async fn an_operation_is_requested_once_with_its_outbox_row() {
         assert_eq!(created.depth, 3, "the job inherits the depth");
         // An impossible operation becomes a dead letter at once.
         publish(store).await;
-        assert_eq!(dispatch(store, || operate("nobody", OperationKind::Start)).await.dead, 1);
+        assert_eq!(dispatch(store, || operate("absent", OperationKind::Start)).await.dead, 1);
         publish(store).await;
         assert_eq!(dispatch(store, || operate("model", OperationKind::Patch)).await.dead, 1, "a patch names its image");
         let letters = store.list_dead_letters(T, DeadLetterFilter::default(), None, 10).await.expect("reads");

@@ -69,7 +69,8 @@ fn a_database_file_keeps_its_page_size() {
         connection
             .execute_batch("create table if not exists t (n integer); insert into t values (1)")
             .expect("it is written");
-        let database_now: u32 = connection.query_row("pragma page_size", [], |row| row.get(0)).expect("it is told");
+        let database_now: u32 =
+            connection.query_row("pragma page_size", [], |row| row.get(0)).expect("the pragma returns a row");
         assert_eq!(database_now, bytes);
     }
 }
@@ -92,7 +93,8 @@ fn pages_freed_by_moved_rows_are_reused() {
              pragma wal_checkpoint(truncate); begin immediate"
         ))
         .expect("it is made");
-    let before: i64 = connection.query_row("pragma page_count", [], |row| row.get(0)).expect("it is told");
+    let before: i64 =
+        connection.query_row("pragma page_count", [], |row| row.get(0)).expect("the pragma returns a row");
     let mut tx = SqliteTx { connection: &mut connection, rollback_scope: RollbackScope::Transaction };
     assert!(tx.change_by_row_id(MOVE_KNOWN, (1..=rows).collect(), &[]).expect("it runs"));
     connection.execute_batch("commit").expect("it holds");
