@@ -1,7 +1,8 @@
 //! A fresh database per test, on SQLite and on PostgreSQL.
 //!
 //! `WINDLASS_TEST_POSTGRES` is the URL of a server on which databases can be created. Without it tests fail, because a
-//! test that skips PostgreSQL proves nothing about it.
+//! test that skips PostgreSQL proves nothing about it. `WINDLASS_TEST_DATABASE=sqlite` asks for a quick first answer on
+//! SQLite alone; `scripts/test` removes that variable.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -147,6 +148,16 @@ fn plain_claims() -> bool {
     std::env::var_os("WINDLASS_TEST_PLAIN_CLAIMS").is_some()
 }
 
+/// True if the developer has asked for SQLite alone.
+#[expect(clippy::disallowed_methods, reason = "the developer selects the databases of a test run")]
+fn is_sqlite_only() -> bool {
+    match std::env::var("WINDLASS_TEST_DATABASE").as_deref() {
+        Err(_) => false,
+        Ok("sqlite") => true,
+        Ok(other) => panic!("WINDLASS_TEST_DATABASE can only be `sqlite`; it is `{other}`"),
+    }
+}
+
 #[expect(clippy::disallowed_methods, reason = "scripts/test passes the address of PostgreSQL to tests")]
 fn test_server() -> String {
     std::env::var("WINDLASS_TEST_POSTGRES")
@@ -176,7 +187,7 @@ async fn serving_url(admin: &str) -> String {
     format!("{scheme}://{SERVING}@{address}")
 }
 
-/// Runs a test on both databases.
+/// Runs a test on both databases, or on SQLite alone if the run is restricted to it.
 pub async fn on_both(test: impl AsyncFn(Database)) {
     on_sqlite(&test).await;
     on_postgres(&test).await;
@@ -188,6 +199,10 @@ pub async fn on_sqlite(test: impl AsyncFn(Database)) {
 }
 
 pub async fn on_postgres(test: impl AsyncFn(Database)) {
+    if is_sqlite_only() {
+        println!("not on PostgreSQL: WINDLASS_TEST_DATABASE is `sqlite`");
+        return;
+    }
     println!("on PostgreSQL");
     let db = Database::postgres().await;
     let DatabaseUrl::Postgres(admin) = db.admin.clone() else { unreachable!("it was opened on PostgreSQL") };
