@@ -1,11 +1,11 @@
-"""The Docker engine that WINDLASS_TEST_DOCKER names, through Docker's own command line beside ours."""
+"""The Docker engine of WINDLASS_TEST_DOCKER, through Docker's command line."""
 
 import os
 import subprocess
 import tempfile
 from pathlib import Path
 
-# busybox, made on the spot because nothing can be pulled. The versions differ in their tag alone.
+# Images with busybox, built here because no image can be pulled. The versions differ only in their tag.
 IMAGE = "windlass-test/busybox:1.0.0"
 IMAGE_PATCHED = "windlass-test/busybox:1.0.1"
 IMAGE_NEWER = "windlass-test/busybox:1.1.0"
@@ -13,7 +13,7 @@ PROGRAMS = ["sh", "httpd", "sleep", "echo", "cat", "ls", "rm", "mkdir", "touch"]
 
 
 class Docker:
-    """Removes what was started on it when its `with` ends."""
+    """A context manager that removes the containers at its end."""
 
     def __enter__(self):
         self.host = os.environ.get("WINDLASS_TEST_DOCKER") or None
@@ -33,7 +33,7 @@ class Docker:
         return subprocess.run(self.command(*arguments), input=data, check=True, capture_output=True).stdout.decode().strip()
 
     def containers(self):
-        """All that Windlass started, running or not: the engine is private to these checks."""
+        """All containers of Windlass, running or not. The engine is private to these checks."""
         return self.run("ps", "--all", "--quiet", "--no-trunc", "--filter", "label=windlass.instance").split()
 
     def make_images(self):

@@ -7,7 +7,7 @@ import threading
 from browser.server import Server
 from browser.webdriver import Browser, wait_for
 
-# Its neighbours are the nearest that a number of JavaScript can hold.
+# A number of JavaScript cannot hold it exactly.
 LONG = 2**53 + 1
 
 
@@ -25,7 +25,7 @@ def dead_letters_are_replayed_exactly_edited_ignored_and_in_bulk(driver):
         browser.shows("5")
         browser.click(f"#letter-{letters[jobs[0]]} .replay")
         wait_for("the first to be played again", lambda: server.get(f"dead-letters/{letters[jobs[0]]}")["resolution"] == "replayed")
-        # The words in passing lead to the job that it became.
+        # The notification links to the new job.
         browser.click(".toast button")
         again = server.get(f"dead-letters/{letters[jobs[0]]}")["replayed_as"]
         wait_for("its job", lambda: browser.address().endswith(f"/jobs/{again}"))
@@ -68,7 +68,7 @@ def triggers_are_fired_tried_and_paused(driver):
         browser.type(f"#try-{trigger} [name=attributes]", '{"nonsense": "x"}')
         browser.click(f"#try-{trigger} button.primary")
         browser.shows("attributes.nonsense")
-        # The answer stands beside what was asked, to be asked again.
+        # The form keeps its input beside the response.
         browser.type(f"#try-{trigger} [name=attributes]", "")
         browser.click(f"#try-{trigger} button.primary")
         wait_for("the answer", lambda: '"matches": true' in browser.text(f"#try-{trigger} .dry-run-result"))
@@ -117,7 +117,7 @@ def a_failing_group_gets_its_cause_and_is_replayed(driver):
             server.settle(worker, server.claim(worker), "fail", error=error)
         group = wait_for("the group", lambda: [g for g in server.get("failures")["items"] if g["signature_id"] and g["count"] == 4])[0]
         browser.open(f"{server.url}/failures")
-        # What stays in sight at the end of a row covers none of it.
+        # The controls at the end of a row cover none of its text.
         assert browser.run(
             "const cells = [...document.querySelectorAll('tr[id^=group] > *:not(.actions)')];"
             "return cells.every((cell) => { const { right, top, height } = cell.getBoundingClientRect();"
@@ -186,7 +186,7 @@ def a_delivery_is_sent_again(driver):
         browser.open(f"{server.url}/deliveries")
         browser.click(f"#delivery-{delivery} form button")
         wait_for("the receiver to have it again", lambda: len(received) > before)
-        # Every attempt has its line, and the page of one can send it once more.
+        # The page lists every attempt and can send the delivery again.
         browser.click(f"#delivery-{delivery} td a")
         browser.shows("attempt 2")
         browser.shows("status 204")

@@ -39,14 +39,14 @@ def a_subject_is_locked_out_and_let_in(driver):
         browser.open(f"{server.url}/subjects/web-01")
         browser.click("#clear-lockout")
         wait_for("the lockout to be lifted", lambda: not backoffs())
-        # A backoff of one process is lifted in its own row, and until then heats its cell of the grid.
+        # The row of a backoff has a button that removes it. Until then its cell in the grid is marked.
         server.put("subjects/web-01/backoffs/patch", {"for_s": 90000, "cause": "the mirror is stale"})
         browser.open(f"{server.url}/subjects")
         browser.find("#subject-web-01 .heat-3")
         browser.open(f"{server.url}/subjects/web-01")
         browser.click('[data-call$="/backoffs/patch"] button')
         wait_for("the backoff to be lifted", lambda: not backoffs())
-        # The page of one that is gone says so by itself.
+        # The page of a removed worker shows the removal without a reload.
         server.put("subjects/web-02", {"facts": {"site": "cellar"}})
         browser.open(f"{server.url}/subjects/web-02")
         server.ask("DELETE", "/api/v1/subjects/web-02")

@@ -1,4 +1,4 @@
-"""Jobs and queues: what is clicked, and what it must have done."""
+"""Jobs and queues: the effect of each control."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def a_job_is_canceled_and_retried(driver):
         browser.click("#cancel")
         browser.click("#sure-yes")
         wait_for("the job to be canceled", lambda: server.get(f"jobs/{job}")["state"] == "canceled")
-        # The page follows by itself.
+        # The page updates without a reload.
         browser.click("#retry")
         wait_for("the page of the retry", lambda: job not in browser.address())
         again = browser.address().rsplit("/", 1)[1]
@@ -30,7 +30,7 @@ def a_failed_job_is_edited_and_retried(driver):
         browser.type("#edit textarea", "{not json")
         browser.click("#edit button.primary")
         browser.shows("Invalid JSON")
-        # More digits than a number of JavaScript has.
+        # More digits than a number of JavaScript can hold.
         browser.type("#edit textarea", '{"user": 9007199254740993}')
         browser.click("#edit button.primary")
         wait_for("the page of the retry", lambda: job not in browser.address())
@@ -61,7 +61,7 @@ def a_queue_is_paused_with_a_reason_limited_and_resumed(driver):
         browser.type("#limits-mail [name=concurrency]", "3")
         browser.click("#limits-mail button.primary")
         wait_for("the limit", lambda: server.get("queues/mail")["settings"].get("concurrency") == 3)
-        # A queue with a webhook has limits like any other, and keeps its webhook.
+        # Changing the limits of a queue keeps its webhook.
         webhook = {"url": "https://example.com/hook", "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}
         server.put("queues/hooked", {"webhook": webhook})
         browser.open(f"{server.url}/queues")
@@ -74,12 +74,12 @@ def a_queue_is_paused_with_a_reason_limited_and_resumed(driver):
         settings = server.get("queues/mail")["settings"]
         assert (settings["timeout_s"], settings["phases"]) == (9, ["sort", "send"]), settings
         browser.shows("3 concurrent")
-        # The page of a job that waits for it can let it go on.
+        # The page of a job that waits for the queue can resume the queue.
         browser.open(f"{server.url}/jobs/{job}")
         browser.click('[data-call$="/resume"] button')
         wait_for("the queue to go on", lambda: not server.get("queues/mail")["paused"])
         server.post("queues/mail/pause", {"reason": "once more"})
-        # The overview has the same action beside what it complains of.
+        # The overview has the same action beside its warning.
         browser.open(f"{server.url}/")
         browser.shows("mail is paused, 1 job queued")
         browser.click(".concerns form button")
@@ -111,7 +111,7 @@ def pages_are_live_without_a_reload_and_in_two_tabs(driver):
         assert browser.run("return window.mark") == 1
         browser.tab(second)
         wait_for("the row to be done", lambda: browser.has(f'#job-{job}[data-state="succeeded"]'))
-        # Paused, it stays as it is; resumed, it catches up.
+        # A paused page does not change. A resumed page shows what it missed.
         browser.click("#live")
         server.settle(worker, server.claim(worker), "finish")
         late = server.job()
@@ -130,7 +130,7 @@ WATCH = """
 """
 
 
-def a_page_that_nobody_looks_at_rests_and_then_catches_up(driver):
+def a_hidden_page_pauses_and_updates_when_it_is_shown(driver):
     with Server() as server, Browser(driver) as browser:
         browser.open(f"{server.url}/jobs")
         browser.run(WATCH)
@@ -138,7 +138,7 @@ def a_page_that_nobody_looks_at_rests_and_then_catches_up(driver):
         browser.new_tab()
         browser.open(f"{server.url}/jobs")
         job = server.job()
-        # The one in front was told, so the other could have been.
+        # The visible tab has received the change, so the hidden one would have, too.
         browser.find(f"#job-{job}")
         browser.tab(first)
         browser.command("Page.bringToFront", {})
@@ -148,7 +148,7 @@ def a_page_that_nobody_looks_at_rests_and_then_catches_up(driver):
         assert not [one for one in seen if one.get("fetched") and one["hidden"]], seen
 
 
-# Takes the next offer as soon as it is made: it stands for five seconds, which a machine may sleep through.
+# Clicks the next Undo button as soon as it appears. It is shown for five seconds, which is short on a busy machine.
 UNDO = """
     window.offer = "";
     new MutationObserver((_, watch) => {
@@ -171,7 +171,7 @@ def a_page_whose_server_is_gone_says_since_when(driver):
         browser.find("#live.lost")
 
 
-# From the next start on, every stream is refused.
+# After the next start the server refuses every stream.
 REFUSE = """
     window.lost = false;
     window.fresh = 0;
@@ -253,7 +253,7 @@ def many_failed_jobs_are_retried_or_their_letters_replayed(driver):
         browser.said("2 retried")
         parents = {server.get(f"jobs/{server.claim(worker)['id']}")["parent"] for _ in range(2)}
         assert parents == set(failed[:2]), parents
-        # The others' letters, by all that match: what was retried leaves a letter too, but its job runs again.
+        # Replays the letters of the other jobs with one action. A retried job has a letter, too.
         browser.click("#pick-all")
         browser.click("#bulk-matching")
         browser.shows("All 6 matching jobs selected")
@@ -314,7 +314,7 @@ def filters_views_palette_and_keys(driver):
         browser.type(".palette input", job)
         browser.press("enter")
         wait_for("the job", lambda: browser.address().endswith(job))
-        # The second key is waited for as long as it takes, not for a second and a half.
+        # The page waits for the second key without the normal limit of 1.5 s.
         browser.run("const real = setTimeout; window.setTimeout = (act, after_ms) => real(act, 1000 * after_ms)")
         browser.press_in_turn("g", "q")
         wait_for("the queues", lambda: browser.address().endswith("/queues"))

@@ -1,4 +1,4 @@
-"""Runtimes and pools on a real Docker engine: each button, and what the engine then has."""
+"""Runtimes and pools on a real Docker engine: the effect of each button on the engine."""
 
 import urllib.error
 import urllib.request
@@ -7,12 +7,12 @@ from browser.docker import IMAGE, IMAGE_NEWER, IMAGE_PATCHED, Docker
 from browser.server import Server
 from browser.webdriver import Browser, wait_for
 
-# Serves its health and counts aloud, until it is asked to end.
+# Serves its health and prints a counter until it is stopped.
 COUNTS = (
     "trap 'exit 0' TERM; mkdir -p /www; echo ok > /www/health; httpd -p 8080 -h /www; n=0; "
     "while true; do n=$((n+1)); echo count $n; sleep 1; done"
 )
-# Answers a job with its own name.
+# Responds to a job with its own name.
 MODEL = (
     "trap 'exit 0' TERM; mkdir -p /www/cgi-bin; echo ok > /www/health; echo \"$ANSWER\" > /www/cgi-bin/run; "
     "/bin/busybox chmod +x /www/cgi-bin/run; httpd -f -p 8080 -h /www & wait"
@@ -48,17 +48,17 @@ def a_runtime_is_started_followed_patched_restarted_stopped_and_removed(driver):
         browser.click("#runtime-web .start")
         wait_for("a container", lambda: web()["status"] == "running" and [web()["container_id"]] == running())
         wait_for("its answer", lambda: answers(web()["endpoint"]))
-        # The row follows by itself, and so does the log on its own page.
+        # The row and the page of the log update without a reload.
         browser.find('#runtime-web[data-state="running"]')
         browser.shows("healthy")
         browser.click("#runtime-web a")
         browser.run("window.mark = 1")
         log = lambda: browser.run("return document.getElementById('log')?.textContent ?? ''")
         wait_for("the log", lambda: "count 1\n" in log())
-        # Of whole lines: the last one may still be coming.
+        # Complete lines only: the last one may be incomplete.
         further = int(log().rpartition("\n")[0].split()[-1]) + 2
         wait_for("what is written from then on", lambda: f"count {further}\n" in log())
-        # Paused, it stays as it is; resumed, it goes on.
+        # A paused log does not change. A resumed log continues.
         browser.click("#live")
         before = log()
         wait_for("more to be written", lambda: f"count {further + 2}" in docker.run("logs", web()["container_id"]))
@@ -110,7 +110,7 @@ def a_runtime_is_started_followed_patched_restarted_stopped_and_removed(driver):
 
 def a_pool_shows_its_slots_the_next_swap_and_what_fails(driver):
     with Docker() as docker, Server("--docker-host", docker.host) as server, Browser(driver) as browser:
-        # Busy until it is let go, so that the page is looked at while the others wait for it.
+        # The model is busy until the check releases it, so that other jobs wait.
         server.put("runtimes/alpha", model("alpha", "while [ ! -e /www/go ]; do sleep 1; done"))
         server.put("runtimes/beta", model("beta"))
         server.put("runtimes/broken", model("broken") | {"command": ["/no/such/program"]})
@@ -125,7 +125,7 @@ def a_pool_shows_its_slots_the_next_swap_and_what_fails(driver):
         browser.shows("of 1 h")
         docker.run("exec", server.get("runtimes/alpha")["container_id"], "touch", "/www/go")
         for job in jobs:
-            ended = wait_for("the job", lambda: (told := server.get(f"jobs/{job}?wait=20s"))["state"] == "succeeded" and told)
+            ended = wait_for("the job", lambda: (view := server.get(f"jobs/{job}?wait=20s"))["state"] == "succeeded" and view)
             assert ended["result"]["model"] == ended["affinity"], ended
         wait_for("beta in its slot", lambda: "beta" in text(".slots"))
         ask("broken")
@@ -149,7 +149,7 @@ def queues_without_a_pool_show_how_their_workers_take_turns(driver):
         wait_for("the next swap", lambda: text(".next-swap").startswith("mistral when the loaded affinities have drained"))
         wait_for("the worker that holds it", lambda: "1 worker" in text("tbody tr:first-child"))
         assert server.claim(worker)["affinity"] == "llama"
-        # Without a reload: one was taken out of turn, and now nothing that is held waits.
+        # The page updates without a reload: a job of another affinity was claimed first.
         wait_for("the swap that was avoided", lambda: text(".swaps-avoided") == "1")
         wait_for("the swap to be due", lambda: "as soon as a slot is free" in text(".next-swap"))
         assert server.claim(worker)["affinity"] == "mistral"

@@ -1,4 +1,4 @@
-"""A server on a temporary database, short words for asking it, and a proxy that puts it under a path of its own."""
+"""A server on a temporary database, short functions for its API, and a proxy that serves it below a path."""
 
 import contextlib
 import http.server
@@ -33,13 +33,13 @@ class Server:
         self.folder.cleanup()
 
     def cli(self, *arguments):
-        """A command on the machine itself, beside the server."""
+        """Runs a command of the CLI on the machine of the server."""
         done = subprocess.run([BINARY, *arguments], cwd=self.folder.name, check=True, capture_output=True, text=True)
         return done.stdout
 
     @contextlib.contextmanager
     def work(self, queue, script):
-        """A worker that runs a shell script for each job."""
+        """Starts a worker that runs a shell script for each job."""
         arguments = [BINARY, "work", "--url", self.url, "--queue", queue, "--", "sh", "-c", script]
         worker = subprocess.Popen(arguments, cwd=self.folder.name, stdout=subprocess.DEVNULL)
         try:
@@ -85,7 +85,7 @@ class Server:
         assert results[0]["status"] == "applied", results
 
     def failed_job(self, **more):
-        """A job that failed for good."""
+        """Creates a job that failed for good."""
         worker = self.worker("broken", name="breaker")
         job = self.job("broken", "scan", **more)
         error = {"code": "BOOM", "message": "it broke in two", "retryable": False}

@@ -1,4 +1,4 @@
-"""Servers with a little of everything in them, tame and hostile."""
+"""Servers with data of every kind: typical and hostile."""
 
 import time
 import urllib.parse
@@ -10,7 +10,7 @@ PAGES = [
     "", "jobs", "queues", "pools", "workers", "subjects", "failures", "dead-letters", "triggers", "deliveries", "runtimes", "signals", "history",
     "tokens", "system",
 ]
-# Markup, attribute, script, style and template in one.
+# Markup, attribute, script, style and template syntax in one text.
 POLYGLOT = (
     "jaVasCript:/*-/*`/*'/*\"/**/(window.ran=1 )//</stYle/</titLe/</teXtarEa/</scRipt/--!>"
     "<sVg/oNload=window.ran=2//><img src=x onerror=window.ran=3>{{7*7}}"
@@ -18,7 +18,7 @@ POLYGLOT = (
 
 
 def things_with_polyglots(server):
-    """A polyglot in every field that takes one; gives the pages to look at. The server drives a Docker engine."""
+    """Writes a polyglot into every field that accepts one. Returns the pages that show them. Needs a Docker engine."""
     name = POLYGLOT[:100]
     job = server.job(affinity=name, subject=name, run=name, tags=[name], unique_key=name, concurrency_key=name)
     server.post("jobs", {"queue": "q", "kind": "k", "payload": {POLYGLOT: [POLYGLOT, {POLYGLOT: POLYGLOT}]}})
@@ -39,7 +39,7 @@ def things_with_polyglots(server):
     trigger = server.post("triggers", {"name": name, "source": "pubsub", "filter": {"topic": "*"}, "target": target})["id"]
     server.post(f"topics/{subject}", {"x": POLYGLOT})
     server.job(webhook={"url": "http://127.0.0.1:9/" + urllib.parse.quote(POLYGLOT)})
-    # One that does not start, so that the engine's words come back, and one that says it aloud.
+    # One runtime does not start, so that the error of the engine is shown. The other prints the text to its log.
     server.put("runtimes/mute", {"image": IMAGE, "command": [POLYGLOT]})
     start(server, "mute")
     loud = {"image": IMAGE, "command": ["sh", "-c", 'echo "$WORDS"; sleep 600'], "env": {"WORDS": POLYGLOT}, "stop_grace_s": 1}
@@ -51,7 +51,7 @@ def things_with_polyglots(server):
 
 
 def full(server):
-    """A little of everything; gives the pages to look at. The server drives a Docker engine."""
+    """Creates objects of every kind. Returns the pages that show them. Needs a Docker engine."""
     failed = server.failed_job(subject="registry/api:1.4", tags=["nightly"])
     waiting = server.job()
     server.job("later", "digest", run_at=f"{time.gmtime().tm_year + 1}-01-01T00:00:00Z")
@@ -83,12 +83,12 @@ def full(server):
 
 
 def start(server, runtime):
-    """Until that is over, however it went."""
+    """Starts a runtime and waits until the operation has ended, with any outcome."""
     server.post(f"runtimes/{runtime}/start?wait=30s")
     wait_for(f"the start of {runtime} to be over", lambda: server.get(f"runtimes/{runtime}")["in_flight"] is None)
 
 
 def delivery(server):
-    """The page of a delivery that failed at least once."""
+    """Returns the page of a delivery with a failed attempt."""
     tried = lambda: [delivery for delivery in server.get("deliveries")["items"] if delivery["error"]]
     return f"deliveries/{wait_for('a delivery that failed', tried)[0]['id']}"

@@ -1,4 +1,4 @@
-"""A small WebDriver client, enough for these checks, on the standard library alone."""
+"""A small WebDriver client for these checks. Uses the standard library only."""
 
 import base64
 import json
@@ -21,19 +21,19 @@ FLAGS = [
     "--disable-sync",
     "--disable-dev-shm-usage",
 ]
-# What a page says in passing goes after five seconds, which a machine may sleep through; here every word is kept.
+# A notification disappears after five seconds, which is short on a busy machine. This script records all of them.
 KEEP_PASSING = """
     window.passing = [];
     new MutationObserver((changes) => {
         for (const { addedNodes } of changes) for (const node of addedNodes) if (node.matches?.(".toast")) passing.push(node.textContent);
     }).observe(document, { childList: true, subtree: true });
 """
-# Nothing was done yet: the page was changing under our hands, or something still lay over it.
+# Errors before the action had an effect: the page was changing, or another element covered the target.
 NOT_YET = ("stale element", "no such element", "element click intercepted", "element not interactable")
 
 
 class Driver:
-    """chromedriver, ended with the `with` that started it."""
+    """A context manager that runs chromedriver."""
 
     def __enter__(self):
         self.process = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True)
@@ -49,7 +49,7 @@ class Driver:
 
 
 class Browser:
-    """One Chromium with a profile of its own."""
+    """One Chromium with its own profile."""
 
     def __init__(self, driver, theme="light", width=1280, height=900):
         self.profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
@@ -86,7 +86,7 @@ class Browser:
         self.command("Emulation.setDeviceMetricsOverride", size)
 
     def open(self, address):
-        # On a busy machine the driver may answer while the page before is still there: that one is marked.
+        # On a busy machine the driver may respond before the new page is loaded. The mark identifies the old page.
         self.run("window.before = true")
         ask("POST", self.url + "/url", {"url": address})
         wait_for(f"{address} to be loaded", lambda: self.run("return !window.before && document.readyState === 'complete'"))
@@ -109,7 +109,7 @@ class Browser:
 
     def click(self, selector):
         def press(element):
-            # A button rests while what it asked for is under way; a click would go nowhere.
+            # A button is disabled while its request is in progress.
             enabled = ask("GET", f"{self.url}/element/{element}/enabled")
             if enabled:
                 ask("POST", f"{self.url}/element/{element}/click", {})
@@ -127,17 +127,17 @@ class Browser:
         self.when_there(selector, enter)
 
     def when_there(self, selector, act):
-        """Acts on an element; found anew if the page was drawn anew in between, when nothing has been done."""
+        """Acts on an element. Finds it again if the page was replaced before the action."""
         wait_for(f"{selector} to be there", lambda: act(self.find(selector)))
 
     def press(self, *keys):
-        """Keys held together, such as control and k."""
+        """Presses keys together, such as control and k."""
         values = [KEYS.get(key, key) for key in keys]
         actions = [{"type": "keyDown", "value": value} for value in values]
         self.act(actions + [{"type": "keyUp", "value": value} for value in reversed(values)])
 
     def press_in_turn(self, *keys):
-        """One key after the other, as fast as the browser takes them."""
+        """Presses keys one after the other without a pause."""
         self.act([{"type": kind, "value": KEYS.get(key, key)} for key in keys for kind in ("keyDown", "keyUp")])
 
     def act(self, actions):
@@ -157,8 +157,8 @@ class Browser:
         wait_for(f"“{text}” at {self.address()}", lambda: text in self.page_text(), limit_s)
 
     def said(self, text):
-        """In passing, since this page was opened."""
-        wait_for(f"“{text}” in passing at {self.address()}", lambda: any(text in words for words in self.run("return passing")))
+        """Waits until a notification with this text has appeared on this page."""
+        wait_for(f"the notification “{text}” at {self.address()}", lambda: any(text in words for words in self.run("return passing")))
 
     def picture(self, path, whole=True):
         if whole:
@@ -191,8 +191,8 @@ def ask(method, address, body=None):
         with urllib.request.urlopen(request, timeout=2 * LIMIT_S) as answer:
             return json.load(answer)["value"]
     except urllib.error.HTTPError as error:
-        told = json.load(error)["value"]
-        raise RuntimeError(f"{method} {address.split('/session')[-1]}: {told['error']}: {told['message'].splitlines()[0]}") from None
+        failure = json.load(error)["value"]
+        raise RuntimeError(f"{method} {address.split('/session')[-1]}: {failure['error']}: {failure['message'].splitlines()[0]}") from None
 
 
 def wait_for(what, look, limit_s=LIMIT_S):

@@ -1,4 +1,4 @@
-"""What holds for every page: who may see it, that nothing in it runs, that everyone can read it."""
+"""Checks of every page: access, escaping, accessibility."""
 
 import json
 import re
@@ -28,11 +28,11 @@ def people_sign_in_and_out_and_see_what_they_may(driver):
         wait_for("the page that was asked for", lambda: browser.address() == f"{url}/jobs/{job}")
         assert not browser.has("[data-call]") and not browser.has('#navigation a[data-key="k"]')
         # The server checks as well.
-        told = browser.run_async(
+        status = browser.run_async(
             "const done = arguments[1]; fetch(arguments[0], {method: 'POST'}).then((answer) => done(answer.status))",
             f"{url}/api/v1/jobs/{job}/cancel",
         )
-        assert told == 403, told
+        assert status == 403, status
         browser.click('form[action$="sign-out"] button')
         wait_for("the door", lambda: "/sign-in" in browser.address())
         browser.open(f"{url}/tokens")
@@ -51,7 +51,7 @@ def people_sign_in_and_out_and_see_what_they_may(driver):
         browser.click(f"#token-{revoke} form button")
         browser.click("#sure-yes")
         wait_for("the token to be revoked", lambda: [t for t in server.get("tokens")["items"] if t["id"] == revoke][0]["state"] == "revoked")
-        # Signed in, the bar has more in it.
+        # The navigation of a signed-in user has more entries.
         browser.size(390, 900)
         for page in PAGES:
             browser.open(f"{url}/{page}")
@@ -66,7 +66,7 @@ REDIRECTED = """
 """
 
 
-def the_first_token_is_shown_to_whoever_makes_it(driver):
+def the_first_token_is_shown_to_its_creator(driver):
     with Server() as server, Browser(driver) as browser:
         browser.open(f"{server.url}/tokens")
         browser.run(REDIRECTED)
@@ -76,7 +76,7 @@ def the_first_token_is_shown_to_whoever_makes_it(driver):
         browser.shows("shown only once")
         server.token = browser.text("#made code")
         assert server.get("tokens")["items"][0]["role"] == "admin"
-        # The door is shut, and what is shown once stays.
+        # Requests now need a token, and the page still shows the new one.
         wait_for("the page to be sent to the door", lambda: browser.run("return redirected"))
         assert browser.text("#made code") == server.token
         browser.click("#made a")
@@ -90,7 +90,7 @@ def fits(browser, page, width):
     assert wide <= 0, f"/{page} is {wide} px too wide at {width}"
 
 
-def times_are_local_with_utc_beside_and_the_page_tells_its_own_first_signal(driver):
+def times_are_local_with_utc_and_a_page_reports_its_own_first_signal(driver):
     with Server() as server, Browser(driver) as browser:
         job = server.job()
         browser.open(f"{server.url}/jobs/{job}")
@@ -100,9 +100,9 @@ def times_are_local_with_utc_beside_and_the_page_tells_its_own_first_signal(driv
         hour = int(utc[11:13])
         assert title.endswith("UTC") and shown != title, (shown, title)
         assert any(f"{(hour + ahead) % 24:02}:" in shown for ahead in (1, 2)), (shown, utc)
-        told = lambda: [item for item in server.get("ttfs/slo")["items"] if item["surface"] == "ui"]
-        wait_for("the page's own first signal", told)
-        # One late signal in two is ten times what may be late; the page's own may be one of them.
+        events = lambda: [item for item in server.get("ttfs/slo")["items"] if item["surface"] == "ui"]
+        wait_for("the page's own first signal", events)
+        # Half of the signals are late, ten times the permitted share. The page's own signal may be one of them.
         rendered = {"job_id": job, "surface": "ui", "event_type": "signal.rendered", "cache_hit": False}
         server.post("ttfs/events", {"events": [rendered | {"ttfs_ms": ttfs_ms} for ttfs_ms in [20] * 9 + [9000] * 10]})
         browser.open(f"{server.url}/")
@@ -118,7 +118,7 @@ BEHIND = """
 """
 
 
-def a_page_behind_another_tells_no_first_signal_and_begins_its_log_when_looked_at(driver):
+def a_hidden_page_reports_no_first_signal_and_starts_its_log_when_it_is_shown(driver):
     with Server() as server, Browser(driver) as browser:
         job = server.job("slow")
         with server.work("slow", "echo 'a line' >&2"):
@@ -174,8 +174,8 @@ def pages_are_accessible_in_both_themes(driver):
                 browser.find("#main")
                 browser.run(AXE)
                 found = browser.run_async("const done = arguments[0]; axe.run().then((r) => done(r.violations)).catch((e) => done([{id: String(e), nodes: []}]))")
-                told = [(rule["id"], [node["html"][:160] for node in rule["nodes"][:3]]) for rule in found]
-                assert not told, f"/{page} in {theme}: {told}"
+                found_rules = [(rule["id"], [node["html"][:160] for node in rule["nodes"][:3]]) for rule in found]
+                assert not found_rules, f"/{page} in {theme}: {found_rules}"
 
 
 def every_page_has_its_picture(driver):

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Sends the server what it never asked for, and accepts any answer but a 5xx (X10).
+"""Sends malformed and random requests to every route. No response may be a 5xx.
 
     scripts/clients/odd_requests.py VENV [POSTGRES_URL]
 
-VENV has PyPI's `schemathesis`, which reads /openapi.json and makes requests that break each of its rules in turn, and
-random ones that keep them. On a SQLite file, and on the PostgreSQL server if one is named. WINDLASS_BIN names the binary.
+VENV has PyPI's `schemathesis`. It reads /openapi.json and sends requests that violate each of its rules in turn, and random
+valid requests. Runs on a SQLite file, and on a PostgreSQL server if its URL is given. WINDLASS_BIN names the binary.
 """
 
 import os

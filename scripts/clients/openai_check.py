@@ -1,8 +1,9 @@
-"""PyPI's `openai` against `/openai/v1`: models, chat, streaming, embeddings, files, and a batch with the server killed on the way.
+"""PyPI's `openai` on `/openai/v1`: models, chat, streaming, embeddings, files, and a batch during which the server is killed.
 
     openai_check.py BINARY DOCKER_HOST IMAGE FOLDER
 
-Called by scripts/clients-check, in a Python that has the client. IMAGE holds `/model-server` (examples/models), FOLDER is empty.
+Called by scripts/clients-check with the Python of its virtual environment. IMAGE contains `/model-server` (examples/models);
+FOLDER is empty.
 """
 
 import json
@@ -21,7 +22,7 @@ MESSAGES = [{"role": "user", "content": "hello"}]
 
 
 class Server:
-    """A server on one port and one database, however often it is started."""
+    """A server with one port and one database over restarts."""
 
     def __init__(self):
         self.port, self.process = 0, None
@@ -81,7 +82,7 @@ def check_answers(client, endpoint):
     chat = client.chat.completions.create(model="llama", messages=MESSAGES)
     assert chat.choices[0].message.content.startswith("llama received"), chat
     assert chat.usage.total_tokens == 2, chat
-    # The first word comes while the model still keeps the others back.
+    # The first word arrives before the model sends the others.
     answer = client.chat.completions.create(model="llama", messages=[{"role": "user", "content": "wait for /go"}], stream=True)
     words = [next(answer).choices[0].delta.content]
     with urllib.request.urlopen(f"{endpoint('llama')}/go", timeout=LIMIT_S):

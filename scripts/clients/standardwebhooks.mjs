@@ -5,8 +5,8 @@ import { createRequire } from "node:module";
 const [folder, file, secret] = process.argv.slice(2);
 const { Webhook } = createRequire(folder + "/")("standardwebhooks");
 const { headers, body } = JSON.parse(readFileSync(file, "utf8"));
-const told = new Webhook(secret).verify(body, headers);
-if (told.type !== JSON.parse(body).type) throw new Error("another message came out");
+const verified = new Webhook(secret).verify(body, headers);
+if (verified.type !== JSON.parse(body).type) throw new Error("another message came out");
 
 let refused = false;
 try {

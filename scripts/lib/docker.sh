@@ -1,17 +1,17 @@
 # shellcheck shell=bash
-# A private Docker engine in a directory of its own, for scripts/test and scripts/docker.
+# A private Docker engine in its own directory, for scripts/test and scripts/docker.
 #
-# Its data, its state, its socket and its log live in that directory, and its containers are on a bridge of its own. It writes no
-# rule into the machine's packet filter: ports are published by its own proxy, on loopback. So an engine that the machine
-# already runs is never touched, and stopping this one and removing the directory leaves nothing behind.
+# Its data, state, socket and log are in that directory, and its containers use a separate bridge. It adds no rule to the
+# packet filter: its proxy publishes ports on loopback. It does not affect an engine that the machine already runs. After
+# it has stopped and the directory is removed, nothing remains.
 #
-# Source this file; the caller keeps its own shell options. The engine needs root; whoever starts it may use it.
+# Source this file; the caller keeps its own shell options. The engine needs root; the user that starts it may use it.
 
 docker_as_root() {
     if [[ $(id -u) -eq 0 ]]; then "$@"; else sudo -n "$@"; fi
 }
 
-# Prints the name of the bridge of a directory: the kernel allows 15 bytes.
+# Prints the name of the bridge for a directory. The kernel permits 15 bytes.
 docker_bridge() {
     echo "wl$(printf '%s' "$1" | sha256sum | cut -c 1-10)"
 }
@@ -21,13 +21,13 @@ docker_is_up() {
     docker_as_root curl --silent --fail --max-time 2 --unix-socket "$dir/docker.sock" http://localhost/_ping >/dev/null 2>&1
 }
 
-# Prints the address of the engine that runs in a directory; fails when none does.
+# Prints the address of the engine that runs in a directory; fails if none runs.
 docker_url() {
     docker_is_up "$1" && echo "unix://$1/docker.sock"
 }
 
-# Gives the bridge an address in a network of this machine that nothing uses. Engines that start at once take their networks one
-# after the other, whichever checkout they come from: two bridges in one network would leave the containers of one unreachable.
+# Gives the bridge an address in an unused network of this machine. A lock of the machine serializes engines that start at
+# the same time: with two bridges in one network, the containers of one would be unreachable.
 docker_make_bridge() {
     (
         flock 9
@@ -41,7 +41,7 @@ docker_add_bridge() {
         docker_as_root ip link add "$bridge" type bridge || return 1
     fi
     if [[ -z $(ip -4 addr show dev "$bridge") ]]; then
-        # The address of a bridge which is not up yet has no route.
+        # The address of a bridge that is not up yet has no route.
         taken=$(ip -4 -o addr && ip -4 route) || return 1
         for part in {30..250}; do
             [[ $taken == *[[:space:]]10.213.$part.* ]] || break
@@ -51,8 +51,8 @@ docker_add_bridge() {
     docker_as_root ip link set "$bridge" up
 }
 
-# Starts the engine of a directory on a bridge, in a session of its own: it outlives whoever asked for it and is ended by its
-# process id. For docker_start, whose `child` and `starts` it sets.
+# Starts the engine of a directory on a bridge, in a new session: it outlives its caller and is ended by its process id.
+# Called by docker_start, whose variables `child` and `starts` it sets.
 docker_run() {
     docker_as_root setsid dockerd --config-file "$1/daemon.json" --host "unix://$1/docker.sock" --data-root "$1/data" \
         --exec-root "$1/exec" --pidfile "$1/docker.pid" --bridge "$2" --iptables=false --ip6tables=false \
@@ -81,14 +81,14 @@ docker_start() {
         echo "Docker: the bridge $bridge could not be made" >&2
         return 1
     }
-    # The settings of the machine's own engine must not be read.
+    # Do not read the settings of the machine's engine.
     echo '{}' >"$dir/daemon.json"
     docker_run "$dir" "$bridge"
     for attempt in {1..1200}; do
         if docker_url "$dir"; then
             return 0
         fi
-        # It gives up by itself where its containerd is slow to come, on a busy machine say.
+        # The engine exits if its containerd starts slowly, for example on a busy machine.
         if [[ ! -d /proc/$child ]]; then
             ((starts < 3)) || break
             docker_run "$dir" "$bridge"
@@ -100,15 +100,15 @@ docker_start() {
     return 1
 }
 
-# Ends the engine of a directory and nothing else: its containers end with it and are there when it is started again. No engine, or no
-# directory, is success.
+# Stops the engine of a directory. Its containers stop with it and are present when it is started again. It is not an error
+# if there is no engine or no directory.
 docker_end() {
     local dir pid
     dir=$(realpath -m "$1")
     [[ -s $dir/docker.pid ]] || return 0
     pid=$(<"$dir/docker.pid")
     docker_as_root kill -TERM "$pid" 2>/dev/null || true
-    # Killed outright it would leave its containerd behind.
+    # SIGKILL would leave its containerd running.
     for _ in {1..1200}; do
         docker_as_root kill -0 "$pid" 2>/dev/null || return 0
         sleep 0.1
@@ -116,7 +116,7 @@ docker_end() {
     docker_as_root kill -KILL "$pid" 2>/dev/null || true
 }
 
-# The same with its containers, its data and its bridge.
+# Stops the engine and removes its containers, its data and its bridge.
 docker_stop() {
     local dir bridge
     dir=$(realpath -m "$1")
@@ -126,6 +126,6 @@ docker_stop() {
     if ip link show "$bridge" >/dev/null 2>&1; then
         docker_as_root ip link delete "$bridge"
     fi
-    # What the engine wrote belongs to root, and nothing in it is worth keeping.
+    # The files of the engine belong to root.
     docker_as_root rm -rf --one-file-system "$dir/data" "$dir/exec"
 }

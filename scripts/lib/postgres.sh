@@ -1,9 +1,8 @@
 # shellcheck shell=bash
-# A private PostgreSQL server in a directory of its own, for scripts/test and scripts/postgres.
+# A private PostgreSQL server in its own directory, for scripts/test and scripts/postgres.
 #
-# The directory is the data directory: settings, log and unix socket live in it, so that stopping the server and
-# removing the directory leaves nothing behind. TCP is on a free loopback port, so that a server which the machine
-# already runs is never touched.
+# The directory is the data directory, with settings, log and unix socket. After the server has stopped and the directory is
+# removed, nothing remains. TCP uses a free loopback port, so a server that the machine already runs is not affected.
 #
 # Source this file; the caller keeps its own shell options.
 
@@ -20,8 +19,8 @@ postgres_bin() {
     dirname "$initdb"
 }
 
-# Runs a command as the user who owns the server. PostgreSQL refuses to run as root.
-# The working directory changes because that user may not be able to enter ours.
+# Runs a command as the user that owns the server. PostgreSQL refuses to run as root. The working directory changes,
+# because that user may not be able to enter the current one.
 postgres_as_owner() {
     if [[ $(id -u) -eq 0 ]]; then
         (cd / && exec runuser -u postgres -- "$@")
@@ -30,7 +29,7 @@ postgres_as_owner() {
     fi
 }
 
-# Tells whether the server's user can work in an existing directory.
+# True if the server's user can write to an existing directory.
 postgres_can_reach() {
     postgres_as_owner test -x "$1" 2>/dev/null
 }
@@ -39,12 +38,12 @@ postgres_free_port() {
     python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }
 
-# Prints the address of the server that runs in a directory; fails when none does.
+# Prints the address of the server that runs in a directory; fails if none runs.
 postgres_url() {
     local dir=$1 bin port
     bin=$(postgres_bin) || return 1
     postgres_as_owner "$bin/pg_ctl" status -D "$dir" >/dev/null 2>&1 || return 1
-    # The fourth line of the postmaster's own file is its port.
+    # The fourth line of postmaster.pid is the port.
     port=$(sed -n 4p "$dir/postmaster.pid")
     echo "postgres://postgres@127.0.0.1:$port/postgres"
 }
@@ -53,7 +52,7 @@ postgres_create() {
     local dir=$1 bin=$2 output socket=$1
     mkdir -p "$dir" || return 1
     if [[ $(id -u) -eq 0 ]]; then
-        # Only an empty directory changes hands: a mistyped path must not lose its owner.
+        # Change the owner of an empty directory only: a mistyped path must not lose its owner.
         if [[ -n $(ls -A "$dir") ]]; then
             echo "PostgreSQL: $dir is neither empty nor a data directory" >&2
             return 1
@@ -69,11 +68,11 @@ postgres_create() {
         echo "PostgreSQL: initdb failed in $dir: $output" >&2
         return 1
     }
-    # The kernel allows 107 bytes for a socket's path, of which its name takes 15. Without room there is TCP alone.
+    # The kernel permits 107 bytes for the path of a socket; its name takes 15. A longer path leaves TCP only.
     if ((${#dir} > 107 - 15)); then
         socket=
     fi
-    # Durability stays as in production: the tests are about what survives a crash.
+    # Durability is as in production, because tests check what survives a crash.
     postgres_as_owner tee -a "$dir/postgresql.conf" >/dev/null <<SETTINGS
 listen_addresses = '127.0.0.1'
 unix_socket_directories = '${socket//\'/\'\'}'
@@ -83,8 +82,8 @@ synchronous_commit = on
 SETTINGS
 }
 
-# Starts a server in a directory, making the database cluster first if there is none, and prints its address.
-# A server that already runs there is left as it is.
+# Starts a server in a directory and prints its address. Creates the database cluster if there is none. Does nothing if a
+# server already runs there.
 postgres_start() {
     local dir bin attempt port
     dir=$(realpath -m "$1")
@@ -95,8 +94,8 @@ postgres_start() {
     if [[ ! -s $dir/PG_VERSION ]]; then
         postgres_create "$dir" "$bin" || return 1
     fi
-    # Another program can take the port between the choice and the start, so a failed start is tried again. One that is only
-    # slow is waited for: it would stand in the way of the next.
+    # Another program can take the port between the choice and the start, so a failed start is repeated. A slow start is
+    # awaited, because it would block the next one.
     for attempt in 1 2 3 4 5; do
         port=$(postgres_free_port) || return 1
         if postgres_as_owner "$bin/pg_ctl" start -D "$dir" -w -t 300 -l "$dir/server.log" -o "-p $port" >/dev/null; then
@@ -109,7 +108,7 @@ postgres_start() {
     return 1
 }
 
-# Stops the server of a directory. No server, or no directory, is success.
+# Stops the server of a directory. It is not an error if there is no server or no directory.
 postgres_stop() {
     local dir bin
     dir=$(realpath -m "$1")
@@ -118,6 +117,6 @@ postgres_stop() {
     postgres_as_owner "$bin/pg_ctl" status -D "$dir" >/dev/null 2>&1 || return 0
     postgres_as_owner "$bin/pg_ctl" stop -D "$dir" -m fast -w -t 120 >/dev/null ||
         postgres_as_owner "$bin/pg_ctl" stop -D "$dir" -m immediate -w -t 120 >/dev/null ||
-        # It was about to end by itself.
+        # It ended in the meantime.
         ! postgres_as_owner "$bin/pg_ctl" status -D "$dir" >/dev/null 2>&1
 }

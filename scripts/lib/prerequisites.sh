@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# What the tests need on a bare Debian 12 machine, and how it is had. Sourced by scripts/test.
+# The prerequisites of the tests on a bare Debian 12 machine, and their installation. Sourced by scripts/test.
 #
-# Programs of the system come from its packages. Cargo's own tools are built into target/tools, where they go away
-# with everything else that is built. The caller sets `root` and `target` (absolute paths).
+# System programs come from Debian packages. Cargo tools are built into target/tools. The caller sets `root` and `target`
+# (absolute paths).
 
-# Versions are named so that every machine builds the same tool; one that is already on PATH is used as it is.
+# Pinned versions: every machine builds the same tool. A tool that is on PATH is used whatever its version.
 readonly NEXTEST_VERSION=0.9.143
 readonly DENY_VERSION=0.20.2
 readonly MDBOOK_VERSION=0.5.4
@@ -16,8 +16,8 @@ readonly NPM_AXE=4.14.0
 readonly PYPI_CLOUDEVENTS=2.2.0
 readonly NPM_PYRIGHT=1.1.414
 
-# Each line is a name, the package that brings it, and the probe that tells whether it is there.
-# Debian 12 carries a current Rust only in the `-web` packages, which its browsers are built with.
+# Each line has a name, the package that provides it, and a command that succeeds if it is present. Debian 12 has a current
+# Rust only in the `-web` packages, with which its browsers are built.
 prerequisites_of_the_system() {
     cat <<'LIST'
 gcc             build-essential   command -v gcc
@@ -48,7 +48,7 @@ clippy          rust-web-clippy   cargo clippy --version
 LIST
 }
 
-# Prints the lines of the list whose probe fails.
+# Prints the lines of the list whose command fails.
 prerequisites_missing() {
     local name package probe
     while read -r name package probe; do
@@ -64,8 +64,8 @@ as_root() {
     fi
 }
 
-# Debian starts a service when it installs one, if the machine has an init system. Nobody asked for these services, and
-# nothing that the tests start may stay, so a server that was not there before is ended by its id.
+# If the machine has an init system, Debian starts a service when it installs one. The tests do not use these services, so
+# a server that did not run before is ended by its process id.
 service_pid_files() {
     find /run/postgresql /run/prometheus -maxdepth 1 -name '*.pid' 2>/dev/null | sort
 }
@@ -76,7 +76,7 @@ stop_new_services() {
         [[ -n $file ]] || continue
         pid=$(as_root head -n 1 "$file") || continue
         echo "ending the service that the installation started: $file"
-        # To these servers an interrupt means: end now, and cleanly.
+        # These servers shut down in order at SIGINT.
         as_root kill -INT "$pid" || true
     done < <(comm -13 <(echo "$before") <(service_pid_files))
 }
@@ -99,7 +99,7 @@ install_missing_packages() {
     missing=$(prerequisites_missing)
     [[ -n $missing ]] || return 0
     if [[ $missing == *clippy* || $missing == *rustfmt* ]] && command -v rustup >/dev/null; then
-        # Debian's packages cannot stand beside rustup, so a slim toolchain is completed by rustup itself.
+        # Debian's packages conflict with rustup, so rustup adds the missing components.
         rustup component add clippy rustfmt || true
         missing=$(prerequisites_missing)
     fi
@@ -108,7 +108,7 @@ install_missing_packages() {
     echo "installing: ${packages[*]}"
     as_root apt-get -o DPkg::Lock::Timeout=300 update --quiet || true
     if ! install_packages "${packages[@]}"; then
-        # One package that cannot be had must not keep the others away, nor hide which one it was.
+        # Install one by one: a package that is not available must not prevent the others, and its name must be shown.
         for package in "${packages[@]}"; do
             install_packages "$package" || true
         done
@@ -121,13 +121,13 @@ install_cargo_tool() {
         return 0
     fi
     echo "building $crate $version into $tools; this takes minutes, once"
-    # Unoptimised, because the tool runs for seconds and builds for minutes.
+    # Without optimization: the tools run for seconds, and an optimized build takes minutes.
     cargo install --quiet --debug --locked --root "$tools" --target-dir "$tools/build" "$crate@$version" || true
     rm -rf "$tools/build"
     cargo "$subcommand" --version >/dev/null 2>&1
 }
 
-# Clients that others wrote, in folders of their own.
+# Third-party clients, each set in its own folder.
 install_python_client() {
     local package=$1 module=$2 venv=${target:?}/clients/venv
     if ! "$venv/bin/python" -c "import $module" 2>/dev/null; then
@@ -171,7 +171,7 @@ rust_version_wanted() {
     sed -n 's/^rust-version = "\(.*\)"/\1/p' "${root:?}/Cargo.toml"
 }
 
-# Fails when the compiler is older than the workspace asks for, which Cargo would only say much later.
+# Fails if the compiler is older than the workspace requires. Cargo would report it much later.
 rust_is_recent() {
     local wanted have
     wanted=$(rust_version_wanted)
@@ -179,8 +179,8 @@ rust_is_recent() {
     [[ -n $have && $(printf '%s\n' "$wanted" "$have" | sort --version-sort | head -n 1) == "$wanted" ]]
 }
 
-# Makes everything present that can be, and prints the names of what is not. Arguments: the parts that will run.
-# Only the parts that run bring their Cargo tools, so that `--only format` does not build a dependency checker.
+# Installs what is missing and prints the names of what could not be installed. Arguments: the parts that will run. Only
+# the Cargo tools of these parts are built.
 prerequisites_install() {
     local part
     install_missing_packages >&2
