@@ -151,6 +151,8 @@ pub const FACT_AHEAD_MS: i64 = 10_000;
 pub const DEAD_LETTER_RETENTION_DEFAULT_S: i64 = 30 * 24 * 3_600;
 /// Dead letters in one replay by ids or by filter.
 pub const REPLAY_DEAD_LETTERS: usize = 10_000;
+/// Attempts in the event of a dead letter, the newest ones. The letter itself has all of them.
+pub const DEAD_LETTER_EVENT_ATTEMPTS: usize = 100;
 /// Random letters and digits in a token: 256 bits.
 pub const TOKEN_RANDOM_CHARS: usize = 43;
 /// Queues that a token can be restricted to, and tenants that it can serve.

@@ -17,7 +17,7 @@ use store::fleet::subjects::facts::{FactChanges, canonical};
 use store::queue::artifacts::Blobs;
 use store::queue::artifacts::put::{ArtifactPut, NewArtifact};
 use store::queue::claim::{Claimed, ClaimedJob};
-use store::queue::settle::{End, Outcome, SettleStatus, Settled};
+use store::queue::settle::{ChosenBackoff, End, Outcome, SettleStatus, Settled};
 use store::queue::workers::heartbeat::Heartbeat;
 use store::queue::workers::register::NewWorker;
 use store::signals::refine::{SignalChange, Signaled};
@@ -210,6 +210,7 @@ fn view(job: ClaimedJob) -> Result<wire::ClaimedJob, BackendError> {
         created_at: timestamp(job.created_at),
         tenant: None,
         journal: job.journal.map(journal::page).transpose()?,
+        state: job.state.to_string(),
     })
 }
 
@@ -227,7 +228,18 @@ fn outcome(request: &OutcomeRequest) -> Result<Outcome, BackendError> {
             let missing = || problem(422, code::INVALID_FIELD, "`fail` requires an error".into(), Some("error"));
             let wire::JobError { code, mut message, retryable } = error.ok_or_else(missing)?;
             message.truncate(message.floor_char_boundary(ERROR_MESSAGE_BYTES));
-            End::Fail(JobError { code, message, retryable })
+            let error = JobError { code, message, retryable };
+            match (request.backoff_s, request.backoff_until) {
+                (Some(seconds), _) => {
+                    let backoff = ChosenBackoff::ForMs((seconds.max(0.0) * 1_000.0) as i64);
+                    End::FailUntil { error, backoff }
+                }
+                (None, Some(until)) => {
+                    let backoff = ChosenBackoff::Until(Time::from_micros(until.as_microsecond()));
+                    End::FailUntil { error, backoff }
+                }
+                (None, None) => End::Fail(error),
+            }
         }
         OutcomeKind::Cancel => End::Cancel,
         OutcomeKind::Snooze => End::Snooze { delay_ms: (request.delay_s.unwrap_or(0.0).max(0.0) * 1_000.0) as i64 },
@@ -308,7 +320,17 @@ mod tests {
 
     fn request(kind: OutcomeKind) -> OutcomeRequest {
         let (job_id, epoch) = (Uuid::nil(), 1);
-        OutcomeRequest { job_id, epoch, outcome: kind, result: None, facts: None, error: None, delay_s: None }
+        OutcomeRequest {
+            job_id,
+            epoch,
+            outcome: kind,
+            result: None,
+            facts: None,
+            error: None,
+            delay_s: None,
+            backoff_s: None,
+            backoff_until: None,
+        }
     }
 
     fn text(bytes: usize) -> Box<RawValue> {

@@ -23,7 +23,7 @@ pub(crate) struct ApiError {
     detail: String,
     field: Option<String>,
     /// The job of a failed call and its error.
-    call: Option<Box<(JobId, Option<wire::JobError>)>>,
+    call: Option<Box<(Option<JobId>, Option<wire::JobError>)>>,
     /// Value of the `Retry-After` header.
     retry_s: Option<u64>,
 }
@@ -259,7 +259,12 @@ impl ApiError {
     }
 
     /// A synchronous call that gave no result.
-    pub(crate) fn call_failed(job: JobId, failure: CallFailure, detail: &str, error: Option<wire::JobError>) -> Self {
+    pub(crate) fn call_failed(
+        job: impl Into<Option<JobId>>,
+        failure: CallFailure,
+        detail: &str,
+        error: Option<wire::JobError>,
+    ) -> Self {
         let (status, code) = match failure {
             CallFailure::Refused => (StatusCode::UNPROCESSABLE_ENTITY, code::CALL_REFUSED),
             CallFailure::Failed => (StatusCode::BAD_GATEWAY, code::CALL_FAILED),
@@ -268,7 +273,7 @@ impl ApiError {
             CallFailure::OutOfResources => (StatusCode::INSUFFICIENT_STORAGE, code::CALL_OUT_OF_RESOURCES),
             CallFailure::Broken => (StatusCode::INTERNAL_SERVER_ERROR, code::CALL_BROKEN),
         };
-        Self { call: Some(Box::new((job, error))), ..Self::new(status, code, detail) }
+        Self { call: Some(Box::new((job.into(), error))), ..Self::new(status, code, detail) }
     }
 
     /// Replaces "nothing was changed" by "the outcome is unknown" if the request may have changed something. Other
@@ -284,7 +289,7 @@ impl ApiError {
 
     /// Adds the job that a call created.
     pub(crate) fn of_call(self, job: JobId) -> Self {
-        let call = self.call.unwrap_or_else(|| Box::new((job, None)));
+        let call = self.call.unwrap_or_else(|| Box::new((Some(job), None)));
         Self { call: Some(call), ..self }
     }
 
@@ -337,7 +342,7 @@ impl ApiError {
             detail: self.detail.clone(),
             code: self.code.into(),
             field: self.field.clone(),
-            job_id: self.call.as_ref().map(|call| call.0.uuid()),
+            job_id: self.call.as_ref().and_then(|call| call.0).map(JobId::uuid),
             error: self.call.as_ref().and_then(|call| call.1.clone()),
         }
     }

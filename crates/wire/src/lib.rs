@@ -46,8 +46,8 @@ pub use signals::signal::{EtaRange, NextAction, SignalUpdate, SignalView};
 pub use signals::ttfs::{TtfsAccepted, TtfsAlert, TtfsEvent, TtfsEvents, TtfsSlo, TtfsSloHour, TtfsSummary};
 pub use task::{HealthView, PruningView, TaskView, TasksView};
 pub use triggers::dead_letter::{
-    AttemptView, CountView, DeadLetterFilter, DeadLetterView, ReplayManyRequest, ReplayManyView, ReplayRequest,
-    ReplayView, ResolveRequest,
+    AttemptView, CountView, DeadLetterFilter, DeadLetterView, HandlerView, ReplayManyRequest, ReplayManyView,
+    ReplayRequest, ReplayView, ResolveRequest,
 };
 pub use triggers::delivery::{DeliveryAttemptView, DeliveryDetails, DeliveryView};
 pub use triggers::event::{EventAccepted, KvView, SyncRunView};

@@ -19,7 +19,17 @@ use crate::support::{
 
 fn finish(job_id: Uuid, epoch: i64) -> SettleRequest {
     let outcome = OutcomeKind::Finish;
-    let outcome = OutcomeRequest { job_id, epoch, outcome, result: None, facts: None, error: None, delay_s: None };
+    let outcome = OutcomeRequest {
+        job_id,
+        epoch,
+        outcome,
+        result: None,
+        facts: None,
+        error: None,
+        delay_s: None,
+        backoff_s: None,
+        backoff_until: None,
+    };
     SettleRequest { outcomes: vec![outcome] }
 }
 

@@ -12,6 +12,7 @@ pub const EVERY_PROCESS: &str = "*";
 pub struct Backoff {
     /// `None`: until someone removes it.
     pub until: Option<Time>,
+    /// Why, for people: the code and the message of the error, or the reason that an operator gave.
     pub cause: String,
     /// The writer: a user or a process.
     pub by: String,
@@ -21,6 +22,15 @@ pub struct Backoff {
 }
 
 impl Backoff {
+    /// The cause for callers that may not read error messages: the error code alone, if a failed attempt wrote it.
+    pub fn public_cause(&self) -> &str {
+        let is_failure = self.by.starts_with("worker ") || self.by.starts_with("job ");
+        match self.cause.split_once(": ") {
+            Some((code, _)) if is_failure => code,
+            _ => &self.cause,
+        }
+    }
+
     pub fn holds(&self, now: Time) -> bool {
         self.until.is_none_or(|until| until > now)
     }
@@ -38,8 +48,7 @@ impl Backoff {
         let wait_s = policy.next_wait_s(on_record.and_then(|backoff| backoff.wait_s));
         let wait_ms = (wait_s as i64).saturating_mul(1_000).saturating_add(policy.jitter_ms(wait_s, random_unit));
         let until = error.retryable.then(|| now.plus_ms(wait_ms));
-        Self { until, cause: error.code.clone(), by: by.into(), wait_s: Some(wait_s), at: now }
-            .not_shorter(on_record, now)
+        Self { until, cause: error.summary(), by: by.into(), wait_s: Some(wait_s), at: now }.not_shorter(on_record, now)
     }
 
     /// Returns `self`, unless the previous backoff lasts longer: then that one with the new `wait_s`.

@@ -23,8 +23,10 @@ impl CallFailure {
         match error.code.as_str() {
             "timeout" | "timed_out" | "deadline_exceeded" => Self::TimedOut,
             "unavailable" | "overloaded" | "busy" => Self::Unavailable,
-            "out_of_memory" | "resource_exhausted" | "insufficient_storage" | "quota_exceeded" => Self::OutOfResources,
-            "panic" | "internal" | "internal_error" => Self::Broken,
+            "out_of_memory" | "resource_exhausted" | "insufficient_storage" | "quota_exceeded" | "script_ceiling" => {
+                Self::OutOfResources
+            }
+            "panic" | "internal" | "internal_error" | "script_invalid" => Self::Broken,
             _ if error.retryable => Self::Failed,
             _ => Self::Refused,
         }
@@ -50,5 +52,7 @@ mod tests {
         check("busy", true, CallFailure::Unavailable);
         check("out_of_memory", false, CallFailure::OutOfResources);
         check("panic", true, CallFailure::Broken);
+        check("script_ceiling", false, CallFailure::OutOfResources);
+        check("script_failed", true, CallFailure::Failed);
     }
 }

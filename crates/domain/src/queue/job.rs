@@ -6,6 +6,7 @@
 use std::fmt;
 
 use crate::id::WorkerId;
+use crate::limits::REASON_BYTES;
 use crate::queue::retry::RetryPolicy;
 use crate::time::Time;
 
@@ -88,6 +89,17 @@ impl JobError {
         }
     }
 
+    /// The error in one line for people: its code and the first line of its message.
+    pub fn summary(&self) -> String {
+        let line = self.message.lines().next().unwrap_or_default().trim();
+        if line.is_empty() {
+            return self.code.clone();
+        }
+        let mut summary = format!("{}: {line}", self.code);
+        summary.truncate(summary.floor_char_boundary(REASON_BYTES));
+        summary
+    }
+
     /// The worker's lease expired: it died or stopped sending heartbeats.
     pub fn expired() -> Self {
         Self { code: "expired".into(), message: "the worker's lease expired".into(), retryable: true }
@@ -158,8 +170,10 @@ pub enum Event {
     Wake,
     /// The job's `run_at` has arrived.
     Due,
+    /// `loads`: the worker does not hold the affinity of the job, so the job starts in `loading`.
     Claim {
         worker: WorkerId,
+        loads: bool,
     },
     /// The worker loads the affinity. Only possible before it starts to work.
     Load {
@@ -171,11 +185,13 @@ pub enum Event {
     Finish {
         by: ClaimRef,
     },
-    /// `random_unit`, from 0 to 1, is the share of the jitter that is added to the delay.
+    /// `random_unit`, from 0 to 1, is the share of the jitter that is added to the delay. `retry_at` is the time of the
+    /// next attempt that the worker asks for, instead of the delay of the retry policy.
     Fail {
         by: ClaimRef,
         error: JobError,
         random_unit: f64,
+        retry_at: Option<Time>,
     },
     Snooze {
         by: ClaimRef,
@@ -234,11 +250,12 @@ impl Job {
                 State::Scheduled { run_at } if run_at <= now => Ok(self.with(State::Queued { since: run_at })),
                 _ => Err(self.refusal()),
             },
-            Event::Claim { worker } => match self.state {
+            Event::Claim { worker, loads } => match self.state {
                 State::Queued { since } => {
                     let epoch = self.epoch.next();
                     let claim = Claim { worker, epoch, at: now, waiting_since: since, begun: false };
-                    Ok(Job { epoch, attempt: self.attempt + 1, ..self.with(State::Working(claim)) })
+                    let state = if loads { State::Loading(claim) } else { State::Working(claim) };
+                    Ok(Job { epoch, attempt: self.attempt + 1, ..self.with(state) })
                 }
                 _ => Err(self.refusal()),
             },
@@ -257,9 +274,14 @@ impl Job {
                 self.claimed(by)?;
                 Ok(self.ended(Outcome::Succeeded, now))
             }
-            Event::Fail { by, error, random_unit } => {
+            Event::Fail { by, error, random_unit, retry_at } => {
                 self.claimed(by)?;
-                Ok(self.failed(error, random_unit, now))
+                let failed = self.failed(error, random_unit, now);
+                Ok(match (retry_at, &failed.state) {
+                    // The delay that the next failure grows from stays as it was.
+                    (Some(at), State::Scheduled { .. }) => self.with(State::Scheduled { run_at: at.max(now) }),
+                    _ => failed,
+                })
             }
             Event::TimeOut { by, timeout_s, random_unit } => {
                 self.claimed(by)?;

@@ -1,7 +1,7 @@
 //! Explains why a job is not running: the first reason, in the order in which the job meets them.
 
 use crate::fleet::backoff::Backoff;
-use crate::queue::job::JobState;
+use crate::queue::job::{JobError, JobState};
 use crate::time::Time;
 
 /// The state of a job and its queue at the time of the request.
@@ -12,7 +12,7 @@ pub struct Circumstances {
     /// What a waiting job waits for, as text.
     pub waits_for: Option<String>,
     /// Set if the job has failed before and waits for its next attempt.
-    pub last_error_code: Option<String>,
+    pub last_error: Option<JobError>,
     pub queue_paused: Option<String>,
     /// The limit that blocks the job, as text.
     pub limit: Option<String>,
@@ -72,6 +72,8 @@ impl Reason {
 pub struct Why {
     pub reason: Reason,
     pub detail: String,
+    /// The detail for callers that may not read error messages, if it is another one.
+    pub public_detail: Option<String>,
     pub until: Option<Time>,
     pub position: Option<u64>,
     pub eta_s: Option<u64>,
@@ -80,7 +82,14 @@ pub struct Why {
 impl Circumstances {
     /// Returns the first obstacle, in the order in which the job meets them.
     pub fn why(&self) -> Why {
-        let explain = |reason, detail: String| Why { reason, detail, until: None, position: None, eta_s: None };
+        let explain = |reason, detail: String| Why {
+            reason,
+            detail,
+            public_detail: None,
+            until: None,
+            position: None,
+            eta_s: None,
+        };
         match self.state {
             Some(JobState::Canceled) => return explain(Reason::Ended, "the job was canceled".into()),
             Some(state) if state.is_terminal() => return explain(Reason::Ended, format!("the job has {state}")),
@@ -96,10 +105,13 @@ impl Circumstances {
             }
             Some(JobState::Scheduled) => {
                 let until = self.run_at;
-                return match &self.last_error_code {
-                    Some(code) => {
-                        Why { until, ..explain(Reason::Backoff, format!("waiting for a retry after `{code}`")) }
-                    }
+                let retry_after = |error: &str| format!("waiting for a retry after `{error}`");
+                return match &self.last_error {
+                    Some(error) => Why {
+                        until,
+                        public_detail: Some(retry_after(&error.code)),
+                        ..explain(Reason::Backoff, retry_after(&error.summary()))
+                    },
                     None => Why { until, ..explain(Reason::NotDue, "its run_at is in the future".into()) },
                 };
             }
@@ -108,9 +120,11 @@ impl Circumstances {
         if let Some(reason) = &self.queue_paused {
             return explain(Reason::QueuePaused, format!("the queue is paused: {reason}"));
         }
-        if let Some(Backoff { until, cause, by, .. }) = &self.backoff {
+        if let Some(backoff @ Backoff { until, cause, by, .. }) = &self.backoff {
             let ending = if until.is_some() { "" } else { " without end" };
-            return Why { until: *until, ..explain(Reason::Backoff, format!("backoff{ending}: {cause} (by {by})")) };
+            let detail = |cause: &str| format!("backoff{ending}: {cause} (by {by})");
+            let public_detail = Some(detail(backoff.public_cause()));
+            return Why { until: *until, public_detail, ..explain(Reason::Backoff, detail(cause)) };
         }
         if let Some(subject) = &self.subject_busy {
             return explain(Reason::SubjectBusy, format!("other work on {subject} is in progress"));
@@ -157,7 +171,12 @@ mod tests {
         check(Circumstances { backoff: Some(backoff), workers: 0, ..queued() }, Reason::Backoff);
         let scheduled = Circumstances { state: Some(JobState::Scheduled), ..Default::default() };
         check(scheduled.clone(), Reason::NotDue);
-        check(Circumstances { last_error_code: Some("boom".into()), ..scheduled }, Reason::Backoff);
+        let error = JobError { code: "boom".into(), message: "it broke".into(), retryable: true };
+        let failed = Circumstances { last_error: Some(error), ..scheduled };
+        check(failed.clone(), Reason::Backoff);
+        let Why { detail, public_detail, .. } = failed.why();
+        assert_eq!(detail, "waiting for a retry after `boom: it broke`");
+        assert_eq!(public_detail.as_deref(), Some("waiting for a retry after `boom`"));
         check(Circumstances { state: Some(JobState::Working), ..queued() }, Reason::Running);
         check(Circumstances { state: Some(JobState::Failed), ..queued() }, Reason::Ended);
     }

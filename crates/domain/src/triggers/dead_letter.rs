@@ -9,9 +9,9 @@ pub enum Resolution {
     Replayed,
     /// A person decided to take no action.
     Ignored,
-    /// The target of a dead-letter trigger handled it.
+    /// A script resolved it, or a trigger that declares `handles` succeeded.
     HandledByScript,
-    /// The target of a dead-letter trigger failed. This creates no second dead letter.
+    /// A trigger that declares `handles` failed. This creates no second dead letter.
     HandlerFailed,
 }
 
@@ -31,9 +31,9 @@ impl Resolution {
         Self::ALL.into_iter().find(|resolution| resolution.as_str() == text)
     }
 
-    /// True if the letter may still be replayed, also after its handler has failed.
+    /// True if the letter may still be replayed, also after a handler has handled it or failed.
     pub const fn may_be_replayed(resolution: Option<Self>) -> bool {
-        matches!(resolution, None | Some(Self::HandlerFailed))
+        matches!(resolution, None | Some(Self::HandledByScript | Self::HandlerFailed))
     }
 }
 

@@ -117,6 +117,10 @@ impl RuntimeNode {
         let docker: Box<dyn Driver> = Box::new(Docker::new(&options.docker_host));
         let fault = docker.ping().await.err().map(|error| error.to_string());
         store.beat_engine_node(&options.node, options.offer.clone(), fault).await?;
+        let left = store.release_node_workers(&options.node).await?;
+        if left > 0 {
+            tracing::info!(node = options.node, workers = left, "released the jobs of an earlier process of this node");
+        }
         let shared = NodeShared {
             docker,
             context,

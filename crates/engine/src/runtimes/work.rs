@@ -82,7 +82,8 @@ impl Task for OperateRuntimes {
         let tenants = store.tenants_with_operations(&shared.context.node).await?;
         for tenant in &tenants {
             if !state.workers.contains_key(tenant) {
-                let id = store.register_worker(*tenant, worker(&shared.context.node)).await?;
+                let id =
+                    store.register_node_worker(*tenant, &shared.context.node, worker(&shared.context.node)).await?;
                 let now = Instant::now();
                 state.workers.insert(*tenant, RegisteredWorker { id, heartbeat_at: now, used_at: now });
             }

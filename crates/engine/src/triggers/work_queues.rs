@@ -104,6 +104,7 @@ mod tests {
             retry: RetryPolicy::NONE,
             max_attempts: 2,
             enabled: true,
+            handles: false,
             next_at: None,
         };
         let id = db.store.new_trigger_id();

@@ -41,6 +41,7 @@ fn request(trigger: &TriggerView) -> TriggerRequest {
         mode: Some(trigger.mode.clone()),
         retry: Some(trigger.retry),
         enabled: Some(trigger.enabled),
+        handles: Some(trigger.handles).filter(|handles| *handles),
     }
 }
 

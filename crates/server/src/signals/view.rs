@@ -71,6 +71,9 @@ fn redact(principal: &Principal, mut source: SignalSource) -> SignalSource {
         reported.last_known_outcome = reported.last_known_outcome.take().filter(|_| results);
         reported.diagnostics = reported.diagnostics.take().filter(|_| logs);
     }
+    if let Some(backoff) = source.backoff.as_mut().filter(|_| !logs && !results) {
+        backoff.cause = backoff.public_cause().to_owned();
+    }
     if let Some(error) = source.job.error.as_mut().filter(|_| !logs) {
         error.message.clear();
     }

@@ -17,13 +17,13 @@ use crate::access::auth::Principal;
 /// Later than any backoff with an end.
 const ENDLESS: Time = Time::from_seconds(253_402_300_799);
 
-pub(crate) fn subject(subject: Subject) -> Result<SubjectView, StoreError> {
+pub(crate) fn subject(subject: Subject, principal: &Principal) -> Result<SubjectView, StoreError> {
     let fact = |fact: FactEntry| Ok((fact.name, FactView { value: raw(fact.value)?, at: time(fact.at) }));
     Ok(SubjectView {
         id: subject.id,
         kind: subject.kind,
         facts: subject.facts.into_iter().map(fact).collect::<Result<_, StoreError>>()?,
-        backoffs: subject.backoffs.into_iter().map(backoff).collect(),
+        backoffs: subject.backoffs.into_iter().map(|one| backoff(one, principal)).collect(),
         created_at: time(subject.created_at),
         updated_at: time(subject.updated_at),
         work: None,
@@ -31,19 +31,23 @@ pub(crate) fn subject(subject: Subject) -> Result<SubjectView, StoreError> {
     })
 }
 
-pub(crate) fn card(card: SubjectCard, now: Time) -> Result<SubjectView, StoreError> {
+pub(crate) fn card(card: SubjectCard, principal: &Principal, now: Time) -> Result<SubjectView, StoreError> {
     Ok(SubjectView {
         work: Some(card.work.into_iter().map(work).collect()),
         processes: Some(card.eligibility.into_iter().map(|one| standing(one, now)).collect()),
-        ..subject(card.subject)?
+        ..subject(card.subject, principal)?
     })
 }
 
-pub(crate) fn backoff(stored: StoredBackoff) -> BackoffView {
+pub(crate) fn backoff(stored: StoredBackoff, principal: &Principal) -> BackoffView {
+    let cause = match reads_messages(principal) {
+        true => stored.backoff.cause.clone(),
+        false => stored.backoff.public_cause().to_owned(),
+    };
     BackoffView {
         process: stored.process,
         until: stored.backoff.until.map(time),
-        cause: stored.backoff.cause,
+        cause,
         by: stored.backoff.by,
         at: time(stored.backoff.at),
         job_id: stored.job,
@@ -93,6 +97,10 @@ fn timeline_item(mut item: TimelineItem) -> Result<wire::TimelineItem, StoreErro
     // The detail of a runtime operation contains no job error, and is in the operation log as well.
     if item.runtime.is_none() && item.cause.is_some() {
         item.detail = item.detail.and_then(without_message);
+        if item.event == "backed_off" {
+            let code = item.cause.as_deref().and_then(|cause| Some(cause.split_once(": ")?.0.to_owned()));
+            item.cause = code.or(item.cause);
+        }
     }
     whole_item(item)
 }

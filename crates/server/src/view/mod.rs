@@ -24,8 +24,8 @@ use store::triggers::schedule::Slots;
 use store::triggers::target::{self, Target, script_id};
 use store::triggers::{Trigger, filter};
 use wire::{
-    AttemptView, DeadLetterView, JobAccepted, JobView, QueueCounts, QueueView, RawValue, ReplayView, RetrySettings,
-    Timestamp, TriggerRetry, TriggerRunView, TriggerView, WebhookSettings,
+    AttemptView, DeadLetterView, HandlerView, JobAccepted, JobView, QueueCounts, QueueView, RawValue, ReplayView,
+    RetrySettings, Timestamp, TriggerRetry, TriggerRunView, TriggerView, WebhookSettings,
 };
 
 use crate::validate::triggers::trigger::without_secrets;
@@ -115,7 +115,7 @@ pub(crate) fn job(job: StoredJob, principal: &Principal) -> Result<JobView, Stor
 }
 
 /// True if the caller may read error messages of any job.
-fn reads_messages(principal: &Principal) -> bool {
+pub(crate) fn reads_messages(principal: &Principal) -> bool {
     principal.has(Right::ReadLogs) || principal.has(Right::ReadResults)
 }
 
@@ -136,7 +136,7 @@ fn retry(policy: RetryPolicy) -> RetrySettings {
     }
 }
 
-pub(crate) fn history_item(item: HistoryItem) -> wire::HistoryItem {
+pub(crate) fn history_item(item: HistoryItem, reads_messages: bool) -> wire::HistoryItem {
     wire::HistoryItem {
         event: item.event,
         at: time(item.at),
@@ -145,6 +145,7 @@ pub(crate) fn history_item(item: HistoryItem) -> wire::HistoryItem {
         worker: item.worker.map(|worker| worker.uuid()),
         actor: item.actor,
         cause: item.cause,
+        message: item.message.filter(|_| reads_messages),
     }
 }
 
@@ -166,6 +167,7 @@ pub(crate) fn claimed(job: ClaimedJob) -> Result<wire::ClaimedJob, StoreError> {
         created_at: time(job.created_at),
         tenant: job.tenant.map(|tenant| tenant.to_string()),
         journal: job.journal.map(crate::http::v1::workflows::journal::claimed).transpose()?,
+        state: job.state.to_string(),
     })
 }
 
@@ -311,6 +313,16 @@ pub(crate) fn dead_letter(letter: DeadLetter, principal: &Principal) -> Result<D
             .map(|attempt| AttemptView { at: time(attempt.at), error: error(attempt.error) })
             .collect(),
         last_error: error(letter.last_error),
+        handlers: letter
+            .handlers
+            .into_iter()
+            .map(|handler| HandlerView {
+                trigger_id: handler.trigger.uuid(),
+                outcome: handler.outcome.as_str().into(),
+                at: time(handler.at),
+                error: handler.error.map(error),
+            })
+            .collect(),
     })
 }
 
@@ -350,6 +362,7 @@ pub(crate) fn trigger(trigger: Trigger, principal: &Principal, now: Time) -> Res
             jitter: retry.jitter,
         },
         enabled: trigger.enabled,
+        handles: trigger.handles,
         principal: trigger.principal,
         created_at: time(trigger.created_at),
         updated_at: time(trigger.updated_at),

@@ -56,6 +56,8 @@ pub const MIGRATIONS: &[Migration] = migrations! {
     5 "0005_triggers"
     6 "0006_runtimes"
     7 "0007_access"
+    20 "0020_node_workers"
+    21 "0021_letter_handlers"
     30 "0030_event_fan_out"
     50 "0050_waiting"
     60 "0060_journal"

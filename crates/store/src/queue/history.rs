@@ -1,8 +1,9 @@
 //! The history of a job, oldest event first. The table `history` holds the attempts that did not end the job. The
 //! current attempt and the job's end come from the job's own row, or from its last history row once the job is pruned.
 
-use domain::{JobId, JobState, TenantId, Time, WorkerId};
+use domain::{JobError, JobId, JobState, TenantId, Time, WorkerId};
 
+use crate::db::codec::error_from_json;
 use crate::db::tx::{Operation, Param, Sql, Tx};
 use crate::error::StoreError;
 use crate::queue::get::{StoredJob, find};
@@ -17,6 +18,8 @@ pub struct HistoryItem {
     pub worker: Option<WorkerId>,
     pub actor: Option<String>,
     pub cause: Option<String>,
+    /// The message of the error.
+    pub message: Option<String>,
 }
 
 impl Store {
@@ -32,8 +35,11 @@ struct ListHistory {
 }
 
 const ROWS: Sql = Sql::both(&["select event, at, enqueued_at, started_at, attempt, epoch, worker, actor, cause,
-         principal, triggered_by
+         error, principal, triggered_by
      from history where job = $1 and tenant = $2 order by epoch, at, event"]);
+
+const BEGUN: Sql =
+    Sql::both(&["select begun_at from jobs where id = $1 union all select begun_at from ended where id = $1"]);
 
 impl Operation for ListHistory {
     type Output = Option<Vec<HistoryItem>>;
@@ -62,9 +68,17 @@ impl Operation for ListHistory {
                 worker: row.opt_uuid("worker")?.map(WorkerId::new),
                 actor: row.opt_text("actor")?,
                 cause: row.opt_text("cause")?,
+                message: row.opt_text("error")?.map(|error| error_from_json(&error)).transpose()?.and_then(message_of),
             };
             if let Some(at) = row.opt_time("started_at")?.filter(|_| !has_start(&items, end.epoch)) {
-                items.push(HistoryItem { event: "started".into(), at, actor: None, cause: None, ..end.clone() });
+                items.push(HistoryItem {
+                    event: "started".into(),
+                    at,
+                    actor: None,
+                    cause: None,
+                    message: None,
+                    ..end.clone()
+                });
             }
             items.push(end);
         }
@@ -77,9 +91,13 @@ impl Operation for ListHistory {
             worker: None,
             actor: principal,
             cause: origin,
+            message: None,
         };
         items.insert(0, enqueued);
-        for item in job.iter().flat_map(items_of_row) {
+        let Some(job) = job else { return Ok(Some(items)) };
+        let row = tx.query_opt(&BEGUN, &[Param::from(self.job)]).await?;
+        let begun_at = row.map(|row| row.opt_time("begun_at")).transpose()?.flatten();
+        for item in items_of_row(&job, begun_at) {
             if item.event != "started" || !has_start(&items, item.epoch) {
                 items.push(item);
             }
@@ -94,8 +112,9 @@ fn has_start(items: &[HistoryItem], epoch: i64) -> bool {
 }
 
 /// Returns the events that the job's own row records: the current attempt of a live job, or the last attempt of an
-/// ended job and its end.
-fn items_of_row(job: &StoredJob) -> Vec<HistoryItem> {
+/// ended job and its end. `begun_at` is when the worker reported `working`: an attempt that loaded an affinity first has
+/// the events `loading` and `working`.
+fn items_of_row(job: &StoredJob, begun_at: Option<Time>) -> Vec<HistoryItem> {
     let item = |event: &str, at: Time| HistoryItem {
         event: event.into(),
         at,
@@ -104,13 +123,23 @@ fn items_of_row(job: &StoredJob) -> Vec<HistoryItem> {
         worker: job.worker,
         actor: None,
         cause: None,
+        message: None,
     };
     let mut items: Vec<HistoryItem> = job.started_at.map(|at| item("started", at)).into_iter().collect();
+    if let Some(at) = job.started_at.filter(|_| job.state == JobState::Loading || begun_at.is_some()) {
+        items.push(item("loading", at));
+        items.extend(begun_at.map(|at| item("working", at)));
+    }
     if let Some(at) = job.finished_at {
-        let cause = job.error.as_ref().filter(|_| job.state == JobState::Failed).map(|error| error.code.clone());
-        items.push(HistoryItem { actor: job.actor.clone(), cause, ..item(end_event(job.state), at) });
+        let error = job.error.as_ref().filter(|_| job.state == JobState::Failed);
+        let (cause, message) = (error.map(|error| error.code.clone()), error.cloned().and_then(message_of));
+        items.push(HistoryItem { actor: job.actor.clone(), cause, message, ..item(end_event(job.state), at) });
     }
     items
+}
+
+fn message_of(error: JobError) -> Option<String> {
+    Some(error.message).filter(|message| !message.is_empty())
 }
 
 /// Returns the event name for the end of a job.

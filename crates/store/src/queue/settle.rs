@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use domain::queue::job::{ClaimRef, Event};
-use domain::{Epoch, JobError, JobId, Refusal, TenantId, WorkerId};
+use domain::{Epoch, JobError, JobId, Refusal, TenantId, Time, WorkerId};
 
 use crate::db::clock::random_unit;
 use crate::db::effects::Effects;
@@ -44,6 +44,11 @@ pub enum End {
         facts: FactChanges,
     },
     Fail(JobError),
+    /// Failed, and the worker chooses how long the subject is left alone and when the job runs again.
+    FailUntil {
+        error: JobError,
+        backoff: ChosenBackoff,
+    },
     Cancel,
     Snooze {
         delay_ms: i64,
@@ -51,7 +56,30 @@ pub enum End {
     Release,
 }
 
+/// A backoff that a failing worker chooses, instead of the policy of the process, the job or the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChosenBackoff {
+    ForMs(i64),
+    Until(Time),
+}
+
+impl ChosenBackoff {
+    fn until(self, now: Time) -> Time {
+        match self {
+            Self::ForMs(millis) => now.plus_ms(millis),
+            Self::Until(at) => at,
+        }
+    }
+}
+
 impl End {
+    fn chosen_backoff(&self, now: Time) -> Option<Time> {
+        match self {
+            Self::FailUntil { backoff, .. } => Some(backoff.until(now)),
+            _ => None,
+        }
+    }
+
     fn result(&self) -> Option<&str> {
         match self {
             Self::Finish(result) | Self::FinishWith { result, .. } => result.as_deref(),
@@ -393,10 +421,12 @@ impl SettleBatch {
         let settings = queues::settings(tx, before.tenant, &lane.queue).await?;
         let job = before.job(&lane.kind, &settings)?;
         let by = ClaimRef { worker: open.worker, epoch: open.outcome.epoch };
+        let chosen_backoff = open.outcome.end.chosen_backoff(tx.now());
         let (event, name, error) = match &open.outcome.end {
             End::Finish(_) | End::FinishWith { .. } => (Event::Finish { by }, "finished", None),
-            End::Fail(error) => {
-                (Event::Fail { by, error: error.clone(), random_unit: random_unit() }, "failed", Some(error.clone()))
+            End::Fail(error) | End::FailUntil { error, .. } => {
+                let (retry_at, error) = (chosen_backoff, error.clone());
+                (Event::Fail { by, error: error.clone(), random_unit: random_unit(), retry_at }, "failed", Some(error))
             }
             End::Cancel => (Event::CancelClaimed { by }, "canceled", None),
             End::Snooze { delay_ms } => (Event::Snooze { by, delay_ms: *delay_ms }, "snoozed", None),
@@ -405,7 +435,9 @@ impl SettleBatch {
         let result = open.outcome.end.result().map(str::to_owned);
         let facts = open.outcome.end.facts().cloned();
         Ok(match job.apply(event, tx.now()) {
-            Ok(after) => Ok(Transition { facts, ..Transition::new(before, after, name, error, result) }),
+            Ok(after) => {
+                Ok(Transition { facts, chosen_backoff, ..Transition::new(before, after, name, error, result) })
+            }
             Err(refusal) => Err((refusal, before)),
         })
     }

@@ -40,7 +40,7 @@ impl Operation for ExplainJob {
         let mut circumstances = Circumstances {
             state: Some(job.state),
             run_at: Some(job.run_at),
-            last_error_code: job.error.as_ref().map(|error| error.code.clone()),
+            last_error: job.error.clone(),
             ..Circumstances::default()
         };
         if job.state == JobState::Queued {

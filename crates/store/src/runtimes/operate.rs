@@ -5,7 +5,7 @@
 
 use domain::runtimes::{OperationCode, OperationKind, OperationSource};
 use domain::triggers::trigger::Source;
-use domain::{DeadLetterId, JobId, Resolution, TenantId};
+use domain::{DeadLetterId, JobError, JobId, TenantId};
 use uuid::Uuid;
 
 use crate::db::clock::{new_uuid, uuids_from};
@@ -19,7 +19,7 @@ use crate::runtimes::request::INSERT;
 use crate::runtimes::{OperationOutcome, OperationRecord, Runtime, codec, get, operation_record};
 use crate::store::Store;
 use crate::triggers::cache::TriggerCache;
-use crate::triggers::dead_letters::resolve::resolve;
+use crate::triggers::dead_letters::handlers;
 use crate::triggers::events::{Event, emit};
 
 /// How an attempt of an operation ended.
@@ -185,7 +185,7 @@ impl Operation for EndOperation {
             "error_code": ended.code.map(OperationCode::as_str), "error_message": ended.message,
             "image_ref": operation.image_ref, "container_id": ended.container_id, "correlation_id": operation.correlation_id,
         });
-        self.resolve_dead_letter(tx, &operation).await?;
+        self.record_letter_handler(tx, &operation).await?;
         let depth = depth_of(tx, operation.job).await?;
         let event = Event::new(tx.now(), self.tenant, Source::Runtime, operation.kind.as_str(), depth, to_json(&data));
         Ok(emit(tx, &listeners, &[event.with("name", operation.runtime.as_str())]).await? > 0)
@@ -204,19 +204,19 @@ pub(super) async fn depth_of(tx: &mut Tx<'_>, job: Option<JobId>) -> Result<i32,
 }
 
 impl EndOperation {
-    /// Resolves the dead letter whose trigger requested this operation, if any. The event of a dead letter has the
+    /// Records the end of the handler of a dead letter, if such a trigger requested this operation. The event of a dead letter has the
     /// letter's id, so the id of any other event matches no letter.
-    async fn resolve_dead_letter(&self, tx: &mut Tx<'_>, operation: &OperationRecord) -> Result<(), StoreError> {
+    async fn record_letter_handler(&self, tx: &mut Tx<'_>, operation: &OperationRecord) -> Result<(), StoreError> {
         let event = operation.source_ref.as_deref().and_then(|text| Uuid::try_parse(text).ok());
         let Some(event) = event.filter(|_| operation.source == OperationSource::Stream && !self.ended.again) else {
             return Ok(());
         };
-        let resolution = match self.ended.outcome {
-            OperationOutcome::Success => Resolution::HandledByScript,
-            OperationOutcome::Failure => Resolution::HandlerFailed,
-        };
-        let by = format!("operation:{}", operation.id);
-        resolve(tx, self.tenant, DeadLetterId::new(event), resolution, &by, None).await.map(|_| ())
+        let error = (self.ended.outcome == OperationOutcome::Failure).then(|| JobError {
+            code: self.ended.code.map_or("internal_error", OperationCode::as_str).into(),
+            message: self.ended.message.clone().unwrap_or_default(),
+            retryable: false,
+        });
+        handlers::operation_ended(tx, self.tenant, DeadLetterId::new(event), operation.id, error.as_ref()).await
     }
 
     /// Applies the effect to the runtime's row.

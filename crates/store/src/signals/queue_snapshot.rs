@@ -177,12 +177,12 @@ const SLOTS_IN_USE: Sql = Sql::both(&["select count(*) as holds from holds where
 const RATE: Sql = Sql::both(&["select tokens, at from rates where tenant = $1 and queue = $2"]);
 const WORKERS: Sql = Sql::new(
     &["select w.id, w.tenant, w.name, w.queues, w.kinds, w.affinities, w.affinity, w.lease_ms, w.lease_until,
-           w.draining, w.registered_at, w.last_claim_at, w.dead_at, s.since, s.beat_at,
+           w.draining, w.registered_at, w.last_claim_at, w.dead_at, w.node, s.since, s.beat_at,
            (select coalesce(sum(c.remaining), 0) from claims c where c.worker = w.id) as claims
        from workers w join service s on s.id = 1
        where w.tenant = $1 and w.dead_at is null limit $2"],
     "select w.id, w.tenant, w.name, w.queues, w.kinds, w.affinities, w.affinity, w.lease_ms, w.lease_until,
-         w.draining, w.registered_at, w.last_claim_at, w.dead_at, s.since, s.beat_at,
+         w.draining, w.registered_at, w.last_claim_at, w.dead_at, w.node, s.since, s.beat_at,
          (select coalesce(sum(c.remaining), 0)::bigint from claims c where c.worker = w.id) as claims
      from workers w join service s on s.id = 1
      where w.tenant = $1 and w.dead_at is null limit $2",

@@ -39,21 +39,21 @@ struct GetTrigger {
 
 const GET: Sql = Sql::both(&["select id, tenant, name, source, filter, target, mode, retry, max_attempts, enabled,
          principal, created_at, updated_at, fired, failed, loops_stopped, last_fired_at, last_error, next_at,
-         missed, last_missed_at
+         missed, last_missed_at, handles
      from triggers where id = $1 and tenant = $2"]);
 const GET_SOME: Sql = Sql::new(
     &["select id, tenant, name, source, filter, target, mode, retry, max_attempts, enabled, principal, created_at,
            updated_at, fired, failed, loops_stopped, last_fired_at, last_error, next_at,
-         missed, last_missed_at
+         missed, last_missed_at, handles
        from triggers where id = $1"],
     "select id, tenant, name, source, filter, target, mode, retry, max_attempts, enabled, principal, created_at,
          updated_at, fired, failed, loops_stopped, last_fired_at, last_error, next_at,
-         missed, last_missed_at
+         missed, last_missed_at, handles
      from triggers where id = any($1::uuid[])",
 );
 const LIST: Sql = Sql::both(&["select id, tenant, name, source, filter, target, mode, retry, max_attempts, enabled,
          principal, created_at, updated_at, fired, failed, loops_stopped, last_fired_at, last_error, next_at,
-         missed, last_missed_at
+         missed, last_missed_at, handles
      from triggers where tenant = $1 and id < $2 order by id desc limit $3"]);
 
 impl Operation for GetTrigger {

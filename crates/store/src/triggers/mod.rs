@@ -45,6 +45,8 @@ pub struct NewTrigger {
     pub retry: RetryPolicy,
     pub max_attempts: i32,
     pub enabled: bool,
+    /// A successful run resolves the dead letter that it handles.
+    pub handles: bool,
     /// The first slot of a schedule.
     pub next_at: Option<Time>,
 }
@@ -81,6 +83,8 @@ pub struct Trigger {
     pub retry: RetryPolicy,
     pub max_attempts: i32,
     pub enabled: bool,
+    /// A successful run resolves the dead letter that it handles.
+    pub handles: bool,
     /// The principal that registered the trigger. Its runs have this principal's rights.
     pub principal: String,
     pub created_at: Time,
@@ -114,6 +118,7 @@ fn read(row: &Row) -> Result<Trigger, StoreError> {
         retry: retry_from_json(&row.text("retry")?)?,
         max_attempts: row.int("max_attempts")? as i32,
         enabled: row.bool("enabled")?,
+        handles: row.bool("handles")?,
         principal: row.text("principal")?,
         created_at: row.time("created_at")?,
         updated_at: row.time("updated_at")?,

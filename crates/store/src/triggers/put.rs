@@ -82,8 +82,8 @@ struct CreateTrigger {
 const COUNT: Sql = Sql::both(&["select count(*) as triggers from triggers where tenant = $1"]);
 const NAMED: Sql = Sql::both(&["select id from triggers where tenant = $1 and name = $2"]);
 const INSERT: Sql = Sql::both(&["insert into triggers (id, tenant, name, source, filter, target, mode, retry,
-         max_attempts, enabled, principal, created_at, updated_at, next_at)
-     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $12, $13)"]);
+         max_attempts, enabled, principal, created_at, updated_at, next_at, handles)
+     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $12, $13, $14)"]);
 
 impl Operation for CreateTrigger {
     type Output = TriggerPut;
@@ -127,7 +127,7 @@ fn params<'p>(
     retry: &'p str,
     principal: &'p str,
     tx: &Tx<'_>,
-) -> [Param<'p>; 13] {
+) -> [Param<'p>; 14] {
     [
         Param::Uuid(id.uuid()),
         Param::Int(tenant.0),
@@ -142,6 +142,7 @@ fn params<'p>(
         Param::Text(principal),
         Param::Time(tx.now()),
         Param::time(trigger.next_at),
+        Param::Bool(trigger.handles),
     ]
 }
 
@@ -153,7 +154,7 @@ struct ReplaceTrigger {
 }
 
 const REPLACE: Sql = Sql::both(&["update triggers set name = $3, source = $4, filter = $5, target = $6, mode = $7,
-         retry = $8, max_attempts = $9, enabled = $10, principal = $11, updated_at = $12, next_at = $13
+         retry = $8, max_attempts = $9, enabled = $10, principal = $11, updated_at = $12, next_at = $13, handles = $14
      where id = $1 and tenant = $2"]);
 // Runs that were deferred while the trigger was disabled become due at once.
 const WAKE: Sql = Sql::both(&["update outbox set due_at = $2 where trigger_id = $1 and lease is null and due_at > $2"]);

@@ -27,8 +27,8 @@ impl Model {
             return Some(Some(Vec::new()));
         }
         self.claims += 1;
-        let held = affinity.clone().or_else(|| self.workers[worker].affinity.clone());
-        let (taken, held) = self.claim_jobs(worker, max, held);
+        let loaded = affinity.clone().or_else(|| self.workers[worker].affinity.clone());
+        let (taken, held) = self.claim_jobs(worker, max, &loaded);
         if taken.is_empty() {
             self.touch(worker);
             return Some(Some(taken));
@@ -41,7 +41,8 @@ impl Model {
         Some(Some(taken))
     }
 
-    fn claim_jobs(&mut self, worker: usize, max: usize, mut held: Affinity) -> (Vec<(usize, Epoch, i32)>, Affinity) {
+    fn claim_jobs(&mut self, worker: usize, max: usize, loaded: &Affinity) -> (Vec<(usize, Epoch, i32)>, Affinity) {
+        let mut held = loaded.clone();
         let mut heads = self.heads(worker);
         let mut capacity = self.capacity();
         let mut taken: Vec<(usize, Epoch, i32)> = Vec::new();
@@ -55,7 +56,7 @@ impl Model {
             let (chosen, rest): (Vec<Head>, Vec<Head>) =
                 heads.into_iter().partition(|head| choice.lanes.contains(&head.head.lane));
             let before = taken.len();
-            let more = self.claim_from(worker, &chosen, max, &mut capacity, &mut taken);
+            let more = self.claim_from((worker, loaded), &chosen, max, &mut capacity, &mut taken);
             if taken.len() > before {
                 let queue = self.jobs[taken[before].0].new.queue.clone();
                 let counts = &mut self.queue(&queue).counts;
@@ -124,7 +125,7 @@ impl Model {
     /// Claims jobs, oldest first. Jobs that do not get their holds are parked. Returns true if there may be more jobs.
     fn claim_from(
         &mut self,
-        worker: usize,
+        (worker, loaded): (usize, &Affinity),
         chosen: &[Head],
         max: usize,
         capacity: &mut BTreeMap<Name, usize>,
@@ -163,7 +164,7 @@ impl Model {
                 *capacity -= 1;
                 scopes.push((format!("queue {queue}"), 0));
             }
-            taken.push(self.claim_job(number, worker, scopes));
+            taken.push(self.claim_job(number, (worker, loaded), scopes));
         }
         more
     }
@@ -179,10 +180,16 @@ impl Model {
         subject.into_iter().chain(key).collect()
     }
 
-    fn claim_job(&mut self, number: usize, worker: usize, scopes: Vec<(String, usize)>) -> (usize, Epoch, i32) {
-        let event = Event::Claim { worker: worker_id(worker) };
+    fn claim_job(
+        &mut self,
+        number: usize,
+        (worker, loaded): (usize, &Affinity),
+        scopes: Vec<(String, usize)>,
+    ) -> (usize, Epoch, i32) {
+        let affinity = &self.jobs[number].new.affinity;
+        let event = Event::Claim { worker: worker_id(worker), loads: affinity.is_some() && affinity != loaded };
         let after = self.jobs[number].job.apply(event, self.now).expect("a waiting job can be claimed");
-        let (epoch, attempt) = (after.epoch, after.attempt);
+        let (epoch, attempt, state) = (after.epoch, after.attempt, after.job_state());
         self.set(number, after);
         self.holds.extend(scopes.into_iter().map(|(scope, _)| (scope, number, epoch)));
         let new = &self.jobs[number].new;
@@ -194,7 +201,7 @@ impl Model {
         job.claim = Some(claim);
         job.deadline = timeout_s.map(|seconds| now.plus_s(seconds));
         job.record("started", Some(worker), None);
-        self.notify(number, JobState::Queued, JobState::Working);
+        self.notify(number, JobState::Queued, state);
         (number, epoch, attempt)
     }
 }

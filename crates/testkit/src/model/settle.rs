@@ -30,9 +30,11 @@ impl Model {
         let by = ClaimRef { worker: worker_id(worker), epoch };
         let (event, name, cause) = match end {
             End::Finish(_) | End::FinishWith { .. } => (Event::Finish { by }, "finished", None),
-            End::Fail(error) => {
-                (Event::Fail { by, error: error.clone(), random_unit: 0.0 }, "failed", Some(error.code.as_str()))
-            }
+            End::Fail(error) | End::FailUntil { error, .. } => (
+                Event::Fail { by, error: error.clone(), random_unit: 0.0, retry_at: None },
+                "failed",
+                Some(error.code.as_str()),
+            ),
             End::Cancel => (Event::CancelClaimed { by }, "canceled", None),
             End::Snooze { delay_ms } => (Event::Snooze { by, delay_ms: *delay_ms }, "snoozed", None),
             End::Release => (Event::Release { by }, "released", None),

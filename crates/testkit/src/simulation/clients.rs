@@ -330,7 +330,9 @@ impl World {
 fn outcome_of(end: &End) -> Outcome {
     match end {
         End::Finish(_) | End::FinishWith { .. } => Outcome::Finish,
-        End::Fail(error) => Outcome::Fail { wait_ms: error.retryable.then_some(RETRY_MS) },
+        End::Fail(error) | End::FailUntil { error, .. } => {
+            Outcome::Fail { wait_ms: error.retryable.then_some(RETRY_MS) }
+        }
         End::Cancel => Outcome::Cancel,
         End::Snooze { delay_ms } => Outcome::Snooze { wait_ms: *delay_ms as Millis },
         End::Release => Outcome::Release,

@@ -268,8 +268,11 @@ pub struct HistoryItem {
     pub worker: Option<Uuid>,
     /// The principal or the component that caused the event.
     pub actor: Option<String>,
-    /// The reason, for example an error code and its message.
+    /// The reason, for example an error code.
     pub cause: Option<String>,
+    /// The message of the error. Requires the right to read results or logs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
 }
 
 /// The reason why a job is not running.

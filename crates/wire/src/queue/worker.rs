@@ -117,6 +117,15 @@ pub struct ClaimedJob {
     /// The recorded operations of the job, if it has any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub journal: Option<ClaimedJournal>,
+    /// `loading` if the worker does not hold the job's affinity: it loads it and then reports `working` with a signal.
+    /// Otherwise `working`.
+    #[serde(default = "working")]
+    pub state: String,
+}
+
+/// The state of a job claimed from a server that does not send it.
+fn working() -> String {
+    "working".into()
 }
 
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
@@ -141,7 +150,8 @@ pub enum OutcomeKind {
     Release,
 }
 
-/// The outcome of one attempt. `result` and `facts` go with `finish`, `error` with `fail`, `delay_s` with `snooze`.
+/// The outcome of one attempt. `result` and `facts` go with `finish`, `error`, `backoff_s` and `backoff_until`
+/// with `fail`, `delay_s` with `snooze`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OutcomeRequest {
@@ -165,6 +175,13 @@ pub struct OutcomeRequest {
     /// Seconds after which a snoozed job runs again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_s: Option<f64>,
+    /// With `fail`: seconds for which the process leaves the subject alone, and until the next attempt. It replaces the
+    /// backoff of the process and the retry policy for this failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backoff_s: Option<f64>,
+    /// Like `backoff_s`, as the time at which the backoff ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backoff_until: Option<Timestamp>,
 }
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]

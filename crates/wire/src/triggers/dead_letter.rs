@@ -55,6 +55,22 @@ pub struct DeadLetterView {
     pub note: Option<String>,
     /// The job or the event that replayed it.
     pub replayed_as: Option<Uuid>,
+    /// The dead-letter triggers that ran for the letter, each with its outcome.
+    #[serde(default)]
+    pub handlers: Vec<HandlerView>,
+}
+
+/// A dead-letter trigger that ran for a letter.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct HandlerView {
+    /// The trigger's id.
+    pub trigger_id: Uuid,
+    /// `succeeded`, `failed`, or `started` while an operation on a runtime is in progress.
+    pub outcome: String,
+    /// When it ended, or started.
+    pub at: Timestamp,
+    /// The error of a failed run.
+    pub error: Option<JobError>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]

@@ -37,6 +37,10 @@ pub struct TriggerRequest {
     /// Default: true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
+    /// Only for `dead_letter` triggers: a successful run resolves the letter as `handled_by_script`, and a failed one as
+    /// `handler_failed`. Default: false, which leaves the letter unresolved unless a script calls `resolve`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handles: Option<bool>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -79,6 +83,9 @@ pub struct TriggerView {
     pub retry: TriggerRetry,
     /// Whether events start runs.
     pub enabled: bool,
+    /// Whether a successful run resolves the dead letter that it handles.
+    #[serde(default)]
+    pub handles: bool,
     /// The principal that registered the trigger. The trigger acts with that principal's rights.
     pub principal: String,
     /// When the trigger was created.

@@ -100,6 +100,9 @@ pub(crate) struct TriggerCreateArgs {
     /// Create the trigger as disabled
     #[arg(long)]
     disabled: bool,
+    /// For dead_letter triggers: a successful run resolves the dead letter
+    #[arg(long)]
+    handles: bool,
 }
 
 pub(crate) async fn run(client: &Client, verb: TriggerVerb, format: Output) -> anyhow::Result<Exit> {
@@ -118,6 +121,7 @@ pub(crate) async fn run(client: &Client, verb: TriggerVerb, format: Output) -> a
                 mode: args.mode,
                 retry,
                 enabled: Some(!args.disabled),
+                handles: args.handles.then_some(true),
             };
             show(&client.create_trigger(&request).await?, format)
         }
@@ -278,6 +282,7 @@ async fn switch(client: &Client, wanted: &str, enabled: Option<bool>, format: Ou
         mode: Some(trigger.mode.clone()),
         retry: Some(trigger.retry),
         enabled,
+        handles: Some(trigger.handles).filter(|handles| *handles),
     };
     show(&client.replace_trigger(trigger.id, &request).await?, format)
 }

@@ -110,7 +110,17 @@ fn outcome(job_id: Uuid, epoch: i64, number: usize) -> OutcomeRequest {
     let fails = number == 1;
     let error = fails.then(|| JobError { code: "boom".into(), message: "it broke".into(), retryable: false });
     let outcome = if fails { OutcomeKind::Fail } else { OutcomeKind::Finish };
-    OutcomeRequest { job_id, epoch, outcome, result: None, facts: None, error, delay_s: None }
+    OutcomeRequest {
+        job_id,
+        epoch,
+        outcome,
+        result: None,
+        facts: None,
+        error,
+        delay_s: None,
+        backoff_s: None,
+        backoff_until: None,
+    }
 }
 
 async fn replay(record: &Record, ends: &EndStates, seed: u64, cuts: usize) -> Report {

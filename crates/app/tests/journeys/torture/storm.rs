@@ -98,6 +98,7 @@ impl Storm {
             mode: None,
             retry: None,
             enabled: None,
+            handles: None,
         };
         retry_while_unavailable(|| nodes[0].create_trigger(&trigger)).await;
         let (accepted, stop_producers) = (Arc::default(), CancellationToken::new());

@@ -27,7 +27,7 @@ pub struct HandlerError(pub(super) Ending);
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Ending {
-    Fail { code: String, message: String, retryable: bool },
+    Fail { code: String, message: String, retryable: bool, backoff: Option<Duration> },
     Snooze(Duration),
     Cancel,
 }
@@ -35,12 +35,21 @@ pub(super) enum Ending {
 impl HandlerError {
     /// The attempt failed; another attempt may succeed.
     pub fn retryable(code: impl Into<String>, message: impl Into<String>) -> Self {
-        Self(Ending::Fail { code: code.into(), message: message.into(), retryable: true })
+        Self(Ending::Fail { code: code.into(), message: message.into(), retryable: true, backoff: None })
     }
 
     /// The job can never succeed; it fails immediately.
     pub fn permanent(code: impl Into<String>, message: impl Into<String>) -> Self {
-        Self(Ending::Fail { code: code.into(), message: message.into(), retryable: false })
+        Self(Ending::Fail { code: code.into(), message: message.into(), retryable: false, backoff: None })
+    }
+
+    /// Leaves the job's subject alone for `backoff`, and delays the next attempt until then, instead of the policy of the
+    /// process or the job. No effect on a snooze or a cancellation.
+    pub fn with_backoff(mut self, duration: Duration) -> Self {
+        if let Ending::Fail { backoff, .. } = &mut self.0 {
+            *backoff = Some(duration);
+        }
+        self
     }
 
     /// Run the job again after `delay`, without using up an attempt.

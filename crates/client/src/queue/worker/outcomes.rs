@@ -9,6 +9,8 @@ use super::handler::{Ending, Verdict};
 
 /// Outcomes per settle request, equal to the server's limit.
 const MAX_BATCH_OUTCOMES: usize = 4_000;
+/// The longest backoff that the server accepts: ten years, in seconds.
+const BACKOFF_MAX_S: f64 = 10.0 * 366.0 * 24.0 * 3_600.0;
 /// Bytes of results per settle request, well below the server's limit for a body.
 const MAX_BATCH_BYTES: usize = 8 << 20;
 
@@ -117,7 +119,17 @@ fn size(outcome: &OutcomeRequest) -> usize {
 }
 
 pub(super) fn plain(job_id: Uuid, epoch: i64, outcome: OutcomeKind) -> OutcomeRequest {
-    OutcomeRequest { job_id, epoch, outcome, result: None, facts: None, error: None, delay_s: None }
+    OutcomeRequest {
+        job_id,
+        epoch,
+        outcome,
+        result: None,
+        facts: None,
+        error: None,
+        delay_s: None,
+        backoff_s: None,
+        backoff_until: None,
+    }
 }
 
 fn fail(job_id: Uuid, epoch: i64, error: JobError) -> OutcomeRequest {
@@ -128,8 +140,10 @@ fn fail(job_id: Uuid, epoch: i64, error: JobError) -> OutcomeRequest {
 pub(super) fn of_verdict(job_id: Uuid, epoch: i64, verdict: Verdict) -> OutcomeRequest {
     match verdict.map_err(|error| error.0) {
         Ok(result) => OutcomeRequest { result, ..plain(job_id, epoch, OutcomeKind::Finish) },
-        Err(Ending::Fail { code, message, retryable }) => {
-            fail(job_id, epoch, JobError { code: valid_code(&code), message, retryable })
+        Err(Ending::Fail { code, message, retryable, backoff }) => {
+            let backoff_s = backoff.map(|backoff| backoff.as_secs_f64().min(BACKOFF_MAX_S));
+            let error = JobError { code: valid_code(&code), message, retryable };
+            OutcomeRequest { backoff_s, ..fail(job_id, epoch, error) }
         }
         Err(Ending::Snooze(delay)) => {
             OutcomeRequest { delay_s: Some(delay.as_secs_f64()), ..plain(job_id, epoch, OutcomeKind::Snooze) }

@@ -273,6 +273,9 @@ impl<'a, B: Backend> Run<'a, B> {
 
     fn start(&mut self, context: JobContext) -> AbortHandle {
         let claim = Claim { job: context.id(), epoch: context.job().epoch };
+        if context.job().state == "loading" {
+            context.refine(|signal| signal.state = Some("working".into()));
+        }
         let handler = self.worker.handlers.handler_for(context.job());
         self.handlers.spawn(async move {
             let work = async {

@@ -29,7 +29,7 @@ fn queued() -> Job {
 }
 
 fn claimed() -> Job {
-    queued().apply(Event::Claim { worker: worker(1) }, at(1)).expect("a queued job can be claimed")
+    queued().apply(Event::Claim { worker: worker(1), loads: false }, at(1)).expect("a queued job can be claimed")
 }
 
 fn held(epoch: i64) -> ClaimRef {
@@ -55,11 +55,12 @@ fn every_event(by: ClaimRef) -> Vec<(&'static str, Event)> {
     vec![
         ("wake", Event::Wake),
         ("due", Event::Due),
-        ("claim", Event::Claim { worker: worker(2) }),
+        ("claim", Event::Claim { worker: worker(2), loads: false }),
+        ("claim and load", Event::Claim { worker: worker(2), loads: true }),
         ("load", Event::Load { by }),
         ("work", Event::Work { by }),
         ("finish", Event::Finish { by }),
-        ("fail", Event::Fail { by, error: boom(), random_unit: 0.0 }),
+        ("fail", Event::Fail { by, error: boom(), random_unit: 0.0, retry_at: None }),
         ("snooze", Event::Snooze { by, delay_ms: 1_000 }),
         ("release", Event::Release { by }),
         ("expire", Event::Expire { by }),
@@ -83,23 +84,23 @@ fn the_transition_table_matches_its_specification() {
             format!("{} | {}", job.job_state(), after.collect::<Vec<_>>().join(", "))
         })
         .collect::<Vec<_>>();
-    let claimed_row = "wake: -, due: -, claim: -, load: loading, work: working, finish: succeeded, fail: scheduled, \
+    let claimed_row = "wake: -, due: -, claim: -, claim and load: -, load: loading, work: working, finish: succeeded, fail: scheduled, \
                        snooze: scheduled, release: queued, expire: queued, time out: scheduled, cancel: canceled, \
                        cancel claimed: canceled";
-    let ended_row = "wake: -, due: -, claim: -, load: -, work: -, finish: -, fail: -, snooze: -, release: -, expire: -, \
+    let ended_row = "wake: -, due: -, claim: -, claim and load: -, load: -, work: -, finish: -, fail: -, snooze: -, release: -, expire: -, \
                      time out: -, cancel: -, cancel claimed: -";
-    let unclaimed = |wake: &str, due: &str, claim: &str| {
+    let unclaimed = |wake: &str, due: &str, claim: &str, load: &str| {
         format!(
-            "wake: {wake}, due: {due}, claim: {claim}, load: -, work: -, finish: -, fail: -, snooze: -, release: -, expire: -, \
+            "wake: {wake}, due: {due}, claim: {claim}, claim and load: {load}, load: -, work: -, finish: -, fail: -, snooze: -, release: -, expire: -, \
              time out: -, cancel: canceled, cancel claimed: -"
         )
     };
     assert_eq!(
         table,
         [
-            format!("waiting | {}", unclaimed("queued", "-", "-")),
-            format!("scheduled | {}", unclaimed("-", "queued", "-")),
-            format!("queued | {}", unclaimed("-", "-", "working")),
+            format!("waiting | {}", unclaimed("queued", "-", "-", "-")),
+            format!("scheduled | {}", unclaimed("-", "queued", "-", "-")),
+            format!("queued | {}", unclaimed("-", "-", "working", "loading")),
             format!("loading | {claimed_row}"),
             format!("working | {claimed_row}"),
             format!("succeeded | {ended_row}"),
@@ -122,7 +123,7 @@ fn a_woken_job_goes_to_the_end_of_the_queue_or_stays_until_its_time() {
 
 #[test]
 fn a_worker_that_lost_its_claim_cannot_fail_the_job() {
-    let event = Event::Fail { by: held(7), error: boom(), random_unit: 0.0 };
+    let event = Event::Fail { by: held(7), error: boom(), random_unit: 0.0, retry_at: None };
     assert_eq!(claimed().apply(event, at(1)), Err(Refusal::ClaimLost));
 }
 
@@ -156,7 +157,7 @@ fn release_and_snooze_return_the_attempt_and_expiry_does_not() {
     assert_eq!(attempt(Event::Release { by: held(8) }), 0);
     assert_eq!(attempt(Event::Snooze { by: held(8), delay_ms: 5 }), 0);
     assert_eq!(attempt(Event::Expire { by: held(8) }), 1);
-    assert_eq!(attempt(Event::Fail { by: held(8), error: boom(), random_unit: 0.0 }), 1);
+    assert_eq!(attempt(Event::Fail { by: held(8), error: boom(), random_unit: 0.0, retry_at: None }), 1);
 }
 
 /// Requirement Q7.
@@ -171,7 +172,7 @@ fn a_released_or_expired_job_keeps_its_queue_position() {
 fn a_failed_expired_or_timed_out_last_attempt_ends_the_job() {
     let last = Job { attempt: 3, ..claimed() };
     let after = |event| last.apply(event, at(2)).expect("applies").job_state();
-    assert_eq!(after(Event::Fail { by: held(8), error: boom(), random_unit: 0.0 }), JobState::Failed);
+    assert_eq!(after(Event::Fail { by: held(8), error: boom(), random_unit: 0.0, retry_at: None }), JobState::Failed);
     assert_eq!(after(Event::Expire { by: held(8) }), JobState::Failed);
     assert_eq!(after(Event::TimeOut { by: held(8), timeout_s: 1, random_unit: 0.0 }), JobState::Failed);
     assert_eq!(after(Event::Release { by: held(8) }), JobState::Queued);
@@ -181,8 +182,9 @@ fn a_failed_expired_or_timed_out_last_attempt_ends_the_job() {
 #[test]
 fn a_non_retryable_failure_ends_the_job_immediately() {
     let error = JobError { retryable: false, ..boom() };
-    let after =
-        claimed().apply(Event::Fail { by: held(8), error: error.clone(), random_unit: 0.0 }, at(2)).expect("applies");
+    let after = claimed()
+        .apply(Event::Fail { by: held(8), error: error.clone(), random_unit: 0.0, retry_at: None }, at(2))
+        .expect("applies");
     assert_eq!(after.state, State::Ended { at: at(2), outcome: Outcome::Failed(error) });
 }
 
@@ -195,7 +197,7 @@ fn a_timeout_increments_the_epoch_and_fences_the_late_outcome() {
 }
 
 fn any_event() -> impl Strategy<Value = (usize, i64, u128)> {
-    (0usize..12, -1i64..2, 1u128..3)
+    (0usize..13, -1i64..2, 1u128..3)
 }
 
 proptest! {
@@ -222,4 +224,26 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_failing_worker_may_choose_the_time_of_the_next_attempt() {
+    let fail = |error: JobError, at_s: i64| {
+        let retry_at = Some(at(at_s));
+        let event = Event::Fail { by: held(8), error, random_unit: 0.0, retry_at };
+        claimed().apply(event, at(60)).expect("applies")
+    };
+    let failed = fail(boom(), 7_200);
+    assert_eq!((failed.state, failed.wait_s), (State::Scheduled { run_at: at(7_200) }, claimed().wait_s));
+    assert_eq!(fail(boom(), 5).state, State::Scheduled { run_at: at(60) }, "never in the past");
+    let permanent = fail(JobError { retryable: false, ..boom() }, 7_200);
+    assert_eq!(permanent.job_state(), JobState::Failed, "a permanent error still ends the job");
+}
+
+#[test]
+fn an_error_is_summarized_by_its_code_and_the_first_line_of_its_message() {
+    let error = |message: &str| JobError { message: message.into(), ..boom() }.summary();
+    assert_eq!(error("BMC did not answer\nat 10.0.0.7"), "boom: BMC did not answer");
+    assert_eq!(error(""), "boom");
+    assert_eq!(error(&"x".repeat(10_000)).len(), crate::limits::REASON_BYTES);
 }

@@ -208,7 +208,7 @@ impl SlotRunner {
             affinities: Some(serves.clone()),
             lease_ms: LEASE_MS,
         };
-        let id = self.store.register_worker(self.shared.tenant, worker).await?;
+        let id = self.store.register_node_worker(self.shared.tenant, &self.node, worker).await?;
         Ok(Worker { id, serves, running: Arc::default() })
     }
 
@@ -240,7 +240,13 @@ impl SlotRunner {
     /// Runs jobs until the set of models in backoff changes.
     async fn serve(&self, worker: &Worker, held: &mut HeldModel) -> Result<(), StoreError> {
         loop {
+            let had_model = held.member.is_some();
             self.check_model(held).await?;
+            if had_model && held.member.is_none() {
+                // The worker is registered with the affinity that it held. A new one starts without any, so that its jobs
+                // start in `loading`.
+                return Ok(());
+            }
             let Some(jobs) = self.claim(worker, held).await? else { return Ok(()) };
             if !jobs.is_empty() && !self.work(worker, held, jobs).await? {
                 return Ok(());
@@ -302,6 +308,7 @@ impl SlotRunner {
             self.release(worker, jobs).await?;
             return Ok(false);
         };
+        let has_loading_jobs = jobs.iter().any(|job| job.state == JobState::Loading);
         if self.reserve(&member.affinity).await {
             self.signal(jobs, Some(JobState::Loading), format!("{} is being loaded", member.affinity)).await;
             match self.load(held, &member).await {
@@ -318,6 +325,9 @@ impl SlotRunner {
                     return Ok(false);
                 }
             }
+            self.signal(jobs, Some(JobState::Working), format!("{} is loaded", member.affinity)).await;
+        } else if has_loading_jobs {
+            // Another slot has loaded it.
             self.signal(jobs, Some(JobState::Working), format!("{} is loaded", member.affinity)).await;
         }
         let in_use = self.shared.in_use(&member.affinity);

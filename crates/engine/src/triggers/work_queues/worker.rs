@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use domain::limits::QUEUE_TRIGGER_JOBS;
 use domain::triggers::trigger::{Source, queue};
-use domain::{JobId, WorkerId};
+use domain::{JobId, JobState, WorkerId};
 use store::queue::claim::{Claimed, ClaimedJob};
 use store::queue::settle::{End, Outcome};
 use store::queue::workers::heartbeat::Heartbeat;
 use store::queue::workers::register::NewWorker;
+use store::signals::refine::SignalChange;
 use store::triggers::events::Event;
 use store::triggers::events::awaited_runs::AwaitedRun;
 use store::triggers::work::{QueueWorker, attempt_event_id};
@@ -168,6 +169,11 @@ impl QueueTriggerWorker {
     /// Starts the run of a job and waits for its outcome.
     async fn run(&self, job: &ClaimedJob) -> Result<End, StoreError> {
         let QueueWorker { tenant, trigger, .. } = self.worker;
+        if job.state == JobState::Loading {
+            // A run has nothing to load.
+            let working = SignalChange { epoch: job.epoch, state: Some(JobState::Working), ..SignalChange::default() };
+            self.store.signal(tenant, job.id, working).await?;
+        }
         let depth = self.store.job(tenant, job.id).await?.map_or(0, |stored| stored.depth);
         let now = self.store.clock().now();
         let mut event = Event::new(now, tenant, Source::Queue, queue::JOB, depth, job.payload.clone());

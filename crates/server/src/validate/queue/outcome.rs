@@ -1,21 +1,21 @@
 //! Validation of outcomes of attempts. Each kind of outcome accepts only its own members.
 
 use domain::limits::{ERROR_CODE_BYTES, ERROR_MESSAGE_BYTES, RESULT_BYTES, SETTLE_OUTCOMES, WAIT_MAX_S};
-use domain::{Epoch, JobError, JobId};
-use store::queue::settle::{End, Outcome};
-use wire::{OutcomeKind, OutcomeRequest, RawValue, SettleRequest};
+use domain::{Epoch, JobError, JobId, Time};
+use store::queue::settle::{ChosenBackoff, End, Outcome};
+use wire::{OutcomeKind, OutcomeRequest, RawValue, SettleRequest, Timestamp};
 
 use crate::error::ApiError;
 use crate::validate::FieldPath;
 
-pub(crate) fn outcomes(request: SettleRequest) -> Result<Vec<Outcome>, ApiError> {
+pub(crate) fn outcomes(request: SettleRequest, now: Time) -> Result<Vec<Outcome>, ApiError> {
     FieldPath::Body.at_most("outcomes", request.outcomes.len(), SETTLE_OUTCOMES, "outcomes")?;
     let outcomes = request.outcomes.into_iter().enumerate();
-    outcomes.map(|(number, request)| outcome(FieldPath::Item { of: "outcomes", number }, request)).collect()
+    outcomes.map(|(number, request)| outcome(FieldPath::Item { of: "outcomes", number }, request, now)).collect()
 }
 
-fn outcome(path: FieldPath, request: OutcomeRequest) -> Result<Outcome, ApiError> {
-    let OutcomeRequest { job_id, epoch, outcome, result, facts, error, delay_s } = request;
+fn outcome(path: FieldPath, request: OutcomeRequest, now: Time) -> Result<Outcome, ApiError> {
+    let OutcomeRequest { job_id, epoch, outcome, result, facts, error, delay_s, backoff_s, backoff_until } = request;
     let (wants_result, wants_error, wants_delay) =
         (outcome == OutcomeKind::Finish, outcome == OutcomeKind::Fail, outcome == OutcomeKind::Snooze);
     let members = [
@@ -23,6 +23,8 @@ fn outcome(path: FieldPath, request: OutcomeRequest) -> Result<Outcome, ApiError
         ("facts", facts.is_some() && !wants_result, "finish"),
         ("error", error.is_some() && !wants_error, "fail"),
         ("delay_s", delay_s.is_some() && !wants_delay, "snooze"),
+        ("backoff_s", backoff_s.is_some() && !wants_error, "fail"),
+        ("backoff_until", backoff_until.is_some() && !wants_error, "fail"),
     ];
     if let Some((member, _, allowed_with)) = members.into_iter().find(|(_, stray, _)| *stray) {
         return Err(path.refuse(member, format_args!("is allowed only with the outcome {allowed_with}; remove it")));
@@ -35,7 +37,13 @@ fn outcome(path: FieldPath, request: OutcomeRequest) -> Result<Outcome, ApiError
                 None => End::Finish(result),
             }
         }
-        OutcomeKind::Fail => End::Fail(job_error(path, error)?),
+        OutcomeKind::Fail => {
+            let error = job_error(path, error)?;
+            match chosen_backoff(path, backoff_s, backoff_until, now)? {
+                Some(backoff) => End::FailUntil { error, backoff },
+                None => End::Fail(error),
+            }
+        }
         OutcomeKind::Cancel => End::Cancel,
         OutcomeKind::Snooze => {
             let delay_s =
@@ -46,6 +54,31 @@ fn outcome(path: FieldPath, request: OutcomeRequest) -> Result<Outcome, ApiError
         OutcomeKind::Release => End::Release,
     };
     Ok(Outcome { job: JobId::new(job_id), epoch: Epoch(epoch), end })
+}
+
+fn chosen_backoff(
+    path: FieldPath,
+    seconds: Option<f64>,
+    until: Option<Timestamp>,
+    now: Time,
+) -> Result<Option<ChosenBackoff>, ApiError> {
+    Ok(match (seconds, until) {
+        (Some(_), Some(_)) => {
+            return Err(path.refuse("backoff_until", "cannot be combined with backoff_s; send one of them"));
+        }
+        (Some(seconds), None) => {
+            let seconds = path.between("backoff_s", seconds, 0.0, WAIT_MAX_S as f64)?;
+            Some(ChosenBackoff::ForMs((seconds * 1_000.0).ceil() as i64))
+        }
+        (None, Some(until)) => {
+            let until = Time::from_micros(until.as_microsecond());
+            if until > now.plus_s(WAIT_MAX_S) {
+                return Err(path.refuse("backoff_until", "must be within ten years"));
+            }
+            Some(ChosenBackoff::Until(until))
+        }
+        (None, None) => None,
+    })
 }
 
 fn checked_result(path: FieldPath, result: Box<RawValue>) -> Result<Box<str>, ApiError> {

@@ -79,9 +79,14 @@ pub(crate) fn new_trigger(
         ));
     }
     let enabled = request.enabled.unwrap_or(true);
+    let handles = request.handles.unwrap_or(false);
+    if handles && source != Source::DeadLetter {
+        return Err(path.refuse("handles", "is only for triggers with the source dead_letter; remove it"));
+    }
     let (retry, max_attempts) = retry(&state.options.trigger_defaults, request.retry, before)?;
     let next_at = next_at(state, &filter)?.filter(|_| enabled);
-    let new = NewTrigger { name, source, filter: filter_text, target, mode, retry, max_attempts, enabled, next_at };
+    let new =
+        NewTrigger { name, source, filter: filter_text, target, mode, retry, max_attempts, enabled, handles, next_at };
     // A caller that only enables or disables the trigger does not become its principal, so its rights are not checked.
     if !before.is_some_and(|before| only_toggles(before, &new)) {
         check_target(state, principal, source, &filter, &requested_target.with_example_secrets()?)?;
@@ -95,6 +100,7 @@ pub(crate) fn only_toggles(before: &Trigger, new: &NewTrigger) -> bool {
         && new.name == before.name
         && new.source == before.source
         && new.mode == before.mode
+        && new.handles == before.handles
         && (new.retry, new.max_attempts) == (before.retry, before.max_attempts)
         && is_same(&new.filter, &before.filter)
         && is_same(&new.target, &before.target)

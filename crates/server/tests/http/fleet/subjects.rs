@@ -55,7 +55,7 @@ async fn a_process_moves_a_subject_through_failure_backoff_and_success() {
 
         let card = api.get("/api/v1/subjects/m-1").await.json();
         let backoff = &card["backoffs"][0];
-        assert_eq!((&backoff["process"], &backoff["cause"]), (&json!("install"), &json!("no_disk")));
+        assert_eq!((&backoff["process"], &backoff["cause"]), (&json!("install"), &json!("no_disk: no disk was found")));
         assert_eq!(backoff["job_id"], job["id"]);
         assert!(backoff["by"].as_str().unwrap().starts_with("worker "));
         assert_eq!(card["processes"][0]["standing"], "in_backoff");
@@ -78,7 +78,10 @@ async fn a_process_moves_a_subject_through_failure_backoff_and_success() {
         let page = api.get("/api/v1/subjects/m-1/history?limit=5").await.json();
         assert_eq!(members(&page), ["items", "next_cursor"]);
         let backed_off = &page["items"][3];
-        assert_eq!((&backed_off["event"], &backed_off["cause"]), (&json!("backed_off"), &json!("no_disk")));
+        assert_eq!(
+            (&backed_off["event"], &backed_off["cause"]),
+            (&json!("backed_off"), &json!("no_disk: no disk was found"))
+        );
         assert!(backed_off["detail"]["until"].as_str().unwrap().ends_with('Z'));
         assert_eq!(page["items"][4]["detail"]["message"], "no disk was found");
         let cursor = page["next_cursor"].as_str().unwrap();
@@ -271,4 +274,34 @@ async fn invalid_facts_backoffs_and_processes_name_the_field() {
         api.get(bad).await.problem(400, "invalid_cursor", Some("cursor"));
     }
     api.get("/api/v1/subjects?colour=red").await.problem(400, "invalid_query", Some("colour"));
+}
+
+/// Requirement W5.
+#[tokio::test]
+async fn a_failing_worker_may_name_its_backoff_over_http() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let (job, worker, epoch) = api.claimed("q").await;
+        let with = |members: Value| {
+            let mut outcome = json!({"job_id": job, "epoch": epoch, "outcome": "fail", "error": {"code": "bmc"}});
+            outcome.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());
+            outcome
+        };
+        let until = "2030-01-01T00:00:00Z";
+        for (members, field) in [
+            (json!({"backoff_s": -1}), "backoff_s"),
+            (json!({"backoff_s": 1, "backoff_until": until}), "backoff_until"),
+            (json!({"backoff_until": "9000-01-01T00:00:00Z"}), "backoff_until"),
+            (json!({"backoff_s": 1, "outcome": "release", "error": null}), "backoff_s"),
+        ] {
+            let refused = api.settle(&worker, with(members)).await;
+            refused.problem(422, "invalid_field", Some(&format!("outcomes[0].{field}")));
+        }
+        let settled = api.settle(&worker, with(json!({"backoff_s": 7_200}))).await.json();
+        assert_eq!(settled["results"][0]["status"], "applied");
+        let waiting = api.get(&format!("/api/v1/jobs/{job}")).await.json();
+        let at = |member: &str| waiting[member].as_str().unwrap().parse::<jiff::Timestamp>().unwrap().as_millisecond();
+        assert_eq!(at("run_at") - at("updated_at"), 7_200_000, "{waiting}");
+    })
+    .await;
 }

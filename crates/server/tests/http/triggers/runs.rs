@@ -242,7 +242,9 @@ async fn the_depth_header_applies_to_fire_retry_and_replay() {
 async fn a_dead_letter_handler_runs_and_resolves_the_dead_letter() {
     on_both(async |db| {
         let api = Api::new(db).await;
-        create(&api, on("dead_letter", json!({"source": "job"}), json!({"queue": "handlers", "kind": "k"}))).await;
+        let mut handler = on("dead_letter", json!({"source": "job"}), json!({"queue": "handlers", "kind": "k"}));
+        handler["handles"] = json!(true);
+        create(&api, handler).await;
         for (outcome, expected) in [("finish", "handled_by_script"), ("fail", "handler_failed")] {
             let (job, worker, epoch) = api.claimed("q").await;
             let error = json!({"code": "boom", "retryable": false});
@@ -258,6 +260,8 @@ async fn a_dead_letter_handler_runs_and_resolves_the_dead_letter() {
             let letters = api.get(&format!("/api/v1/dead-letters?job_id={job}")).await.json();
             assert_eq!(letters["items"][0]["resolution"], expected);
             assert!(letters["items"][0]["resolved_by"].as_str().unwrap().starts_with("trigger:"));
+            let ended = if outcome == "finish" { "succeeded" } else { "failed" };
+            assert_eq!(letters["items"][0]["handlers"][0]["outcome"], ended);
         }
         assert_eq!(api.get("/api/v1/dead-letters/count").await.json()["count"], 2, "handlers create no dead letter");
     })

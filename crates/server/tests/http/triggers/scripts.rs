@@ -202,7 +202,7 @@ async fn a_script_cannot_reach_private_addresses_by_default() {
 async fn a_script_handles_dead_letters_and_resolves_them() {
     on_both(async |db| {
         let api = Api::new(db).await;
-        let handler = json!({"name": "handler", "source": "dead_letter", "filter": {"source": "job"}, "target": {"script":
+        let handler = json!({"name": "handler", "source": "dead_letter", "handles": true, "filter": {"source": "job"}, "target": {"script":
             r#"if data.queue == "fails" { throw "cannot" } kv_set("dead", data.id, data.last_error.code); resolve(data.id, "seen")"#}});
         create(&api, handler).await;
         for (queue, expected) in [("q", "handled_by_script"), ("fails", "handler_failed")] {
@@ -376,6 +376,11 @@ async fn a_sync_trigger_returns_its_result_to_the_publisher() {
         let hook = create(&api, sync("hook", "http", json!({}), adds)).await;
         let response = api.post(&format!("/api/v1/hooks/{hook}"), json!({"n": 5})).await.json();
         assert_eq!(response["runs"][0]["result"], 6, "{response}");
+        let refused = api.post(&format!("/api/v1/hooks/{hook}"), json!({"n": -5})).await;
+        refused.problem(502, "call_failed", None);
+        assert!(refused.json()["detail"].as_str().unwrap().contains("too small"), "{:?}", refused.body);
+        let letters = api.get(&format!("/api/v1/dead-letters?trigger_id={hook}")).await.json();
+        assert_eq!(item_count(&letters), 0, "the caller got the error");
         let fired = api.post(&format!("{TRIGGERS}/{hook}/fire"), json!({"data": {"n": 6}})).await.json();
         assert_eq!(fired["runs"][0]["result"], 7, "{fired}");
 
@@ -398,6 +403,65 @@ async fn a_sync_trigger_returns_its_result_to_the_publisher() {
         assert_eq!((&response["runs"][0]["state"], &response["runs"][0]["result"]), (&json!("succeeded"), &json!(42)), "{response}");
         assert!(response["runs"][0]["job_id"].is_string());
         assert_eq!(api.db.store.verify().await.unwrap().findings, []);
+    })
+    .await;
+}
+
+/// Requirement T2.
+#[tokio::test]
+async fn the_hook_of_a_sync_trigger_returns_the_status_of_its_job() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let hook = create(&api, json!({"name": "hook", "source": "http", "mode": "sync", "target": {"job": {"queue": "sync", "kind": "k"}}})).await;
+        let worker = api.worker("sync").await;
+        let failed = json!({"outcome": "fail", "error": {"code": "bad_address", "message": "no such street", "retryable": false}});
+        let full = json!({"outcome": "fail", "error": {"code": "out_of_memory", "retryable": false}});
+        let outcomes = [(json!({"outcome": "finish", "result": 42}), 200), (failed, 422), (full, 507)];
+        for (outcome, status) in outcomes {
+            let work = async {
+                let job = api.next_job(&worker).await;
+                let mut settled = outcome.clone();
+                settled["job_id"] = job["id"].clone();
+                settled["epoch"] = job["epoch"].clone();
+                api.settle(&worker, settled).await;
+                job
+            };
+            let path = format!("/api/v1/hooks/{hook}");
+            let (job, response) = tokio::join!(work, api.post(&path, json!({"n": 1})));
+            assert_eq!(response.status, status, "{:?}", response.json());
+            if status == 200 {
+                assert_eq!(response.json()["runs"][0]["result"], 42);
+            } else {
+                assert_eq!(response.json()["job_id"], job["id"]);
+            }
+        }
+        assert_eq!(api.get("/api/v1/dead-letters/count").await.json()["count"], 0, "the caller got the errors");
+        api.db.pass_ms(60_000).await;
+        api.db.store.sweep_calls(1_000_000).await.unwrap();
+        assert_eq!(api.get("/api/v1/abandoned").await.json()["items"], json!([]), "the caller received every result");
+        assert_eq!(api.db.store.verify().await.unwrap().findings, []);
+    })
+    .await;
+}
+
+/// Requirement T7.
+#[tokio::test]
+async fn the_result_of_a_sync_hook_whose_caller_has_gone_is_kept() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let hook = create(&api, json!({"name": "hook", "source": "http", "mode": "sync", "target": {"job": {"queue": "sync", "kind": "k"}}})).await;
+        let worker = api.worker("sync").await;
+        let path = format!("/api/v1/hooks/{hook}");
+        let job = tokio::select! {
+            job = api.next_job(&worker) => job,
+            _ = api.post(&path, json!({"n": 1})) => panic!("no worker has run the job"),
+        };
+        let outcome = json!({"job_id": job["id"], "epoch": job["epoch"], "outcome": "finish", "result": 42});
+        api.settle(&worker, outcome).await;
+        api.db.pass_ms(60_000).await;
+        api.db.store.sweep_calls(1_000_000).await.unwrap();
+        let kept = api.get("/api/v1/abandoned").await.json();
+        assert_eq!((&kept["items"][0]["job_id"], &kept["items"][0]["result"]), (&job["id"], &json!(42)), "{kept}");
     })
     .await;
 }

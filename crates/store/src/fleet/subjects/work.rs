@@ -64,6 +64,8 @@ pub(crate) enum AttemptOutcome<'a> {
         triggered_by: Option<&'a str>,
         /// The time of the next attempt and the wait that the retry policy computed; `None` if there is no retry.
         retry_at: Option<(Time, Option<u64>)>,
+        /// The end of the backoff that the worker chose.
+        chosen_until: Option<Time>,
     },
     /// Canceled, released or snoozed.
     Neither,
@@ -118,7 +120,11 @@ async fn ended_of_tenant(
     let mut rows = lock_subjects(tx, tenant, attempts).await?;
     let mut entries: Vec<Entry<'_>> = Vec::new();
     let mut touched = clear_backoffs(tx, lanes, attempts, effects).await?;
+    let mut written = Vec::with_capacity(attempts.len());
     for attempt in attempts {
+        written.push(back_off(tx, attempt).await?);
+    }
+    for (attempt, backoff) in attempts.iter().zip(&written) {
         let AttemptEnd { work, event, actor, outcome, .. } = attempt;
         let entry = Entry { actor: *actor, ..work.entry(event) };
         let AttemptOutcome::Failure { error, .. } = outcome else {
@@ -127,10 +133,10 @@ async fn ended_of_tenant(
         };
         let detail = Some(to_json(&BTreeMap::from([("message", &error.message)])));
         entries.push(Entry { cause: Some(&error.code), detail, ..entry });
-        if let Some(backoff) = back_off(tx, attempt).await? {
+        if let Some(backoff) = backoff {
             touched.insert(work.subject);
             let detail = Some(until_detail(backoff.until));
-            entries.push(Entry { cause: Some(&error.code), detail, worker: None, ..work.entry("backed_off") });
+            entries.push(Entry { cause: Some(&backoff.cause), detail, worker: None, ..work.entry("backed_off") });
         }
     }
     for subject in touched {
@@ -224,7 +230,9 @@ const PROCESS: Sql =
 /// Writes the backoff after a failure and returns it. Returns `None` for a job without a process, and for a job that is
 /// queued again immediately.
 async fn back_off(tx: &mut Tx<'_>, attempt: &AttemptEnd<'_>) -> Result<Option<Backoff>, StoreError> {
-    let AttemptOutcome::Failure { error, retry, triggered_by, retry_at } = &attempt.outcome else { return Ok(None) };
+    let AttemptOutcome::Failure { error, retry, triggered_by, retry_at, chosen_until } = &attempt.outcome else {
+        return Ok(None);
+    };
     let SubjectWork { tenant, subject, process: Some(process), job, worker, .. } = attempt.work else {
         return Ok(None);
     };
@@ -235,12 +243,17 @@ async fn back_off(tx: &mut Tx<'_>, attempt: &AttemptEnd<'_>) -> Result<Option<Ba
     let stored = backoffs::find(tx, tenant, subject, process).await?;
     let before = stored.as_ref().map(|stored| &stored.backoff);
     let by = worker.map_or_else(|| format!("job {job}"), |worker| format!("worker {worker}"));
-    let backoff = match retry_at {
-        Some((run_at, wait_s)) => {
-            Backoff { until: Some(*run_at), cause: error.code.clone(), by, wait_s: *wait_s, at: tx.now() }
+    let backoff = match (retry_at, chosen_until) {
+        // The worker's choice replaces the backoff on record, also if it is shorter.
+        (_, Some(until)) => {
+            let wait_s = before.and_then(|before| before.wait_s);
+            Backoff { until: Some(*until), cause: error.summary(), by, wait_s, at: tx.now() }
+        }
+        (Some((run_at, wait_s)), None) => {
+            Backoff { until: Some(*run_at), cause: error.summary(), by, wait_s: *wait_s, at: tx.now() }
                 .not_shorter(before, tx.now())
         }
-        None => {
+        (None, None) => {
             let made_by_process = matches!(Origin::parse(*triggered_by), Origin::Process(_));
             let declared = if made_by_process { policy_of(tx, tenant, process).await? } else { *retry };
             let policy = match declared {

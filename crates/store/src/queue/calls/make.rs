@@ -53,11 +53,16 @@ impl Operation for CreateCall {
             _ => None,
         };
         let created = created.ok_or_else(|| StoreError::unexpected("a call created no job"))?;
-        let now = tx.now();
-        let until = Param::Time(now.plus_ms(self.wait_ms));
-        tx.execute(&INSERT, &[Param::from(created.id), Param::Int(self.tenant.0), Param::Time(now), until]).await?;
+        insert_call(tx, self.tenant, created.id, self.wait_ms).await?;
         Ok(created)
     }
+}
+
+/// Records that a caller waits for the job for `wait_ms` from now.
+pub(crate) async fn insert_call(tx: &mut Tx<'_>, tenant: TenantId, job: JobId, wait_ms: i64) -> Result<(), StoreError> {
+    let now = tx.now();
+    let until = Param::Time(now.plus_ms(wait_ms));
+    tx.execute(&INSERT, &[Param::from(job), Param::Int(tenant.0), Param::Time(now), until]).await.map(|_| ())
 }
 
 struct EndCall {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use domain::Epoch;
+use domain::{Epoch, JobState};
 
 use super::ClaimedJob;
 use super::fast_path::claimed_row_cache::ClaimedRow;
@@ -46,7 +46,13 @@ impl ClaimColumns {
     }
 
     /// Reads a row of this result. `lane` is the lane of its job.
-    pub(super) fn read(&self, row: &mut Row, lane_id: i64, lane: &Lane) -> Result<ClaimedJob, StoreError> {
+    pub(super) fn read(
+        &self,
+        row: &mut Row,
+        lane_id: i64,
+        lane: &Lane,
+        state: JobState,
+    ) -> Result<ClaimedJob, StoreError> {
         let [
             id,
             epoch,
@@ -78,6 +84,7 @@ impl ClaimColumns {
             created_at: row.time(created_at)?,
             tenant: None,
             journal: row.bool(has_journal)?.then(JournalPage::default),
+            state,
             run_at: row.time(run_at)?,
             lane: lane_id,
             has_webhook: row.bool(has_webhook)?,
@@ -107,7 +114,7 @@ impl ClaimBuilder {
         self.claimed_rows.reserve(rows.len());
         for mut row in rows {
             let (lane_id, lane) = lane_of(&row)?;
-            let job = columns.read(&mut row, lane_id, lane)?;
+            let job = columns.read(&mut row, lane_id, lane, self.claimed_state(lane))?;
             if let Some(row) = columns.cacheable_row(&row, &job)? {
                 let (claim, worker, epoch, attempt, lane) = (self.claim, self.worker, job.epoch, job.attempt, job.lane);
                 let claimed = ClaimedRow { row, claim, tenant: self.tenant, worker, epoch, lane, attempt };

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use domain::queue::claim::next_lanes;
-use domain::{Affinity, JobId, LaneHead, Name, TenantId, Time, WorkerId};
+use domain::{Affinity, JobId, JobState, LaneHead, Name, TenantId, Time, WorkerId};
 use uuid::Uuid;
 
 use super::ClaimedJob;
@@ -17,8 +17,9 @@ use crate::db::effects::Effects;
 use crate::db::tx::{Param, Sql, Tx};
 use crate::error::StoreError;
 use crate::queue::counters::CounterDeltas;
-use crate::queue::lanes::LaneCache;
+use crate::queue::lanes::{Lane, LaneCache};
 use crate::queue::transition::{self, StateChange};
+use crate::queue::workers::Worker;
 use crate::triggers::job_events::QUEUE_WEBHOOK;
 
 /// Maximum number of rounds of a claim. Each round fills the claim or removes lanes from it.
@@ -32,16 +33,16 @@ const TAKE: Sql = Sql::new(
              coalesce(timeout_s, $6) as timeout_s, created_at, run_at, coalesce(webhook, $9) is not null as has_webhook, has_journal,
              process is null and unique_key is null and triggered_by is null as is_cacheable, rowid
          from jobs where lane = $1 and due_at is null and parked is null and worker is null order by run_at, id limit $2",
-        "update or fail jobs set state = 'working', worker = $3, claim = $4, epoch = epoch + 1, attempt = attempt + 1,
+        "update or fail jobs set state = $10, worker = $3, claim = $4, epoch = epoch + 1, attempt = attempt + 1,
              started_at = $5, deadline_at = $5 + coalesce(timeout_s, $6) * 1000000, version = version + 1, updated_at = $5,
              webhook = coalesce(webhook, $9)
-         where rowid in (select value from rarray($10))",
+         where rowid in (select value from rarray($11))",
     ],
     "with due as materialized (
          select id from jobs where lane = $1 and due_at is null and parked is null and worker is null
              and (run_at, id) > ($7, $8)
          order by run_at, id limit $2 for update skip locked)
-     update jobs j set state = 'working', worker = $3, claim = $4, epoch = epoch + 1, attempt = attempt + 1,
+     update jobs j set state = $10, worker = $3, claim = $4, epoch = epoch + 1, attempt = attempt + 1,
          started_at = $5::timestamptz, deadline_at = $5::timestamptz + coalesce(timeout_s, $6::bigint) * interval '1 second',
          version = version + 1, updated_at = $5::timestamptz, webhook = coalesce(webhook, $9::json)
      from due where j.id = due.id
@@ -58,6 +59,10 @@ pub(super) struct ClaimBuilder {
     pub(super) worker: WorkerId,
     pub(super) tenant: TenantId,
     pub(super) held_affinity: Affinity,
+    /// The affinity that the worker has loaded now. Jobs of another one start in `loading`.
+    loaded_affinity: Affinity,
+    /// The worker is a slot of a pool: it needs a loaded affinity also for jobs without one.
+    is_slot: bool,
     /// How many more jobs each limited queue may start.
     pub(super) capacity: BTreeMap<Name, usize>,
     pub(super) jobs: Vec<ClaimedJob>,
@@ -71,11 +76,13 @@ pub(super) struct ClaimBuilder {
 }
 
 impl ClaimBuilder {
-    pub(super) fn new(now: Time, tenant: TenantId, worker: WorkerId, held_affinity: Affinity) -> Self {
+    pub(super) fn new(now: Time, tenant: TenantId, worker: &Worker, held_affinity: Affinity) -> Self {
         Self {
             claim: new_uuid(now),
-            worker,
+            worker: worker.id,
             tenant,
+            loaded_affinity: held_affinity.clone(),
+            is_slot: worker.node.is_some(),
             held_affinity,
             capacity: BTreeMap::new(),
             jobs: Vec::new(),
@@ -136,6 +143,15 @@ impl ClaimBuilder {
         Ok(())
     }
 
+    /// The state in which the claim puts the jobs of this lane.
+    pub(super) fn claimed_state(&self, lane: &Lane) -> JobState {
+        let is_loaded = match lane.affinity {
+            None => !self.is_slot || self.loaded_affinity.is_some(),
+            Some(_) => lane.affinity == self.loaded_affinity,
+        };
+        if is_loaded { JobState::Working } else { JobState::Loading }
+    }
+
     /// Takes from one lane in one statement. Returns false: the lane is exhausted for this claim.
     async fn take_plain(&mut self, tx: &mut Tx<'_>, head: &WaitingLane, want: usize) -> Result<bool, StoreError> {
         let params = [
@@ -148,6 +164,7 @@ impl ClaimBuilder {
             Param::Time(head.watermark.run_at),
             Param::Uuid(head.watermark.id),
             Param::json(head.settings.webhook.as_ref().map(|_| QUEUE_WEBHOOK)),
+            Param::Text(self.claimed_state(&head.lane).as_str()),
         ];
         let before = self.jobs.len();
         let rows = tx.change_and_return(&TAKE, None, &params).await?;

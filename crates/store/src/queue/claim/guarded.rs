@@ -29,16 +29,17 @@ const PEEK: Sql = Sql::new(
          order by run_at, id limit $4 for update skip locked) j",
 );
 const TAKE_CHOSEN: Sql = Sql::new(
-    &["update jobs set state = 'working', worker = $5, claim = $6, epoch = epoch + 1, attempt = attempt + 1,
-           started_at = $7, deadline_at = $7 + $2 * 1000000, held = $3, version = version + 1, updated_at = $7,
+    &["update jobs set state = $5, worker = $6, claim = $7, epoch = epoch + 1, attempt = attempt + 1,
+           started_at = $8, deadline_at = $8 + $2 * 1000000, held = $3, version = version + 1, updated_at = $8,
            webhook = coalesce(webhook, $4)
        where id = $1
        returning id, epoch, payload, process, run, attempt, max_attempts, $2 as timeout_s, created_at, run_at, lane, subject,
            webhook is not null as has_webhook, has_journal"],
-    "update jobs j set state = 'working', worker = $5, claim = $6, epoch = epoch + 1, attempt = attempt + 1,
-         started_at = $7::timestamptz, deadline_at = $7::timestamptz + n.timeout_s * interval '1 second',
-         held = n.held <> 0, version = version + 1, updated_at = $7::timestamptz, webhook = coalesce(j.webhook, n.webhook)
-     from unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::json[]) as n(id, timeout_s, held, webhook) where j.id = n.id
+    "update jobs j set state = n.state, worker = $6, claim = $7, epoch = epoch + 1, attempt = attempt + 1,
+         started_at = $8::timestamptz, deadline_at = $8::timestamptz + n.timeout_s * interval '1 second',
+         held = n.held <> 0, version = version + 1, updated_at = $8::timestamptz, webhook = coalesce(j.webhook, n.webhook)
+     from unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::json[], $5::text[]) as n(id, timeout_s, held, webhook, state)
+     where j.id = n.id
      returning j.id, j.epoch, j.payload, j.process, j.run, j.attempt, j.max_attempts, n.timeout_s, j.created_at,
          j.run_at, j.lane, j.subject, j.webhook is not null as has_webhook, j.has_journal",
 );
@@ -118,6 +119,7 @@ impl ClaimBuilder {
             Column::Int(taken.iter().map(|candidate| candidate.timeout_s).collect()),
             Column::ints(taken.iter().map(|candidate| i64::from(candidate.holds().next().is_some()))),
             Column::Json(taken.iter().map(|candidate| candidate.queue_webhook.then_some(QUEUE_WEBHOOK)).collect()),
+            Column::texts(taken.iter().map(|candidate| self.claimed_state(&by_lane[&candidate.lane].lane).as_str())),
         ];
         let params = [Param::from(self.worker), Param::Uuid(self.claim), Param::Time(tx.now())];
         let rows = tx.query_each(&TAKE_CHOSEN, &columns, &params).await?;
@@ -130,6 +132,7 @@ impl ClaimBuilder {
 /// A job that the claim takes if its holds are free.
 struct GuardedJob {
     id: JobId,
+    lane: i64,
     /// The epoch of this claim.
     epoch: Epoch,
     queue: Name,
@@ -159,6 +162,7 @@ impl GuardedJob {
         let per_key = head.settings.per_key_limit();
         Ok(Self {
             id: row.job("id")?,
+            lane: row.int("lane")?,
             epoch: Epoch(row.int("epoch")?).next(),
             queue: queue.clone(),
             run_at: row.time("run_at")?,

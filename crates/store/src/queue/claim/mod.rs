@@ -55,6 +55,8 @@ pub struct ClaimedJob {
     pub tenant: Option<Name>,
     /// The first page of the job's journal, if it has one.
     pub journal: Option<JournalPage>,
+    /// `loading` if the worker must load the affinity first, else `working`.
+    pub state: JobState,
     run_at: Time,
     lane: i64,
     /// The row names a webhook, or says that its queue has one.
@@ -92,7 +94,7 @@ impl ClaimedJob {
             actor: None,
             outcome: AttemptOutcome::Started,
         });
-        let states = (JobState::Queued, JobState::Working);
+        let states = (JobState::Queued, self.state);
         let details = ChangeDetails { subject, ..ChangeDetails::default() }.boxed();
         StateChange { details, ..StateChange::plain((tenant, self.id, self.lane), states, self.attempt, webhook) }
     }
@@ -247,7 +249,7 @@ impl Operation for Claim {
             let (jobs, may_have_more) = (Vec::new(), false);
             return Ok(ClaimEffects::of(Claimed::Jobs { jobs, claim_filter, draining: true, may_have_more }));
         }
-        let mut builder = ClaimBuilder::new(now, *of, worker.id, affinity.clone().or_else(|| worker.affinity.clone()));
+        let mut builder = ClaimBuilder::new(now, *of, &worker, affinity.clone().or_else(|| worker.affinity.clone()));
         let found = self.lane_heads(tx, &claim_filter.queues).await?;
         let heads = found.heads.iter().filter(|head| head.is_served_by(&worker)).cloned().collect();
         builder.fill(tx, heads, *max).await?;

@@ -42,6 +42,8 @@ pub(crate) struct Transition {
     pub(crate) result: Option<String>,
     /// Facts for the job's subject, sent by the worker with its outcome.
     pub(crate) facts: Option<FactChanges>,
+    /// The end of the backoff that the failing worker chose.
+    pub(crate) chosen_backoff: Option<Time>,
     /// The server ends the claim while the worker still runs the job. The job's holds stay until the worker answers or
     /// its lease expires.
     pub(crate) revoke: bool,
@@ -56,7 +58,7 @@ impl Transition {
         error: Option<JobError>,
         result: Option<String>,
     ) -> Self {
-        Self { before, after, event, actor: None, error, result, facts: None, revoke: false }
+        Self { before, after, event, actor: None, error, result, facts: None, chosen_backoff: None, revoke: false }
     }
 
     fn is_end(&self) -> bool {
@@ -83,6 +85,7 @@ impl Transition {
                 retry: before.retry,
                 triggered_by: before.triggered_by.as_deref(),
                 retry_at,
+                chosen_until: self.chosen_backoff,
             },
             None if to == JobState::Succeeded => AttemptOutcome::Success { facts: self.facts.as_ref() },
             None => AttemptOutcome::Neither,

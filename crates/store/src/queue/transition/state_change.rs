@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use domain::{Epoch, JobError, JobId, JobState, Origin, Resolution, TenantId, WorkerId};
+use domain::{Epoch, JobError, JobId, JobState, Origin, TenantId, WorkerId};
 use uuid::Uuid;
 
 use crate::db::effects::Effects;
@@ -142,7 +142,7 @@ pub(crate) async fn apply_consequences(
         release_holds(tx, lanes, &released.collect::<Vec<_>>(), effects).await?;
         free_unique_keys(tx, &detailed).await?;
         record_failures(tx, &detailed, effects).await?;
-        resolve_handled_letters(tx, &detailed).await?;
+        record_letter_handlers(tx, &detailed).await?;
         apply_to_subjects(tx, lanes, &detailed, &of_lane, effects).await?;
     }
     job_events::publish(tx, &lanes.triggers, changes, &of_lane, effects).await
@@ -227,16 +227,17 @@ async fn record_failures(
     dead_letters::jobs::insert_for_failed_jobs(tx, failed).await
 }
 
-/// Resolves the dead letters whose handlers were among the jobs that ended.
-async fn resolve_handled_letters(tx: &mut Tx<'_>, changes: &[DetailedChange<'_, '_>]) -> Result<(), StoreError> {
+/// Records the ends of jobs that handled dead letters.
+async fn record_letter_handlers(tx: &mut Tx<'_>, changes: &[DetailedChange<'_, '_>]) -> Result<(), StoreError> {
     for (change, details) in changes.iter().filter(|(change, _)| change.is_end()) {
         let Some(triggered_by) = details.triggered_by else { continue };
-        let resolution = match change.to {
-            JobState::Succeeded => Resolution::HandledByScript,
-            _ => Resolution::HandlerFailed,
+        let canceled = JobError { code: "canceled".into(), message: "the job was canceled".into(), retryable: false };
+        let error = match change.to {
+            JobState::Succeeded => None,
+            _ => Some(details.error.unwrap_or(&canceled)),
         };
         let origin = Origin::parse(Some(triggered_by));
-        dead_letters::jobs::handler_ended(tx, change.tenant, &origin, resolution).await?;
+        dead_letters::handlers::handler_ended(tx, change.tenant, &origin, error).await?;
     }
     Ok(())
 }

@@ -34,6 +34,8 @@ pub struct Worker {
     pub draining: bool,
     pub registered_at: Time,
     pub last_claim_at: Option<Time>,
+    /// The node whose process the worker belongs to: a slot of a pool, or the node's own operations.
+    pub node: Option<String>,
     dead_at: Option<Time>,
     service_since: Time,
     service_beat_at: Time,
@@ -44,10 +46,10 @@ const LAST_CLAIM_PRECISION_MS: i64 = 1_000;
 
 const LOAD: Sql = Sql::new(
     &["select w.id, w.tenant, w.name, w.queues, w.kinds, w.affinities, w.affinity, w.lease_ms, w.lease_until,
-           w.draining, w.registered_at, w.last_claim_at, w.dead_at, s.since, s.beat_at
+           w.draining, w.registered_at, w.last_claim_at, w.dead_at, w.node, s.since, s.beat_at
        from workers w join service s on s.id = 1 where w.id = $1"],
     "select w.id, w.tenant, w.name, w.queues, w.kinds, w.affinities, w.affinity, w.lease_ms, w.lease_until,
-         w.draining, w.registered_at, w.last_claim_at, w.dead_at, s.since, s.beat_at
+         w.draining, w.registered_at, w.last_claim_at, w.dead_at, w.node, s.since, s.beat_at
      from workers w join service s on s.id = 1 where w.id = any($1::uuid[])",
 );
 const RENEW: Sql = Sql::both(&["update workers set lease_until = $2, affinity = coalesce($3, affinity),
@@ -88,6 +90,7 @@ impl Worker {
             draining: row.bool("draining")?,
             registered_at: row.time("registered_at")?,
             last_claim_at: row.opt_time("last_claim_at")?,
+            node: row.opt_text("node")?,
             dead_at: row.opt_time("dead_at")?,
             service_since: row.time("since")?,
             service_beat_at: row.time("beat_at")?,

@@ -20,18 +20,30 @@ pub struct NewWorker {
 
 impl Store {
     pub async fn register_worker(&self, tenant: TenantId, worker: NewWorker) -> Result<WorkerId, StoreError> {
-        self.write(RegisterWorker { tenant, worker }).await
+        self.write(RegisterWorker { tenant, worker, node: None }).await
+    }
+
+    /// Registers a worker that is part of the process of this node. `release_node_workers` removes it when the node
+    /// starts again after a crash.
+    pub async fn register_node_worker(
+        &self,
+        tenant: TenantId,
+        node: &str,
+        worker: NewWorker,
+    ) -> Result<WorkerId, StoreError> {
+        self.write(RegisterWorker { tenant, worker, node: Some(node.to_owned()) }).await
     }
 }
 
 struct RegisterWorker {
     tenant: TenantId,
     worker: NewWorker,
+    node: Option<String>,
 }
 
 const INSERT: Sql = Sql::both(&["insert into workers
-         (id, tenant, name, queues, kinds, affinities, lease_ms, lease_until, draining, registered_at)
-     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"]);
+         (id, tenant, name, queues, kinds, affinities, lease_ms, lease_until, draining, registered_at, node)
+     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"]);
 
 impl Operation for RegisterWorker {
     type Output = WorkerId;
@@ -59,6 +71,7 @@ impl Operation for RegisterWorker {
             Param::Time(now.plus_ms(self.worker.lease_ms)),
             Param::Bool(false),
             Param::Time(now),
+            Param::text(self.node.as_deref()),
         ];
         tx.execute(&INSERT, &params).await?;
         Ok(id)

@@ -20,6 +20,19 @@ impl Store {
         Ok(found)
     }
 
+    /// Removes the workers that an earlier process of this node left behind, and releases their claims. Call it when the
+    /// node starts, before it registers workers. A crash of the node therefore uses up no attempt of its own jobs.
+    /// Returns the number of workers.
+    pub async fn release_node_workers(&self, node: &str) -> Result<usize, StoreError> {
+        let left = self.read(ListNodeWorkers { node: node.to_owned() }).await?;
+        for (tenant, worker) in &left {
+            let release = ReleaseNodeWorker { tenant: *tenant, worker: *worker, lanes: self.lanes().clone() };
+            let effects = self.write(release).await?;
+            self.announce(&effects);
+        }
+        Ok(left.len())
+    }
+
     /// Marks a worker as draining: it claims no more jobs and stops when its jobs are done. Returns `false` when there
     /// is no such live worker.
     pub async fn drain_worker(&self, tenant: TenantId, worker: WorkerId) -> Result<bool, StoreError> {
@@ -57,6 +70,47 @@ impl Operation for RemoveWorker {
         counters.write(tx).await?;
         tx.execute(&DELETE, &[Param::from(self.worker), Param::Int(self.tenant.0)]).await?;
         Ok((true, effects))
+    }
+}
+
+struct ListNodeWorkers {
+    node: String,
+}
+
+const NODE_WORKERS: Sql = Sql::both(&["select id, tenant from workers where node = $1 order by id"]);
+
+impl Operation for ListNodeWorkers {
+    type Output = Vec<(TenantId, WorkerId)>;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
+        let rows = tx.query(&NODE_WORKERS, &[Param::Text(&self.node)]).await?;
+        rows.iter().map(|row| Ok((TenantId(row.int("tenant")?), WorkerId::new(row.uuid("id")?)))).collect()
+    }
+}
+
+struct ReleaseNodeWorker {
+    tenant: TenantId,
+    worker: WorkerId,
+    lanes: LaneCache,
+}
+
+impl Operation for ReleaseNodeWorker {
+    type Output = Effects;
+
+    fn tenant(&self) -> Option<TenantId> {
+        // A worker of the built-in tenant may hold other tenants' jobs.
+        Some(self.tenant).filter(|tenant| *tenant != TenantId::SYSTEM)
+    }
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Effects, StoreError> {
+        let mut effects = Effects::default();
+        let mut counters = CounterDeltas::default();
+        // The process is gone, so its attempts do not count, even if the lease has expired.
+        end_claims(tx, &self.lanes, self.worker, WorkerExit::Released, &mut counters, &mut effects).await?;
+        drained(tx, &self.lanes.triggers, &counters, &mut effects).await?;
+        counters.write(tx).await?;
+        tx.execute(&DELETE, &[Param::from(self.worker), Param::Int(self.tenant.0)]).await?;
+        Ok(effects)
     }
 }
 

@@ -5,7 +5,7 @@ use domain::{DeadLetterId, JobId, TenantId};
 use crate::db::tx::{Operation, Param, Sql, Tx};
 use crate::error::StoreError;
 use crate::store::Store;
-use crate::triggers::dead_letters::{DeadLetter, read};
+use crate::triggers::dead_letters::{DeadLetter, handlers, read};
 
 impl Store {
     pub async fn dead_letter(&self, tenant: TenantId, id: DeadLetterId) -> Result<Option<DeadLetter>, StoreError> {
@@ -45,7 +45,10 @@ impl Operation for GetDeadLetter {
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<DeadLetter>, StoreError> {
         let row = tx.query_opt(&GET, &[Param::Uuid(self.id.uuid()), Param::Int(self.tenant.0)]).await?;
-        row.as_ref().map(read).transpose()
+        let Some(row) = row else { return Ok(None) };
+        let mut letters = [read(&row)?];
+        handlers::load(tx, &mut letters).await?;
+        Ok(letters.into_iter().next())
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use domain::limits::DEAD_LETTER_EVENT_ATTEMPTS;
 use domain::triggers::trigger::Source;
-use domain::{DeadLetterId, EventId, JobId, TenantId, TriggerId};
+use domain::{DeadLetterId, EventId, JobError, JobId, TenantId, TriggerId};
 use serde::Serialize;
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::db::clock::new_uuid;
@@ -104,8 +106,22 @@ struct DeadLetterEventData<'a> {
     queue: Option<&'a str>,
     kind: Option<&'a str>,
     payload: Option<&'a RawValue>,
+    script_id: Option<Uuid>,
+    /// The newest attempts with their times and errors, oldest first.
+    attempts: &'a RawValue,
     attempt_count: usize,
     last_error: Option<&'a RawValue>,
+}
+
+/// The attempts as handlers receive them: with times in RFC 3339.
+fn attempts_for_handlers(attempts: &[FailedAttempt]) -> Result<Box<RawValue>, StoreError> {
+    let attempt = |attempt: &FailedAttempt| {
+        let JobError { code, message, retryable } = &attempt.error;
+        let at = jiff::Timestamp::from_microsecond(attempt.at.micros()).map(|at| at.to_string()).unwrap_or_default();
+        json!({"at": at, "error": {"code": code, "message": message, "retryable": retryable}})
+    };
+    let attempts: Vec<Value> = attempts.iter().map(attempt).collect();
+    to_raw_value(&attempts).map_err(|error| StoreError::unexpected(error.to_string()))
 }
 
 /// Emits one event per letter for dead-letter triggers. The event's id is the letter's id: by it, the end of a handler finds
@@ -120,6 +136,8 @@ async fn emit_events(tx: &mut Tx<'_>, letters: &[NewDeadLetter], ids: &[DeadLett
         let mut events = Vec::new();
         for (letter, id) in letters.iter().zip(ids).filter(|(letter, _)| letter.tenant == tenant) {
             let error = letter.attempts.last().map(|last| error_to_json(&last.error));
+            let older = letter.attempts.len().saturating_sub(DEAD_LETTER_EVENT_ATTEMPTS);
+            let attempts = attempts_for_handlers(&letter.attempts[older..])?;
             let data = DeadLetterEventData {
                 id: id.uuid(),
                 event_id: letter.event.uuid(),
@@ -130,6 +148,8 @@ async fn emit_events(tx: &mut Tx<'_>, letters: &[NewDeadLetter], ids: &[DeadLett
                 queue: letter.queue.as_deref(),
                 kind: letter.kind.as_deref(),
                 payload: serde_json::from_str(&letter.payload).ok(),
+                script_id: letter.script,
+                attempts: &attempts,
                 attempt_count: letter.attempts.len(),
                 last_error: error.as_deref().and_then(|error| serde_json::from_str(error).ok()),
             };

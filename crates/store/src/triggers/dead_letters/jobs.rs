@@ -1,17 +1,17 @@
-//! Dead letters of jobs. A job without remaining attempts becomes a dead letter in the transaction that ends it. The end of
-//! a handler resolves the letter that it handled.
+//! Dead letters of jobs. A job without remaining attempts becomes a dead letter in the transaction that ends it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use domain::queue::job_origin::Cause;
-use domain::{EventId, JobError, JobId, Origin, Resolution, TenantId};
+use domain::triggers::trigger::Source;
+use domain::{EventId, JobError, JobId, Origin, TenantId};
+use uuid::Uuid;
 
 use crate::db::codec::error_from_json;
 use crate::db::tx::{Column, Sql, Tx};
 use crate::error::StoreError;
 use crate::queue::get::{StoredJob, read};
 use crate::triggers::dead_letters::insert::{NewDeadLetter, insert_all};
-use crate::triggers::dead_letters::resolve::resolve;
 use crate::triggers::dead_letters::{FailedAttempt, work};
 
 /// A job that has just failed for good, with its last error.
@@ -68,14 +68,41 @@ pub(crate) async fn insert_for_failed_jobs(tx: &mut Tx<'_>, failed: Vec<DeadJob>
         };
         attempts.entry(job).or_default().push(FailedAttempt { at: row.time("at")?, error });
     }
+    let awaited = awaited(tx, &jobs).await?;
     let mut letters = Vec::new();
     for DeadJob { job, tenant, error } in failed {
+        if awaited.contains(&job) {
+            continue;
+        }
         let stored = jobs.get(&job).ok_or_else(|| StoreError::unexpected("an ended job is missing"))?;
         let mut attempts = attempts.remove(&job).unwrap_or_default();
         attempts.push(FailedAttempt { at: now, error });
         letters.extend(letter(tenant, stored, attempts));
     }
     insert_all(tx, &letters).await.map(|_| ())
+}
+
+const AWAITED: Sql = Sql::new(
+    &["select job from trigger_runs where event_id = $1 and job = $2"],
+    "select r.job from trigger_runs r join unnest($1::uuid[], $2::uuid[]) as n(event_id, job)
+         on r.event_id = n.event_id and r.job = n.job",
+);
+
+/// Returns the jobs that `sync` hooks started: their callers get the error. Only the runs of `sync` triggers name a job.
+async fn awaited(tx: &mut Tx<'_>, jobs: &HashMap<JobId, StoredJob>) -> Result<HashSet<JobId>, StoreError> {
+    let event = |job: &StoredJob| match Origin::parse(job.triggered_by.as_deref()) {
+        Origin::Trigger { cause, .. } if cause.source == Source::Http.as_str() => {
+            Some((cause.event.uuid(), job.id.uuid()))
+        }
+        _ => None,
+    };
+    let caused: Vec<(Uuid, Uuid)> = jobs.values().filter_map(event).collect();
+    if caused.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let columns =
+        [Column::uuids(caused.iter().map(|(event, _)| *event)), Column::uuids(caused.iter().map(|(_, job)| *job))];
+    tx.query_each(&AWAITED, &columns, &[]).await?.iter().map(|row| row.job("job")).collect()
 }
 
 /// Builds an error from the cause alone, for old history entries that have no error.
@@ -109,16 +136,4 @@ fn letter(tenant: TenantId, job: &StoredJob, attempts: Vec<FailedAttempt>) -> Op
         depth: job.depth,
         attempts,
     })
-}
-
-/// Resolves the letter of a handler that has ended. `origin` is the origin of any ended run or job. Does nothing if it was
-/// not a handler of a dead letter.
-pub(crate) async fn handler_ended(
-    tx: &mut Tx<'_>,
-    tenant: TenantId,
-    origin: &Origin,
-    resolution: Resolution,
-) -> Result<(), StoreError> {
-    let (Some(letter), Origin::Trigger { trigger, .. }) = (origin.handles(), origin) else { return Ok(()) };
-    resolve(tx, tenant, letter, resolution, &format!("trigger:{trigger}"), None).await.map(|_| ())
 }

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use crate::db::tx::{Operation, Param, Row, Sql, Tx};
 use crate::error::StoreError;
 use crate::store::Store;
-use crate::triggers::dead_letters::{DeadLetter, read};
+use crate::triggers::dead_letters::{DeadLetter, handlers, read};
 
 /// Selects dead letters. An absent field matches every letter.
 #[derive(Clone, Debug, Default)]
@@ -132,7 +132,9 @@ impl Operation for ListDeadLetters {
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<DeadLetter>, StoreError> {
         let rows = find(tx, self.tenant, &self.filter, self.before, self.limit).await?;
-        rows.iter().map(read).collect()
+        let mut letters = rows.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+        handlers::load(tx, &mut letters).await?;
+        Ok(letters)
     }
 }
 

@@ -2,6 +2,7 @@
 //! error, and what a replay needs, until a user or a handler resolves it.
 
 pub mod get;
+pub mod handlers;
 pub mod insert;
 pub(crate) mod jobs;
 pub mod list;
@@ -17,6 +18,7 @@ use uuid::Uuid;
 use crate::db::codec::{error_from_json, from_json};
 use crate::db::tx::Row;
 use crate::error::StoreError;
+use crate::triggers::dead_letters::handlers::LetterHandler;
 
 #[derive(Clone, Debug)]
 pub struct DeadLetter {
@@ -39,6 +41,8 @@ pub struct DeadLetter {
     pub last_error: JobError,
     pub created_at: Time,
     pub resolved: Option<Resolved>,
+    /// The dead-letter triggers that ran for it, by the time at which they ended. A locked letter is read without them.
+    pub handlers: Vec<LetterHandler>,
     /// JSON: what a replay creates, except the payload. See `work` and `deliveries::letters`.
     pub(crate) work: Option<String>,
 }
@@ -120,6 +124,7 @@ fn read(row: &Row) -> Result<DeadLetter, StoreError> {
         last_error: error_from_json(&row.text("last_error")?)?,
         created_at: row.time("created_at")?,
         resolved,
+        handlers: Vec::new(),
         work: row.opt_text("work")?,
     })
 }

@@ -19,6 +19,8 @@ struct PruneDeadLetters {
 
 const PRUNE: Sql = Sql::both(&["delete from dead_letters where id in (
          select id from dead_letters where resolved_at is not null and resolved_at < $1 order by resolved_at, id limit $2)"]);
+const PRUNE_HANDLERS: Sql = Sql::both(&["delete from letter_handlers where letter in (
+         select id from dead_letters where resolved_at is not null and resolved_at < $1 order by resolved_at, id limit $2)"]);
 const LOG: Sql = Sql::both(&["insert into prunings (at, kind, rows_pruned, why) values ($1, 'dead_letters', $2, $3)"]);
 
 impl Operation for PruneDeadLetters {
@@ -27,6 +29,7 @@ impl Operation for PruneDeadLetters {
     async fn run(&self, tx: &mut Tx<'_>) -> Result<u64, StoreError> {
         let now = tx.now();
         let params = [Param::Time(now.plus_s(-self.retention_s)), Param::Int(MAINTENANCE_ROWS as i64)];
+        tx.execute(&PRUNE_HANDLERS, &params).await?;
         let pruned = tx.execute(&PRUNE, &params).await?;
         if pruned > 0 {
             let why = format!("resolved dead letters are retained for {} s", self.retention_s);

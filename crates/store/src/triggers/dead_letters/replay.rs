@@ -308,7 +308,7 @@ fn already_resolved(letter: &DeadLetter) -> Option<DeadLetterReplay> {
 
 const REPLAYED_BY_RETRY: Sql = Sql::both(&["update dead_letters set resolved_at = $3, resolution = 'replayed',
          resolved_by = $4, replayed_as = $5
-     where job = $1 and tenant = $2 and queue is not null and (resolved_at is null or resolution = 'handler_failed')"]);
+     where job = $1 and tenant = $2 and queue is not null and (resolved_at is null or resolution in ('handled_by_script', 'handler_failed'))"]);
 
 /// Marks the letter of a retried job as replayed.
 pub(crate) async fn mark_replayed_by_retry(

@@ -1,10 +1,10 @@
-//! Dead letters of deliveries. A delivery that failed for good becomes a dead letter. A delivery that is the handler of a
-//! dead letter resolves it.
+//! Dead letters of deliveries. A delivery that failed for good becomes a dead letter, unless it is the handler of one.
 
 use std::collections::HashMap;
 
 use domain::queue::job_origin::creates_dead_letter;
-use domain::{DeadLetterId, EventId, JobError, Resolution, TenantId, TriggerId};
+use domain::triggers::trigger::Source;
+use domain::{DeadLetterId, EventId, JobError, TenantId, TriggerId};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -12,9 +12,8 @@ use crate::db::clock::new_uuid;
 use crate::db::codec::to_json;
 use crate::db::tx::{Column, Param, Sql, Tx};
 use crate::error::StoreError;
-use crate::triggers::dead_letters::FailedAttempt;
 use crate::triggers::dead_letters::insert::{NewDeadLetter, insert};
-use crate::triggers::dead_letters::resolve::resolve;
+use crate::triggers::dead_letters::{FailedAttempt, handlers};
 
 /// Error code of a failed delivery in its dead letter.
 const CODE: &str = "delivery_failed";
@@ -38,6 +37,7 @@ const ATTEMPTS: Sql = Sql::new(
     "select delivery, at, error from delivery_attempts where delivery = any($1::uuid[]) and error is not null
      order by delivery, attempt",
 );
+const AWAITED: Sql = Sql::both(&["select delivery from trigger_runs where event_id = $1 and delivery = $2"]);
 const LEFT: Sql = Sql::both(&["update deliveries set letter = $2 where id = $1"]);
 
 /// Writes dead letters for deliveries that have just failed for good.
@@ -54,11 +54,18 @@ pub(crate) async fn insert_dead_letters(tx: &mut Tx<'_>, failed: &[Uuid]) -> Res
         let (id, tenant) = (row.uuid("id")?, TenantId(row.int("tenant")?));
         let trigger = row.opt_uuid("trigger_id")?.map(TriggerId::new);
         if let Some(letter) = row.opt_uuid("dead_letter")? {
-            // The delivery was a handler: mark the letter that it handled, and do not write a second one.
-            end_handler(tx, tenant, letter, trigger, Resolution::HandlerFailed).await?;
+            // The delivery was a handler: a second letter must not be written.
+            let error = error(row.opt_text("error")?.unwrap_or_default());
+            end_handler(tx, tenant, letter, trigger, Some(&error)).await?;
             continue;
         }
         if !creates_dead_letter(&row.text("source")?, &row.text("op")?) {
+            continue;
+        }
+        // The caller of a `sync` hook gets the error.
+        let event = Param::uuid(row.opt_uuid("event_id")?);
+        let is_hook = row.text("source")? == Source::Http.as_str();
+        if is_hook && tx.query_opt(&AWAITED, &[event, Param::Uuid(id)]).await?.is_some() {
             continue;
         }
         let mut attempts = attempts.remove(&id).unwrap_or_default();
@@ -88,12 +95,12 @@ pub(crate) async fn insert_dead_letters(tx: &mut Tx<'_>, failed: &[Uuid]) -> Res
 
 const HANDLES: Sql = Sql::both(&["select tenant, dead_letter, trigger_id from deliveries where id = $1"]);
 
-/// Resolves the letter that a successful delivery has handled. Does nothing for other deliveries.
-pub(crate) async fn resolve_handled(tx: &mut Tx<'_>, id: Uuid) -> Result<(), StoreError> {
+/// Records that a successful delivery was the handler of a letter. Does nothing for other deliveries.
+pub(crate) async fn handler_delivered(tx: &mut Tx<'_>, id: Uuid) -> Result<(), StoreError> {
     let Some(row) = tx.query_opt(&HANDLES, &[Param::Uuid(id)]).await? else { return Ok(()) };
     let Some(letter) = row.opt_uuid("dead_letter")? else { return Ok(()) };
     let trigger = row.opt_uuid("trigger_id")?.map(TriggerId::new);
-    end_handler(tx, TenantId(row.int("tenant")?), letter, trigger, Resolution::HandledByScript).await
+    end_handler(tx, TenantId(row.int("tenant")?), letter, trigger, None).await
 }
 
 async fn end_handler(
@@ -101,10 +108,10 @@ async fn end_handler(
     tenant: TenantId,
     letter: Uuid,
     trigger: Option<TriggerId>,
-    resolution: Resolution,
+    error: Option<&JobError>,
 ) -> Result<(), StoreError> {
-    let by = trigger.map_or_else(|| "delivery".to_owned(), |trigger| format!("trigger:{trigger}"));
-    resolve(tx, tenant, DeadLetterId::new(letter), resolution, &by, None).await.map(|_| ())
+    let Some(trigger) = trigger else { return Ok(()) };
+    handlers::ended(tx, tenant, DeadLetterId::new(letter), trigger, error).await
 }
 
 /// Returns the delivery that a letter comes from. `None` if it comes from other work.

@@ -39,16 +39,16 @@ struct PruneDeliveries {
 // A dead letter is replayed from its delivery, so the delivery stays as long as the letter can be replayed.
 const OLD: Sql = Sql::both(&["select id from deliveries where state = $1 and ended_at < $2
          and not exists (select 1 from dead_letters l where l.id = deliveries.letter
-             and (l.resolved_at is null or l.resolution = 'handler_failed'))
+             and (l.resolved_at is null or l.resolution in ('handled_by_script', 'handler_failed')))
      order by ended_at limit $3"]);
 // Check again: a delivery may have been redelivered since the scan.
 const STILL_OLD: Sql = Sql::new(
     &["select id from deliveries where id = $1 and state = $2 and ended_at < $3
            and not exists (select 1 from dead_letters l where l.id = deliveries.letter
-               and (l.resolved_at is null or l.resolution = 'handler_failed'))"],
+               and (l.resolved_at is null or l.resolution in ('handled_by_script', 'handler_failed')))"],
     "select d.id from deliveries d where d.id = any($1::uuid[]) and d.state = $2 and d.ended_at < $3
          and not exists (select 1 from dead_letters l where l.id = d.letter
-             and (l.resolved_at is null or l.resolution = 'handler_failed'))
+             and (l.resolved_at is null or l.resolution in ('handled_by_script', 'handler_failed')))
      for update of d skip locked",
 );
 const DELETE: Sql = Sql::new(

@@ -155,7 +155,7 @@ impl SettleDelivery {
         let DeliveryOutcome::Failed { error, blame, next } = outcome else {
             tx.execute(&HEALED, &[Param::Int(endpoint)]).await?;
             tx.execute(&DONE, &[id, Param::Time(now), status]).await?;
-            letters::resolve_handled(tx, delivery.uuid()).await?;
+            letters::handler_delivered(tx, delivery.uuid()).await?;
             return Ok(SettledDelivery::Delivered);
         };
         match blame {

@@ -8,8 +8,10 @@ use std::collections::{BTreeMap, HashSet};
 use std::iter;
 use std::ops::AddAssign;
 
+use domain::limits::{CALL_GRACE_MS, CALL_TIMEOUT_DEFAULT_S};
 use domain::queue::job_origin::Cause;
-use domain::{JobError, Origin, Resolution, RetryPolicy, TenantId, TriggerId};
+use domain::triggers::trigger::Source;
+use domain::{JobError, Origin, RetryPolicy, TenantId, TriggerId};
 use serde::Deserialize;
 use uuid::Uuid;
 
@@ -18,13 +20,14 @@ use crate::db::codec::storable_error;
 use crate::db::effects::Effects;
 use crate::db::tx::{Column, Operation, Param, Sql, Tx};
 use crate::error::StoreError;
+use crate::queue::calls::make::insert_call;
 use crate::queue::enqueue::{EnqueueBatch, EnqueueReply, EnqueueRequest, NewJob};
 use crate::runtimes::request::{OperationRequest, Requested, operation_requested, runtime_moved};
 use crate::store::Store;
 use crate::triggers::Mode;
 use crate::triggers::cache::TriggerCache;
+use crate::triggers::dead_letters::handlers::{self, handler_ended};
 use crate::triggers::dead_letters::insert::{NewDeadLetter, insert};
-use crate::triggers::dead_letters::jobs::handler_ended;
 use crate::triggers::dead_letters::{FailedAttempt, attempts_to_json};
 use crate::triggers::deliveries;
 use crate::triggers::deliveries::NewDelivery;
@@ -281,7 +284,7 @@ impl Operation for SettleOutbox {
                     let CompletedScript { ran, script_effects, .. } = &**script;
                     carry_out(tx, &settling.row, script_effects, &settling.lanes, &self.triggers, &mut effects).await?;
                     runs::insert_run(tx, &settling.row, RunOutcome::Done, Some(ran), None).await?;
-                    handler_ended(tx, settling.row.tenant, &settling.origin(), Resolution::HandledByScript).await?;
+                    handler_ended(tx, settling.row.tenant, &settling.origin(), None).await?;
                     counter_changes.fired += 1;
                     dispatched.done += 1;
                 }
@@ -296,7 +299,7 @@ impl Operation for SettleOutbox {
                     }
                 },
                 RunVerdict::Done => {
-                    handler_ended(tx, settling.row.tenant, &settling.origin(), Resolution::HandledByScript).await?;
+                    handler_ended(tx, settling.row.tenant, &settling.origin(), None).await?;
                     counter_changes.fired += 1;
                     dispatched.done += 1;
                 }
@@ -359,6 +362,10 @@ impl SettleOutbox {
         let Some(EnqueueReply::Accepted(jobs)) = reply else { return Ok(()) };
         for job in jobs {
             runs::insert_run(tx, &settling.row, RunOutcome::Job(job.id), None, None).await?;
+            if settling.row.source == Source::Http.as_str() {
+                // If the caller disconnects, its registration expires, and the result is kept as an abandoned execution.
+                insert_call(tx, tenant, job.id, CALL_TIMEOUT_DEFAULT_S * 1_000 + CALL_GRACE_MS).await?;
+            }
             effects.ready.insert((tenant, job.queue));
         }
         Ok(())
@@ -401,7 +408,8 @@ impl SettleOutbox {
             .ok_or_else(|| StoreError::unexpected("an operation without a prepared request"))?;
         // On this error the transaction rolls back. The row becomes due again and finds the runtime's new node.
         let requested = request.run(tx).await?.ok_or_else(runtime_moved)?;
-        if let Requested::Accepted { job, .. } = &requested {
+        if let Requested::Accepted { job, operation } = &requested {
+            handlers::operation_requested(tx, settling.row.tenant, &settling.origin(), *operation).await?;
             effects.ready.extend(operation_requested(settling.row.tenant).ready);
             effects.runtimes = true;
             if settling.has_waiter() {
@@ -437,8 +445,8 @@ impl SettleOutbox {
         tx.execute(&AGAIN, &params).await.map(|_| ())
     }
 
-    /// Writes a dead letter after the last attempt. If the run was a handler of a dead letter, marks that letter as
-    /// `handler_failed` instead.
+    /// Writes a dead letter after the last attempt. If the run was a handler of a dead letter, records its failure instead. A
+    /// run of a `sync` hook leaves none: its caller gets the error.
     async fn insert_dead_letter(
         &self,
         tx: &mut Tx<'_>,
@@ -448,9 +456,10 @@ impl SettleOutbox {
         let row = &settling.row;
         let origin = settling.origin();
         if origin.handles().is_some() {
-            return handler_ended(tx, row.tenant, &origin, Resolution::HandlerFailed).await;
+            return handler_ended(tx, row.tenant, &origin, Some(&failure.error)).await;
         }
-        if !origin.creates_dead_letter() {
+        let answers_caller = settling.has_waiter() && row.source == Source::Http.as_str();
+        if !origin.creates_dead_letter() || answers_caller {
             return Ok(());
         }
         let letter = NewDeadLetter {

@@ -375,7 +375,10 @@ impl<'a> Run<'a> {
         }
         for (number, id) in self.jobs.iter().enumerate() {
             let history = self.store.history(self.tenant, *id).await.expect("reads").expect("every job has one");
-            let stored = history.into_iter().map(|item| {
+            // The model records how attempts start and end, not what the worker reports in between.
+            let is_modeled =
+                |item: &store::queue::history::HistoryItem| !matches!(item.event.as_str(), "loading" | "working");
+            let stored = history.into_iter().filter(is_modeled).map(|item| {
                 let worker = item.worker.and_then(|id| self.workers.iter().position(|position| *position == id));
                 (item.event, item.attempt, worker, item.cause)
             });

@@ -4,7 +4,7 @@ use domain::{JobError, JobId, RetryPolicy, WorkerId};
 use store::Store;
 use store::fleet::backoffs::lockout::Until;
 use store::queue::enqueue::{Extras, NewJob};
-use store::queue::settle::{End, SettleStatus};
+use store::queue::settle::{ChosenBackoff, End, SettleStatus};
 use testkit::{job, label, name, on_both};
 
 use crate::fleet::subjects::{
@@ -52,7 +52,7 @@ async fn a_finish_sets_facts_and_clears_the_backoff_in_one_commit() {
             "facts_changed",
             "started install",
             "failed install boom",
-            "backed_off install boom",
+            "backed_off install boom: it broke",
             "started install",
             "finished install",
             "facts_changed install",
@@ -75,7 +75,7 @@ async fn a_backoff_grows_and_a_non_retryable_failure_locks_out() {
             fail(&db.store, worker, boom()).await;
             let stored = card(&db.store, "m-1").await.subject.backoffs.remove(0);
             let wait_ms = stored.backoff.until.expect("the backoff ends").ms_since(stored.backoff.at);
-            assert_eq!((wait_ms, stored.backoff.cause.as_str()), (wait_s * 1_000, "boom"));
+            assert_eq!((wait_ms, stored.backoff.cause.as_str()), (wait_s * 1_000, "boom: it broke"));
             db.pass_ms((wait_s - 50) * 1_000).await;
             assert_eq!(scan(&db.store).await, 0, "never early");
             db.pass_ms(50_100).await;
@@ -244,8 +244,62 @@ async fn the_subject_of_a_dead_worker_is_released_with_a_backoff() {
         db.pass_ms(61_000).await;
         assert_eq!(scan(&db.store).await, 1);
         let events = timeline(&db.store, "m-1").await;
-        assert_eq!(events[2..], ["started install", "expired install expired", "backed_off install expired"]);
+        assert_eq!(
+            events[2..],
+            ["started install", "expired install expired", "backed_off install expired: the worker's lease expired"]
+        );
         assert_consistent(&db.store).await;
+    })
+    .await;
+}
+
+/// Requirement W5.
+#[tokio::test]
+async fn a_failing_worker_chooses_its_backoff() {
+    on_both(async |db| {
+        declare(&db.store, "install", process()).await;
+        set(&db.store, "m-1", &[("state", "1")]).await;
+        let fail_for = async |error: JobError, backoff: ChosenBackoff| {
+            assert_eq!(scan(&db.store).await, 1);
+            let worker = register(&db.store, &["q"]).await;
+            let claimed = claim_one(&db.store, worker).await;
+            let end = End::FailUntil { error, backoff };
+            assert_eq!(settle(&db.store, worker, claimed.id, claimed.epoch, end).await, SettleStatus::Applied);
+            card(&db.store, "m-1").await.subject.backoffs.remove(0).backoff
+        };
+        let hour = fail_for(boom(), ChosenBackoff::ForMs(3_600_000)).await;
+        assert_eq!(hour.until.expect("it ends").ms_since(hour.at), 3_600_000);
+        assert_eq!((hour.cause.as_str(), hour.public_cause()), ("boom: it broke", "boom"));
+        assert_eq!(scan(&db.store).await, 0, "the subject is left alone");
+        db.pass_ms(3_600_100).await;
+        let until = db.clock.now().plus_s(30);
+        let permanent = JobError { retryable: false, ..boom() };
+        let chosen = fail_for(permanent, ChosenBackoff::Until(until)).await;
+        assert_eq!(chosen.until, Some(until), "also instead of a lockout without end");
+        db.pass_ms(31_000).await;
+        let next = fail_for(boom(), ChosenBackoff::ForMs(1_000)).await;
+        assert_eq!(next.until.expect("it ends").ms_since(next.at), 1_000, "also a shorter one");
+        assert_consistent(&db.store).await;
+    })
+    .await;
+}
+
+/// Requirement Q8.
+#[tokio::test]
+async fn a_chosen_backoff_is_the_time_of_the_next_attempt() {
+    on_both(async |db| {
+        let id = push(&db.store, job("q")).await;
+        let worker = register(&db.store, &["q"]).await;
+        let claimed = claim_one(&db.store, worker).await;
+        let end = End::FailUntil { error: boom(), backoff: ChosenBackoff::ForMs(7_200_000) };
+        settle(&db.store, worker, id, claimed.epoch, end).await;
+        let waiting = get(&db.store, id).await;
+        assert_eq!((waiting.state.as_str(), waiting.run_at.ms_since(waiting.updated_at)), ("scheduled", 7_200_000));
+        let why = db.store.why(T, id).await.expect("reads").expect("the job exists");
+        assert_eq!(why.detail, "waiting for a retry after `boom: it broke`");
+        let items = db.store.history(T, id).await.expect("reads").expect("the job has a history");
+        let failed = items.iter().find(|item| item.event == "failed").expect("it failed");
+        assert_eq!((failed.cause.as_deref(), failed.message.as_deref()), (Some("boom"), Some("it broke")));
     })
     .await;
 }

@@ -1,6 +1,7 @@
 use store::queue::claim::Claimed;
-use store::queue::enqueue::NewJob;
+use store::queue::enqueue::{Extras, NewJob};
 use store::queue::workers::register::NewWorker;
+use store::signals::refine::SignalChange;
 use testkit::{job, label, name, on_both};
 
 use crate::queue::limits::with_key;
@@ -227,6 +228,61 @@ async fn a_claim_reports_whether_it_skipped_locked_jobs() {
         push(store, with_key("k")).await;
         assert_eq!(may_have_more().await.0, 0, "its key is held");
         assert_eq!(may_have_more().await, (0, false), "it is parked");
+    })
+    .await;
+}
+
+/// Requirement Q2.
+#[tokio::test]
+async fn a_job_whose_affinity_the_worker_does_not_hold_starts_in_loading() {
+    on_both(async |db| {
+        let with = |affinity: &str, extras: Extras| NewJob {
+            affinity: Some(label(affinity)),
+            extras: Some(Box::new(extras)),
+            ..job("q")
+        };
+        let plain = || Extras::default();
+        let guarded = Extras { subject: Some(label("m")), ..Extras::default() };
+        let worker = register(&db.store, &["q"]).await;
+        let states = async |jobs: Vec<NewJob>| {
+            push_all(&db.store, jobs).await;
+            let claimed = claim(&db.store, worker, 10).await;
+            for job in &claimed {
+                assert_eq!(state(&db.store, job.id).await, job.state.to_string(), "the row and the reply agree");
+            }
+            let last = claimed.last().expect("a job").id;
+            let states: Vec<String> = claimed.iter().map(|job| job.state.to_string()).collect();
+            (states.join(" "), events(&db.store, last).await.join(" "))
+        };
+        let loading = |states: &str| (states.to_owned(), "enqueued started loading".to_owned());
+        let working = |states: &str| (states.to_owned(), "enqueued started".to_owned());
+        assert_eq!(states(vec![job("q")]).await, working("working"), "a job without an affinity loads nothing");
+        assert_eq!(states(vec![with("a", plain()), with("a", plain())]).await, loading("loading loading"));
+        assert_eq!(states(vec![with("a", plain())]).await, working("working"), "the worker holds it now");
+        assert_eq!(states(vec![with("b", guarded)]).await, loading("loading"), "also a job with a subject");
+        let holds_a = match db.store.claim(T, register(&db.store, &["q"]).await, 1, Some(label("a"))).await {
+            Ok(Claimed::Jobs { jobs, .. }) => jobs.len(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(holds_a, 0, "nothing waits");
+        assert_counters_match(&db.store).await;
+        assert_eq!(db.store.verify().await.expect("verifies").findings, []);
+    })
+    .await;
+}
+
+/// Requirement Q2.
+#[tokio::test]
+async fn a_job_that_loaded_shows_loading_before_working() {
+    on_both(async |db| {
+        let id = push(&db.store, NewJob { affinity: Some(label("a")), ..job("q") }).await;
+        let worker = register(&db.store, &["q"]).await;
+        let claimed = claim_one(&db.store, worker).await;
+        let working =
+            SignalChange { epoch: claimed.epoch, state: Some(domain::JobState::Working), ..SignalChange::default() };
+        db.store.signal(T, id, working).await.expect("signals");
+        finish(&db.store, worker, &claimed).await;
+        assert_eq!(events(&db.store, id).await, ["enqueued", "started", "loading", "working", "finished"]);
     })
     .await;
 }

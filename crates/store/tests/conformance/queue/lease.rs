@@ -1,6 +1,6 @@
 use domain::limits::{HISTORY_RETENTION_DEFAULT_S, MAINTENANCE_ROWS, TIMEOUT_GRACE_MS};
 use domain::queue::settings::KindSettings;
-use domain::{JobState, QueueSettings, RetryPolicy, WorkerId};
+use domain::{JobId, JobState, QueueSettings, RetryPolicy, WorkerId};
 use store::Store;
 use store::queue::enqueue::{Extras, NewJob};
 use store::queue::settle::{End, SettleStatus};
@@ -268,6 +268,30 @@ async fn dead_workers_are_pruned_in_bounded_batches() {
         db.pass_ms(86_400_000 + 1_000).await;
         let prune = async || db.store.prune(HISTORY_RETENTION_DEFAULT_S).await.expect("prunes").workers;
         assert_eq!([prune().await, prune().await, prune().await], [MAINTENANCE_ROWS as u64, 1, 0]);
+    })
+    .await;
+}
+
+/// Requirement R7.
+#[tokio::test]
+async fn a_restarted_node_gives_its_own_jobs_back_without_an_attempt() {
+    on_both(async |db| {
+        let once = || NewJob { max_attempts: 1, ..job("q") };
+        let jobs: Vec<JobId> = push_all(&db.store, vec![once(), once()]).await.iter().map(|job| job.id).collect();
+        let mine = db.store.register_node_worker(T, "here", new_worker(&["q"])).await.expect("registers");
+        let other = db.store.register_node_worker(T, "there", new_worker(&["q"])).await.expect("registers");
+        assert_eq!(claim_one(&db.store, mine).await.id, jobs[0]);
+        let theirs = claim_one(&db.store, other).await;
+        assert_eq!(db.store.release_node_workers("here").await.expect("releases"), 1);
+        let back = get(&db.store, jobs[0]).await;
+        assert_eq!((back.state.as_str(), back.attempt), ("queued", 0));
+        assert_eq!(state(&db.store, jobs[1]).await, "loading", "another node's jobs stay");
+        assert_eq!(finish(&db.store, other, &theirs).await, SettleStatus::Applied);
+        assert_eq!(db.store.release_node_workers("here").await.expect("releases"), 0, "once");
+        let again = register(&db.store, &["q"]).await;
+        let claimed = claim_one(&db.store, again).await;
+        assert_eq!((claimed.id, claimed.attempt), (jobs[0], 1), "the only attempt is still there");
+        assert_counters_match(&db.store).await;
     })
     .await;
 }

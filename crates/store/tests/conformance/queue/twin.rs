@@ -137,7 +137,9 @@ async fn the_claim_statement_matches_the_domain_rules() {
             let taken: Vec<JobId> = claimed.iter().map(|job| job.id).collect();
             let after = rows(&db.store, &ids).await;
             check(&before, &after, |was, job, at| {
-                taken.contains(&was.id).then(|| job.apply(Event::Claim { worker }, at).expect("the job was claimable"))
+                taken
+                    .contains(&was.id)
+                    .then(|| job.apply(Event::Claim { worker, loads: false }, at).expect("the job was claimable"))
             });
             for job in &claimed {
                 assert_eq!((job.epoch, job.attempt), (after[&job.id].epoch, after[&job.id].attempt));

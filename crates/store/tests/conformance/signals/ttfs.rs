@@ -74,6 +74,7 @@ async fn ttfs_alerts_begin_and_end_with_their_condition_and_publish_events() {
             retry: domain::RetryPolicy::NONE,
             max_attempts: 1,
             enabled: true,
+            handles: false,
             next_at: None,
         };
         db.store.create_trigger(T, id, trigger, "ann").await.expect("creates a trigger");

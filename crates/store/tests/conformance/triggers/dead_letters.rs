@@ -2,11 +2,13 @@
 
 use domain::limits::DEAD_LETTER_RETENTION_DEFAULT_S;
 use domain::queue::job_origin::Cause;
+use domain::triggers::trigger::Source;
 use domain::{DeadLetterId, EventId, JobError, JobId, Origin, Resolution, RetryPolicy, TenantId, TriggerId};
 use store::Store;
 use store::queue::enqueue::{Extras, NewJob};
 use store::queue::retry::Retried;
 use store::queue::settle::End;
+use store::triggers::NewTrigger;
 use store::triggers::dead_letters::DeadLetter;
 use store::triggers::dead_letters::list::{DeadLetterCount, DeadLetterFilter};
 use store::triggers::dead_letters::replay::{DeadLetterReplay, ReplayedWork};
@@ -15,6 +17,7 @@ use testkit::{Database, job, label, on_both};
 use uuid::Uuid;
 
 use crate::support::*;
+use crate::triggers::declarations::{claim_outbox, create, new};
 
 fn with(extras: Extras) -> NewJob {
     NewJob { max_attempts: 1, payload: r#"{"b":1, "a":[ 2 ]}"#.into(), extras: Some(Box::new(extras)), ..job("q") }
@@ -258,36 +261,95 @@ async fn a_retry_of_a_job_is_a_replay_of_its_dead_letter() {
     .await;
 }
 
+/// A dead-letter trigger.
+async fn handler(store: &Store, name: &str, handles: bool) -> TriggerId {
+    create(store, NewTrigger { handles, ..new(name, Source::DeadLetter, r#"{"source": "job"}"#) }).await
+}
+
+/// Runs a job as the handler of this letter.
+async fn handle(db: &Database, letter: DeadLetterId, trigger: TriggerId, well: bool) {
+    let cause = Cause { event: EventId::new(letter.uuid()), source: "dead_letter".into(), op: "created".into() };
+    let origin = Origin::Trigger { trigger, cause };
+    let job = push(&db.store, with(Extras { triggered_by: origin.stored(), ..Extras::default() })).await;
+    if well {
+        let worker = register(&db.store, &["q"]).await;
+        finish(&db.store, worker, &claim_one(&db.store, worker).await).await;
+    } else {
+        fail(&db.store, job, error("the handler", true)).await;
+    }
+    assert_eq!(db.store.dead_letter_of(T, job).await.expect("reads"), None, "no second dead letter");
+}
+
 /// Requirement T8.
 #[tokio::test]
-async fn the_end_of_a_handler_resolves_its_dead_letter_and_leaves_no_second() {
+async fn a_handler_that_declares_it_resolves_its_dead_letter_and_leaves_no_second() {
     on_both(async |db| {
         for well in [true, false] {
+            let trigger = handler(&db.store, &format!("handles {well}"), true).await;
             let (_, dead) = dead(&db).await;
-            let trigger = TriggerId::new(Uuid::from_u128(1));
-            let event = EventId::new(dead.id.uuid());
-            let cause = Cause { event, source: "dead_letter".into(), op: "created".into() };
-            let origin = Origin::Trigger { trigger, cause };
-            let handler = push(&db.store, with(Extras { triggered_by: origin.stored(), ..Extras::default() })).await;
-            if well {
-                let worker = register(&db.store, &["q"]).await;
-                finish(&db.store, worker, &claim_one(&db.store, worker).await).await;
-            } else {
-                fail(&db.store, handler, error("the handler", true)).await;
-            }
+            handle(&db, dead.id, trigger, well).await;
             let resolved = letter(&db.store, dead.id).await.resolved.expect("resolved");
             let expected = if well { Resolution::HandledByScript } else { Resolution::HandlerFailed };
             assert_eq!((resolved.resolution, resolved.by), (expected, format!("trigger:{trigger}")));
-            assert_eq!(db.store.dead_letter_of(T, handler).await.expect("reads"), None, "no second dead letter");
-            if !well {
-                let replayed = db.store.replay_dead_letter(T, dead.id, None, "me").await.expect("answers");
-                assert!(
-                    matches!(replayed, DeadLetterReplay::Created(_)),
-                    "a manual replay is still possible: {replayed:?}"
-                );
-            }
+            let replayed = db.store.replay_dead_letter(T, dead.id, None, "me").await.expect("answers");
+            assert!(matches!(replayed, DeadLetterReplay::Created(_)), "a replay is still possible: {replayed:?}");
+            db.store.delete_trigger(T, trigger, "ann").await.expect("deletes");
+            let worker = register(&db.store, &["q"]).await;
+            finish(&db.store, worker, &claim_one(&db.store, worker).await).await;
             assert_verified(&db.store).await;
         }
+    })
+    .await;
+}
+
+/// Requirement T8.
+#[tokio::test]
+async fn a_handler_that_only_notifies_leaves_the_letter_open_and_every_outcome_is_kept() {
+    on_both(async |db| {
+        let notifies = handler(&db.store, "notifies", false).await;
+        let broken = handler(&db.store, "broken", true).await;
+        let repairs = handler(&db.store, "repairs", true).await;
+        let (_, dead) = dead(&db).await;
+        let resolution = async || letter(&db.store, dead.id).await.resolved.map(|resolved| resolved.resolution);
+        handle(&db, dead.id, notifies, true).await;
+        assert_eq!(resolution().await, None);
+        handle(&db, dead.id, broken, false).await;
+        assert_eq!(resolution().await, Some(Resolution::HandlerFailed));
+        handle(&db, dead.id, repairs, true).await;
+        assert_eq!(resolution().await, Some(Resolution::HandledByScript), "one success counts");
+        let handlers = letter(&db.store, dead.id).await.handlers;
+        let outcome = |of: TriggerId| {
+            let handler = handlers.iter().find(|handler| handler.trigger == of).expect("it ran");
+            (handler.outcome.as_str(), handler.error.as_ref().map(|error| error.message.as_str()))
+        };
+        let outcomes = [notifies, broken, repairs].map(outcome);
+        assert_eq!(outcomes, [("succeeded", None), ("failed", Some("the handler")), ("succeeded", None)]);
+        db.pass_ms(1_000).await;
+        assert_eq!(db.store.prune_dead_letters(0).await.expect("prunes"), 1);
+        assert_eq!(number(&db.store, "select count(*) from letter_handlers").await, 0, "its handlers go with it");
+    })
+    .await;
+}
+
+/// Requirement T8.
+#[tokio::test]
+async fn the_event_of_a_dead_letter_has_every_attempt() {
+    on_both(async |db| {
+        handler(&db.store, "handler", true).await;
+        let retry = RetryPolicy::new(Some(1), None, None, None).expect("a policy");
+        let extras = Extras { retry: Some(retry), ..Extras::default() };
+        let id = push(&db.store, NewJob { max_attempts: 2, ..with(extras) }).await;
+        fail(&db.store, id, error("first", true)).await;
+        db.pass_ms(2_000).await;
+        db.store.promote_due().await.expect("promotes");
+        fail(&db.store, id, error("second", true)).await;
+        let event = claim_outbox(&db.store).await.rows.remove(0);
+        let data: serde_json::Value = serde_json::from_str(&event.data).expect("JSON");
+        let letter = db.store.dead_letter_of(T, id).await.expect("reads").expect("a dead letter exists");
+        assert_eq!((&data["id"], &data["attempt_count"]), (&letter.uuid().to_string().into(), &2.into()));
+        let messages = [&data["attempts"][0]["error"]["message"], &data["attempts"][1]["error"]["message"]];
+        assert_eq!(messages, ["first", "second"]);
+        assert!(data["attempts"][0]["at"].as_str().expect("a time").ends_with('Z'), "{data}");
     })
     .await;
 }

@@ -34,6 +34,7 @@ pub(crate) fn new(name: &str, source: Source, filter: &str) -> NewTrigger {
         retry: RetryPolicy::NONE,
         max_attempts: 2,
         enabled: true,
+        handles: false,
         next_at: None,
     }
 }
@@ -388,7 +389,8 @@ async fn any_script_error_message_is_stored_in_a_dead_letter() {
 #[tokio::test]
 async fn a_dead_letter_is_an_event_and_its_failing_handler_leaves_none() {
     on_both(async |db| {
-        create(&db.store, new("handler", Source::DeadLetter, r#"{"source": "job"}"#)).await;
+        let handler = new("handler", Source::DeadLetter, r#"{"source": "job"}"#);
+        create(&db.store, NewTrigger { handles: true, ..handler }).await;
         create(&db.store, new("others", Source::DeadLetter, r#"{"source": "kv"}"#)).await;
         let worker = register(&db.store, &["q"]).await;
         let id = push(&db.store, job("q")).await;

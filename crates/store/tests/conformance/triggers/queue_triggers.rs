@@ -28,6 +28,7 @@ async fn create(store: &Store, source: Source, filter: &str) -> TriggerId {
         retry: RetryPolicy::NONE,
         max_attempts: 2,
         enabled: true,
+        handles: false,
         next_at: None,
     };
     let id = store.new_trigger_id();

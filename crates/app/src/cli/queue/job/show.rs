@@ -145,7 +145,7 @@ pub(super) fn history(page: &Page<HistoryItem>, format: Output) -> anyhow::Resul
             cell(&item.event),
             cell(item.attempt),
             cell(item.actor.clone().or(worker).unwrap_or_default()),
-            cell(item.cause.as_deref().unwrap_or_default()),
+            cell([item.cause.as_deref(), item.message.as_deref()].into_iter().flatten().collect::<Vec<_>>().join(": ")),
         ]);
     }
     listing.print()?;

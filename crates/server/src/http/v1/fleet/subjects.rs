@@ -49,7 +49,9 @@ pub(crate) async fn list(
     let after = cursor::subject(query.cursor.as_deref())?;
     let filter: SubjectFilter = query.filter()?;
     let subjects = state.store.list_subjects(principal.tenant, filter, after, limit + 1).await?;
-    Ok(Json(page(subjects, limit, |last| cursor::after_subject(&last.id)).try_map(view::subject)?))
+    Ok(Json(
+        page(subjects, limit, |last| cursor::after_subject(&last.id)).try_map(|one| view::subject(one, &principal))?,
+    ))
 }
 
 /// Get a subject.
@@ -158,7 +160,7 @@ async fn lock_out(
         cause: validate::cause(request.cause)?,
         actor: principal.name.to_string(),
     };
-    Ok(Json(view::backoff(state.store.lock_out(principal.tenant, lockout).await?)))
+    Ok(Json(view::backoff(state.store.lock_out(principal.tenant, lockout).await?, &principal)))
 }
 
 /// Remove a backoff.
@@ -249,5 +251,5 @@ fn too_many_facts() -> ApiError {
 async fn current_view(state: &AppState, principal: &Principal, id: Label) -> Result<Json<SubjectView>, ApiError> {
     let card = state.store.subject(principal.tenant, id).await?;
     let now = state.store.clock().now();
-    Ok(Json(view::card(card.ok_or_else(|| ApiError::not_found("subject"))?, now)?))
+    Ok(Json(view::card(card.ok_or_else(|| ApiError::not_found("subject"))?, &principal, now)?))
 }

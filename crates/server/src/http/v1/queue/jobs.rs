@@ -279,7 +279,8 @@ pub(crate) async fn history(
 ) -> Result<Json<Page<HistoryItem>>, ApiError> {
     state.check_visible(&principal, id).await?;
     let items = state.store.history(principal.tenant, id).await?.ok_or_else(|| ApiError::not_found("job"))?;
-    let items = items.into_iter().map(view::history_item).collect();
+    let reads_messages = view::reads_messages(&principal);
+    let items = items.into_iter().map(|item| view::history_item(item, reads_messages)).collect();
     Ok(Json(Page { items, next_cursor: None, partial: false }))
 }
 
@@ -297,7 +298,7 @@ pub(crate) async fn why(
     let why = state.store.why(principal.tenant, id).await?.ok_or_else(|| ApiError::not_found("job"))?;
     Ok(Json(WhyView {
         reason: why.reason.as_str().into(),
-        detail: why.detail,
+        detail: why.public_detail.filter(|_| !view::reads_messages(&principal)).unwrap_or(why.detail),
         until: why.until.map(view::time),
         position: why.position,
         eta_seconds: why.eta_s,

@@ -137,7 +137,7 @@ async fn settle(
     PathWorker(id): PathWorker,
     JsonBody(request): JsonBody<SettleRequest>,
 ) -> Result<Json<SettleView>, ApiError> {
-    let outcomes = outcomes(request)?;
+    let outcomes = outcomes(request, state.store.clock().now())?;
     state.check_worker(&principal, id).await?;
     let jobs: Vec<Uuid> = outcomes.iter().map(|outcome| outcome.job.uuid()).collect();
     let settled = match principal.serves() {

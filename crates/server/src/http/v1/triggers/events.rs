@@ -152,10 +152,14 @@ fn accepted(ids: &[EventId], runs: Vec<SyncRunView>) -> EventAccepted {
 /// Needs no token: the id is unguessable, and the hook may require a Standard Webhooks signature. Idempotent for signed
 /// messages: a message that is sent again gets the same response, and a different one with its id returns 409.
 /// CloudEvents are deduplicated for 24 hours.
+///
+/// The hook of a `sync` trigger waits for the run and returns 200 with its result, or an error with the same status as a
+/// call: 422 the handler refused the input, 502 the run failed, 503 nothing could run it, 504 timeout, 507 out of
+/// resources, 500 the script or the handler is broken.
 #[utoipa::path(post, path = "/api/v1/hooks/{id}", tag = "events", params(("id" = Uuid, Path)),
     request_body = serde_json::Value,
     responses((status = 202, body = EventAccepted),
-        (status = 200, body = EventAccepted, description = "The message was already accepted"),
+        (status = 200, body = EventAccepted, description = "The run of a `sync` trigger succeeded, or the message was already accepted"),
         (status = 409, description = "A different message was accepted with this webhook-id")))]
 async fn hook(
     State(state): State<AppState>,
@@ -182,7 +186,9 @@ async fn hook(
     };
     let sync = trigger.mode == Mode::Sync;
     let waited = ids.iter().filter(|_| sync).map(|event| AwaitedRun { trigger: id, event: *event }).collect();
-    let runs = sync::runs(&state, trigger.tenant, waited).await;
+    let runs = sync::hook_runs(&state, trigger.tenant, waited).await?;
+    // The caller of a `sync` trigger gets the outcome of the run, not that it was accepted.
+    let status = if runs.is_empty() { status } else { StatusCode::OK };
     Ok((status, Json(accepted(&ids, runs))))
 }
 

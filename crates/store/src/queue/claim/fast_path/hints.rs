@@ -54,7 +54,8 @@ impl FastPathLane {
     pub(in crate::queue::claim) fn learn(heads: &[WaitingLane], worker: &Worker) -> HintUpdate {
         match heads {
             [] => HintUpdate::Keep,
-            [only] if only.is_plain() && only.is_served_by(worker) => HintUpdate::Lane(Self {
+            // The jobs of a slot may have to load an affinity first.
+            [only] if only.is_plain() && only.is_served_by(worker) && worker.node.is_none() => HintUpdate::Lane(Self {
                 id: only.head.lane,
                 lane: only.lane.clone(),
                 claim_filter: worker.claim_filter(),

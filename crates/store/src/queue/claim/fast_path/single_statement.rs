@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use domain::{Label, Name, TenantId};
+use domain::{JobState, Label, Name, TenantId};
 
 use super::hints::FastPathLane;
 use super::watermarks::JobCursor;
@@ -131,7 +131,7 @@ impl Operation for SingleStatementClaim {
         let columns = ClaimColumns::of(&rows[0])?;
         let mut jobs = Vec::with_capacity(rows.len());
         for mut row in rows.into_iter().filter(|_| !is_empty) {
-            jobs.push(columns.read(&mut row, *id, lane)?);
+            jobs.push(columns.read(&mut row, *id, lane, JobState::Working)?);
         }
         jobs.sort_by_key(ClaimedJob::cursor);
         let watermarks = jobs.last().map(|last| {

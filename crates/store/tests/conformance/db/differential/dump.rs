@@ -130,7 +130,9 @@ impl Operation for Rows {
         dump.insert("claims", counted(claims.into_iter()));
         let mut backoffs = BTreeSet::new();
         for row in tx.query(&BACKOFFS, &of).await? {
-            let (process, subject, cause) = (row.text(0)?, row.text(1)?, row.text(2)?.replace(' ', "_"));
+            let (process, subject, cause) = (row.text(0)?, row.text(1)?, row.text(2)?);
+            // The model records error codes without their messages.
+            let cause = cause.split(": ").next().unwrap_or_default().replace(' ', "_");
             backoffs.insert(format!("{process} off {subject} for {cause} waits {} ends {}", row.int(3)?, row.int(4)?));
         }
         dump.insert("backoffs", backoffs);

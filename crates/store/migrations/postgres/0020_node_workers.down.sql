@@ -1,0 +1,2 @@
+drop index workers_node;
+alter table workers drop column node;

@@ -1,0 +1,2 @@
+drop table letter_handlers;
+alter table triggers drop column handles;
