@@ -61,6 +61,7 @@ pub(crate) fn withheld_variables() -> Vec<(&'static str, Option<String>)> {
     let url = std::env::var("WINDLASS_URL").ok();
     vec![
         ("WINDLASS_TOKEN", None),
+        ("WINDLASS_TOKEN_FILE", None),
         ("WINDLASS_WEBHOOK_SECRET", None),
         ("WINDLASS_URL", url.map(|url| without_credentials(&url))),
     ]

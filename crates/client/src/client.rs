@@ -53,6 +53,13 @@ impl Client {
         }
     }
 
+    /// Checks that the server is ready: it has a database and writes to it. An error says why it is not.
+    pub async fn ready(&self) -> Result<(), ClientError> {
+        let mut url = self.api.clone();
+        url.path_segments_mut().expect("the builder accepts only URLs with a path").pop().pop().push("readyz");
+        self.execute(self.http.get(url)).await
+    }
+
     /// A request to a path below `/api/v1`. Segments are percent-encoded, so that any name is safe.
     pub(crate) fn request(&self, method: Method, path: &[&str]) -> RequestBuilder {
         let mut url = self.api.clone();

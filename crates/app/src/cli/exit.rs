@@ -10,7 +10,7 @@ use wire::{Problem, code};
 pub(crate) const HELP: &str = "\
 Environment:
   WINDLASS_URL    Address of the server, like --url.
-  WINDLASS_TOKEN  Token to authenticate with.
+  WINDLASS_TOKEN  Token to authenticate with. WINDLASS_TOKEN_FILE names a file with it.
   WINDLASS_CA     Additional certificate authorities to trust, like --ca.
   NO_COLOR        Disable colors.
 

@@ -9,8 +9,10 @@ pub(crate) mod drive;
 pub(crate) mod exit;
 pub(crate) mod fleet;
 mod list;
+mod man;
 mod migrate;
 pub(crate) mod output;
+mod ping;
 pub(crate) mod queue;
 mod reference;
 pub(crate) mod runtimes;
@@ -72,6 +74,8 @@ pub(crate) enum Command {
     Bench(bench::BenchArgs),
 
     // Commands that call a server over HTTP.
+    /// Check that a server is ready
+    Ping(ping::PingArgs),
     /// Push, show, cancel and retry jobs
     #[command(subcommand)]
     Job(crate::cli::queue::job::JobVerb),
@@ -127,6 +131,9 @@ pub(crate) enum Command {
 
     /// Print a shell completion script
     Completions(completions::CompletionsArgs),
+    /// Write manual pages to a directory
+    #[command(hide = true)]
+    Man(man::ManArgs),
     /// Print a page of the reference documentation as Markdown
     #[command(hide = true)]
     Reference(reference::ReferenceArgs),
@@ -151,6 +158,7 @@ async fn execute(cli: Cli) -> anyhow::Result<Exit> {
         Command::Secret(verb) => crate::cli::access::secret::run(verb, cli.output).await,
         Command::Token(verb) => crate::cli::access::token::run(&cli.connection, verb, cli.output).await,
         Command::Bench(args) => bench::run(args, cli.output).await,
+        Command::Ping(args) => ping::run(&cli.connection.client()?, &args, cli.output).await,
         Command::Job(verb) => crate::cli::queue::job::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Queue(verb) => crate::cli::queue::queues::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Runtime(verb) => crate::cli::runtimes::runtime::run(&cli.connection.client()?, verb, cli.output).await,
@@ -178,6 +186,7 @@ async fn execute(cli: Cli) -> anyhow::Result<Exit> {
         Command::Ttfs(verb) => crate::cli::signals::ttfs::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Work(args) => crate::cli::queue::work::run(cli.connection.client()?, args).await,
         Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
         Command::Reference(args) => reference::run(&args),
     }
 }
@@ -191,6 +200,9 @@ pub(crate) struct Connection {
     /// Token. Set WINDLASS_TOKEN instead: a flag is visible in process listings
     #[arg(long, global = true, env = "WINDLASS_TOKEN", hide = true, hide_env_values = true)]
     token: Option<String>,
+    /// File with the token, for example a mounted secret
+    #[arg(long, global = true, env = "WINDLASS_TOKEN_FILE", value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// Additional certificate authorities to trust, as PEM, for a server with a private certificate
     #[arg(long, global = true, env = "WINDLASS_CA", value_name = "FILE")]
     ca: Option<PathBuf>,
@@ -205,7 +217,16 @@ impl Connection {
     }
 
     pub(crate) fn has_token(&self) -> bool {
-        self.token.as_ref().is_some_and(|token| !token.is_empty())
+        self.token.as_ref().is_some_and(|token| !token.is_empty()) || self.token_file.is_some()
+    }
+
+    /// The token of the flag, else the content of the file.
+    fn token(&self) -> Result<Option<String>, UsageError> {
+        let given = self.token.clone().filter(|token| !token.is_empty());
+        let (None, Some(file)) = (&given, &self.token_file) else { return Ok(given) };
+        let text = std::fs::read_to_string(file)
+            .map_err(|error| UsageError(format!("cannot read --token-file {}: {error}", file.display())))?;
+        Ok(Some(text.trim().to_owned()))
     }
 
     fn url(&self) -> &str {
@@ -222,7 +243,7 @@ impl Connection {
 
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
         let mut builder = Client::builder(self.url());
-        if let Some(token) = self.token.as_deref().filter(|token| !token.is_empty()) {
+        if let Some(token) = self.token()? {
             builder = builder.token(token);
         }
         if let Some(file) = &self.ca {
@@ -247,7 +268,7 @@ mod tests {
 
     #[test]
     fn an_address_in_a_message_has_no_password() {
-        let address = |url: &str| Connection { url: Some(url.into()), token: None, ca: None }.address();
+        let address = |url: &str| Connection { url: Some(url.into()), token: None, token_file: None, ca: None }.address();
         assert_eq!(address("https://me:s3cret@jobs.example:8443/path?x#y"), "https://jobs.example:8443");
         assert_eq!(address("http://127.0.0.1:7717"), "http://127.0.0.1:7717");
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use domain::RetryPolicy;
+use domain::{RetryPolicy, TokenText};
 use domain::address::{Allowed, CidrNetwork, Private};
 use domain::limits::MAX_ATTEMPTS;
 use engine::{Engine, EngineOptions};
@@ -55,6 +55,10 @@ pub(crate) struct ServeArgs {
     /// [default: secret.key in the data directory]
     #[arg(long, env = "WINDLASS_SECRET_KEY_FILE", value_name = "FILE")]
     pub(crate) secret_key_file: Option<PathBuf>,
+    /// File with a token. If the installation never had a token, it becomes an admin token of the tenant `default`.
+    /// `windlass token generate` prints a suitable text
+    #[arg(long, env = "WINDLASS_BOOTSTRAP_TOKEN_FILE", value_name = "FILE")]
+    pub(crate) bootstrap_token_file: Option<PathBuf>,
     /// Serve over TLS with this certificate chain, as PEM; reloaded when it changes
     #[arg(long, env = "WINDLASS_TLS_CERT", value_name = "FILE")]
     pub(crate) tls_cert: Option<PathBuf>,
@@ -151,6 +155,9 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     let store = Store::open(&url, options).await?;
     store.migrate_up().await?;
     store.prepare_secrets().await?;
+    if let Some(file) = &args.bootstrap_token_file {
+        bootstrap_token(&store, file).await?;
+    }
     if !args.listen.ip().is_loopback() {
         require_tokens(&store, &database).await?;
         if tls.is_none() && !is_behind_tls(&args) {
@@ -264,6 +271,19 @@ fn trigger_defaults(args: &ServeArgs) -> anyhow::Result<TriggerDefaults> {
         return Err(UsageError(error).into());
     }
     Ok(TriggerDefaults { retry, max_attempts: args.trigger_retry_max_attempts })
+}
+
+/// Creates the first token of the installation with the text of a file. A later start changes nothing.
+async fn bootstrap_token(store: &Store, file: &Path) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(file)
+        .with_context(|| format!("cannot read --bootstrap-token-file {}", file.display()))?;
+    let token = TokenText::parse(text.trim()).with_context(|| {
+        format!("{} has no valid token; create a text with `windlass token generate`", file.display())
+    })?;
+    if store.bootstrap_token(&token).await? {
+        tracing::info!("created the admin token of --bootstrap-token-file");
+    }
+    Ok(())
 }
 
 /// Returns an error if no token exists: without tokens every caller has full access, so the server must listen on

@@ -466,3 +466,25 @@ async fn each_shell_has_completions() {
         assert!(output.stdout.contains("windlass"), "{shell}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ping_reports_whether_the_server_is_ready() {
+    on_both(async |fixture| {
+        let server = Server::start(&fixture).await;
+        let ready = windlass(&["ping", "--url", &server.url, "--output", "json"]).await;
+        assert_eq!(json_of(ready), json!({ "ready": true }));
+    })
+    .await;
+    let down = windlass(&["ping", "--url", "http://127.0.0.1:1", "--wait", "300ms"]).await;
+    assert_eq!(down.code, Some(5), "{down:?}");
+    assert!(down.stderr.contains("cannot reach http://127.0.0.1:1"), "{down:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_command_has_a_manual_page() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let output = windlass(&["man", directory.path().to_str().expect("a UTF-8 path")]).await;
+    assert_eq!(output.code, Some(0), "{output:?}");
+    let page = std::fs::read_to_string(directory.path().join("windlass-job-push.1")).expect("the page of job push");
+    assert!(page.contains("windlass\\-job\\-push") && page.contains("\\-\\-payload"), "{page}");
+}

@@ -5,7 +5,7 @@ use client::Client;
 use serde_json::{Value, json};
 
 use crate::support::{
-    CommandOutput, Fixture, Program, Server, Work, ended, http, on_both, on_postgres, on_sqlite, push, windlass,
+    CommandOutput, Fixture, Program, Serve, Server, Work, ended, http, on_both, on_postgres, on_sqlite, push, windlass,
 };
 
 async fn run_local(fixture: &Fixture, args: &[&str]) -> CommandOutput {
@@ -113,6 +113,41 @@ async fn token_commands_create_no_database_and_require_an_explicit_target() {
         let mut here = Program::windlass(&fixture, create);
         assert_eq!(here.ended().await.code(), Some(1), "{}", here.stderr());
         assert!(!fixture.path("windlass.db").exists());
+    })
+    .await;
+}
+
+/// Requirement X7.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bootstrap_token_is_created_once() {
+    on_both(async |fixture| {
+        let file = fixture.path("bootstrap-token");
+        let generated = windlass(&["token", "generate"]).await;
+        std::fs::write(&file, &generated.stdout).expect("the folder is writable");
+        let serve = || Serve::on(&fixture).env("WINDLASS_BOOTSTRAP_TOKEN_FILE", &file).start();
+        let mut server = serve().await;
+        assert_eq!(status(&server.url, "/api/v1/jobs").await, 401, "the server has a token");
+        let admin = client(&server, &json!({ "token": generated.stdout.trim() }));
+        let tokens = admin.tokens(None, None).await.expect("an admin may list tokens").items;
+        assert_eq!(tokens.iter().map(|token| (&*token.name, &*token.role)).collect::<Vec<_>>(), [("bootstrap", "admin")]);
+        admin.revoke_token(tokens[0].id).await.expect("an admin may revoke tokens");
+        server.program.terminate().await;
+
+        // A restart must not bring a revoked token back.
+        let server = serve().await;
+        assert_eq!(client(&server, &json!({ "token": generated.stdout.trim() })).queues(None).await.expect_err("revoked").status(), Some(401));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_without_a_token_prevents_the_start() {
+    on_sqlite(async |fixture| {
+        let file = fixture.path("bootstrap-token");
+        std::fs::write(&file, "hunter2").expect("the folder is writable");
+        let ended = Serve::on(&fixture).env("WINDLASS_BOOTSTRAP_TOKEN_FILE", &file).try_start().await;
+        let stderr = ended.err().expect("the server does not start").stderr();
+        assert!(stderr.contains("windlass token generate") && !stderr.contains("hunter2"), "{stderr}");
     })
     .await;
 }

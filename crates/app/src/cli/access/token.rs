@@ -10,6 +10,7 @@ use client::{Client, ClientError};
 use domain::{Name, Right, Role};
 use serde_json::json;
 use store::access::tenants::create::TenantCreated;
+use store::access::tokens::create::random_token;
 use store::{DatabaseUrl, Store};
 use uuid::Uuid;
 use wire::{Page, Problem, Serves, Timestamp, TokenRequest, TokenView};
@@ -29,6 +30,8 @@ const TENANT: &str = "default";
 pub(crate) enum TokenVerb {
     /// Create a token and print it. It cannot be shown again
     Create(Box<TokenCreateArgs>),
+    /// Print a random token without creating it, for `windlass serve --bootstrap-token-file`
+    Generate,
     /// List the tokens of a tenant
     List {
         #[command(flatten)]
@@ -145,6 +148,10 @@ fn refused(problem: Problem) -> ClientError {
 pub(crate) async fn run(connection: &Connection, verb: TokenVerb, format: Output) -> anyhow::Result<Exit> {
     match verb {
         TokenVerb::Create(args) => create(connection, *args, format).await,
+        TokenVerb::Generate => {
+            output::line(random_token().as_str())?;
+            Ok(Exit::Done)
+        }
         TokenVerb::List { backend, tenant } => list(&backend.open_with_schema(connection).await?, tenant, format).await,
         TokenVerb::Revoke { backend, id } => {
             let backend = backend.open_with_schema(connection).await?;

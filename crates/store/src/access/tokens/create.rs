@@ -61,21 +61,49 @@ impl Store {
     /// Creates a token. Once this returns, every node accepts it. After the first token, every node also rejects requests
     /// without a token.
     pub async fn create_token(&self, issuer: TokenIssuer, token: NewToken) -> Result<TokenCreated, StoreError> {
-        let text = TokenText::from_random(|| {
-            let mut byte = [0];
-            fill_random(&mut byte);
-            byte[0]
-        });
-        let (created, first) = self.write(CreateToken { issuer, token, hash: hash(&text) }).await?;
-        self.tokens().invalidate();
-        if first {
-            tokio::time::sleep(MAX_CACHE_AGE).await;
-        }
+        let text = random_token();
+        let created = self.insert_token(issuer, token, &text).await?;
         Ok(match created {
             Ok(token) => TokenCreated::Created(token, text),
             Err(refusal) => refusal,
         })
     }
+
+    /// Creates an admin token of the default tenant with a given text, if the installation never had a token. Returns
+    /// whether it did. `windlass serve --bootstrap-token-file` calls this on every node.
+    pub async fn bootstrap_token(&self, text: &TokenText) -> Result<bool, StoreError> {
+        let token = NewToken {
+            name: Label::new("bootstrap").expect("a valid label"),
+            tenant: None,
+            access: Access::full(),
+            serves: None,
+            expires_at: None,
+        };
+        Ok(self.insert_token(TokenIssuer::Local, token, text).await?.is_ok())
+    }
+
+    async fn insert_token(
+        &self,
+        issuer: TokenIssuer,
+        token: NewToken,
+        text: &TokenText,
+    ) -> Result<Result<Box<Token>, TokenCreated>, StoreError> {
+        let (created, first) = self.write(CreateToken { issuer, token, hash: hash(text) }).await?;
+        self.tokens().invalidate();
+        if first {
+            tokio::time::sleep(MAX_CACHE_AGE).await;
+        }
+        Ok(created)
+    }
+}
+
+/// A token from the random number generator of the operating system.
+pub fn random_token() -> TokenText {
+    TokenText::from_random(|| {
+        let mut byte = [0];
+        fill_random(&mut byte);
+        byte[0]
+    })
 }
 
 struct CreateToken {
