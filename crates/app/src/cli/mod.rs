@@ -268,7 +268,8 @@ mod tests {
 
     #[test]
     fn an_address_in_a_message_has_no_password() {
-        let address = |url: &str| Connection { url: Some(url.into()), token: None, token_file: None, ca: None }.address();
+        let address =
+            |url: &str| Connection { url: Some(url.into()), token: None, token_file: None, ca: None }.address();
         assert_eq!(address("https://me:s3cret@jobs.example:8443/path?x#y"), "https://jobs.example:8443");
         assert_eq!(address("http://127.0.0.1:7717"), "http://127.0.0.1:7717");
     }

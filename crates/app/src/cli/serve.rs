@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use domain::{RetryPolicy, TokenText};
 use domain::address::{Allowed, CidrNetwork, Private};
 use domain::limits::MAX_ATTEMPTS;
+use domain::{RetryPolicy, TokenText};
 use engine::{Engine, EngineOptions};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use server::triggers::smtp;

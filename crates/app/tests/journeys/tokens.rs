@@ -129,13 +129,23 @@ async fn a_bootstrap_token_is_created_once() {
         assert_eq!(status(&server.url, "/api/v1/jobs").await, 401, "the server has a token");
         let admin = client(&server, &json!({ "token": generated.stdout.trim() }));
         let tokens = admin.tokens(None, None).await.expect("an admin may list tokens").items;
-        assert_eq!(tokens.iter().map(|token| (&*token.name, &*token.role)).collect::<Vec<_>>(), [("bootstrap", "admin")]);
+        assert_eq!(
+            tokens.iter().map(|token| (&*token.name, &*token.role)).collect::<Vec<_>>(),
+            [("bootstrap", "admin")]
+        );
         admin.revoke_token(tokens[0].id).await.expect("an admin may revoke tokens");
         server.program.terminate().await;
 
         // A restart must not bring a revoked token back.
         let server = serve().await;
-        assert_eq!(client(&server, &json!({ "token": generated.stdout.trim() })).queues(None).await.expect_err("revoked").status(), Some(401));
+        assert_eq!(
+            client(&server, &json!({ "token": generated.stdout.trim() }))
+                .queues(None)
+                .await
+                .expect_err("revoked")
+                .status(),
+            Some(401)
+        );
     })
     .await;
 }

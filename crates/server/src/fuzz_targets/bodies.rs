@@ -37,7 +37,7 @@ pub fn body(data: &[u8]) {
         accepted(worker::wait(request.wait_s));
     }
     if let Some(request) = read::<wire::SettleRequest>(data) {
-        accepted(outcome::outcomes(request));
+        accepted(outcome::outcomes(request, NOW));
     }
     if let Some(request) = read::<wire::QueueSettings>(data) {
         accepted(settings::settings(request));

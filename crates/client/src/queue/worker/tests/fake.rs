@@ -253,6 +253,8 @@ pub(super) fn job(number: u128) -> ClaimedJob {
         timeout_s: None,
         created_at: Timestamp::UNIX_EPOCH,
         tenant: None,
+        journal: None,
+        state: "working".into(),
     }
 }
 
