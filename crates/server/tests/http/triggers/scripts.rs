@@ -446,7 +446,7 @@ async fn the_hook_of_a_sync_trigger_returns_the_status_of_its_job() {
 
 /// Requirement T7.
 #[tokio::test]
-async fn the_result_of_a_sync_hook_whose_caller_has_gone_is_kept() {
+async fn the_result_of_a_sync_hook_is_kept_after_its_caller_has_gone() {
     on_both(async |db| {
         let api = Api::new(db).await;
         let hook = create(&api, json!({"name": "hook", "source": "http", "mode": "sync", "target": {"job": {"queue": "sync", "kind": "k"}}})).await;

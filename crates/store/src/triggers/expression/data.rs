@@ -15,7 +15,7 @@ struct List(Vec<Value>);
 
 /// An object of the event.
 #[derive(Debug)]
-struct Members(BTreeMap<String, Value>);
+struct ObjectMembers(BTreeMap<String, Value>);
 
 /// Converts JSON. Numbers are exact up to 64 bits.
 pub(super) fn value(json: Json) -> Value {
@@ -34,7 +34,7 @@ pub(super) fn value(json: Json) -> Value {
 }
 
 pub(super) fn members_of(members: impl IntoIterator<Item = (String, Json)>) -> Value {
-    Value::from_object(Members(members.into_iter().map(|(name, json)| (name, value(json))).collect()))
+    Value::from_object(ObjectMembers(members.into_iter().map(|(name, json)| (name, value(json))).collect()))
 }
 
 /// Returns the value, or a value that aborts the evaluation if its budget is spent.
@@ -64,7 +64,7 @@ impl Object for List {
     }
 }
 
-impl Object for Members {
+impl Object for ObjectMembers {
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
         self.0.get(key.as_str()?).map(charged)
     }

@@ -234,7 +234,7 @@ async fn a_claim_reports_whether_it_skipped_locked_jobs() {
 
 /// Requirement Q2.
 #[tokio::test]
-async fn a_job_whose_affinity_the_worker_does_not_hold_starts_in_loading() {
+async fn a_job_with_another_affinity_than_the_worker_holds_starts_in_loading() {
     on_both(async |db| {
         let with = |affinity: &str, extras: Extras| NewJob {
             affinity: Some(label(affinity)),
