@@ -369,6 +369,12 @@ pub const SIGNATURE_STALE_S: i64 = 30 * 24 * 3_600;
 pub const DURATION_SAMPLES: usize = 256;
 /// ETAs of running and waiting jobs that one node tracks to measure their accuracy.
 pub const TRACKED_ETAS: usize = 10_000;
+/// Reports of progress per running job from which one node learns how progress maps to time.
+pub const REPORTS_PER_JOB: usize = 20;
+/// Lanes whose arrival rate one fold updates: those with the most ended jobs.
+pub const ARRIVAL_LANES_PER_FOLD: usize = 32;
+/// Workers whose concurrency one node tracks.
+pub const TRACKED_WORKERS: usize = 10_000;
 /// Kinds of work whose statistics are cached.
 pub const DURATION_STATISTICS_CACHED: usize = 10_000;
 pub const DURATION_STATISTICS_TTL_MS: u64 = 2_000;

@@ -27,6 +27,32 @@ const BOTTOM: usize = 16;
 /// The line of enqueued jobs is clipped at this multiple of the highest bar.
 const BURST: i64 = 4;
 
+/// Draws a small reliability plot: the promised share of each quantile against the measured one.
+pub(crate) fn reliability(shares: &[(f64, f64)]) -> Markup {
+    const SIDE: f64 = 56.0;
+    if shares.is_empty() {
+        return html::none();
+    }
+    let figures: Vec<String> =
+        shares.iter().map(|(level, held)| format!("{:.0} %: {:.0} %", level * 100.0, held * 100.0)).collect();
+    let mut svg = format!(
+        "<svg class=\"chart\" width=\"{SIDE}\" height=\"{SIDE}\" viewBox=\"0 0 {SIDE} {SIDE}\" role=\"img\" \
+         aria-label=\"promised: measured: {}\"><line class=\"grid\" x1=\"0\" y1=\"{SIDE}\" x2=\"{SIDE}\" y2=\"0\"/>",
+        figures.join(", ")
+    );
+    for ((level, held), figure) in shares.iter().zip(&figures) {
+        let (x, y) = (level * SIDE, SIDE - held * SIDE);
+        let _ = write!(
+            svg,
+            "<rect class=\"good\" x=\"{:.1}\" y=\"{:.1}\" width=\"4\" height=\"4\"><title>{figure}</title></rect>",
+            x - 2.0,
+            y - 2.0
+        );
+    }
+    svg.push_str("</svg>");
+    Markup::new(svg)
+}
+
 /// Draws bars of ended jobs (failed on top of succeeded) and a line of enqueued jobs.
 pub(crate) fn throughput(points: &[ThroughputPoint]) -> Markup {
     let highest = |figure: fn(&ThroughputPoint) -> i64| points.iter().map(figure).max().unwrap_or(0);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use domain::limits::{
     DURATION_STATISTICS_CACHED, DURATION_STATISTICS_TTL_MS, QUEUE_SNAPSHOT_TTL_MS, QUEUE_SNAPSHOTS_CACHED,
 };
+use domain::signals::eta::statistics::Statistics;
 use domain::{Name, TenantId};
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
@@ -25,7 +26,7 @@ use crate::queue::claim_gate::ClaimGate;
 use crate::queue::lanes::LaneCache;
 use crate::queue::prune::PruneCursors;
 use crate::queue::workers::serve::TenantRotation;
-use crate::signals::duration_statistics::{DurationSampler, DurationStatistics, StatisticsKey};
+use crate::signals::duration_statistics::{DurationSampler, StatisticsKey};
 use crate::signals::queue_snapshot::QueueSnapshot;
 use crate::signals::signatures::index::SignatureIndex;
 use crate::triggers::cache::TriggerCache;
@@ -112,7 +113,7 @@ struct Inner {
     queue_snapshots: StaleWhileRevalidate<(TenantId, Name), QueueSnapshot>,
     signatures: StaleWhileRevalidate<TenantId, SignatureIndex>,
     ended: DurationSampler,
-    duration_statistics: StaleWhileRevalidate<(TenantId, StatisticsKey), DurationStatistics>,
+    duration_statistics: StaleWhileRevalidate<(TenantId, StatisticsKey), Statistics>,
     quota_use: QuotaUse,
     secret_keys: SecretKeys,
     tenant_rotation: TenantRotation,
@@ -278,9 +279,7 @@ impl Store {
         &self.inner.ended
     }
 
-    pub(crate) fn duration_statistics_cache(
-        &self,
-    ) -> &StaleWhileRevalidate<(TenantId, StatisticsKey), DurationStatistics> {
+    pub(crate) fn duration_statistics_cache(&self) -> &StaleWhileRevalidate<(TenantId, StatisticsKey), Statistics> {
         &self.inner.duration_statistics
     }
 

@@ -42,7 +42,7 @@ pub use signals::failure::{
     FailureView, MatchRequest, MatchView, MergeRequest, ReplayFailures, ReplayedView, SignatureOutcome,
     SignaturePattern, SignatureRequest, SignatureUpdate, SignatureView,
 };
-pub use signals::signal::{EtaRange, NextAction, SignalUpdate, SignalView};
+pub use signals::signal::{EstimateView, EtaBasis, EtaRange, NextAction, SignalUpdate, SignalView};
 pub use signals::ttfs::{TtfsAccepted, TtfsAlert, TtfsEvent, TtfsEvents, TtfsSlo, TtfsSloHour, TtfsSummary};
 pub use task::{HealthView, PruningView, TaskView, TasksView};
 pub use triggers::dead_letter::{

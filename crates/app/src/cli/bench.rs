@@ -3,6 +3,7 @@
 //! Compare figures only within one run: machines differ and are noisy. Every line is one measurement.
 
 mod drive;
+mod eta;
 mod figure;
 mod measure;
 mod pages;
@@ -94,6 +95,8 @@ pub(crate) enum Metric {
     Subjects100k,
     /// Time to render each dashboard page, with a million jobs
     Pages,
+    /// How often ETAs hold on seeded workloads in virtual time, with the limits (needs no database)
+    Eta,
 }
 
 impl Metric {
@@ -119,7 +122,7 @@ impl Metric {
     fn is_measured(self, mode: Mode) -> bool {
         match mode {
             Mode::Embedded => !matches!(self, Self::Signals1M | Self::Streams5k | Self::Subjects100k | Self::Pages),
-            Mode::Http => !matches!(self, Self::Verify10M | Self::DrainNodes2 | Self::DrainNodes3),
+            Mode::Http => !matches!(self, Self::Verify10M | Self::DrainNodes2 | Self::DrainNodes3 | Self::Eta),
         }
     }
 }
@@ -144,10 +147,14 @@ pub(crate) async fn run(args: BenchArgs, output: Output) -> anyhow::Result<Exit>
             }
             let measured = match metric {
                 Metric::Pages => pages::measure(&args, scaled(&args, 1_000_000)).await?,
+                Metric::Eta => eta::measure(output)?,
                 _ => vec![median(&args, mode, *metric).await?],
             };
             for figure in measured {
-                figure.print(output)?;
+                // The table of estimates is printed as a whole.
+                if *metric != Metric::Eta || output == Output::Json {
+                    figure.print(output)?;
+                }
                 figures.push(figure);
             }
         }

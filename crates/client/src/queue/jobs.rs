@@ -6,8 +6,8 @@ use reqwest::{Method, StatusCode};
 use serde::Serialize;
 use uuid::Uuid;
 use wire::{
-    BatchAccepted, BatchRequest, CancelByKey, CancelView, ForkRequest, HistoryItem, JobAccepted, JobRequest, JobView,
-    JournalView, Page, RetryRequest, SignalUpdate, SignalView, TaskView, Timestamp, WhyView,
+    BatchAccepted, BatchRequest, CancelByKey, CancelView, EstimateView, ForkRequest, HistoryItem, JobAccepted, JobRequest,
+    JobView, JournalView, Page, RetryRequest, SignalUpdate, SignalView, TaskView, Timestamp, WhyView,
 };
 
 use crate::client::Client;
@@ -60,6 +60,11 @@ impl Client {
     ) -> Result<JobAccepted, ClientError> {
         let request = self.request(Method::POST, &["jobs"]).header("Idempotency-Key", idempotency_key).json(job);
         self.fetch(request).await
+    }
+
+    /// Estimates when the job would end. Nothing is enqueued.
+    pub async fn estimate(&self, job: &JobRequest) -> Result<EstimateView, ClientError> {
+        self.post(&["jobs", "estimate"], job).await
     }
 
     /// Enqueues jobs, all or none, and returns their ids in the same order.

@@ -71,6 +71,11 @@ impl QueueOrder {
         Self { lanes: lanes.into_values().collect(), ..Self::default() }
     }
 
+    /// The waiting jobs of a lane that the scan read, oldest first.
+    pub fn waiting(&self, lane: i64) -> &[(Time, JobId)] {
+        self.lanes.binary_search_by_key(&lane, |one| one.lane).map_or(&[], |place| &self.lanes[place].waiting)
+    }
+
     /// Number of jobs that the scan read.
     pub fn scanned(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.waiting.len() as u64).sum()

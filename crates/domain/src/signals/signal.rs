@@ -403,6 +403,15 @@ pub fn ordinal(number: u64) -> String {
     format!("{number}{end}")
 }
 
+/// For example "from 214 jobs of this kind; 2 swaps ahead".
+pub fn eta_basis(samples: u64, swaps_ahead: u32) -> String {
+    let mut text = format!("from {samples} {} of this kind", jobs(samples));
+    if swaps_ahead > 0 {
+        let _ = write!(text, "; {swaps_ahead} {} ahead", if swaps_ahead == 1 { "swap" } else { "swaps" });
+    }
+    text
+}
+
 /// Formats an estimate, such as "about 40 s" or "about 5 min".
 pub fn about_s(seconds: f64) -> String {
     if seconds < 1.0 {

@@ -76,6 +76,14 @@ impl Sketch {
         self.buckets.keys().next_back().map(|bucket| value(*bucket))
     }
 
+    /// The value of each bucket with the weight of the samples up to it, ascending.
+    pub fn cumulative(&self) -> impl Iterator<Item = (f64, f64)> {
+        self.buckets.iter().scan(0.0, |sum, (bucket, weight)| {
+            *sum += weight;
+            Some((value(*bucket), *sum))
+        })
+    }
+
     /// Evenly spaced quantiles, so that a random entry is a sample of the distribution.
     pub fn table(&self, entries: usize) -> Vec<f64> {
         let mut table = Vec::with_capacity(entries);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use askama::Template;
 use serde_json::Value;
 use uuid::Uuid;
-use wire::{ArtifactView, HistoryItem, JobView, NextAction, SignalView, WhyView};
+use wire::{ArtifactView, EtaBasis, HistoryItem, JobView, NextAction, SignalView, WhyView};
 
 use crate::chart;
 use crate::frame::Frame;
@@ -65,6 +65,11 @@ impl JobPage {
         let eta = self.signal.as_ref()?.view.eta_seconds?;
         let (p50, p90) = (html::seconds(eta.p50), html::seconds(eta.p90));
         Some(if p50 == p90 { p50 } else { format!("{p50} (p50), {p90} (p90)") })
+    }
+
+    /// What the ETA is based on, and how often such ETAs held.
+    fn eta_basis(&self) -> Option<&EtaBasis> {
+        self.signal.as_ref()?.view.eta_basis.as_ref()
     }
 
     /// The signature that predicts a failure of this job, or that matches its failure.
@@ -227,6 +232,12 @@ impl JobPage {
         let body = Value::Object(request).to_string().replace('\'', "'\\''");
         format!("curl -X POST \"$WINDLASS_URL/api/v1/jobs\" -H 'content-type: application/json' -d '{body}'")
     }
+}
+
+/// For example "p90 held for 91 % of 214 earlier ETAs".
+fn accuracy(basis: &EtaBasis) -> Option<String> {
+    let held = basis.p90_held? * 100.0;
+    Some(format!("p90 held for {held:.0} % of {} earlier ETAs", html::count(&(basis.answers as i64))))
 }
 
 /// The CSS class of a cause: highlighted only if something failed.

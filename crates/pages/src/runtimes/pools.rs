@@ -78,8 +78,28 @@ impl Pool {
         self.view.load_s.map_or_else(|| "none yet".into(), mean)
     }
 
+    /// The mean duration of a swap and its parts.
+    fn swap(&self) -> String {
+        let parts =
+            |stop_s: f64, load_s: f64| format!("stop {}, start {}", html::seconds(stop_s), html::seconds(load_s));
+        match (self.view.swap_s, self.view.stop_s, self.view.load_s) {
+            (Some(swap_s), Some(stop_s), Some(load_s)) => {
+                format!("{} ({})", html::seconds(swap_s), parts(stop_s, load_s))
+            }
+            (Some(swap_s), _, _) => html::seconds(swap_s),
+            (None, _, _) => "none yet".into(),
+        }
+    }
+
+    /// How the time saved is computed.
     fn saved(&self) -> String {
-        html::seconds(self.view.minutes_saved * 60.0)
+        let saved = html::seconds(self.view.minutes_saved * 60.0);
+        match self.view.swap_s {
+            Some(swap_s) => {
+                format!("{saved} ({} avoided × {} each)", html::count(&self.view.swaps_avoided), html::seconds(swap_s))
+            }
+            None => saved,
+        }
     }
 }
 

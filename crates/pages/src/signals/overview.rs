@@ -36,6 +36,10 @@ pub struct EtaAccuracy {
     pub answers: f64,
     pub within_p50_pct: Option<f64>,
     pub within_p90_pct: Option<f64>,
+    /// Median distance between the p50 and the p90.
+    pub width_s: Option<f64>,
+    /// By level: the share of ends within that quantile. Empty without answers.
+    pub reliability: Vec<(f64, f64)>,
 }
 
 impl Signals {

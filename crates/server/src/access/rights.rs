@@ -106,6 +106,7 @@ const ROUTES: &[Route] = &[
     queues("POST", "/api/v1/jobs", &[Enqueue]),
     queues("POST", "/api/v1/jobs/batch", &[Enqueue]),
     queues("POST", "/api/v1/jobs/cancel", &[Operate]),
+    queues("POST", "/api/v1/jobs/estimate", &[Enqueue]),
     queues("GET", "/api/v1/jobs/{id}", SEE_JOBS),
     queues("POST", "/api/v1/jobs/{id}/cancel", &[Operate]),
     queues("POST", "/api/v1/jobs/{id}/retry", &[Operate]),

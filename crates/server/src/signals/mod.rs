@@ -1,4 +1,5 @@
 //! Live signals: their subscriptions and their rendering.
 
+pub(crate) mod estimate;
 pub(crate) mod streams;
 pub(crate) mod view;

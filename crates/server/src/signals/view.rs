@@ -1,26 +1,25 @@
 //! Builds a signal from the job's row, the worker's last report and the state of its queue. Called by the signal routes
 //! and pages.
 
-mod eta;
+pub(crate) mod eta;
 
-use std::sync::Arc;
-
+use domain::signals::eta::line::{P50, P90};
 use domain::signals::signal::{Eta, FailurePrediction, Obstacle, QueuePosition, SignalFacts};
-use domain::{Backoff, JobState, Right, SignalKind};
+use domain::{Backoff, JobState, Right, SignalKind, Time};
 use pages::segment;
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
 use store::queue::get::StoredJob;
 use store::queue::why::queued_job;
-use store::signals::duration_statistics::DurationStatistics;
 use store::signals::queue_snapshot::QueueSnapshot;
 use store::signals::read::{PreviousJob, SignalSource};
 use store::signals::refine::StoredSignal;
 use store::signals::signatures::Signature;
 use store::signals::signatures::index::Prediction;
 use store::{CacheStatus, Store, StoreError};
-use wire::{EtaRange, NextAction, RawValue, SignalView};
+use wire::{EtaBasis, EtaRange, NextAction, RawValue, SignalView, Timestamp};
 
+use self::eta::{Estimate, EstimatedJob};
 use crate::access::auth::Principal;
 use crate::view;
 
@@ -58,8 +57,10 @@ struct Overlay {
     position: Option<QueuePosition>,
     eta: Option<Eta>,
     paused: bool,
-    /// Statistics of jobs of the same kind.
-    statistics: Option<Arc<DurationStatistics>>,
+    /// The worker reported the ETA.
+    is_reported: bool,
+    /// What the ETA is based on.
+    estimate: Estimate,
 }
 
 /// Removes the parts of the job that the caller may not read.
@@ -101,13 +102,14 @@ pub(crate) async fn render(
         now = now.max(snapshot.now);
         overlay = waiting_overlay(&job, backoff, &snapshot);
         if overlay.obstacle.is_none() {
-            (overlay.eta, overlay.statistics) = eta::waiting(store, tenant, &job, &snapshot).await?;
+            overlay.estimate = eta::waiting(store, tenant, &EstimatedJob::stored(&job), &snapshot).await?;
         }
     } else if !job.state.is_terminal() {
-        (overlay.eta, overlay.statistics) = eta::alone(store, tenant, &job, now).await?;
+        overlay.estimate = eta::alone(store, tenant, &job, now).await?;
     }
-    if let Some(eta) = overlay.eta {
-        store.record_estimate(job.id, now, eta);
+    if let Some(answer) = overlay.estimate.answer {
+        store.record_answer(job.id, now, answer);
+        overlay.eta = answer.shown();
     }
     // A reported terminal kind is never withdrawn.
     let current = reported.as_ref().filter(|reported| still_holds(reported, &job));
@@ -115,6 +117,7 @@ pub(crate) async fn render(
         current.or(reported.as_ref().filter(|reported| reported.kind.is_some_and(SignalKind::is_terminal)));
     if let Some(eta_s) = current.and_then(|reported| reported.eta_s).filter(|_| !job.state.is_terminal()) {
         overlay.eta = Some(Eta { p50_s: eta_s, p90_s: eta_s });
+        overlay.is_reported = true;
     }
     let facts = SignalFacts {
         now,
@@ -162,7 +165,8 @@ pub(crate) async fn render(
         kind: kind.as_str().into(),
         phase: job.phase.clone().unwrap_or_else(|| "unknown".into()),
         summary,
-        eta_seconds: overlay.eta.map(|eta| EtaRange { p50: rounded(eta.p50_s), p90: rounded(eta.p90_s) }),
+        eta_seconds: overlay.eta.map(range),
+        eta_basis: overlay.eta.map(|eta| basis(&overlay.estimate, eta, overlay.is_reported, now)),
         last_known_outcome,
         next_actions,
         diagnostics,
@@ -219,7 +223,7 @@ fn waiting_overlay(job: &StoredJob, backoff: Option<Backoff>, snapshot: &QueueSn
         loaded: loaded.into_iter().map(str::to_owned).collect(),
         workers: snapshot.serving(kind, affinity).count() as u64,
     };
-    Overlay { paused: snapshot.paused.is_some(), obstacle, position: Some(position), eta: None, statistics: None }
+    Overlay { paused: snapshot.paused.is_some(), obstacle, position: Some(position), ..Overlay::default() }
 }
 
 fn failure_prediction(prediction: &Prediction) -> FailurePrediction {
@@ -273,6 +277,37 @@ fn predicted(prediction: Prediction) -> Box<RawValue> {
         "summary": summary,
     });
     to_raw_value(&prediction).expect("plain data has a JSON form")
+}
+
+pub(crate) fn range(eta: Eta) -> EtaRange {
+    EtaRange { p50: rounded(eta.p50_s), p90: rounded(eta.p90_s) }
+}
+
+/// What an ETA is based on.
+pub(crate) fn basis(estimate: &Estimate, eta: Eta, is_reported: bool, now: Time) -> EtaBasis {
+    let calibration = estimate.statistics.as_ref().map(|statistics| &statistics.calibration);
+    let shares = calibration.and_then(|calibration| calibration.shares());
+    let samples = estimate.statistics.as_ref().map_or(0, |statistics| statistics.samples.round() as u64);
+    let swaps_ahead = estimate.answer.map_or(0, |answer| answer.forecast.swaps);
+    let text = match is_reported {
+        true => "reported by the worker".to_owned(),
+        false => domain::signals::signal::eta_basis(samples, swaps_ahead),
+    };
+    EtaBasis {
+        text,
+        samples,
+        swaps_ahead: u64::from(swaps_ahead),
+        answers: calibration.map_or(0, |calibration| calibration.answers.round() as u64),
+        p50_held: shares.map(|shares| rounded(shares[P50])),
+        p90_held: shares.map(|shares| rounded(shares[P90])),
+        finishes_by: finishes_by(now, eta.p90_s),
+    }
+}
+
+/// The time of the p90, in whole seconds.
+fn finishes_by(now: Time, p90_s: f64) -> Timestamp {
+    let at = now.plus_ms((p90_s.min(1e9) * 1_000.0).ceil() as i64);
+    view::time(Time::from_seconds(at.millis().div_euclid(1_000) + i64::from(at.millis().rem_euclid(1_000) > 0)))
 }
 
 /// Rounds to hundredths; an estimate is not more precise.
@@ -349,16 +384,15 @@ fn diagnostics(job: &StoredJob, overlay: &Overlay, warnings: Vec<String>, report
         all.insert("workers".into(), json!(position.workers));
         all.insert("loaded".into(), json!(position.loaded));
     }
-    if let Some(statistics) = &overlay.statistics {
-        let shares = statistics.calibration.shares();
-        let hundredths = |share: f64| (share * 100.0).round() / 100.0;
+    if let Some(statistics) = &overlay.estimate.statistics {
+        let shares = statistics.calibration.held();
         all.insert(
             "eta".into(),
             json!({
                 "samples": statistics.samples.round(),
                 "answers_checked": statistics.calibration.answers.round(),
-                "p50_held": shares.map(|(p50, _)| hundredths(p50)),
-                "p90_held": shares.map(|(_, p90)| hundredths(p90)),
+                "p50_held": shares.map(|(p50, _)| rounded(p50)),
+                "p90_held": shares.map(|(_, p90)| rounded(p90)),
             }),
         );
     }

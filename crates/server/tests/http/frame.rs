@@ -65,6 +65,7 @@ const ROUTES: &[(&str, &[&str])] = &[
     ("/api/v1/jobs", &["get", "post"]),
     ("/api/v1/jobs/batch", &["post"]),
     ("/api/v1/jobs/cancel", &["post"]),
+    ("/api/v1/jobs/estimate", &["post"]),
     ("/api/v1/jobs/{id}", &["get"]),
     ("/api/v1/jobs/{id}/artifacts", &["get"]),
     ("/api/v1/jobs/{id}/artifacts/{name}", &["get", "put"]),

@@ -59,6 +59,7 @@ pub const MIGRATIONS: &[Migration] = migrations! {
     20 "0020_node_workers"
     21 "0021_letter_handlers"
     30 "0030_event_fan_out"
+    40 "0040_estimates"
     50 "0050_waiting"
     60 "0060_journal"
 };

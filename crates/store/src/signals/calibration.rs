@@ -1,9 +1,9 @@
 //! Reads run-time quantiles and the ETA accuracy of each kind of work. Called by the dashboard.
 
 use domain::TenantId;
-use domain::signals::eta::Calibration;
+use domain::signals::eta::calibration::Calibration;
 
-use super::duration_statistics::decode;
+use super::estimator;
 use crate::db::tx::{Operation, Param, Sql, Tx};
 use crate::error::StoreError;
 use crate::store::Store;
@@ -15,6 +15,8 @@ pub struct KindCalibration {
     pub affinity: String,
     pub run_p50_s: Option<f64>,
     pub run_p95_s: Option<f64>,
+    /// Median distance between the p50 and the p90 that were shown.
+    pub width_s: Option<f64>,
     pub calibration: Calibration,
 }
 
@@ -30,7 +32,8 @@ struct ListCalibrations {
     limit: usize,
 }
 
-const READ: Sql = Sql::both(&["select kind, affinity, run, answers, within_p50, within_p90 from figures
+const READ: Sql =
+    Sql::both(&["select kind, affinity, run, load, wait, answers, within_p50, within_p90, estimator from figures
      where tenant = $1 order by updated_at desc, kind, affinity limit $2"]);
 
 impl Operation for ListCalibrations {
@@ -44,17 +47,15 @@ impl Operation for ListCalibrations {
         let rows = tx.query(&READ, &[Param::Int(self.tenant.0), Param::Int(self.limit as i64)]).await?;
         rows.iter()
             .map(|row| {
-                let run = decode(row.opt_text("run")?.as_deref())?;
+                let history = estimator::read(row)?;
+                let run = &history.run.sketch;
                 Ok(KindCalibration {
                     kind: row.text("kind")?,
                     affinity: row.text("affinity")?,
                     run_p50_s: run.quantile(0.5),
                     run_p95_s: run.quantile(0.95),
-                    calibration: Calibration {
-                        answers: row.opt_real("answers")?.unwrap_or(0.0),
-                        within_p50: row.opt_real("within_p50")?.unwrap_or(0.0),
-                        within_p90: row.opt_real("within_p90")?.unwrap_or(0.0),
-                    },
+                    width_s: history.calibration.widths.quantile(0.5),
+                    calibration: history.calibration,
                 })
             })
             .collect()

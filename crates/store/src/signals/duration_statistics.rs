@@ -1,42 +1,31 @@
-//! Duration statistics per kind of work and affinity, from a sample of ended jobs. The ETA is computed from them.
+//! Statistics per kind of work and affinity, from a sample of ended jobs. Estimates are computed from them.
 //!
 //! A settle writes nothing for this. The node that committed the end of a job adds the job's id to a bounded reservoir
-//! sample in memory. Every second a task reads the rows of the sampled jobs and folds their durations into the table
-//! `figures`. A crash loses at most one second of samples.
+//! sample in memory. Every second a task reads the rows of the sampled jobs and folds them into the table `figures`. A
+//! crash loses at most one second of samples.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 
-use domain::limits::{DURATION_SAMPLES, TRACKED_ETAS};
-use domain::signals::eta::{Calibration, Durations};
-use domain::signals::signal::Eta;
-use domain::signals::sketch::Sketch;
-use domain::{Affinity, JobId, Label, Name, TenantId, Time};
+use domain::limits::{ARRIVAL_LANES_PER_FOLD, DURATION_SAMPLES, REPORTS_PER_JOB, TRACKED_ETAS, TRACKED_WORKERS};
+use domain::signals::eta::arrivals::ArrivalRate;
+use domain::signals::eta::calibration::Answer;
+use domain::signals::eta::progress::Progress;
+use domain::signals::eta::statistics::{EndedWork, Statistics, WorkHistory};
+use domain::{Affinity, Epoch, JobId, Label, Name, TenantId, Time, WorkerId};
 
 use crate::cache::stale_while_revalidate::{Generation, Lookup};
-use crate::db::codec::{from_json, to_json};
-use crate::db::tx::{Column, Operation, Param, Sql, Tx};
+use crate::db::tx::{Column, Operation, Param, Row, Sql, Tx};
 use crate::error::StoreError;
 use crate::queue::lanes::LaneCache;
+use crate::signals::estimator;
 use crate::store::Store;
-
-/// Duration statistics of one kind of work with one affinity.
-#[derive(Clone, Debug, Default)]
-pub struct DurationStatistics {
-    pub run: Option<Durations>,
-    pub load: Option<Durations>,
-    pub wait: Option<Durations>,
-    /// How often the ETAs of such jobs were right.
-    pub calibration: Calibration,
-    /// Weight of the samples, which decays with time.
-    pub samples: f64,
-}
 
 /// A kind of work with an affinity.
 pub type StatisticsKey = (Name, Affinity);
 
-/// Samples the jobs whose end this node committed since the last fold, and tracks the ETAs that it gave for unfinished
-/// jobs.
+/// Samples the jobs whose end this node committed since the last fold. Tracks what this node knows of unfinished jobs:
+/// the answers that it gave and the progress that was reported to it.
 #[derive(Clone, Default)]
 pub(crate) struct DurationSampler {
     inner: Arc<Mutex<SamplerState>>,
@@ -47,10 +36,30 @@ struct SamplerState {
     sampled: Vec<JobId>,
     /// Ended jobs since the last fold, sampled or not.
     observed: u64,
-    /// The first ETA given for each unfinished job, and when.
-    estimates: HashMap<JobId, (Time, Eta)>,
-    /// Ended jobs with the ETA that was given for them.
-    ended_estimates: Vec<(JobId, Time, Eta)>,
+    /// For each unfinished job the first answer of each horizon, and when it was given.
+    answers: HashMap<JobId, Vec<(Time, Answer)>>,
+    /// For each running job its reports, and the claim that they belong to.
+    reports: HashMap<JobId, (Epoch, Vec<(Time, f64)>)>,
+    /// Ended jobs with what was tracked for them.
+    ended: HashMap<JobId, Tracked>,
+    /// By worker: the jobs that it runs at the same time, and whether that is stored.
+    concurrency: HashMap<WorkerId, (i64, bool)>,
+}
+
+/// What this node tracked for a job.
+#[derive(Clone, Debug, Default)]
+struct Tracked {
+    answers: Vec<(Time, Answer)>,
+    reports: Vec<(Time, f64)>,
+}
+
+/// What a fold takes from the sampler.
+struct Drained {
+    sampled: Vec<JobId>,
+    /// Ended jobs per sampled job.
+    scale: f64,
+    tracked: HashMap<JobId, Tracked>,
+    concurrency: Vec<(WorkerId, i64)>,
 }
 
 impl DurationSampler {
@@ -61,10 +70,10 @@ impl DurationSampler {
         }
         let mut state = self.inner.lock().expect("lock poisoned");
         for job in ended {
-            if let Some((at, eta)) = state.estimates.remove(job)
-                && state.ended_estimates.len() < DURATION_SAMPLES
-            {
-                state.ended_estimates.push((*job, at, eta));
+            let (answers, reports) = (state.answers.remove(job), state.reports.remove(job));
+            if (answers.is_some() || reports.is_some()) && state.ended.len() < DURATION_SAMPLES {
+                let reports = reports.map(|(_, reports)| reports).unwrap_or_default();
+                state.ended.insert(*job, Tracked { answers: answers.unwrap_or_default(), reports });
             }
             state.observed += 1;
             if state.sampled.len() < DURATION_SAMPLES {
@@ -80,39 +89,77 @@ impl DurationSampler {
         }
     }
 
-    /// Tracks the first ETA given for a job, to compare it with the job's end.
-    fn track_estimate(&self, job: JobId, now: Time, eta: Eta) {
+    /// Tracks an answer, to compare it with the job's end. Repeats within a horizon are the same promise.
+    fn track_answer(&self, job: JobId, now: Time, answer: Answer) {
         let mut state = self.inner.lock().expect("lock poisoned");
-        if state.estimates.len() >= TRACKED_ETAS {
-            // Estimates of jobs that end on other nodes are never removed. Dropping all of them makes space for new
+        if state.answers.len() >= TRACKED_ETAS {
+            // Answers for jobs that end on other nodes are never removed. Dropping all of them makes space for new
             // ones.
-            state.estimates.clear();
+            state.answers.clear();
         }
-        state.estimates.entry(job).or_insert((now, eta));
+        let answers = state.answers.entry(job).or_default();
+        if answers.iter().all(|(_, given)| given.horizon != answer.horizon) {
+            answers.push((now, answer));
+        }
     }
 
-    /// Returns the sampled jobs and the ended estimates, and starts a new sample.
-    fn drain(&self) -> (Vec<JobId>, Vec<(JobId, Time, Eta)>) {
+    /// Tracks a report of progress, to learn how progress maps to time.
+    pub(crate) fn track_progress(&self, job: JobId, epoch: Epoch, now: Time, progress: f64) {
         let mut state = self.inner.lock().expect("lock poisoned");
-        state.observed = 0;
-        (std::mem::take(&mut state.sampled), std::mem::take(&mut state.ended_estimates))
+        if state.reports.len() >= TRACKED_ETAS {
+            state.reports.clear();
+        }
+        let reports = state.reports.entry(job).or_insert((epoch, Vec::new()));
+        if reports.0 != epoch {
+            *reports = (epoch, Vec::new());
+        }
+        if reports.1.len() < REPORTS_PER_JOB && reports.1.last().is_none_or(|(_, last)| *last < progress) {
+            reports.1.push((now, progress));
+        }
+    }
+
+    /// Observes a claim: a worker asks for as many jobs as it has room for.
+    pub(crate) fn observe_claim(&self, worker: WorkerId, max: usize) {
+        let max = i64::try_from(max).unwrap_or(i64::MAX);
+        let mut state = self.inner.lock().expect("lock poisoned");
+        if state.concurrency.len() >= TRACKED_WORKERS {
+            state.concurrency.clear();
+        }
+        let seen = state.concurrency.entry(worker).or_insert((0, true));
+        if seen.0 < max {
+            *seen = (max, false);
+        }
+    }
+
+    fn drain(&self) -> Drained {
+        let mut state = self.inner.lock().expect("lock poisoned");
+        let sampled = std::mem::take(&mut state.sampled);
+        let scale = std::mem::take(&mut state.observed) as f64 / sampled.len().max(1) as f64;
+        let mut concurrency = Vec::new();
+        for (worker, (jobs, is_stored)) in &mut state.concurrency {
+            if !*is_stored {
+                *is_stored = true;
+                concurrency.push((*worker, *jobs));
+            }
+        }
+        Drained { sampled, scale, tracked: std::mem::take(&mut state.ended), concurrency }
     }
 }
 
 impl Store {
-    /// Records an ETA that was given to a client. Only these count for the ETA accuracy.
-    pub fn record_estimate(&self, job: JobId, now: Time, eta: Eta) {
-        self.duration_sampler().track_estimate(job, now, eta);
+    /// Records an answer that was given to a client, or that was withheld. It is scored when the job ends.
+    pub fn record_answer(&self, job: JobId, now: Time, answer: Answer) {
+        self.duration_sampler().track_answer(job, now, answer);
     }
 
     /// Folds the sample of this node since the last call into the statistics. Returns the number of sampled jobs.
     pub async fn fold_duration_samples(&self) -> Result<usize, StoreError> {
-        let (sampled, estimates) = self.duration_sampler().drain();
-        if sampled.is_empty() && estimates.is_empty() {
+        let drained = self.duration_sampler().drain();
+        if drained.sampled.is_empty() && drained.tracked.is_empty() && drained.concurrency.is_empty() {
             return Ok(0);
         }
-        let count = sampled.len();
-        self.write(FoldDurations { sampled, estimates, lanes: self.lanes().clone() }).await?;
+        let count = drained.sampled.len();
+        self.write(FoldDurations { drained, lanes: self.lanes().clone() }).await?;
         self.duration_statistics_cache().invalidate_all();
         Ok(count)
     }
@@ -122,7 +169,7 @@ impl Store {
         &self,
         tenant: TenantId,
         keys: Vec<StatisticsKey>,
-    ) -> Result<HashMap<StatisticsKey, Arc<DurationStatistics>>, StoreError> {
+    ) -> Result<HashMap<StatisticsKey, Arc<Statistics>>, StoreError> {
         let (cached, generation) = (self.duration_statistics_cache(), self.duration_statistics_cache().generation());
         let mut found = HashMap::new();
         let (mut missing, mut stale) = (Vec::new(), Vec::new());
@@ -151,9 +198,9 @@ impl Store {
         tenant: TenantId,
         keys: Vec<StatisticsKey>,
         generation: Generation,
-    ) -> Result<Vec<(StatisticsKey, Arc<DurationStatistics>)>, StoreError> {
+    ) -> Result<Vec<(StatisticsKey, Arc<Statistics>)>, StoreError> {
         let read = self.read(ReadDurationStatistics { tenant, keys }).await?;
-        let insert = |(key, statistics): (StatisticsKey, DurationStatistics)| {
+        let insert = |(key, statistics): (StatisticsKey, Statistics)| {
             let cached = self.duration_statistics_cache().insert(generation, (tenant, key.clone()), statistics);
             (key, cached)
         };
@@ -162,68 +209,119 @@ impl Store {
 }
 
 struct FoldDurations {
-    sampled: Vec<JobId>,
-    estimates: Vec<(JobId, Time, Eta)>,
+    drained: Drained,
     lanes: LaneCache,
 }
 
 const ENDED: Sql = Sql::new(
-    &["select id, tenant, lane, state, run_at, started_at, begun_at, finished_at from ended where id = $1"],
-    "select id, tenant, lane, state, run_at, started_at, begun_at, finished_at from ended where id = any($1::uuid[])",
+    &["select id, tenant, lane, state, run_at, started_at, begun_at, finished_at, attempt, max_attempts from ended
+       where id = $1"],
+    "select id, tenant, lane, state, run_at, started_at, begun_at, finished_at, attempt, max_attempts from ended
+     where id = any($1::uuid[])",
 );
 const LOAD: Sql = Sql::new(
-    &["select run, load, wait, answers, within_p50, within_p90 from figures
+    &["select run, load, wait, answers, within_p50, within_p90, estimator from figures
        where tenant = $1 and kind = $2 and affinity = $3"],
-    "select run, load, wait, answers, within_p50, within_p90 from figures
+    "select run, load, wait, answers, within_p50, within_p90, estimator from figures
      where tenant = $1 and kind = $2 and affinity = $3 for update",
 );
 const UPSERT: Sql = Sql::both(&["insert into figures
-         (tenant, kind, affinity, run, load, wait, answers, within_p50, within_p90, updated_at)
-     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+         (tenant, kind, affinity, run, load, wait, answers, within_p50, within_p90, updated_at, estimator)
+     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
      on conflict (tenant, kind, affinity) do update set run = excluded.run, load = excluded.load, wait = excluded.wait,
          answers = excluded.answers, within_p50 = excluded.within_p50, within_p90 = excluded.within_p90,
-         updated_at = excluded.updated_at"]);
+         updated_at = excluded.updated_at, estimator = excluded.estimator"]);
+const RATE: Sql = Sql::both(&["select per_s, at from arrival_rates where lane = $1"]);
+const UPSERT_RATE: Sql = Sql::both(&["insert into arrival_rates (lane, tenant, per_s, at) values ($1, $2, $3, $4)
+     on conflict (lane) do update set per_s = excluded.per_s, at = excluded.at"]);
+const SET_CONCURRENCY: Sql = Sql::both(&["update workers set concurrency = $2 where id = $1"]);
 
-#[derive(Default)]
-struct Samples {
-    run_s: Vec<f64>,
-    load_s: Vec<f64>,
-    wait_s: Vec<f64>,
-    /// ETAs with the time that the jobs really took.
-    estimates: Vec<(Eta, f64)>,
+/// A job of the sample.
+struct EndedRow {
+    id: JobId,
+    tenant: TenantId,
+    lane: i64,
+    is_canceled: bool,
+    run_at: Time,
+    started_at: Option<Time>,
+    begun_at: Option<Time>,
+    finished_at: Time,
+    attempt: i64,
+    max_attempts: i64,
+}
+
+impl EndedRow {
+    fn read(row: &Row) -> Result<Self, StoreError> {
+        Ok(Self {
+            id: row.job("id")?,
+            tenant: TenantId(row.int("tenant")?),
+            lane: row.int("lane")?,
+            is_canceled: row.text("state")? == "canceled",
+            run_at: row.time("run_at")?,
+            started_at: row.opt_time("started_at")?,
+            begun_at: row.opt_time("begun_at")?,
+            finished_at: row.time("finished_at")?,
+            attempt: row.int("attempt")?,
+            max_attempts: row.int("max_attempts")?,
+        })
+    }
+
+    /// `None` for a job that never started.
+    fn work(&self, tracked: Option<&Tracked>) -> Option<EndedWork> {
+        let started_at = self.started_at?;
+        let begun_at = self.begun_at.unwrap_or(started_at);
+        let report = |(at, share): &(Time, f64)| Progress { share: *share, elapsed_s: seconds(begun_at, *at) };
+        let answer = |(at, answer): &(Time, Answer)| (*answer, seconds(*at, self.finished_at));
+        Some(EndedWork {
+            run_s: seconds(begun_at, self.finished_at),
+            load_s: self.begun_at.map(|begun_at| seconds(started_at, begun_at)),
+            wait_s: seconds(self.run_at, started_at),
+            attempt: u32::try_from(self.attempt).unwrap_or(1),
+            was_last_permitted: self.attempt >= self.max_attempts,
+            was_canceled: self.is_canceled,
+            progress: tracked.map(|tracked| tracked.reports.iter().map(report).collect()).unwrap_or_default(),
+            answers: tracked.map(|tracked| tracked.answers.iter().map(answer).collect()).unwrap_or_default(),
+        })
+    }
+}
+
+fn seconds(from: Time, to: Time) -> f64 {
+    to.ms_since(from).max(0) as f64 / 1_000.0
 }
 
 impl Operation for FoldDurations {
     type Output = ();
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
-        let estimates: HashMap<JobId, (Time, Eta)> =
-            self.estimates.iter().map(|(job, at, eta)| (*job, (*at, *eta))).collect();
-        let mut ids: Vec<JobId> = self.sampled.iter().chain(estimates.keys()).copied().collect();
+        let Drained { sampled, scale, tracked, concurrency } = &self.drained;
+        for (worker, jobs) in concurrency {
+            tx.execute(&SET_CONCURRENCY, &[Param::from(*worker), Param::Int(*jobs)]).await?;
+        }
+        let mut ids: Vec<JobId> = sampled.iter().chain(tracked.keys()).copied().collect();
         ids.sort_unstable();
         ids.dedup();
         let rows = tx.query_each(&ENDED, &[Column::jobs(ids)], &[]).await?;
-        let mut by_key: BTreeMap<(TenantId, String, String), Samples> = BTreeMap::new();
+        let mut rows: Vec<EndedRow> = rows.iter().map(EndedRow::read).collect::<Result<_, _>>()?;
+        // A change of the durations is recognized by the newest samples.
+        rows.sort_by_key(|row| (row.finished_at, row.id));
+        let mut by_key: BTreeMap<(TenantId, String, String), Vec<EndedWork>> = BTreeMap::new();
+        let mut arrivals: BTreeMap<i64, (TenantId, Vec<f64>)> = BTreeMap::new();
         for row in &rows {
-            let (id, lane, finished_at) = (row.job("id")?, row.int("lane")?, row.time("finished_at")?);
-            let (Some(started_at), state) = (row.opt_time("started_at")?, row.text("state")?) else { continue };
-            if state == "canceled" {
-                continue;
-            }
-            let lane = self.lanes.of(tx, &[lane]).await?.remove(&lane).expect("`of` returns every requested lane");
+            let (_, ages_s) = arrivals.entry(row.lane).or_insert((row.tenant, Vec::new()));
+            ages_s.push(seconds(row.run_at, tx.now()));
+            let Some(work) = row.work(tracked.get(&row.id)) else { continue };
+            let lane = self.lanes.of(tx, &[row.lane]).await?.remove(&row.lane);
+            let lane = lane.expect("`of` returns every requested lane");
             let affinity = lane.affinity.as_ref().map_or("", Label::as_str).to_owned();
-            let samples = by_key.entry((TenantId(row.int("tenant")?), lane.kind.to_string(), affinity)).or_default();
-            let seconds = |from: Time, to: Time| to.ms_since(from).max(0) as f64 / 1_000.0;
-            let begun_at = row.opt_time("begun_at")?;
-            samples.run_s.push(seconds(begun_at.unwrap_or(started_at), finished_at));
-            samples.wait_s.push(seconds(row.time("run_at")?, started_at));
-            samples.load_s.extend(begun_at.map(|begun| seconds(started_at, begun)).filter(|load| *load > 0.0));
-            if let Some((at, eta)) = estimates.get(&id) {
-                samples.estimates.push((*eta, seconds(*at, finished_at)));
-            }
+            by_key.entry((row.tenant, lane.kind.to_string(), affinity)).or_default().push(work);
         }
-        for ((tenant, kind, affinity), samples) in &by_key {
-            fold(tx, *tenant, kind, affinity, samples).await?;
+        for ((tenant, kind, affinity), ended) in &by_key {
+            fold(tx, *tenant, kind, affinity, ended).await?;
+        }
+        let mut arrivals: Vec<_> = arrivals.into_iter().collect();
+        arrivals.sort_by_key(|(lane, (_, ages_s))| (std::cmp::Reverse(ages_s.len()), *lane));
+        for (lane, (tenant, ages_s)) in arrivals.iter().take(ARRIVAL_LANES_PER_FOLD) {
+            count_arrivals(tx, *lane, *tenant, ages_s, *scale).await?;
         }
         Ok(())
     }
@@ -234,54 +332,59 @@ async fn fold(
     tenant: TenantId,
     kind: &str,
     affinity: &str,
-    samples: &Samples,
+    ended: &[EndedWork],
 ) -> Result<(), StoreError> {
     // Two nodes may fold the first samples of a kind at once. Without a row to lock, both would start from an empty
     // sketch, so an advisory lock serializes them.
     tx.lock(&[&format!("figures {} {kind} {affinity}", tenant.0)]).await?;
     let key = [Param::Int(tenant.0), Param::Text(kind), Param::Text(affinity)];
     let stored = tx.query_opt(&LOAD, &key).await?;
-    let sketch = |column: &str, more: &[f64]| -> Result<String, StoreError> {
-        let text = stored.as_ref().map(|row| row.opt_text(column)).transpose()?.flatten();
-        let mut sketch = decode(text.as_deref())?;
-        more.iter().for_each(|sample| sketch.add(*sample));
-        Ok(encode(&sketch))
-    };
-    let real =
-        |column: &str| Ok::<_, StoreError>(stored.as_ref().map(|row| row.opt_real(column)).transpose()?.flatten());
-    let mut calibration = Calibration {
-        answers: real("answers")?.unwrap_or(0.0),
-        within_p50: real("within_p50")?.unwrap_or(0.0),
-        within_p90: real("within_p90")?.unwrap_or(0.0),
-    };
-    samples.estimates.iter().for_each(|(eta, took_s)| calibration.add(*eta, *took_s));
-    let (run, load, wait) =
-        (sketch("run", &samples.run_s)?, sketch("load", &samples.load_s)?, sketch("wait", &samples.wait_s)?);
+    let mut history = stored.as_ref().map(estimator::read).transpose()?.unwrap_or_default();
+    ended.iter().for_each(|work| history.observe(work));
+    let columns = estimator::write(&history);
     let [tenant, kind, affinity] = key;
     let params = [
         tenant,
         kind,
         affinity,
-        Param::Json(&run),
-        Param::Json(&load),
-        Param::Json(&wait),
-        Param::Real(calibration.answers),
-        Param::Real(calibration.within_p50),
-        Param::Real(calibration.within_p90),
+        Param::Json(&columns.run),
+        Param::Json(&columns.load),
+        Param::Json(&columns.wait),
+        Param::Real(columns.answers),
+        Param::Real(columns.within_p50),
+        Param::Real(columns.within_p90),
         Param::Time(tx.now()),
+        Param::Json(&columns.estimator),
     ];
     tx.execute(&UPSERT, &params).await.map(|_| ())
 }
 
-fn encode(sketch: &Sketch) -> String {
-    let hundredths = |weight: f64| (weight * 100.0).round() / 100.0;
-    to_json(&sketch.buckets().map(|(bucket, weight)| (bucket, hundredths(weight))).collect::<Vec<_>>())
+/// Adds ended jobs to the arrival rate of their lane. Each stands for `scale` jobs.
+async fn count_arrivals(
+    tx: &mut Tx<'_>,
+    lane: i64,
+    tenant: TenantId,
+    ages_s: &[f64],
+    scale: f64,
+) -> Result<(), StoreError> {
+    tx.lock(&[&format!("arrivals {lane}")]).await?;
+    let now = tx.now();
+    let mut rate = match tx.query_opt(&RATE, &[Param::Int(lane)]).await? {
+        Some(row) => arrival_rate(&row)?,
+        None => ArrivalRate::default(),
+    };
+    ages_s.iter().for_each(|age_s| rate.observe(seconds_of(now), *age_s, scale));
+    let params = [Param::Int(lane), Param::Int(tenant.0), Param::Real(rate.per_s), Param::Time(now)];
+    tx.execute(&UPSERT_RATE, &params).await.map(|_| ())
 }
 
-/// Reads a stored sketch; an absent one is empty.
-pub(crate) fn decode(text: Option<&str>) -> Result<Sketch, StoreError> {
-    let Some(text) = text else { return Ok(Sketch::default()) };
-    Ok(Sketch::from_buckets(from_json::<Vec<(i32, f64)>>(text)?))
+/// Reads the columns `per_s` and `at`.
+pub(super) fn arrival_rate(row: &Row) -> Result<ArrivalRate, StoreError> {
+    Ok(ArrivalRate { per_s: row.opt_real("per_s")?.unwrap_or(0.0), at_s: seconds_of(row.time("at")?) })
+}
+
+pub(super) fn seconds_of(time: Time) -> f64 {
+    time.micros() as f64 / 1e6
 }
 
 struct ReadDurationStatistics {
@@ -289,11 +392,11 @@ struct ReadDurationStatistics {
     keys: Vec<StatisticsKey>,
 }
 
-const STATISTICS: Sql = Sql::both(&["select run, load, wait, answers, within_p50, within_p90 from figures
+const STATISTICS: Sql = Sql::both(&["select run, load, wait, answers, within_p50, within_p90, estimator from figures
      where tenant = $1 and kind = $2 and affinity = $3"]);
 
 impl Operation for ReadDurationStatistics {
-    type Output = Vec<(StatisticsKey, DurationStatistics)>;
+    type Output = Vec<(StatisticsKey, Statistics)>;
 
     fn tenant(&self) -> Option<TenantId> {
         Some(self.tenant)
@@ -305,22 +408,8 @@ impl Operation for ReadDurationStatistics {
             let affinity = key.1.as_ref().map_or("", Label::as_str);
             let params = [Param::Int(self.tenant.0), Param::Text(key.0.as_str()), Param::Text(affinity)];
             let statistics = match tx.query_opt(&STATISTICS, &params).await? {
-                Some(row) => {
-                    let sketch = |column: &str| decode(row.opt_text(column)?.as_deref());
-                    let run = sketch("run")?;
-                    DurationStatistics {
-                        samples: run.weight(),
-                        run: Durations::of(&run),
-                        load: Durations::of(&sketch("load")?),
-                        wait: Durations::of(&sketch("wait")?),
-                        calibration: Calibration {
-                            answers: row.opt_real("answers")?.unwrap_or(0.0),
-                            within_p50: row.opt_real("within_p50")?.unwrap_or(0.0),
-                            within_p90: row.opt_real("within_p90")?.unwrap_or(0.0),
-                        },
-                    }
-                }
-                None => DurationStatistics::default(),
+                Some(row) => estimator::read(&row)?.statistics(),
+                None => WorkHistory::default().statistics(),
             };
             all.push((key.clone(), statistics));
         }

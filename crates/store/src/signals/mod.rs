@@ -3,6 +3,7 @@
 
 pub mod calibration;
 pub mod duration_statistics;
+pub(crate) mod estimator;
 pub mod failures;
 pub mod list;
 pub mod queue_snapshot;

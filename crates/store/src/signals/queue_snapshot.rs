@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use domain::limits::{QUEUE_SNAPSHOT_JOBS, QUEUE_SNAPSHOT_WORKERS};
 use domain::queue::queue_position::{QueueOrder, QueuedJob};
-use domain::{Affinity, Backoff, JobId, Label, Name, QueueSettings, TenantId, Time};
+use domain::{Affinity, Backoff, JobId, JobState, Label, Name, QueueSettings, TenantId, Time, WorkerId};
 use uuid::Uuid;
 
 use crate::cache::stale_while_revalidate::CacheStatus;
@@ -21,6 +21,7 @@ use crate::queue::queues::read_settings;
 use crate::queue::workers::{Worker, list};
 use crate::runtimes::lost;
 use crate::runtimes::pools::member_backoff;
+use crate::signals::duration_statistics::{arrival_rate, seconds_of};
 use crate::store::Store;
 
 /// The state of a queue at one moment.
@@ -39,6 +40,8 @@ pub struct QueueSnapshot {
     pub order: QueueOrder,
     pub running: Vec<RunningJob>,
     pub lanes: HashMap<i64, Lane>,
+    /// Mean rate at which jobs arrive by lane, learned from ended jobs.
+    pub arrivals_per_s: HashMap<i64, f64>,
     /// By affinity, why no worker serves it: the node that would is lost.
     pub lost: HashMap<Affinity, String>,
     /// By affinity, the backoff of a pool member that could not be loaded.
@@ -67,26 +70,36 @@ impl RateLimitBucket {
 /// A live worker that serves the queue and is not draining.
 #[derive(Clone, Debug)]
 pub struct ServingWorker {
+    pub id: WorkerId,
     pub kinds: Option<Vec<Name>>,
     pub affinities: Option<Vec<Label>>,
     /// The affinity that the worker has loaded.
     pub loaded: Affinity,
     /// Jobs that the worker has claimed now.
     pub claims: u64,
+    /// Jobs that the worker runs at the same time, as far as it is known from its claims.
+    pub concurrency: Option<u64>,
 }
 
 /// A job that a worker has claimed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct RunningJob {
     pub id: JobId,
     pub lane: i64,
+    pub worker: WorkerId,
     pub started_at: Time,
+    /// Since when it works: after its model was loaded.
+    pub begun_at: Option<Time>,
+    pub is_loading: bool,
+    /// As last reported, and when.
+    pub progress: Option<(f64, Time)>,
 }
 
 impl ServingWorker {
-    fn new(worker: Worker, claims: i64) -> Self {
-        let Worker { kinds, affinities, affinity, .. } = worker;
-        Self { kinds, affinities, loaded: affinity, claims: claims.max(0) as u64 }
+    fn new(worker: Worker, claims: i64, concurrency: Option<i64>) -> Self {
+        let Worker { id, kinds, affinities, affinity, .. } = worker;
+        let concurrency = concurrency.map(|jobs| jobs.max(1) as u64);
+        Self { id, kinds, affinities, loaded: affinity, claims: claims.max(0) as u64, concurrency }
     }
 
     /// True if the worker claims jobs of this kind and affinity.
@@ -177,12 +190,12 @@ const SLOTS_IN_USE: Sql = Sql::both(&["select count(*) as holds from holds where
 const RATE: Sql = Sql::both(&["select tokens, at from rates where tenant = $1 and queue = $2"]);
 const WORKERS: Sql = Sql::new(
     &["select w.id, w.tenant, w.name, w.queues, w.kinds, w.affinities, w.affinity, w.lease_ms, w.lease_until,
-           w.draining, w.registered_at, w.last_claim_at, w.dead_at, w.node, s.since, s.beat_at,
+           w.draining, w.registered_at, w.last_claim_at, w.dead_at, w.node, w.concurrency, s.since, s.beat_at,
            (select coalesce(sum(c.remaining), 0) from claims c where c.worker = w.id) as claims
        from workers w join service s on s.id = 1
        where w.tenant = $1 and w.dead_at is null limit $2"],
     "select w.id, w.tenant, w.name, w.queues, w.kinds, w.affinities, w.affinity, w.lease_ms, w.lease_until,
-         w.draining, w.registered_at, w.last_claim_at, w.dead_at, w.node, s.since, s.beat_at,
+         w.draining, w.registered_at, w.last_claim_at, w.dead_at, w.node, w.concurrency, s.since, s.beat_at,
          (select coalesce(sum(c.remaining), 0)::bigint from claims c where c.worker = w.id) as claims
      from workers w join service s on s.id = 1
      where w.tenant = $1 and w.dead_at is null limit $2",
@@ -202,17 +215,21 @@ const LANES: Sql = Sql::new(
 // then those that are claimed next. On SQLite a claim removes a job from the index, so running jobs are found by their
 // claims.
 const OLDEST: Sql = Sql::new(
-    &["select lane, id, run_at, worker, started_at from jobs
+    &["select lane, id, run_at, worker, started_at, begun_at, state, progress, updated_at from jobs
        where lane = $1 and due_at is null and parked is null and worker is null order by run_at, id limit $2"],
-    "select j.lane, j.id, j.run_at, j.worker, j.started_at from unnest($1::bigint[]) as l(lane)
+    "select j.lane, j.id, j.run_at, j.worker, j.started_at, j.begun_at, j.state, j.progress, j.updated_at from unnest($1::bigint[]) as l(lane)
      cross join lateral (select * from jobs where jobs.lane = l.lane and due_at is null and parked is null
          order by run_at, id limit $2) j",
 );
 const CLAIMED: Sql = Sql::both(&["select jobs from claims where tenant = $1 limit $2"]);
 const RUNNING: Sql = Sql::new(
-    &["select lane, id, run_at, worker, started_at from jobs where id = $1 and worker is not null"],
-    "select lane, id, run_at, worker, started_at from jobs where id = any($1::uuid[]) and worker is not null",
+    &["select lane, id, run_at, worker, started_at, begun_at, state, progress, updated_at from jobs
+       where id = $1 and worker is not null"],
+    "select lane, id, run_at, worker, started_at, begun_at, state, progress, updated_at from jobs
+     where id = any($1::uuid[]) and worker is not null",
 );
+const ARRIVALS: Sql = Sql::both(&["select a.lane, a.per_s, a.at from arrival_rates a join lanes l on l.lane = a.lane
+     where l.tenant = $1 and l.queue = $2 limit 1000"]);
 const QUEUED: Sql = Sql::new(
     &["select coalesce(sum(queued), 0) as queued
        from (select queued from counters where tenant = $1 and queue = $2
@@ -244,6 +261,7 @@ pub(crate) async fn read(tx: &mut Tx<'_>, tenant: TenantId, queue: &Name) -> Res
     let mut workers = workers(tx, tenant, queue).await?;
     workers.extend(shared_workers(tx, tenant, queue, &lanes).await?);
     let (order, running) = jobs(tx, &key, &lanes).await?;
+    let arrivals_per_s = arrivals(tx, &key).await?;
     let lost = lost::explain(tx, tenant, queue, workers.len()).await?;
     // The slots of a pool register with the affinities that they serve. If all workers of the queue serve any affinity,
     // no pool serves it, and the query is saved.
@@ -260,6 +278,7 @@ pub(crate) async fn read(tx: &mut Tx<'_>, tenant: TenantId, queue: &Name) -> Res
         order,
         running,
         lanes,
+        arrivals_per_s,
         lost,
         member_backoff,
     })
@@ -279,13 +298,20 @@ async fn bucket(tx: &mut Tx<'_>, key: &[Param<'_>], rate: Option<f64>) -> Result
     Ok(Some(RateLimitBucket { tokens, rate_per_s }))
 }
 
+/// Returns the arrival rates of the lanes of a queue, as of now.
+async fn arrivals(tx: &mut Tx<'_>, key: &[Param<'_>]) -> Result<HashMap<i64, f64>, StoreError> {
+    let now_s = seconds_of(tx.now());
+    let rows = tx.query(&ARRIVALS, key).await?;
+    rows.iter().map(|row| Ok((row.int("lane")?, arrival_rate(row)?.at(now_s)))).collect()
+}
+
 async fn workers(tx: &mut Tx<'_>, tenant: TenantId, queue: &Name) -> Result<Vec<ServingWorker>, StoreError> {
     let params = [Param::Int(tenant.0), Param::Int(QUEUE_SNAPSHOT_WORKERS as i64)];
     let mut serving = Vec::new();
     for row in tx.query(&WORKERS, &params).await? {
         let worker = Worker::read(&row)?;
         if worker.queues.contains(queue) && worker.is_alive(tx.now()) && !worker.draining {
-            serving.push(ServingWorker::new(worker, row.int("claims")?));
+            serving.push(ServingWorker::new(worker, row.int("claims")?, row.opt_int("concurrency")?));
         }
     }
     Ok(serving)
@@ -301,7 +327,8 @@ async fn shared_workers(
 ) -> Result<Vec<ServingWorker>, StoreError> {
     let all = list::serving(tx, tenant).await?.into_iter();
     let here = all.filter(|listed| listed.worker.queues.contains(queue));
-    let mut shared: Vec<ServingWorker> = here.map(|listed| ServingWorker::new(listed.worker, listed.claims)).collect();
+    let mut shared: Vec<ServingWorker> =
+        here.map(|listed| ServingWorker::new(listed.worker, listed.claims, None)).collect();
     for worker in &mut shared {
         let has_lane = lanes.values().any(|lane| lane.affinity == worker.loaded);
         worker.loaded = worker.loaded.take().filter(|_| has_lane);
@@ -323,12 +350,12 @@ async fn jobs(
     let mut waiting = Vec::with_capacity(rows.len());
     let mut running = Vec::new();
     let mut scanned: HashMap<i64, (usize, Time)> = HashMap::new();
-    for SnapshotJob { lane, id, run_at, started_at } in SnapshotJob::read_all(&rows)? {
+    for SnapshotJob { lane, id, run_at, running: claim } in SnapshotJob::read_all(&rows)? {
         let (count, newest) = scanned.entry(lane).or_insert((0, run_at));
         *count += 1;
         *newest = run_at.max(*newest);
-        match started_at {
-            Some(started_at) => running.push(RunningJob { id, lane, started_at }),
+        match claim {
+            Some(claim) => running.push(claim),
             None => {
                 let Lane { priority, affinity, .. } =
                     lanes.get(&lane).ok_or_else(|| StoreError::unexpected("a job of a lane that was not queried"))?;
@@ -336,11 +363,7 @@ async fn jobs(
             }
         }
     }
-    for SnapshotJob { lane, id, started_at, .. } in claimed {
-        if let Some(started_at) = started_at.filter(|_| lanes.contains_key(&lane)) {
-            running.push(RunningJob { id, lane, started_at });
-        }
-    }
+    running.extend(claimed.into_iter().filter_map(|job| job.running).filter(|job| lanes.contains_key(&job.lane)));
     let mut order = QueueOrder::new(waiting);
     order.complete_until = scanned.values().filter(|(count, _)| *count >= per_lane).map(|(_, newest)| *newest).min();
     order.queued = match order.complete_until {
@@ -370,8 +393,8 @@ struct SnapshotJob {
     lane: i64,
     id: JobId,
     run_at: Time,
-    /// Since when it has been running; `None` if it waits.
-    started_at: Option<Time>,
+    /// `None` if it waits.
+    running: Option<RunningJob>,
 }
 
 impl SnapshotJob {
@@ -380,8 +403,21 @@ impl SnapshotJob {
         let [lane, id, run_at, worker, started_at] =
             first.positions(["lane", "id", "run_at", "worker", "started_at"])?;
         let read = |row: &Row| {
+            let (lane, id, run_at) = (row.int(lane)?, row.job(id)?, row.time(run_at)?);
             let started_at = if row.is_null(worker)? { None } else { row.opt_time(started_at)? };
-            Ok(Self { lane: row.int(lane)?, id: row.job(id)?, run_at: row.time(run_at)?, started_at })
+            let Some(started_at) = started_at else { return Ok(Self { lane, id, run_at, running: None }) };
+            let progress = row.opt_real("progress")?;
+            let updated_at = row.time("updated_at")?;
+            let running = RunningJob {
+                id,
+                lane,
+                worker: WorkerId::new(row.uuid(worker)?),
+                started_at,
+                begun_at: row.opt_time("begun_at")?,
+                is_loading: row.text("state")? == JobState::Loading.as_str(),
+                progress: progress.map(|progress| (progress, updated_at)),
+            };
+            Ok(Self { lane, id, run_at, running: Some(running) })
         };
         rows.iter().map(read).collect()
     }

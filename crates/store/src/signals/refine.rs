@@ -63,8 +63,12 @@ impl Store {
     /// Applies a report of the worker that has claimed the job, and wakes the job's followers.
     pub async fn signal(&self, tenant: TenantId, job: JobId, change: SignalChange) -> Result<Signaled, StoreError> {
         let changes_state = change.state.is_some();
+        let report = change.progress.map(|progress| (change.epoch, progress));
         let signaled = self.write(ReportSignal { tenant, job, change, lanes: self.lanes().clone() }).await?;
         if signaled == Signaled::Applied {
+            if let Some((epoch, progress)) = report {
+                self.duration_sampler().track_progress(job, epoch, self.clock().now(), progress);
+            }
             self.notifier().notify_job_changed(job);
         }
         if changes_state {

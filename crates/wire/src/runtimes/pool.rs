@@ -87,13 +87,17 @@ pub struct PoolView {
     /// `swaps_made`: runtimes started because a job needed them. `swaps_avoided`: jobs claimed out of order to avoid a
     /// swap.
     pub swaps_made: i64,
-    /// Jobs claimed out of order to avoid a swap.
+    /// Jobs claimed out of order to avoid a swap. In arrival order each would have needed one.
     pub swaps_avoided: i64,
     /// `loads`: number of starts of a runtime. `load_s`: their mean duration.
     pub loads: u64,
     /// The mean duration of a start in seconds.
     pub load_s: Option<f64>,
-    /// Estimated time that the avoided swaps would have taken.
+    /// The mean time in seconds to stop a runtime for another.
+    pub stop_s: Option<f64>,
+    /// The mean duration of a swap in seconds: stop, start, and the time until the runtime is healthy.
+    pub swap_s: Option<f64>,
+    /// Estimated time that the avoided swaps would have taken: `swaps_avoided` times `swap_s`.
     pub minutes_saved: f64,
     /// Age of the oldest waiting job with an affinity that is not loaded.
     pub starvation_clock_s: Option<f64>,

@@ -64,6 +64,40 @@ pub struct EtaRange {
     pub p90: f64,
 }
 
+/// What an ETA is based on, and how often such ETAs held.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct EtaBasis {
+    /// One sentence for people, such as `from 214 jobs of this kind; 2 swaps ahead`.
+    pub text: String,
+    /// Earlier jobs of the same kind and affinity. Old ones lose weight.
+    pub samples: u64,
+    /// Models that are loaded before the job starts, its own included.
+    pub swaps_ahead: u64,
+    /// Earlier ETAs of the kind that were compared with the real end.
+    pub answers: u64,
+    /// The share of them that ended within the p50; `null` before the fifth.
+    pub p50_held: Option<f64>,
+    /// The share of them that ended within the p90.
+    pub p90_held: Option<f64>,
+    /// The job ends by this time with a probability of 90 %.
+    pub finishes_by: Timestamp,
+}
+
+/// The ETA of a job that is not enqueued.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct EstimateView {
+    /// The estimated seconds until the job would end; `null` without enough evidence.
+    pub eta_seconds: Option<EtaRange>,
+    /// What the estimate is based on.
+    pub eta_basis: Option<EtaBasis>,
+    /// Jobs that would be claimed before it.
+    pub ahead: u64,
+    /// Live workers that serve such jobs.
+    pub workers: u64,
+    /// One sentence for people.
+    pub summary: String,
+}
+
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct SignalView {
     /// The job's id.
@@ -76,6 +110,8 @@ pub struct SignalView {
     pub summary: String,
     /// The estimated seconds until the job ends; `null` without an estimate.
     pub eta_seconds: Option<EtaRange>,
+    /// What the estimate is based on; `null` without an estimate.
+    pub eta_basis: Option<EtaBasis>,
     /// The outcome of comparable work.
     #[schema(value_type = Option<serde_json::Value>)]
     pub last_known_outcome: Option<Box<RawValue>>,

@@ -57,6 +57,7 @@ pub(super) async fn measure<W: Transport>(
         Metric::Signals1M | Metric::Streams5k | Metric::Subjects100k => bail!("{name} needs a server"),
         Metric::DrainNodes2 | Metric::DrainNodes3 => bail!("{name} needs several nodes"),
         Metric::Pages => bail!("pages are measured one by one"),
+        Metric::Eta => bail!("{name} needs no database"),
     }
 }
 

@@ -25,6 +25,8 @@ pub(in crate::cli) use show::pretty;
 pub(crate) enum JobVerb {
     /// Enqueue a job and print its id
     Push(Box<push::PushArgs>),
+    /// Estimate when a job would end; nothing is enqueued
+    Estimate(Box<push::EstimateArgs>),
     /// Show a job
     #[command(visible_alias = "show")]
     Get { id: Uuid },
@@ -125,6 +127,7 @@ pub(crate) struct JobCancelArgs {
 pub(crate) async fn run(client: &Client, verb: JobVerb, format: Output) -> anyhow::Result<Exit> {
     match verb {
         JobVerb::Push(args) => push::run(client, *args, format).await,
+        JobVerb::Estimate(args) => push::estimate(client, *args, format).await,
         JobVerb::Get { id } => show::job(&client.job(id).await?, format),
         JobVerb::List(args) => list(client, args, format).await,
         JobVerb::Watch { id } => follow::watch(client, id, format).await,

@@ -190,6 +190,15 @@ async fn list(client: &Client, format: Output) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
+/// For example "12.5 s (stop 10.2 s, start 2.3 s)".
+fn swap(pool: &PoolView) -> Option<String> {
+    let swap_s = pool.swap_s?;
+    Some(match (pool.stop_s, pool.load_s) {
+        (Some(stop_s), Some(load_s)) => format!("{swap_s:.1} s (stop {stop_s:.1} s, start {load_s:.1} s)"),
+        _ => format!("{swap_s:.1} s"),
+    })
+}
+
 fn show(pool: &PoolView) -> anyhow::Result<()> {
     let mut details = Details::new();
     details
@@ -201,7 +210,7 @@ fn show(pool: &PoolView) -> anyhow::Result<()> {
         .maybe("placement", Some(super::runtime::label_args(&pool.placement).join(" ")).filter(|text| !text.is_empty()))
         .text("swaps made", pool.swaps_made)
         .text("swaps avoided", pool.swaps_avoided)
-        .maybe("mean swap time", pool.load_s.map(|seconds| format!("{seconds:.1} s")))
+        .maybe("mean swap time", swap(pool))
         .text("time saved", format!("{:.1} min", pool.minutes_saved))
         .maybe("starvation clock", pool.starvation_clock_s.map(|seconds| format!("{seconds:.0} s")))
         .maybe("starvation limit", pool.starvation_s.map(|seconds| format!("{seconds} s")));

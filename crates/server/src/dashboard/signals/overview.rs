@@ -3,6 +3,7 @@
 use axum::extract::State;
 use axum::response::Response;
 use domain::limits::PAGE_DEFAULT_ITEMS;
+use domain::signals::eta::line::LEVELS;
 use pages::DashboardPage;
 use pages::signals::overview::{EtaAccuracy, Signals};
 use utoipa_axum::router::OpenApiRouter;
@@ -32,14 +33,17 @@ async fn page(State(state): State<AppState>, viewer: Viewer) -> Result<Response,
     let rows = state.store.calibrations(principal.tenant, PAGE_DEFAULT_ITEMS).await?;
     let calibration = rows.into_iter().map(|row| {
         let shares = row.calibration.shares();
+        let held = row.calibration.held();
         EtaAccuracy {
             kind: row.kind,
             affinity: row.affinity,
             run_p50_s: row.run_p50_s,
             run_p95_s: row.run_p95_s,
             answers: row.calibration.answers,
-            within_p50_pct: shares.map(|(p50, _)| p50 * 100.0),
-            within_p90_pct: shares.map(|(_, p90)| p90 * 100.0),
+            within_p50_pct: held.map(|(p50, _)| p50 * 100.0),
+            within_p90_pct: held.map(|(_, p90)| p90 * 100.0),
+            width_s: row.width_s,
+            reliability: shares.map(|shares| LEVELS.into_iter().zip(shares).collect()).unwrap_or_default(),
         }
     });
     Ok(render(&Signals { frame, summary, slo, calibration: calibration.collect() }))

@@ -301,6 +301,7 @@ async fn a_token_limited_to_queues_reaches_no_other_queue() {
                 json!({"jobs": [{"queue": "mine", "kind": "k"}, {"queue": "other", "kind": "k"}]}),
             ),
             ("POST", "/api/v1/jobs/cancel".into(), json!({"queue": "other", "unique_key": "u"})),
+            ("POST", "/api/v1/jobs/estimate".into(), json!({"queue": "other", "kind": "k"})),
             ("POST", "/api/v1/workers".into(), json!({"name": "w", "queues": ["mine", "other"]})),
             ("PUT", "/api/v1/queues/other".into(), json!({})),
             ("POST", "/api/v1/queues/other/pause".into(), json!({})),

@@ -90,6 +90,12 @@ async fn a_backlog_loads_its_model_drains_and_swaps() {
             pool["swaps_avoided"].as_i64().unwrap() >= 9 && pool["minutes_saved"].as_f64().unwrap() > 0.0,
             "{pool}"
         );
+        let figure = |name: &str| pool[name].as_f64().unwrap_or_else(|| panic!("{name}: {pool}"));
+        assert!(figure("stop_s") > 0.0 && figure("load_s") > 0.0);
+        assert!(
+            (figure("swap_s") - figure("stop_s") - figure("load_s")).abs() < 0.001,
+            "a swap stops and starts: {pool}"
+        );
         let log = api.get("/api/v1/runtimes/alpha/operations").await.json();
         let lines: Vec<(&str, &str)> = log["items"]
             .as_array()

@@ -21,6 +21,7 @@ async fn a_signal_is_derived_and_refined_by_the_claiming_worker() {
         let expected = [
             "created_at",
             "diagnostics",
+            "eta_basis",
             "eta_seconds",
             "job_id",
             "kind",
@@ -324,6 +325,21 @@ async fn the_eta_comes_from_history_and_is_null_without_samples() {
         let p50 = estimated["eta_seconds"]["p50"].as_f64().unwrap();
         assert!((540.0..720.0).contains(&p50), "{estimated}");
         assert!(estimated["summary"].as_str().unwrap().contains("done in about 10 min"), "{estimated}");
+        assert_eq!(estimated["eta_basis"]["text"], "from 8 jobs of this kind");
+        assert!(estimated["eta_seconds"]["p90"].as_f64().unwrap() >= p50);
+        // A job that is not enqueued would come second.
+        let job = json!({"queue": "q", "kind": "k"});
+        let next = api.post("/api/v1/jobs/estimate", job).await.json();
+        assert_eq!((&next["ahead"], &next["workers"]), (&json!(1), &json!(1)));
+        let second = next["eta_seconds"]["p50"].as_f64().unwrap();
+        assert!((1_080.0..1_500.0).contains(&second), "{next}");
+        assert!(next["summary"].as_str().unwrap().starts_with("Ends in about 20 min"), "{next}");
+        let other = api.post("/api/v1/jobs/estimate", json!({"queue": "unserved", "kind": "k"})).await.json();
+        assert_eq!(
+            (&other["eta_seconds"], &other["summary"]),
+            (&Value::Null, &json!("No estimate: no live worker serves such jobs."))
+        );
+        api.post("/api/v1/jobs/estimate", json!({"queue": ""})).await.problem(422, "invalid_field", Some("queue"));
         let claim = api.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1})).await.json();
         assert_eq!(claim["jobs"][0]["id"], waiting.as_str());
         api.db.pass_ms(240_000).await;

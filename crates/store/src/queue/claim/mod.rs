@@ -121,6 +121,7 @@ impl Store {
         max: usize,
         affinity: Affinity,
     ) -> Result<Claimed, StoreError> {
+        self.duration_sampler().observe_claim(worker, max);
         let request = ClaimRequest { of, tenant, worker, max, affinity };
         let done = match self.fast_path().claim(self, &request).await? {
             Some(done) => done,

@@ -7,7 +7,7 @@ use domain::{Name, TenantId};
 
 use crate::db::tx::{Operation, Param, Sql, Tx};
 use crate::error::StoreError;
-use crate::signals::duration_statistics::decode;
+use crate::signals::estimator;
 use crate::store::Store;
 
 /// Quantiles of the time before a job starts, in seconds.
@@ -42,7 +42,7 @@ impl Operation for ReadWaits {
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
         let mut sketches: BTreeMap<Name, Sketch> = BTreeMap::new();
         for row in tx.query(&WAITS, &[Param::Int(self.tenant.0)]).await? {
-            let sketch = decode(row.opt_text("wait")?.as_deref())?;
+            let sketch = estimator::sketch(row.opt_text("wait")?.as_deref())?;
             sketches.entry(Name::stored(&row.text("queue")?)).or_default().merge(&sketch);
         }
         let wait = |sketch: &Sketch| Some(Wait { p50_s: sketch.quantile(0.5)?, p95_s: sketch.quantile(0.95)? });

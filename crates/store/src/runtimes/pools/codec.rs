@@ -43,8 +43,29 @@ pub struct PoolState {
     /// How often a member's runtime was brought up, and the total time of that.
     pub loads: u64,
     pub load_ms: u64,
+    /// How often a member's runtime was stopped to load another, and the total time of that.
+    pub stops: u64,
+    pub stop_ms: u64,
     /// How many of the loads a job required.
     pub swaps: u64,
+}
+
+impl PoolState {
+    /// The mean time to stop a runtime for another. `None` before the first.
+    pub fn stop_s(&self) -> Option<f64> {
+        (self.stops > 0).then(|| self.stop_ms as f64 / 1e3 / self.stops as f64)
+    }
+
+    /// The mean time from the start of a runtime until it is healthy. `None` before the first.
+    pub fn load_s(&self) -> Option<f64> {
+        (self.loads > 0).then(|| self.load_ms as f64 / 1e3 / self.loads as f64)
+    }
+
+    /// The mean time of a swap: one runtime is stopped, the other is started and becomes healthy. A load into an empty
+    /// slot needs no stop.
+    pub fn swap_s(&self) -> Option<f64> {
+        self.load_s().map(|load_s| load_s + self.stop_s().unwrap_or(0.0))
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -89,6 +89,30 @@ pub(crate) struct PushArgs {
 }
 
 #[derive(Args)]
+pub(crate) struct EstimateArgs {
+    /// Queue of the job
+    #[arg(long)]
+    queue: String,
+    /// Kind of the job
+    #[arg(long)]
+    kind: String,
+    /// What a worker must have loaded, for example the name of a model [default: nothing]
+    #[arg(long)]
+    affinity: Option<String>,
+    /// Priority from -32768 to 32767; higher runs first [default: 0]
+    #[arg(long, allow_negative_numbers = true)]
+    priority: Option<i64>,
+    /// Delay before the earliest start: 30s, 5m, 2h, 1d [default: none]
+    #[arg(long = "in", value_name = "DURATION", value_parser = duration)]
+    delay: Option<Duration>,
+    /// Maximum attempts (1–1000) [default: 3]
+    #[arg(long, value_name = "N")]
+    max_attempts: Option<i64>,
+    #[command(flatten)]
+    retry: RetryArgs,
+}
+
+#[derive(Args)]
 pub(crate) struct RetryArgs {
     /// Backoff after the first failure [default: the queue's, else 5; 1 if another --retry flag is given]
     #[arg(long, value_name = "SECONDS")]
@@ -170,6 +194,22 @@ pub(super) async fn run(client: &Client, args: PushArgs, format: Output) -> anyh
         Output::Table => output::line(&job.id.to_string())?,
     }
     Ok(Exit::Done)
+}
+
+/// Shows when such a job would end.
+pub(super) async fn estimate(client: &Client, args: EstimateArgs, format: Output) -> anyhow::Result<Exit> {
+    let run_at = args.delay.map(|delay| Timestamp::now().checked_add(delay));
+    let request = JobRequest {
+        queue: args.queue,
+        kind: args.kind,
+        affinity: args.affinity,
+        priority: args.priority,
+        run_at: run_at.transpose().context("the time given by --in is out of range")?,
+        max_attempts: args.max_attempts,
+        retry: args.retry.apply(None),
+        ..JobRequest::default()
+    };
+    super::show::estimate(&client.estimate(&request).await?, format)
 }
 
 /// Parses a JSON argument: literal JSON, `@FILE`, or `-` for stdin. `name` is the argument's name for error messages.

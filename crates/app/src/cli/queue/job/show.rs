@@ -2,7 +2,7 @@
 
 use jiff::SignedDuration;
 use serde_json::Value;
-use wire::{CancelView, HistoryItem, JobView, JournalView, Page, WhyView};
+use wire::{CancelView, EstimateView, HistoryItem, JobView, JournalView, Page, WhyView};
 
 use crate::cli::exit::Exit;
 use crate::cli::output::{self, Details, Listing, Output, cell, clean, moment, relative, span};
@@ -128,6 +128,25 @@ pub(super) fn why(why: &WhyView, format: Output) -> anyhow::Result<Exit> {
         .maybe("until", why.until.map(moment))
         .maybe("position", why.position)
         .maybe("ETA", why.eta_seconds.map(|seconds| format!("{seconds} s")));
+    details.print()?;
+    Ok(Exit::Done)
+}
+
+pub(super) fn estimate(estimate: &EstimateView, format: Output) -> anyhow::Result<Exit> {
+    if format == Output::Json {
+        output::json(estimate)?;
+        return Ok(Exit::Done);
+    }
+    let share = |share: f64| format!("{:.0} %", share * 100.0);
+    let basis = estimate.eta_basis.as_ref();
+    let mut details = Details::new();
+    details
+        .text("estimate", &estimate.summary)
+        .maybe("finishes by", basis.map(|basis| format!("{} (90 %)", moment(basis.finishes_by))))
+        .maybe("basis", basis.map(|basis| &basis.text))
+        .maybe("p90 held for", basis.and_then(|basis| basis.p90_held).map(share))
+        .text("ahead", estimate.ahead)
+        .text("workers", estimate.workers);
     details.print()?;
     Ok(Exit::Done)
 }

@@ -12,7 +12,8 @@ use store::runtimes::{OperationOutcome, Runtime};
 use super::{HeldModel, POLL, SlotRunner};
 
 impl SlotRunner {
-    /// Loads a member's runtime into this slot, after unloading the current one. Returns the duration.
+    /// Loads a member's runtime into this slot, after unloading the current one. Returns the duration without that of
+    /// the unloading, which is counted separately.
     pub(super) async fn load(&self, held: &mut HeldModel, member: &Member) -> Result<Duration, String> {
         // Checked before anything is stopped: a runtime without a port could not receive jobs.
         let declared = self.store.runtime(self.shared.tenant, &member.runtime).await.map_err(message)?;
@@ -20,7 +21,13 @@ impl SlotRunner {
             return Err(format!("the runtime {} publishes no port for jobs", member.runtime));
         }
         if let Some(before) = held.member.clone().filter(|before| before != member) {
+            let stopping = Instant::now();
             self.unload(&before).await?;
+            let took = stopping.elapsed();
+            self.shared.change(|state| {
+                state.stops += 1;
+                state.stop_ms += took.as_millis() as u64;
+            });
         }
         let started = Instant::now();
         self.shared.reserve(&member.affinity, self.number, self.store.clock().now());

@@ -17,8 +17,8 @@ use store::queue::retry::Retried;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use wire::{
-    BatchAccepted, BatchRequest, CancelByKey, CancelView, HistoryItem, JobAccepted, JobRequest, JobView, Page,
-    RetryRequest, WhyView,
+    BatchAccepted, BatchRequest, CancelByKey, CancelView, EstimateView, HistoryItem, JobAccepted, JobRequest, JobView,
+    Page, RetryRequest, WhyView,
 };
 
 use crate::access::auth::Principal;
@@ -26,6 +26,7 @@ use crate::cursor;
 use crate::error::ApiError;
 use crate::extract::{JsonBody, JsonBytes, OptionalJson, Params, PathJob, header};
 use crate::http::v1::queue::artifacts::artifact_view;
+use crate::signals;
 use crate::state::AppState;
 use crate::triggers::depth;
 use crate::validate::FieldPath;
@@ -42,6 +43,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(enqueue, list))
         .routes(routes!(enqueue_batch))
         .routes(routes!(cancel_by_key))
+        .routes(routes!(estimate))
         .routes(routes!(get))
         .routes(routes!(cancel))
         .routes(routes!(retry))
@@ -91,6 +93,23 @@ async fn enqueue_batch(
     let all_existing = jobs.iter().all(|job| job.existing);
     let ids = jobs.into_iter().map(|job| job.id.uuid()).collect();
     Ok((status(all_existing), Json(BatchAccepted { ids })))
+}
+
+/// Estimate when a job would end.
+///
+/// The body is that of `POST /api/v1/jobs`. Nothing is enqueued. The estimate is `null` if no worker serves the job, the
+/// queue is paused or there is too little evidence; `summary` says which.
+#[utoipa::path(post, path = "/api/v1/jobs/estimate", tag = "jobs", request_body = JobRequest,
+    responses((status = 200, body = EstimateView)))]
+async fn estimate(
+    State(state): State<AppState>,
+    principal: Principal,
+    headers: HeaderMap,
+    JsonBody(request): JsonBody<JobRequest>,
+) -> Result<Json<EstimateView>, ApiError> {
+    let job = builder(&state, &principal, depth::of(&headers)?).single(request)?;
+    principal.check_new_job(&job)?;
+    Ok(Json(signals::estimate::render(&state.store, &principal, &job).await?))
 }
 
 pub(crate) fn builder(state: &AppState, principal: &Principal, depth: i32) -> JobBuilder {

@@ -150,7 +150,7 @@ async fn pool_view(state: &AppState, pool: Pool) -> Result<PoolView, ApiError> {
     let queue = state.store.queue(pool.tenant, &pool.spec.queue).await?;
     let swaps_avoided = queue.map_or(0, |queue| queue.counts.swaps_avoided);
     let now = state.store.clock().now();
-    let load_s = (pool.state.loads > 0).then(|| pool.state.load_ms as f64 / 1e3 / pool.state.loads as f64);
+    let swap_s = pool.state.swap_s();
     let members: Vec<MemberView> = pool.spec.members.iter().map(|one| member(one, &pool, &backlog)).collect();
     let starving = pool.spec.members.iter().filter(|member| !is_up(&pool, member));
     let oldest = starving.filter_map(|member| backlog.get(member.affinity.as_str())?.oldest).min();
@@ -172,8 +172,10 @@ async fn pool_view(state: &AppState, pool: Pool) -> Result<PoolView, ApiError> {
         swaps_made: pool.state.swaps as i64,
         swaps_avoided,
         loads: pool.state.loads,
-        load_s,
-        minutes_saved: load_s.unwrap_or(0.0) * swaps_avoided as f64 / 60.0,
+        load_s: pool.state.load_s(),
+        stop_s: pool.state.stop_s(),
+        swap_s,
+        minutes_saved: swap_s.unwrap_or(0.0) * swaps_avoided as f64 / 60.0,
         starvation_clock_s: oldest.map(|at| now.ms_since(at).max(0) as f64 / 1e3),
         created_at: view::time(pool.created_at),
         updated_at: view::time(pool.updated_at),

@@ -1,0 +1,471 @@
+//! Monte Carlo simulation of the line before a queued job.
+//!
+//! Each run simulates what the claims will do: running jobs end, a slot that becomes free takes the next job in claim
+//! order (priority, loaded affinity, age, starvation bound), a worker that swaps waits for its running jobs and loads
+//! the other model, limits of the queue delay a start, and jobs that may overtake arrive. Then the job itself runs, and
+//! is retried as often as jobs of its kind are.
+//!
+//! The simulation is bounded: a long line is simulated in blocks of jobs, and many slots as fewer.
+
+use crate::signals::eta::durations::Durations;
+use crate::signals::eta::progress::{Progress, ProgressCurve};
+use crate::signals::eta::random::RandomSource;
+use crate::signals::eta::retries::RetryForecast;
+
+/// Simulations per estimate.
+pub const RUNS: usize = 200;
+/// Levels of the quantiles of a forecast.
+pub const LEVELS: [f64; 6] = [0.1, 0.25, 0.5, 0.75, 0.9, 0.95];
+pub const P50: usize = 2;
+pub const P90: usize = 4;
+/// Entries of all lanes that one run simulates. More jobs are simulated in blocks.
+pub const LINE_ENTRIES: usize = 64;
+pub const LINE_LANES: usize = 64;
+pub const LINE_SLOTS: usize = 64;
+/// Starts that one run simulates.
+const STARTS_MAX: usize = 4 * LINE_ENTRIES;
+/// Delay between the end of an attempt and the moment at which a retry can be claimed, beyond its backoff.
+const LEAST_S: f64 = 0.001;
+
+/// A running attempt.
+#[derive(Clone, Debug)]
+pub struct RunningWork<'a> {
+    pub run: &'a Durations,
+    /// Time since the attempt began to work, or since it began to load.
+    pub elapsed_s: f64,
+    /// The time to load the affinity; set while it is being loaded.
+    pub loading: Option<&'a Durations>,
+    pub progress: Option<(Progress, &'a ProgressCurve)>,
+}
+
+impl RunningWork<'_> {
+    /// The remaining time of the attempt. `level` is its quantile; while loading, the run itself is drawn.
+    pub fn remaining(&self, level: f64, random: &mut RandomSource) -> f64 {
+        if let Some(load) = self.loading {
+            return load.remaining(self.elapsed_s, random.unit()) + self.run.quantile(level);
+        }
+        let by_history = self.run.remaining(self.elapsed_s, level);
+        let Some((progress, curve)) = self.progress else { return by_history };
+        // Quantiles are averaged on a logarithmic scale, which keeps the shape of both distributions.
+        let weight = curve.weight(progress.share);
+        let by_progress = curve.remaining(progress, self.elapsed_s, level);
+        (weight * by_progress.max(LEAST_S).ln() + (1.0 - weight) * by_history.max(LEAST_S).ln()).exp()
+    }
+}
+
+/// Waiting jobs that differ only in age.
+#[derive(Clone, Debug)]
+pub struct LineLane<'a> {
+    pub priority: i32,
+    /// A number for the affinity; `None` fits every worker.
+    pub affinity: Option<usize>,
+    pub run: &'a Durations,
+    pub load: Option<&'a Durations>,
+    /// When the jobs became ready, in seconds from now, oldest first: the jobs that may be claimed before the job. Each
+    /// entry stands for `block` jobs.
+    pub ready_s: Vec<f64>,
+    pub block: f64,
+    pub starvation_s: f64,
+    /// Rate at which further jobs arrive.
+    pub arrivals_per_s: f64,
+}
+
+#[derive(Clone, Debug)]
+pub struct LineWorker<'a> {
+    /// By lane.
+    pub serves: Vec<bool>,
+    pub loaded: Option<usize>,
+    pub concurrency: usize,
+    pub running: Vec<RunningWork<'a>>,
+}
+
+/// A token bucket.
+#[derive(Clone, Copy, Debug)]
+pub struct LineRate {
+    pub tokens: f64,
+    pub per_s: f64,
+}
+
+#[derive(Clone, Debug)]
+pub struct OwnJob<'a> {
+    pub lane: usize,
+    pub ready_s: f64,
+    pub retries: RetryForecast,
+    /// Waiting times of such jobs, for the wait of a retry.
+    pub wait: Option<&'a Durations>,
+}
+
+/// The line before a queued job.
+#[derive(Clone, Debug)]
+pub struct Line<'a> {
+    pub lanes: Vec<LineLane<'a>>,
+    pub workers: Vec<LineWorker<'a>>,
+    /// The queue's concurrency limit.
+    pub limit: Option<usize>,
+    pub rate: Option<LineRate>,
+    pub own: OwnJob<'a>,
+}
+
+/// The predicted time until the end of a job: quantiles at `LEVELS`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Forecast {
+    pub quantiles: [f64; LEVELS.len()],
+    /// Swaps before the job starts, its own included: the median over all runs.
+    pub swaps: u32,
+}
+
+impl Forecast {
+    pub fn of(mut samples: Vec<f64>, mut swaps: Vec<u32>) -> Self {
+        samples.sort_by(f64::total_cmp);
+        swaps.sort_unstable();
+        let last = samples.len() - 1;
+        let at = |level: f64| {
+            let position = (level * samples.len() as f64 - 0.5).clamp(0.0, last as f64);
+            let low = position.floor() as usize;
+            let part = position.fract();
+            samples[low] * (1.0 - part) + samples[(low + 1).min(last)] * part
+        };
+        Self { quantiles: LEVELS.map(at), swaps: swaps.get(swaps.len() / 2).copied().unwrap_or(0) }
+    }
+
+    pub fn p50_s(&self) -> f64 {
+        self.quantiles[P50]
+    }
+
+    pub fn p90_s(&self) -> f64 {
+        self.quantiles[P90]
+    }
+}
+
+/// The same shares in another order, so that the runs together cover the distribution evenly.
+fn stratified(runs: usize, random: &mut RandomSource) -> Vec<f64> {
+    let mut levels: Vec<f64> = (0..runs).map(|run| (run as f64 + 0.5) / runs as f64).collect();
+    for place in (1..levels.len()).rev() {
+        levels.swap(place, random.below(place + 1));
+    }
+    levels
+}
+
+/// The time after the start of an attempt until the end of the job, retries included.
+fn own_time(
+    first_s: f64,
+    run: &Durations,
+    load_s: impl Fn(&mut RandomSource) -> f64,
+    retries: &RetryForecast,
+    wait: Option<&Durations>,
+    random: &mut RandomSource,
+) -> f64 {
+    let mut total_s = first_s;
+    let (mut attempt, mut last_wait_s) = (retries.attempt.max(1), retries.last_wait_s);
+    while attempt < retries.max_attempts && random.unit() < retries.shares.retried_after(attempt) {
+        let delay_s = retries.policy.next_wait_s(last_wait_s);
+        total_s += delay_s as f64 * (1.0 + retries.policy.jitter() * random.unit());
+        total_s += wait.map_or(0.0, |wait| wait.draw(random)) + load_s(random) + run.draw(random);
+        last_wait_s = Some(delay_s);
+        attempt += 1;
+        // Every attempt costs at least a delay; a bound keeps a zero delay from costing time here.
+        if attempt - retries.attempt > 64 {
+            break;
+        }
+    }
+    total_s
+}
+
+/// Forecasts a running job.
+pub fn running_forecast(
+    work: &RunningWork<'_>,
+    retries: &RetryForecast,
+    wait: Option<&Durations>,
+    seed: u64,
+    runs: usize,
+) -> Forecast {
+    let mut random = RandomSource::new(seed);
+    let levels = stratified(runs, &mut random);
+    let sample = |level: f64| {
+        let first_s = work.remaining(level, &mut random);
+        own_time(first_s, work.run, |_| 0.0, retries, wait, &mut random)
+    };
+    Forecast::of(levels.into_iter().map(sample).collect(), Vec::new())
+}
+
+/// Forecasts a job that becomes ready in `ready_s` seconds. The line at that time is unknown, so earlier waiting times
+/// of such jobs take its place.
+pub fn scheduled_forecast(
+    ready_s: f64,
+    run: &Durations,
+    load: Option<&Durations>,
+    retries: &RetryForecast,
+    wait: Option<&Durations>,
+    seed: u64,
+    runs: usize,
+) -> Forecast {
+    let mut random = RandomSource::new(seed);
+    let levels = stratified(runs, &mut random);
+    let sample = |level: f64| {
+        let wait_s = wait.map_or(0.0, |wait| wait.draw(&mut random));
+        let load_s = load.map_or(0.0, |load| load.draw(&mut random));
+        let first_s = ready_s.max(0.0) + wait_s + load_s + run.quantile(level);
+        own_time(first_s, run, |_| 0.0, retries, wait, &mut random)
+    };
+    Forecast::of(levels.into_iter().map(sample).collect(), Vec::new())
+}
+
+impl Line<'_> {
+    /// Simulates the line. The same seed gives the same forecast.
+    pub fn forecast(&self, seed: u64, runs: usize) -> Forecast {
+        let mut random = RandomSource::new(seed);
+        let levels = stratified(runs, &mut random);
+        let (mut samples, mut swaps) = (Vec::with_capacity(runs), Vec::with_capacity(runs));
+        let mut scratch = Run::new(self);
+        for level in levels {
+            scratch.reset(self, &mut random);
+            let start = scratch.until_own_start(self, &mut random);
+            let own = &self.lanes[self.own.lane];
+            let first_s = start.at_s + own.run.quantile(level);
+            let load_s = |_: &mut RandomSource| 0.0;
+            samples.push(own_time(first_s, own.run, load_s, &self.own.retries, self.own.wait, &mut random));
+            swaps.push(start.swaps);
+        }
+        Forecast::of(samples, swaps)
+    }
+}
+
+/// A job at the head of a lane.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    lane: usize,
+    ready_s: f64,
+}
+
+/// Returns the affinity that a worker takes next, and whether it must swap: the rules of `queue::claim::next_lanes`.
+fn next_affinity(heads: &[Head], line: &Line<'_>, held: Option<usize>, now_s: f64) -> Option<(Option<usize>, bool)> {
+    let lane = |head: &Head| &line.lanes[head.lane];
+    let priority = heads.iter().map(|head| lane(head).priority).max()?;
+    let (mut fitting, mut other, mut starved): (Option<Head>, Option<Head>, Option<Head>) = (None, None, None);
+    let age = |head: &Head| (head.ready_s, head.lane);
+    let is_older = |head: &Head, than: &Option<Head>| than.as_ref().is_none_or(|than| age(head) < age(than));
+    for head in heads.iter().filter(|head| lane(head).priority == priority) {
+        let affinity = lane(head).affinity;
+        if affinity.is_none() || affinity == held {
+            if is_older(head, &fitting) {
+                fitting = Some(*head);
+            }
+            continue;
+        }
+        if is_older(head, &other) {
+            other = Some(*head);
+        }
+        if now_s - head.ready_s > lane(head).starvation_s && is_older(head, &starved) {
+            starved = Some(*head);
+        }
+    }
+    let swap_to = |head: Head| Some((lane(&head).affinity, true));
+    match (fitting, other) {
+        (None, None) => None,
+        (Some(_), None) => Some((held, false)),
+        (None, Some(other)) => swap_to(other),
+        (Some(fitting), Some(other)) if held.is_none() && age(&other) < age(&fitting) => swap_to(other),
+        (Some(fitting), Some(_)) => match starved.filter(|starved| starved.ready_s < fitting.ready_s) {
+            Some(starved) => swap_to(starved),
+            None => Some((held, false)),
+        },
+    }
+}
+
+struct Slot {
+    free_s: f64,
+    worker: usize,
+}
+
+struct OwnStart {
+    /// When the job begins to work: after its model is loaded.
+    at_s: f64,
+    swaps: u32,
+}
+
+/// The state of one run. Its buffers are reused by the next.
+struct Run {
+    slots: Vec<Slot>,
+    held: Vec<Option<usize>>,
+    /// By lane: entries taken, and when the next job arrives.
+    taken: Vec<usize>,
+    next_arrival_s: Vec<f64>,
+    /// When each place of the queue's limit becomes free.
+    places: Vec<f64>,
+    heads: Vec<Head>,
+    swaps: u32,
+}
+
+impl Run {
+    fn new(line: &Line<'_>) -> Self {
+        Self {
+            slots: Vec::with_capacity(LINE_SLOTS),
+            held: Vec::with_capacity(line.workers.len()),
+            taken: Vec::with_capacity(line.lanes.len()),
+            next_arrival_s: Vec::with_capacity(line.lanes.len()),
+            places: Vec::new(),
+            heads: Vec::with_capacity(line.lanes.len()),
+            swaps: 0,
+        }
+    }
+
+    fn reset(&mut self, line: &Line<'_>, random: &mut RandomSource) {
+        self.slots.clear();
+        self.held.clear();
+        self.places.clear();
+        self.swaps = 0;
+        for (number, worker) in line.workers.iter().enumerate() {
+            self.held.push(worker.loaded);
+            let capacity = worker.concurrency.max(worker.running.len()).max(1);
+            for place in 0..capacity.min(LINE_SLOTS) {
+                let free_s = match worker.running.get(place) {
+                    Some(work) => {
+                        let level = random.unit();
+                        work.remaining(level, random)
+                    }
+                    None => 0.0,
+                };
+                if free_s > 0.0 {
+                    self.places.push(free_s);
+                }
+                self.slots.push(Slot { free_s, worker: number });
+            }
+        }
+        self.slots.truncate(LINE_SLOTS);
+        if let Some(limit) = line.limit {
+            self.places.resize(limit.clamp(1, LINE_SLOTS), 0.0);
+        }
+        self.taken.clear();
+        self.taken.resize(line.lanes.len(), 0);
+        self.next_arrival_s.clear();
+        for lane in &line.lanes {
+            self.next_arrival_s.push(match lane.arrivals_per_s > 1e-9 {
+                true => random.exponential(1.0 / lane.arrivals_per_s),
+                false => f64::INFINITY,
+            });
+        }
+    }
+
+    /// When the head of a lane becomes ready; infinite if the lane is empty.
+    fn ready(&self, line: &Line<'_>, lane: usize) -> f64 {
+        let entries = &line.lanes[lane].ready_s;
+        match entries.get(self.taken[lane]) {
+            Some(ready_s) => *ready_s,
+            // The job itself is the last entry of its lane.
+            None if lane == line.own.lane => line.own.ready_s,
+            None => self.next_arrival_s[lane],
+        }
+    }
+
+    fn until_own_start(&mut self, line: &Line<'_>, random: &mut RandomSource) -> OwnStart {
+        let mut tokens = line.rate.map_or((0.0, 0.0), |rate| (rate.tokens, 0.0));
+        for _ in 0..STARTS_MAX {
+            let Some(slot) = self.earliest() else { break };
+            let (now_s, worker) = (self.slots[slot].free_s, self.slots[slot].worker);
+            self.heads.clear();
+            let mut next_ready_s = f64::INFINITY;
+            for lane in (0..line.lanes.len()).filter(|lane| line.workers[worker].serves[*lane]) {
+                let ready_s = self.ready(line, lane);
+                if ready_s <= now_s {
+                    self.heads.push(Head { lane, ready_s });
+                } else {
+                    next_ready_s = next_ready_s.min(ready_s);
+                }
+            }
+            let held = self.held[worker];
+            let Some((affinity, swap)) = next_affinity(&self.heads, line, held, now_s) else {
+                if next_ready_s.is_finite() {
+                    self.slots[slot].free_s = next_ready_s;
+                } else {
+                    self.slots.swap_remove(slot);
+                }
+                continue;
+            };
+            let top = self.heads.iter().map(|head| line.lanes[head.lane].priority).max();
+            let fits = |head: &&Head| {
+                let lane = &line.lanes[head.lane];
+                Some(lane.priority) == top && (lane.affinity.is_none() || lane.affinity == affinity)
+            };
+            let oldest = self
+                .heads
+                .iter()
+                .filter(fits)
+                .min_by(|a, b| a.ready_s.total_cmp(&b.ready_s).then_with(|| a.lane.cmp(&b.lane)));
+            let Some(Head { lane, .. }) = oldest.copied() else { break };
+            let is_entry = self.taken[lane] < line.lanes[lane].ready_s.len();
+            let is_own = !is_entry && lane == line.own.lane;
+            let mut start_s = now_s;
+            // A worker loads another affinity when its running jobs have ended.
+            if swap {
+                let busy = self.slots.iter().filter(|slot| slot.worker == worker).map(|slot| slot.free_s);
+                start_s = busy.fold(start_s, f64::max);
+            }
+            let block = if is_entry { line.lanes[lane].block } else { 1.0 };
+            start_s = self.within_rate(line, start_s, block, &mut tokens);
+            let place = self.free_place(line);
+            if let Some(place) = place {
+                start_s = start_s.max(self.places[place]);
+            }
+            let load_s = match (swap, line.lanes[lane].load) {
+                (true, Some(load)) => load.draw(random),
+                _ => 0.0,
+            };
+            if swap {
+                self.swaps += u32::from(line.lanes[lane].load.is_some() || held.is_some());
+                self.held[worker] = affinity;
+                let ready_s = start_s + load_s;
+                self.slots.iter_mut().filter(|slot| slot.worker == worker).for_each(|slot| slot.free_s = ready_s);
+            }
+            if is_own {
+                return OwnStart { at_s: start_s + load_s, swaps: self.swaps };
+            }
+            let run_s = duration_of(line.lanes[lane].run, block, random);
+            let end_s = start_s + load_s + run_s;
+            self.slots[slot].free_s = end_s;
+            if let Some(place) = place {
+                self.places[place] = end_s;
+            }
+            if is_entry {
+                self.taken[lane] += 1;
+            } else {
+                self.next_arrival_s[lane] += random.exponential(1.0 / line.lanes[lane].arrivals_per_s);
+            }
+        }
+        // The bound was reached: jobs that overtake arrive faster than they are run. The wait is at least this long.
+        let at_s = self.slots.iter().map(|slot| slot.free_s).fold(0.0, f64::max);
+        OwnStart { at_s, swaps: self.swaps }
+    }
+
+    fn earliest(&self) -> Option<usize> {
+        let slots = self.slots.iter().enumerate();
+        slots.min_by(|one, other| one.1.free_s.total_cmp(&other.1.free_s)).map(|(number, _)| number)
+    }
+
+    fn free_place(&self, line: &Line<'_>) -> Option<usize> {
+        line.limit?;
+        let places = self.places.iter().enumerate();
+        places.min_by(|one, other| one.1.total_cmp(other.1)).map(|(number, _)| number)
+    }
+
+    /// The first moment from `start_s` at which the rate limit lets a block of jobs start.
+    fn within_rate(&self, line: &Line<'_>, start_s: f64, block: f64, tokens: &mut (f64, f64)) -> f64 {
+        let Some(rate) = line.rate else { return start_s };
+        let (mut left, at_s) = *tokens;
+        let start_s = start_s.max(at_s);
+        left = (left + (start_s - at_s) * rate.per_s).min(rate.per_s.max(1.0));
+        let delay_s = ((block - left) / rate.per_s).max(0.0);
+        *tokens = (left + delay_s * rate.per_s - block, start_s + delay_s);
+        start_s + delay_s
+    }
+}
+
+/// The duration of a block of jobs, one after the other.
+fn duration_of(run: &Durations, block: f64, random: &mut RandomSource) -> f64 {
+    if block <= 1.0 {
+        return run.draw(random);
+    }
+    (run.mean_s() * block + run.deviation_s() * block.sqrt() * random.normal()).max(LEAST_S)
+}
+
+#[cfg(test)]
+mod tests;

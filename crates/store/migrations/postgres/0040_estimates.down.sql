@@ -1,0 +1,3 @@
+drop table arrival_rates;
+alter table workers drop column concurrency;
+alter table figures drop column estimator;
