@@ -34,3 +34,4 @@ pub use signals::signal::SignalKind;
 pub use time::Time;
 pub use triggers::dead_letter::Resolution;
 pub use workflows::journal::JournalOp;
+pub use workflows::run::{NeedCondition, NodeDecision, NodeEnd, NodeProgress, OnFailure, RunState};

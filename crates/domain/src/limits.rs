@@ -13,6 +13,16 @@ pub const BODY_BYTES: usize = 16 << 20;
 pub const JSON_DEPTH: usize = 100;
 /// Jobs in one bulk enqueue.
 pub const BATCH_JOBS: usize = 10_000;
+/// Nodes of one run.
+pub const RUN_NODES: usize = 10_000;
+/// Needs of the nodes of one request.
+pub const RUN_NEEDS: usize = 100_000;
+/// Largest result that a claimed job carries in its `inputs`. A larger one is a reference.
+pub const INPUT_INLINE_BYTES: i64 = 64 << 10;
+/// Results in the `inputs` of one claimed job. Results beyond that are references.
+pub const INPUTS_BYTES: i64 = 4 << 20;
+/// Needs that `why` follows from a waiting job.
+pub const WHY_NEEDS: usize = 16;
 /// Jobs that one `claim` may return.
 pub const CLAIM_JOBS: usize = 2_000;
 /// Claim attempts that run concurrently on one node for workers that wait for the same lanes (thundering-herd control).

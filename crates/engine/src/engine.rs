@@ -45,6 +45,7 @@ use crate::triggers::dispatch_outbox::{DispatchOutbox, Scripts};
 use crate::triggers::fire_schedules::FireSchedules;
 use crate::triggers::scripting::ScriptRunner;
 use crate::triggers::work_queues::WorkQueues;
+use crate::workflows::stop_runs::StopRuns;
 
 #[derive(Clone)]
 pub struct EngineOptions {
@@ -104,6 +105,7 @@ impl Engine {
         engine.run(SweepLeases);
         engine.run(RepairParkedJobs);
         engine.run(PromoteDue);
+        engine.run(StopRuns);
         engine.run(ScanSubjects);
         engine.run(FoldCounters);
         engine.run(CheckCounters::default());

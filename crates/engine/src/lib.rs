@@ -11,6 +11,7 @@ pub mod runtimes;
 pub(crate) mod signals;
 mod task;
 pub mod triggers;
+mod workflows;
 
 pub use engine::{Engine, EngineOptions};
 pub use queue::relay::{Relay, RelaySubscription};

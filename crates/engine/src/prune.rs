@@ -38,6 +38,7 @@ impl Task for Prune {
         round.record(store.prune_sessions().await);
         round.record(store.prune_runtimes().await);
         round.record(store.prune_log_readings().await);
+        round.record(store.prune_runs().await);
         let pruned = round.record(store.prune(self.history_retention_s).await);
         let timeline = round.record(store.prune_timeline(self.timeline_retention_s).await);
         metrics::counter!("windlass_pruned_total", "kind" => "timeline").increment(timeline);

@@ -172,6 +172,22 @@ const PARKED_FOR_A_REASON: Sql = Sql::new(
      and not exists (select 1 from backoffs b where b.tenant = j.tenant and b.subject = j.subject
          and j.parked = 'backoff ' || b.process || ' ' || b.subject and b.waiting) limit $1",
 );
+const RUNS_COUNT: Sql = Sql::both(&["select r.run || ' has ' || r.live as example from runs r
+     where r.live <> (select count(*) from jobs j where j.tenant = r.tenant and j.run = r.run) limit $1"]);
+const JOBS_HAVE_RUNS: Sql = Sql::both(&["select j.run as example from jobs j
+     where j.run is not null and not exists (select 1 from runs r where r.tenant = j.tenant and r.run = j.run) limit $1"]);
+const RUNS_END: Sql = Sql::both(&["select run || ' is ' || state as example from runs
+     where (state = 'running') <> (finished_at is null) or (state = 'running' and live = 0)
+         or (state <> 'running' and is_open and live > 0) limit $1"]);
+const NEEDS_COUNT: Sql = Sql::both(&["select n.run || ' ' || n.name || ' has ' || n.unmet as example from run_nodes n
+     where n.outcome is null and n.unmet <> (select count(*) from run_needs e join run_nodes x on x.job = e.need
+         where e.node = n.job and x.outcome is null) limit $1"]);
+const NODES_WAIT_FOR_NEEDS: Sql = Sql::both(&["select n.run || ' ' || n.name as example from run_nodes n
+     join jobs j on j.id = n.job where j.epoch = 0 and (j.state = 'waiting') <> (n.unmet > 0) limit $1"]);
+const NODES_END: Sql = Sql::both(&["select n.run || ' ' || n.name as example from run_nodes n
+     join ended e on e.id = n.job where n.outcome is null or (n.outcome <> e.state and n.outcome <> 'skipped')
+     union all
+     select n.run || ' ' || n.name from run_nodes n join jobs j on j.id = n.job where n.outcome is not null limit $1"]);
 const KEYS_HAVE_JOBS: Sql = Sql::new(
     &["select u.queue || ' ' || u.key as example from unique_keys u left join jobs j on j.id = u.job
        where u.until is null and j.id is null limit $1"],
@@ -313,6 +329,12 @@ const CHECKS: &[InvariantCheck] = &[
     InvariantCheck { promise: "a claim's count of remaining jobs is correct", sql: CLAIMS_COUNT },
     InvariantCheck { promise: "a claimed job belongs to a claim of its worker", sql: CLAIMED_HAVE_CLAIMS },
     InvariantCheck { promise: "every hold has a holder", sql: HOLDS_HAVE_HOLDERS },
+    InvariantCheck { promise: "a run counts its live jobs", sql: RUNS_COUNT },
+    InvariantCheck { promise: "the run of a job exists", sql: JOBS_HAVE_RUNS },
+    InvariantCheck { promise: "a run ends with its last job", sql: RUNS_END },
+    InvariantCheck { promise: "a node counts the needs that have not ended", sql: NEEDS_COUNT },
+    InvariantCheck { promise: "a node waits exactly while it has needs", sql: NODES_WAIT_FOR_NEEDS },
+    InvariantCheck { promise: "a node ends with its job", sql: NODES_END },
     InvariantCheck { promise: "a parked job waits for an existing hold or backoff", sql: PARKED_FOR_A_REASON },
     InvariantCheck { promise: "one live claim per subject and process", sql: ONE_CLAIM_PER_SUBJECT },
     InvariantCheck { promise: "an eligibility row belongs to a subject", sql: STANDINGS_HAVE_SUBJECTS },

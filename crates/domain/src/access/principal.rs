@@ -81,7 +81,13 @@ const fn rights_to_read(source: Source) -> &'static [Right] {
         // Letters of deliveries contain results, and every letter contains its last error.
         Source::DeadLetter => &[Right::ReadPayloads, Right::ReadResults, Right::ReadLogs],
         Source::Job => &[Right::ReadResults, Right::ReadLogs],
-        Source::Cron | Source::Pubsub | Source::Queue | Source::Http | Source::Email | Source::Runtime => &[],
+        Source::Cron
+        | Source::Pubsub
+        | Source::Queue
+        | Source::Http
+        | Source::Email
+        | Source::Runtime
+        | Source::Run => &[],
     }
 }
 

@@ -16,10 +16,11 @@ pub enum Source {
     Job,
     Runtime,
     DeadLetter,
+    Run,
 }
 
 impl Source {
-    pub const ALL: [Source; 9] = [
+    pub const ALL: [Source; 10] = [
         Self::Kv,
         Self::Cron,
         Self::Pubsub,
@@ -29,6 +30,7 @@ impl Source {
         Self::Job,
         Self::Runtime,
         Self::DeadLetter,
+        Self::Run,
     ];
 
     pub const fn as_str(self) -> &'static str {
@@ -42,6 +44,7 @@ impl Source {
             Self::Job => "job",
             Self::Runtime => "runtime",
             Self::DeadLetter => "dead_letter",
+            Self::Run => "run",
         }
     }
 

@@ -1,3 +1,5 @@
-//! Workflows: the journal of durable steps.
+//! Rules of the workflows group: runs, the dependencies of their nodes, and the journal of durable steps.
 
+pub mod graph;
 pub mod journal;
+pub mod run;

@@ -182,6 +182,8 @@ fn job(
             parent: None,
             triggered_by: Origin::Trigger { trigger: trigger.id, cause }.stored(),
             depth,
+            waits: false,
+            has_inputs: false,
         })),
     })
 }

@@ -6,12 +6,17 @@ use domain::{JobId, Name, TenantId, WorkerId};
 
 use crate::db::notifier::Topic;
 use crate::store::Store;
+use crate::workflows::runs::end::RunJobEnd;
 
 /// Notifications to send after a commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effects {
     /// Jobs that ended.
     pub(crate) ended: Vec<JobId>,
+    /// Ended jobs of runs, until the transaction records them.
+    pub(crate) run_ends: Vec<RunJobEnd>,
+    /// The remaining jobs of a run must be canceled.
+    pub(crate) stopping_runs: bool,
     /// Queues that may have a runnable job.
     pub(crate) ready: BTreeSet<(TenantId, Name)>,
     /// Workers with a cancel or a drain.
@@ -42,6 +47,9 @@ impl Store {
             notifier.notify(Topic::Ready(*tenant, queue.clone()));
         }
         effects.workers.iter().for_each(|worker| notifier.notify(Topic::Worker(*worker)));
+        if effects.stopping_runs {
+            notifier.notify_local(&Topic::StoppingRuns);
+        }
         if effects.due {
             notifier.notify_local(&Topic::Due);
         }

@@ -61,6 +61,7 @@ pub const MIGRATIONS: &[Migration] = migrations! {
     30 "0030_event_fan_out"
     40 "0040_estimates"
     50 "0050_waiting"
+    51 "0051_runs"
     60 "0060_journal"
 };
 

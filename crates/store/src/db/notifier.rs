@@ -27,6 +27,8 @@ pub enum Topic {
     Scan,
     /// The outbox may have a new row.
     Outbox,
+    /// The remaining jobs of a run must be canceled.
+    StoppingRuns,
     /// A batch may continue.
     Batches,
     /// An operation on a runtime was requested, or a runtime has changed.

@@ -13,6 +13,8 @@ use crate::queue::transition;
 use crate::queue::transition::Transition;
 use crate::store::Store;
 use crate::triggers::events::queues::drained;
+use crate::workflows::runs::cancel::lock_run;
+use crate::workflows::runs::end;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canceled {
@@ -75,6 +77,8 @@ struct CancelJob {
 
 const BY_KEY: Sql = Sql::both(&["select job from unique_keys where tenant = $1 and queue = $2 and key = $3
      and (until is null or until > $4)"]);
+const WAITS_IN_RUN: Sql =
+    Sql::both(&["select run from jobs where id = $1 and tenant = $2 and state = 'waiting' and run is not null"]);
 const ENDED: Sql = Sql::both(&["select state from ended where id = $1 and tenant = $2"]);
 
 impl Operation for CancelJob {
@@ -98,6 +102,10 @@ impl Operation for CancelJob {
                 }
             }
         };
+        // The lock of a run comes before the locks of the jobs that wait in it.
+        if let Some(row) = tx.query_opt(&WAITS_IN_RUN, &[Param::from(id), Param::Int(self.tenant.0)]).await? {
+            lock_run(tx, self.tenant, &row.text("run")?).await?;
+        }
         let live = transition::load(tx, &[id]).await?.remove(&id).filter(|job| job.tenant == self.tenant);
         let Some(before) = live else {
             let row = tx.query_opt(&ENDED, &[Param::from(id), Param::Int(self.tenant.0)]).await?;
@@ -122,6 +130,7 @@ impl Operation for CancelJob {
         let transition = Transition { actor, revoke, ..Transition::new(before, after, "canceled", None, None) };
         let mut counters = CounterDeltas::default();
         transition::write(tx, &self.lanes, vec![transition], &mut counters, &mut effects).await?;
+        end::record(tx, &self.lanes, &mut counters, &mut effects).await?;
         drained(tx, &self.lanes.triggers, &counters, &mut effects).await?;
         counters.write(tx).await?;
         Ok((Canceled::Canceled(id), effects))

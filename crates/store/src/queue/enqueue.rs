@@ -6,7 +6,7 @@
 mod insert;
 mod keys;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use domain::{Affinity, JobId, JobState, Label, Name, RetryPolicy, TenantId, Time};
@@ -19,6 +19,7 @@ use crate::error::StoreError;
 use crate::queue::counters::CounterDeltas;
 use crate::queue::lanes::Lane;
 use crate::store::Store;
+use crate::workflows::runs::join::{self, Joining};
 
 /// A validated job to enqueue.
 #[derive(Clone, Debug)]
@@ -52,6 +53,10 @@ pub struct Extras {
     pub parent: Option<JobId>,
     pub triggered_by: Option<String>,
     pub depth: i32,
+    /// The job waits until something wakes it.
+    pub waits: bool,
+    /// A claim of the job carries the results of the jobs that it needs.
+    pub has_inputs: bool,
 }
 
 /// Within its lifetime, the same key in the same queue refers to the same job.
@@ -186,6 +191,9 @@ impl Batch for EnqueueBatch {
                 if job.run_at < job.created_at {
                     store.fast_path().watermarks().remove(job.tenant, &job.queue);
                 }
+                if job.state == JobState::Waiting {
+                    continue;
+                }
                 if job.state == JobState::Scheduled {
                     store.notifier().notify_local(&Topic::Due);
                 } else if last_notified != Some((job.tenant, &job.queue)) {
@@ -224,7 +232,12 @@ impl Operation for EnqueueBatch {
         for (number, request) in self.requests.iter().enumerate() {
             for (place, (job, lane)) in request.jobs.iter().zip(&request.lanes).enumerate() {
                 let run_at = job.run_at.unwrap_or(now);
-                let state = if run_at > now { JobState::Scheduled } else { JobState::Queued };
+                let waits = job.extras.as_deref().is_some_and(|extras| extras.waits);
+                let state = match run_at > now {
+                    _ if waits => JobState::Waiting,
+                    true => JobState::Scheduled,
+                    false => JobState::Queued,
+                };
                 let fresh = ids.next().expect("one id per job");
                 let id = request.ids.get(place).copied().unwrap_or(fresh);
                 entries.push(PendingJob {
@@ -253,6 +266,7 @@ impl Operation for EnqueueBatch {
             let answer = taken.get(&entry.id).cloned().unwrap_or_else(|| entry.accepted(now));
             accepted.entry(entry.request).or_default().push(answer);
         }
+        join_runs(tx, &made).await?;
         keys::store_replies(tx, &self.requests, &accepted).await?;
         for (number, first) in repeats {
             replies[number] = Some(keys::repeat_reply(accepted.get(&first).map(Vec::as_slice).unwrap_or_default()));
@@ -262,6 +276,22 @@ impl Operation for EnqueueBatch {
         }
         Ok(replies.into_iter().map(|reply| reply.unwrap_or(EnqueueReply::Accepted(Vec::new()))).collect())
     }
+}
+
+/// Counts the jobs into their runs.
+async fn join_runs(tx: &mut Tx<'_>, made: &[&PendingJob<'_>]) -> Result<(), StoreError> {
+    let mut runs: BTreeMap<(TenantId, &str), Joining> = BTreeMap::new();
+    for entry in made {
+        let Some((extras, run)) = entry.job.extras.as_deref().and_then(|extras| Some((extras, extras.run.as_ref()?)))
+        else {
+            continue;
+        };
+        let (principal, depth) = (entry.job.principal.clone(), extras.depth);
+        let joining = runs.entry((entry.tenant, run.as_str())).or_insert(Joining { jobs: 0, principal, depth });
+        joining.jobs += 1;
+        joining.depth = joining.depth.max(depth);
+    }
+    join::join(tx, &runs).await
 }
 
 impl PendingJob<'_> {

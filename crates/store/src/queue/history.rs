@@ -8,6 +8,7 @@ use crate::db::tx::{Operation, Param, Sql, Tx};
 use crate::error::StoreError;
 use crate::queue::get::{StoredJob, find};
 use crate::store::Store;
+use crate::workflows::runs::end::NEEDS;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryItem {
@@ -132,7 +133,13 @@ fn items_of_row(job: &StoredJob, begun_at: Option<Time>) -> Vec<HistoryItem> {
     }
     if let Some(at) = job.finished_at {
         let error = job.error.as_ref().filter(|_| job.state == JobState::Failed);
-        let (cause, message) = (error.map(|error| error.code.clone()), error.cloned().and_then(message_of));
+        let message = error.cloned().and_then(message_of);
+        let cause = job.error.as_ref().and_then(|error| match job.state {
+            JobState::Failed => Some(error.code.clone()),
+            // The need that kept the job from starting.
+            JobState::Canceled if error.code == NEEDS => Some(format!("{NEEDS}: {}", error.message)),
+            _ => None,
+        });
         items.push(HistoryItem { actor: job.actor.clone(), cause, message, ..item(end_event(job.state), at) });
     }
     items

@@ -192,11 +192,14 @@ struct LaneScan {
     until: Option<Uuid>,
 }
 
-// A job of an unfinished batch is retained: its result has yet to be written to the batch's files.
+// A job of an unfinished batch is retained: its result has yet to be written to the batch's files. A job of an unfinished run
+// is retained: its result may be an input of another.
 const OLD: Sql =
     Sql::both(&["select id, tenant, state, epoch, attempt, worker, actor, error_code, created_at, started_at,
          finished_at, subject, process, tags, principal, triggered_by, finished_at < $3 and (run is null or not exists (
-             select 1 from openai_batches b where b.id = ended.run and b.ended_at is null)) as is_expired
+             select 1 from openai_batches b where b.id = ended.run and b.ended_at is null) and not exists (
+             select 1 from runs r where r.tenant = ended.tenant and r.run = ended.run and r.state = 'running'
+                 and not r.is_open)) as is_expired
      from ended where lane = $1 and id < $2 and id > $5 order by id limit $4"]);
 // Another node may prune the same jobs, and a caller may be uploading an artifact to one of them.
 const LOCK: Sql = Sql::new(

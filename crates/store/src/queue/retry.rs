@@ -61,7 +61,7 @@ impl Store {
     }
 }
 
-/// The settings of a job as those of a new one, linked to it.
+/// A copy of an ended job, as a new job of the same run.
 pub(crate) fn copy(old: &StoredJob, payload: Option<Box<str>>, by: &Caller) -> NewJob {
     NewJob {
         queue: old.lane.queue.clone(),

@@ -25,6 +25,7 @@ use crate::queue::transition::{EndedRow, Ending, LiveJob, StateChange, Transitio
 use crate::queue::workers;
 use crate::store::Store;
 use crate::triggers::events::queues::drained;
+use crate::workflows::runs::end;
 
 #[derive(Clone, Debug)]
 pub struct Outcome {
@@ -219,6 +220,7 @@ impl Operation for SettleBatch {
         // A job may be named twice: the first outcome counts.
         others.sort_by_key(|open| open.place);
         self.decide(tx, others, &mut statuses, &mut counters, &mut effects).await?;
+        end::record(tx, &self.lanes, &mut counters, &mut effects).await?;
         drained(tx, &self.lanes.triggers, &counters, &mut effects).await?;
         counters.write(tx).await?;
         let settled = |(request, statuses): (&SettleRequest, Vec<SettleStatus>)| SettleReply {

@@ -1,5 +1,6 @@
 //! Explains why a job is not running, from the current state of its queue, limits, backoffs and workers.
 
+use domain::limits::WHY_NEEDS;
 use domain::queue::queue_position::QueuedJob;
 use domain::queue::why::{Circumstances, Why};
 use domain::{JobId, JobState, TenantId};
@@ -11,6 +12,7 @@ use crate::queue::get::{StoredJob, find};
 use crate::queue::holds::SUBJECT;
 use crate::signals::queue_snapshot;
 use crate::store::Store;
+use crate::workflows::runs::waits_for::open_need;
 
 impl Store {
     /// Returns the explanation. `None` when the tenant has no such job.
@@ -36,18 +38,12 @@ impl Operation for ExplainJob {
     }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<Why>, StoreError> {
-        let Some(mut job) = find(tx, self.tenant, self.job).await? else { return Ok(None) };
-        let mut circumstances = Circumstances {
-            state: Some(job.state),
-            run_at: Some(job.run_at),
-            last_error: job.error.clone(),
-            ..Circumstances::default()
+        let Some(job) = find(tx, self.tenant, self.job).await? else { return Ok(None) };
+        let waits_for = match job.state {
+            JobState::Waiting => Some(self.waits_for(tx, job.id).await?),
+            _ => None,
         };
-        if job.state == JobState::Queued {
-            circumstances.backoff = blocked_reason::find(tx, self.tenant, &mut job).await?;
-            self.read_queue(tx, &job, &mut circumstances).await?;
-        }
-        Ok(Some(circumstances.why()))
+        self.explain(tx, job, waits_for).await.map(Some)
     }
 }
 
@@ -63,6 +59,40 @@ pub fn queued_job(job: &StoredJob) -> QueuedJob {
 }
 
 impl ExplainJob {
+    async fn explain(&self, tx: &mut Tx<'_>, mut job: StoredJob, waits_for: Option<String>) -> Result<Why, StoreError> {
+        let mut circumstances = Circumstances {
+            state: Some(job.state),
+            run_at: Some(job.run_at),
+            last_error: job.error.clone(),
+            waits_for,
+            ..Circumstances::default()
+        };
+        if job.state == JobState::Queued {
+            circumstances.backoff = blocked_reason::find(tx, self.tenant, &mut job).await?;
+            self.read_queue(tx, &job, &mut circumstances).await?;
+        }
+        Ok(circumstances.why())
+    }
+
+    /// Follows the needs of a waiting job to the first one that does not wait, and explains that one.
+    async fn waits_for(&self, tx: &mut Tx<'_>, job: JobId) -> Result<String, StoreError> {
+        let (mut text, mut at) = (String::new(), job);
+        for _ in 0..WHY_NEEDS {
+            let Some(need) = open_need(tx, at).await? else { break };
+            let separator = if text.is_empty() { "" } else { ", which " };
+            let of = if need.of == 1 { String::new() } else { format!(" ({} of {} needs left)", need.unmet, need.of) };
+            text.push_str(&format!("{separator}waits for {}{of}", need.name));
+            let Some(needed) = find(tx, self.tenant, need.job).await? else { break };
+            at = need.job;
+            if needed.state != JobState::Waiting {
+                let why = self.explain(tx, needed, None).await?;
+                text.push_str(&format!(": {}", why.detail));
+                break;
+            }
+        }
+        Ok(if text.is_empty() { "waiting until something wakes it".into() } else { text })
+    }
+
     async fn read_queue(
         &self,
         tx: &mut Tx<'_>,

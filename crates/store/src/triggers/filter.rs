@@ -106,6 +106,19 @@ struct RuntimeEventFilter {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct RunEventFilter {
+    #[serde(default)]
+    run: Option<String>,
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    states: Vec<String>,
+    #[serde(default)]
+    when: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct DeadLetterEventFilter {
     #[serde(default)]
     source: Option<String>,
@@ -125,6 +138,9 @@ struct CronFilter {
 
 const JOB_STATES: &[&str] =
     &["waiting", "scheduled", "queued", "loading", "working", "succeeded", "failed", "canceled"];
+
+/// The states in which a run ends.
+const RUN_STATES: &[&str] = &["succeeded", "failed", "canceled"];
 
 /// Parses and validates the filter of the trigger with this id.
 pub fn read(source: Source, trigger: TriggerId, text: &str) -> Result<Filter, Fault> {
@@ -186,6 +202,13 @@ pub fn read(source: Source, trigger: TriggerId, text: &str) -> Result<Filter, Fa
             }
             filter.glob("health", health)?;
             filter.ops("operations", operations, &OperationKind::ALL.map(OperationKind::as_str))?;
+            filter.when = when;
+        }
+        Source::Run => {
+            let RunEventFilter { run, name, states, when } = parse(text)?;
+            filter.glob("run", run)?;
+            filter.glob("name", name)?;
+            filter.ops("states", states, RUN_STATES)?;
             filter.when = when;
         }
         Source::DeadLetter => {

@@ -1,3 +1,4 @@
-//! Operations of the workflows group: the journal of durable steps.
+//! Operations of the workflows group: runs, the dependencies of their nodes, and the journal of durable steps.
 
 pub mod journal;
+pub mod runs;

@@ -60,6 +60,11 @@ impl Store {
         Ok(())
     }
 
+    /// Seals the secrets of a stored webhook.
+    pub(crate) async fn seal_webhook_text(&self, tenant: TenantId, webhook: &mut String) -> Result<(), StoreError> {
+        self.seal_within(tenant, webhook, None, |value| in_webhook(value, "")).await
+    }
+
     /// Seals the secrets of a trigger's filter and target.
     pub(crate) async fn seal_trigger(
         &self,

@@ -103,7 +103,8 @@ fn format(topic: &Topic) -> Option<String> {
         | Topic::Scan
         | Topic::Outbox
         | Topic::Runtimes
-        | Topic::Batches => None,
+        | Topic::Batches
+        | Topic::StoppingRuns => None,
     }
 }
 

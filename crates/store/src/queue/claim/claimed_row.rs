@@ -17,6 +17,8 @@ pub(super) struct ClaimColumns {
     required: [usize; 12],
     /// Only in results of `TAKE_CHOSEN` and of PostgreSQL. Jobs in lanes without guards have no subject.
     subject: Option<usize>,
+    /// Not in results of the single-statement claim, which takes no job with inputs.
+    has_inputs: Option<usize>,
     /// Only in results of `TAKE` on SQLite: the columns of the claimed-row cache.
     cache: Option<[usize; 2]>,
 }
@@ -41,6 +43,7 @@ impl ClaimColumns {
         Ok(Self {
             required: row.positions(REQUIRED)?,
             subject: row.positions(["subject"]).ok().map(|[position]| position),
+            has_inputs: row.positions(["has_inputs"]).ok().map(|[position]| position),
             cache: row.positions(["is_cacheable", "rowid"]).ok(),
         })
     }
@@ -85,6 +88,10 @@ impl ClaimColumns {
             tenant: None,
             journal: row.bool(has_journal)?.then(JournalPage::default),
             state,
+            inputs: match self.has_inputs.map_or(Ok(false), |position| row.bool(position))? {
+                true => Some(Vec::new()),
+                false => None,
+            },
             run_at: row.time(run_at)?,
             lane: lane_id,
             has_webhook: row.bool(has_webhook)?,

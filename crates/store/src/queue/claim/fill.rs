@@ -31,7 +31,8 @@ const TAKE: Sql = Sql::new(
     &[
         "select id, epoch + 1 as epoch, payload, process, run, attempt + 1 as attempt, max_attempts,
              coalesce(timeout_s, $6) as timeout_s, created_at, run_at, coalesce(webhook, $9) is not null as has_webhook, has_journal,
-             process is null and unique_key is null and triggered_by is null as is_cacheable, rowid
+             process is null and unique_key is null and triggered_by is null and run is null as is_cacheable, has_inputs,
+             rowid
          from jobs where lane = $1 and due_at is null and parked is null and worker is null order by run_at, id limit $2",
         "update or fail jobs set state = $10, worker = $3, claim = $4, epoch = epoch + 1, attempt = attempt + 1,
              started_at = $5, deadline_at = $5 + coalesce(timeout_s, $6) * 1000000, version = version + 1, updated_at = $5,
@@ -48,7 +49,7 @@ const TAKE: Sql = Sql::new(
      from due where j.id = due.id
      returning j.id, j.epoch, j.payload, j.process, j.run, j.attempt, j.max_attempts,
          coalesce(j.timeout_s, $6::bigint) as timeout_s, j.created_at, j.run_at, j.lane, j.subject,
-         j.has_journal, j.webhook is not null as has_webhook",
+         j.has_journal, j.has_inputs, j.webhook is not null as has_webhook",
 );
 const INSERT_CLAIM: Sql = Sql::both(&["insert into claims (claim, tenant, worker, jobs, remaining, at)
      values ($1, $2, $3, $4, $5, $6)"]);

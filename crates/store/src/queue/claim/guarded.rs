@@ -34,14 +34,14 @@ const TAKE_CHOSEN: Sql = Sql::new(
            webhook = coalesce(webhook, $4)
        where id = $1
        returning id, epoch, payload, process, run, attempt, max_attempts, $2 as timeout_s, created_at, run_at, lane, subject,
-           webhook is not null as has_webhook, has_journal"],
+           has_inputs, webhook is not null as has_webhook, has_journal"],
     "update jobs j set state = n.state, worker = $6, claim = $7, epoch = epoch + 1, attempt = attempt + 1,
          started_at = $8::timestamptz, deadline_at = $8::timestamptz + n.timeout_s * interval '1 second',
          held = n.held <> 0, version = version + 1, updated_at = $8::timestamptz, webhook = coalesce(j.webhook, n.webhook)
      from unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::json[], $5::text[]) as n(id, timeout_s, held, webhook, state)
      where j.id = n.id
      returning j.id, j.epoch, j.payload, j.process, j.run, j.attempt, j.max_attempts, n.timeout_s, j.created_at,
-         j.run_at, j.lane, j.subject, j.webhook is not null as has_webhook, j.has_journal",
+         j.run_at, j.lane, j.subject, j.has_inputs, j.webhook is not null as has_webhook, j.has_journal",
 );
 const PARK: Sql = Sql::new(
     &["update jobs set parked = $2 where id = $1"],

@@ -34,6 +34,7 @@ use crate::queue::transition::{ChangeDetails, StateChange, SubjectOutcome, Webho
 use crate::queue::workers;
 use crate::store::Store;
 use crate::workflows::journal::read::JournalPage;
+use crate::workflows::runs::inputs::{Input, inputs};
 
 #[derive(Clone, Debug)]
 pub struct ClaimedJob {
@@ -57,6 +58,8 @@ pub struct ClaimedJob {
     pub journal: Option<JournalPage>,
     /// `loading` if the worker must load the affinity first, else `working`.
     pub state: JobState,
+    /// The results of the jobs that this job needs, by the names of their nodes. `None` if it needs none.
+    pub inputs: Option<Vec<(String, Input)>>,
     run_at: Time,
     lane: i64,
     /// The row names a webhook, or says that its queue has one.
@@ -261,7 +264,7 @@ impl Operation for Claim {
             worker.claimed(tx, if took_affinity { &builder.held_affinity } else { affinity }).await?;
         }
         let may_have_more = builder.may_have_more;
-        let hint_update = match builder.jobs.iter().any(|job| job.has_webhook) {
+        let hint_update = match builder.jobs.iter().any(|job| job.has_webhook || job.inputs.is_some()) {
             true => HintUpdate::Remove,
             false => FastPathLane::learn(&found.heads, &worker),
         };
@@ -269,8 +272,18 @@ impl Operation for Claim {
         let skipped_queues = std::mem::take(&mut builder.skipped_queues);
         let claimed_rows = std::mem::take(&mut builder.claimed_rows);
         let mut effects = Effects::default();
-        let jobs = builder.write(tx, &self.lanes, &mut effects).await?;
+        let mut jobs = builder.write(tx, &self.lanes, &mut effects).await?;
+        read_inputs(tx, &mut jobs).await?;
         let claimed = Claimed::Jobs { jobs, claim_filter, draining: false, may_have_more };
         Ok(ClaimEffects { claimed, claimed_rows, watermarks, skipped_queues, effects, hint_update })
     }
+}
+
+/// Reads the inputs of the jobs that have needs.
+async fn read_inputs(tx: &mut Tx<'_>, jobs: &mut [ClaimedJob]) -> Result<(), StoreError> {
+    let mut found = inputs(tx, jobs.iter().filter(|job| job.inputs.is_some()).map(|job| job.id)).await?;
+    for job in jobs.iter_mut().filter(|job| job.inputs.is_some()) {
+        job.inputs = Some(found.remove(&job.id).unwrap_or_default());
+    }
+    Ok(())
 }

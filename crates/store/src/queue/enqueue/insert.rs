@@ -38,16 +38,21 @@ const INSERT_PLAIN: Sql = Sql::new(
 const INSERT_FULL: Sql = Sql::new(
     &["insert or fail into jobs (id, tenant, lane, state, run_at, due_at, max_attempts, payload, principal,
            subject, process, run, unique_key, unique_until, concurrency_key, retry, timeout_s, tags, webhook, parent,
-           triggered_by, depth, created_at, updated_at)
+           triggered_by, depth, has_inputs, created_at, updated_at)
        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22,
-           $23, $23)"],
+           $23, $24, $24)"],
     "insert into jobs (id, tenant, lane, state, run_at, due_at, max_attempts, payload, principal,
          subject, process, run, unique_key, unique_until, concurrency_key, retry, timeout_s, tags, webhook, parent,
-         triggered_by, depth, created_at, updated_at)
-     select n.*, $23, $23 from unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::text[], $5::timestamptz[],
+         triggered_by, depth, has_inputs, created_at, updated_at)
+     select n.id, n.tenant, n.lane, n.state, n.run_at, n.due_at, n.max_attempts, n.payload, n.principal,
+         n.subject, n.process, n.run, n.unique_key, n.unique_until, n.concurrency_key, n.retry, n.timeout_s, n.tags,
+         n.webhook, n.parent, n.triggered_by, n.depth, n.has_inputs <> 0, $24, $24
+     from unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::text[], $5::timestamptz[],
          $6::timestamptz[], $7::bigint[], $8::json[], $9::text[], $10::text[], $11::text[], $12::text[], $13::text[],
          $14::timestamptz[], $15::text[], $16::json[], $17::bigint[], $18::json[], $19::json[], $20::uuid[],
-         $21::text[], $22::bigint[]) n",
+         $21::text[], $22::bigint[], $23::bigint[]) as n(id, tenant, lane, state, run_at, due_at, max_attempts, payload,
+         principal, subject, process, run, unique_key, unique_until, concurrency_key, retry, timeout_s, tags, webhook,
+         parent, triggered_by, depth, has_inputs)",
 );
 
 /// Inserts the jobs, and the counters of the whole commit.
@@ -111,6 +116,7 @@ pub(super) async fn jobs(
         Column::Uuid(extras.iter().map(|e| e.parent.map(JobId::uuid)).collect()),
         Column::Text(extras.iter().map(|e| e.triggered_by.as_deref()).collect()),
         Column::ints(extras.iter().map(|e| i64::from(e.depth))),
+        Column::ints(extras.iter().map(|e| i64::from(e.has_inputs))),
     ]);
     tx.defer(&INSERT_FULL, &columns, &[now]).await
 }

@@ -51,6 +51,8 @@ impl Ending {
             State::Ended { outcome: Outcome::Failed(error), .. } => Some(error),
             _ => None,
         };
+        // A canceled job records its cause, if it has one. It has no error code, because it did not fail.
+        let stored = error.or(transition.error.as_ref().filter(|_| transition.after.job_state() == JobState::Canceled));
         Self {
             id: transition.before.id,
             tenant: transition.before.tenant,
@@ -59,7 +61,7 @@ impl Ending {
             new_epoch: transition.after.epoch,
             state: transition.after.job_state(),
             result: transition.result.clone(),
-            error: error.map(error_to_json),
+            error: stored.map(error_to_json),
             error_code: error.map(|error| error.code.clone()),
             actor: transition.actor.clone(),
         }
@@ -79,6 +81,7 @@ pub(crate) struct EndedRow {
     pub(crate) webhook: bool,
     pub(crate) subject: Option<String>,
     pub(crate) process: Option<String>,
+    pub(crate) run: Option<String>,
     pub(crate) unique_key: Option<String>,
     pub(crate) triggered_by: Option<String>,
 }
@@ -99,6 +102,7 @@ impl EndedRow {
             released: self.held.then_some(self.epoch),
             unique_key: self.unique_key.as_deref(),
             triggered_by: self.triggered_by.as_deref(),
+            run: self.run.as_deref(),
             subject,
             ..ChangeDetails::default()
         };
@@ -130,6 +134,7 @@ impl EndedRow {
             triggered_by: None,
             subject: None,
             process: None,
+            run: None,
         }
     }
 
@@ -138,8 +143,8 @@ impl EndedRow {
         let Some(first) = rows.first() else { return Ok(Vec::new()) };
         let [id, tenant, lane, state, claim, held, attempt] =
             first.positions(["id", "tenant", "lane", "state", "claim", "held", "attempt"])?;
-        let [webhook, unique_key, epoch, triggered_by, subject, process] =
-            first.positions(["webhook", "unique_key", "epoch", "triggered_by", "subject", "process"])?;
+        let [webhook, unique_key, epoch, triggered_by, subject, process, run] =
+            first.positions(["webhook", "unique_key", "epoch", "triggered_by", "subject", "process", "run"])?;
         let read = |row: &Row| {
             let name = row.text(state)?;
             Ok(Self {
@@ -156,6 +161,7 @@ impl EndedRow {
                 triggered_by: row.opt_text(triggered_by)?,
                 subject: row.opt_text(subject)?,
                 process: row.opt_text(process)?,
+                run: row.opt_text(run)?,
             })
         };
         rows.iter().map(read).collect()
@@ -175,7 +181,7 @@ const END: Sql = Sql::new(
          from jobs where id = $1 and tenant = $2 and epoch = $3 and worker is $4",
         "delete from jobs where id = $1 and tenant = $2 and epoch = $3 and worker is $4
          returning id, tenant, lane, state, claim, held, attempt, webhook,
-             case when unique_until is null then unique_key end as unique_key, epoch, triggered_by, subject, process",
+             case when unique_until is null then unique_key end as unique_key, epoch, triggered_by, subject, process, run",
     ],
     "with o as (
          select * from unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::uuid[], $5::bigint[], $6::text[], $7::json[],
@@ -197,7 +203,7 @@ const END: Sql = Sql::new(
              parent, triggered_by
          from gone)
      select id, tenant, lane, state, claim, held, attempt, webhook, case when unique_until is null then unique_key end as unique_key,
-         epoch, triggered_by, subject, process
+         epoch, triggered_by, subject, process, run
      from gone",
 );
 
@@ -226,7 +232,7 @@ pub(crate) async fn end(tx: &mut Tx<'_>, endings: &[Ending]) -> Result<Vec<Ended
 const FINISH: Sql = Sql::new(
     &[
         "select j.id, j.tenant, j.lane, j.state, j.claim, j.held, j.attempt, j.webhook,
-             case when j.unique_until is null then j.unique_key end as unique_key, j.epoch, j.triggered_by, j.subject, j.process, j.rowid
+             case when j.unique_until is null then j.unique_key end as unique_key, j.epoch, j.triggered_by, j.subject, j.process, j.run, j.rowid
          from rarray($1) n cross join jobs j
          where j.id = n.value and j.tenant = $2 and j.epoch = $3 and j.worker = $4",
         "insert or fail into ended (id, tenant, lane, state, run_at, worker, epoch, attempt, max_attempts, started_at,
@@ -250,7 +256,7 @@ const FINISH: Sql = Sql::new(
              process, run, unique_key, concurrency_key, tags, phase, webhook, parent, triggered_by
          from gone)
      select id, tenant, lane, state, claim, held, attempt, webhook, case when unique_until is null then unique_key end as unique_key,
-         epoch, triggered_by, subject, process
+         epoch, triggered_by, subject, process, run
      from gone",
 );
 

@@ -18,7 +18,6 @@ pub(crate) use live_job::{LiveJob, load};
 pub(crate) use state_change::{
     ChangeDetails, StateChange, SubjectOutcome, WebhookInterest, apply_consequences, release_holds,
 };
-#[expect(unused_imports, reason = "the operations of runs and steps call it")]
 pub(crate) use wake::wake;
 
 use crate::db::codec::error_to_json;
@@ -80,7 +79,8 @@ impl Transition {
             _ => None,
         };
         let outcome = match &self.error {
-            Some(error) => AttemptOutcome::Failure {
+            // The cause of a cancel is no failure of the subject.
+            Some(error) if to != JobState::Canceled => AttemptOutcome::Failure {
                 error,
                 retry: before.retry,
                 triggered_by: before.triggered_by.as_deref(),
@@ -88,7 +88,7 @@ impl Transition {
                 chosen_until: self.chosen_backoff,
             },
             None if to == JobState::Succeeded => AttemptOutcome::Success { facts: self.facts.as_ref() },
-            None => AttemptOutcome::Neither,
+            _ => AttemptOutcome::Neither,
         };
         let subject = before.subject.as_ref().map(|subject| SubjectOutcome {
             subject: subject.as_str(),
@@ -109,6 +109,7 @@ impl Transition {
             revoked_worker: before.worker.filter(|_| self.revoke),
             unique_key: ended.and_then(|ended| ended.unique_key.as_deref()),
             triggered_by: ended.and_then(|ended| ended.triggered_by.as_deref()),
+            run: ended.and_then(|ended| ended.run.as_deref()),
             error: after.failure(),
             subject,
         };

@@ -20,6 +20,7 @@ use crate::signals::failures;
 use crate::triggers::dead_letters;
 use crate::triggers::dead_letters::jobs::DeadJob;
 use crate::triggers::job_events;
+use crate::workflows::runs::end::RunJobEnd;
 
 /// One job's change from one state to another. Batches have thousands of these, so what most changes lack is boxed.
 pub(crate) struct StateChange<'a> {
@@ -46,6 +47,8 @@ pub(crate) struct ChangeDetails<'a> {
     pub(crate) unique_key: Option<&'a str>,
     /// The origin of a job that ended, if it has one.
     pub(crate) triggered_by: Option<&'a str>,
+    /// The run of a job that ended, if it has one.
+    pub(crate) run: Option<&'a str>,
     /// The error of a job that failed for good.
     pub(crate) error: Option<&'a JobError>,
     pub(crate) subject: Option<SubjectOutcome<'a>>,
@@ -54,11 +57,12 @@ pub(crate) struct ChangeDetails<'a> {
 impl ChangeDetails<'_> {
     /// `None` if there are no details.
     pub(crate) fn boxed(self) -> Option<Box<Self>> {
-        let Self { released, revoked_worker, unique_key, triggered_by, error, subject } = &self;
+        let Self { released, revoked_worker, unique_key, triggered_by, run, error, subject } = &self;
         let is_empty = released.is_none()
             && revoked_worker.is_none()
             && unique_key.is_none()
             && triggered_by.is_none()
+            && run.is_none()
             && error.is_none()
             && subject.is_none();
         (!is_empty).then(|| Box::new(self))
@@ -137,6 +141,7 @@ pub(crate) async fn apply_consequences(
     let detailed: Vec<DetailedChange<'_, '_>> =
         changes.iter().filter_map(|change| Some((change, change.details.as_deref()?))).collect();
     if !detailed.is_empty() {
+        effects.run_ends.extend(detailed.iter().filter_map(|(change, details)| run_end(change, details)));
         effects.workers.extend(detailed.iter().filter_map(|(_, details)| details.revoked_worker));
         let released = detailed.iter().filter_map(|(change, details)| Some((change.job, details.released?)));
         release_holds(tx, lanes, &released.collect::<Vec<_>>(), effects).await?;
@@ -146,6 +151,12 @@ pub(crate) async fn apply_consequences(
         apply_to_subjects(tx, lanes, &detailed, &of_lane, effects).await?;
     }
     job_events::publish(tx, &lanes.triggers, changes, &of_lane, effects).await
+}
+
+/// The end of a job of a run. `workflows::runs::end::record` counts it before the commit.
+fn run_end(change: &StateChange<'_>, details: &ChangeDetails<'_>) -> Option<RunJobEnd> {
+    let run = details.run.filter(|_| change.is_end())?.to_owned();
+    Some(RunJobEnd { tenant: change.tenant, run, job: change.job, state: change.to })
 }
 
 const CLOSE_CLAIMS: Sql = Sql::new(

@@ -25,7 +25,6 @@ const WAKE: Sql = Sql::new(
      returning j.id, j.tenant, j.lane, j.state, j.attempt, j.webhook",
 );
 
-#[expect(dead_code, reason = "the operations of runs and steps call it")]
 /// Wakes the jobs that are still waiting: they become queued, or scheduled if their `run_at` is in the future. Returns
 /// them. Other jobs are unchanged, so a second wake-up has no effect.
 pub(crate) async fn wake(

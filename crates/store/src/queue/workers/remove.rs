@@ -11,6 +11,7 @@ use crate::queue::workers::load;
 use crate::queue::workers::sweep::{WorkerExit, end_claims};
 use crate::store::Store;
 use crate::triggers::events::queues::drained;
+use crate::workflows::runs::end;
 
 impl Store {
     /// Removes a worker and releases its claims. Returns `false` when there is no such worker.
@@ -66,6 +67,7 @@ impl Operation for RemoveWorker {
         let exit = if worker.is_alive(tx.now()) { WorkerExit::Released } else { WorkerExit::Expired };
         let mut counters = CounterDeltas::default();
         end_claims(tx, &self.lanes, self.worker, exit, &mut counters, &mut effects).await?;
+        end::record(tx, &self.lanes, &mut counters, &mut effects).await?;
         drained(tx, &self.lanes.triggers, &counters, &mut effects).await?;
         counters.write(tx).await?;
         tx.execute(&DELETE, &[Param::from(self.worker), Param::Int(self.tenant.0)]).await?;

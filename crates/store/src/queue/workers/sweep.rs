@@ -20,6 +20,7 @@ use crate::queue::transition::{LiveJob, Transition};
 use crate::queue::workers::load;
 use crate::store::Store;
 use crate::triggers::events::queues::drained;
+use crate::workflows::runs::end;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
@@ -195,6 +196,7 @@ impl Operation for EndDeadClaims {
             }
             None => end_claims(tx, &self.lanes, self.worker, exit, &mut counters, &mut effects).await?,
         };
+        end::record(tx, &self.lanes, &mut counters, &mut effects).await?;
         drained(tx, &self.lanes.triggers, &counters, &mut effects).await?;
         counters.write(tx).await?;
         Ok((jobs, effects))
@@ -347,6 +349,7 @@ impl Operation for TimeOutJob {
         let transition = Transition { revoke: true, ..Transition::new(before, after, "failed", error, None) };
         let mut counters = CounterDeltas::default();
         transition::write(tx, &self.lanes, vec![transition], &mut counters, &mut effects).await?;
+        end::record(tx, &self.lanes, &mut counters, &mut effects).await?;
         drained(tx, &self.lanes.triggers, &counters, &mut effects).await?;
         counters.write(tx).await?;
         Ok((true, effects))

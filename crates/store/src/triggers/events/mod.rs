@@ -31,6 +31,7 @@ const ATTRIBUTES: &[&str] = &[
     "topic",
     "queue",
     "kind",
+    "run",
     "job_id",
     "attempt",
     "to",

@@ -26,6 +26,47 @@ const fn case(promise: &'static str, breaks: &'static str, repair: &'static str)
 
 const CASES: &[Case] = &[
     case(
+        "a run counts its live jobs",
+        "insert into runs (tenant, run, state, on_failure, is_open, live, succeeded, failed, canceled, skipped, principal,
+             depth, version, created_at)
+         select tenant, 'r', 'running', 'cancel', true, 5, 0, 0, 0, 0, principal, 0, 1, created_at from jobs where id = QUEUED",
+        "delete from runs",
+    ),
+    case(
+        "the run of a job exists",
+        "update jobs set run = 'nowhere' where id = QUEUED",
+        "update jobs set run = null where id = QUEUED",
+    ),
+    case(
+        "a run ends with its last job",
+        "insert into runs (tenant, run, state, on_failure, is_open, live, succeeded, failed, canceled, skipped, principal,
+             depth, version, created_at)
+         select tenant, 'r', 'running', 'cancel', true, 0, 0, 0, 0, 0, principal, 0, 1, created_at from jobs where id = QUEUED",
+        "delete from runs",
+    ),
+    case(
+        "a node counts the needs that have not ended",
+        "insert into run_nodes (tenant, run, name, job, condition, unmet, failed)
+         select tenant, 'r', 'a', id, 'success', 1, 0 from jobs where id = WORKING",
+        "delete from run_nodes",
+    ),
+    case(
+        "a node waits exactly while it has needs",
+        "insert into run_nodes (tenant, run, name, job, condition, unmet, failed)
+         select tenant, 'r', 'a', id, 'success', 0, 0 from jobs where id = WORKING;
+         insert into run_nodes (tenant, run, name, job, condition, unmet, failed)
+         select tenant, 'r', 'b', id, 'success', 1, 0 from jobs where id = QUEUED;
+         insert into run_needs (need, node, tenant, run)
+         select a.job, b.job, a.tenant, 'r' from run_nodes a, run_nodes b where a.name = 'a' and b.name = 'b'",
+        "delete from run_needs; delete from run_nodes",
+    ),
+    case(
+        "a node ends with its job",
+        "insert into run_nodes (tenant, run, name, job, condition, unmet, failed)
+         select tenant, 'r', 'a', id, 'success', 0, 0 from ended where id = SUCCEEDED",
+        "delete from run_nodes",
+    ),
+    case(
         "a job is live or ended, never both",
         "insert into ended (id, tenant, lane, state, run_at, epoch, attempt, max_attempts, finished_at, depth, version,
              created_at, principal, payload)

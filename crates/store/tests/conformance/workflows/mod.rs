@@ -1,5 +1,6 @@
-//! Workflows: the journal of durable steps.
+//! Workflows: runs, the dependencies of their nodes, and the journal of durable steps.
 
 mod fork;
 mod journal;
+pub(crate) mod runs;
 mod sql_step;

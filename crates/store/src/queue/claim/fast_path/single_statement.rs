@@ -50,7 +50,7 @@ const CLAIM: Sql = Sql::postgres(
                  cross join lateral (select 1 from jobs j where j.lane = l.lane and j.due_at is null and j.parked is null
                      and j.worker is null and (j.run_at, j.id) > (n.run_at, n.id) order by j.run_at, j.id limit 1) h) as holds),
      due as materialized (
-         select j.id, j.webhook from jobs j
+         select j.id, j.webhook, j.has_inputs from jobs j
          where j.lane = $11 and j.due_at is null and j.parked is null and j.worker is null
              and (j.run_at, j.id) > ($12::timestamptz, $13::uuid) and (select holds from expectation)
          order by j.run_at, j.id limit $14 for update skip locked),
@@ -58,7 +58,7 @@ const CLAIM: Sql = Sql::postgres(
          update jobs j set state = 'working', worker = $7, claim = $16, epoch = epoch + 1, attempt = attempt + 1,
              started_at = c.at, deadline_at = c.at + coalesce(timeout_s, $17::bigint) * interval '1 second',
              version = version + 1, updated_at = c.at
-         from due d, clock c where j.id = d.id and not exists (select 1 from due where webhook is not null)
+         from due d, clock c where j.id = d.id and not exists (select 1 from due where webhook is not null or has_inputs)
          returning j.id, j.epoch, j.payload, j.process, j.run, j.attempt, j.max_attempts,
              coalesce(j.timeout_s, $17::bigint) as timeout_s, j.created_at, j.run_at, j.webhook is not null as has_webhook,
              j.has_journal),

@@ -1,0 +1,3 @@
+//! Background tasks of the workflows group.
+
+pub(crate) mod stop_runs;
