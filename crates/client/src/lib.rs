@@ -11,6 +11,7 @@ pub(crate) mod queue;
 pub(crate) mod runtimes;
 mod signals;
 pub(crate) mod triggers;
+pub(crate) mod workflows;
 
 pub use access::history::HistoryFilter;
 pub use backend::{Backend, BackendError};
@@ -25,3 +26,4 @@ pub use signals::SignalResponse;
 pub use triggers::dead_letters::DeadLetterPage;
 pub use triggers::deliveries::DeliveryFilter;
 pub use wire;
+pub use workflows::RunFilter;

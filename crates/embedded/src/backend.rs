@@ -12,6 +12,7 @@ use domain::limits::{
 };
 use domain::{Epoch, JobError, JobId, JobState, Label, Name, NameError, TenantId, Time, WorkerId};
 use engine::Engine;
+use serde_json::json;
 use store::StoreError;
 use store::fleet::subjects::facts::{FactChanges, canonical};
 use store::queue::artifacts::Blobs;
@@ -21,6 +22,7 @@ use store::queue::settle::{ChosenBackoff, End, Outcome, SettleStatus, Settled};
 use store::queue::workers::heartbeat::Heartbeat;
 use store::queue::workers::register::NewWorker;
 use store::signals::refine::{SignalChange, Signaled};
+use store::workflows::runs::inputs::Input;
 use uuid::Uuid;
 use wire::problem::code;
 use wire::{
@@ -204,6 +206,7 @@ fn view(job: ClaimedJob) -> Result<wire::ClaimedJob, BackendError> {
         subject: job.subject,
         process: job.process,
         run: job.run,
+        inputs: job.inputs.map(inputs).transpose()?,
         attempt: i64::from(job.attempt),
         max_attempts: i64::from(job.max_attempts),
         timeout_s: job.timeout_s,
@@ -212,6 +215,18 @@ fn view(job: ClaimedJob) -> Result<wire::ClaimedJob, BackendError> {
         journal: job.journal.map(journal::page).transpose()?,
         state: job.state.to_string(),
     })
+}
+
+/// The results of the needed jobs. A large result is a reference to its job.
+fn inputs(inputs: Vec<(String, Input)>) -> Result<BTreeMap<String, Box<RawValue>>, BackendError> {
+    let text = |input| match input {
+        Input::Inline(result) => result,
+        Input::Reference { job, size } => json!({"$result": {"job_id": job.uuid(), "size": size}}).to_string(),
+    };
+    let value = |input| RawValue::from_string(text(input));
+    let named = |(name, input)| value(input).map(|value| (name, value));
+    let all: Result<_, serde_json::Error> = inputs.into_iter().map(named).collect();
+    all.map_err(|error| unavailable(StoreError::unexpected(error.to_string())))
 }
 
 fn outcome(request: &OutcomeRequest) -> Result<Outcome, BackendError> {

@@ -36,6 +36,7 @@ mod prefix {
     pub(super) const TOKENS: u8 = b'x';
     pub(super) const TRIGGERS: u8 = b't';
     pub(super) const WORKERS: u8 = b'w';
+    pub(super) const WORKFLOW_RUNS: u8 = b'h';
 }
 
 pub(crate) fn after_job(job: JobId) -> String {
@@ -203,6 +204,20 @@ pub(crate) fn eligible(cursor: Option<&str>) -> Result<Option<(Time, String)>, A
         let (micros, subject) = bytes.split_first_chunk::<8>().ok_or_else(ApiError::invalid_cursor)?;
         let subject = String::from_utf8(subject.to_vec()).map_err(|_| ApiError::invalid_cursor())?;
         Ok((time(*micros)?, label(&subject)?))
+    };
+    cursor.map(position).transpose()
+}
+
+pub(crate) fn after_workflow_run(created_at: Time, run: &str) -> String {
+    encode(prefix::WORKFLOW_RUNS, &[&created_at.micros().to_be_bytes(), run.as_bytes()].concat())
+}
+
+pub(crate) fn workflow_run(cursor: Option<&str>) -> Result<Option<(Time, String)>, ApiError> {
+    let position = |cursor| {
+        let bytes = decode(prefix::WORKFLOW_RUNS, cursor)?;
+        let (micros, run) = bytes.split_first_chunk::<8>().ok_or_else(ApiError::invalid_cursor)?;
+        let run = String::from_utf8(run.to_vec()).map_err(|_| ApiError::invalid_cursor())?;
+        Ok((time(*micros)?, label(&run)?))
     };
     cursor.map(position).transpose()
 }

@@ -215,6 +215,34 @@ impl ApiError {
         Self::new(StatusCode::CONFLICT, code::ALREADY_RETRIED, detail)
     }
 
+    pub(crate) fn run_is_over(state: domain::RunState) -> Self {
+        let detail = match state {
+            domain::RunState::Running => "the run is being canceled".to_owned(),
+            ended => format!("the run has ended as {}", ended.as_str()),
+        };
+        Self::new(StatusCode::CONFLICT, code::ALREADY_ENDED, detail)
+    }
+
+    pub(crate) fn cannot_start(node: usize, cause: &str) -> Self {
+        let detail = format!("the node cannot start: {cause}");
+        Self::new(StatusCode::CONFLICT, code::ALREADY_ENDED, detail).at(format!("nodes[{node}].needs"))
+    }
+
+    pub(crate) fn run_not_ended() -> Self {
+        let detail = "the run has not ended; cancel it first, or wait for its end";
+        Self::new(StatusCode::CONFLICT, code::NOT_ENDED, detail)
+    }
+
+    pub(crate) fn run_retried(again: &str) -> Self {
+        let detail = format!("the run was already retried as {again}; retry that one instead");
+        Self::new(StatusCode::CONFLICT, code::ALREADY_RETRIED, detail)
+    }
+
+    pub(crate) fn nothing_to_retry() -> Self {
+        let detail = "every node of the run succeeded, or its jobs were deleted; start a new run instead";
+        Self::new(StatusCode::CONFLICT, code::ALREADY_ENDED, detail)
+    }
+
     pub(crate) fn not_replayable() -> Self {
         let detail = "the dead letter cannot be replayed: its payload is not stored or its trigger was deleted";
         Self::new(StatusCode::CONFLICT, code::NOT_REPLAYABLE, detail)

@@ -187,6 +187,8 @@ pub(crate) struct PathProcess(pub(crate) Name);
 pub(crate) struct PathRuntime(pub(crate) RuntimeName);
 /// A subject's id in the path.
 pub(crate) struct PathSubject(pub(crate) Label);
+/// A run's id in the path.
+pub(crate) struct PathRun(pub(crate) Label);
 /// A subject's id and a process's name or `*` in the path.
 pub(crate) struct PathBackoff {
     pub(crate) subject: Label,
@@ -377,6 +379,16 @@ impl FromRequestParts<AppState> for PathSubject {
         let path = parts.extract::<Path<SubjectInPath>>().await;
         let Path(path) = path.map_err(|_| ApiError::invalid_field("id", "must be UTF-8"))?;
         validate::fleet::subject::subject(&path.id).map(Self)
+    }
+}
+
+impl FromRequestParts<AppState> for PathRun {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
+        let path = parts.extract::<Path<SubjectInPath>>().await;
+        let Path(path) = path.map_err(|_| ApiError::invalid_field("id", "must be UTF-8"))?;
+        Label::new(&path.id).map(Self).map_err(|error| ApiError::invalid_field("id", error))
     }
 }
 

@@ -59,5 +59,9 @@ pub use workflows::journal::{
     JournalResult, JournalView, JournalWrite, JournalWritten,
 };
 
+pub use workflows::run::{
+    NodeRequest, NodesRequest, RunAccepted, RunCounts, RunNodeView, RunRequest, RunSignalView, RunView,
+};
+
 pub use jiff::Timestamp;
 pub use serde_json::value::RawValue;

@@ -21,6 +21,7 @@ pub(crate) mod signals;
 pub(crate) mod triggers;
 mod value;
 mod verify;
+pub(crate) mod workflows;
 
 use std::path::PathBuf;
 
@@ -79,6 +80,9 @@ pub(crate) enum Command {
     /// Push, show, cancel and retry jobs
     #[command(subcommand)]
     Job(crate::cli::queue::job::JobVerb),
+    /// Start, show, watch, cancel and retry runs of jobs with dependencies
+    #[command(subcommand)]
+    Run(crate::cli::workflows::run::RunVerb),
     /// Show, configure, pause and resume queues
     #[command(subcommand)]
     Queue(crate::cli::queue::queues::QueueVerb),
@@ -160,6 +164,7 @@ async fn execute(cli: Cli) -> anyhow::Result<Exit> {
         Command::Bench(args) => bench::run(args, cli.output).await,
         Command::Ping(args) => ping::run(&cli.connection.client()?, &args, cli.output).await,
         Command::Job(verb) => crate::cli::queue::job::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Run(verb) => crate::cli::workflows::run::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Queue(verb) => crate::cli::queue::queues::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Runtime(verb) => crate::cli::runtimes::runtime::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Node(verb) => crate::cli::runtimes::node::run(&cli.connection.client()?, verb, cli.output).await,

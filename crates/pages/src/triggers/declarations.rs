@@ -16,8 +16,8 @@ pub struct Triggers {
 }
 
 impl Triggers {
-    fn sources(&self) -> [&'static str; 9] {
-        ["cron", "kv", "pubsub", "queue", "job", "http", "email", "runtime", "dead_letter"]
+    fn sources(&self) -> [&'static str; 10] {
+        ["cron", "kv", "pubsub", "queue", "job", "http", "email", "runtime", "run", "dead_letter"]
     }
 }
 

@@ -124,6 +124,15 @@ const ROUTES: &[Route] = &[
     queues("GET", "/api/v1/signals", SEE_JOBS),
     queues("GET", "/api/v1/stream", SEE_JOBS),
 
+    // The nodes of a run belong to any queue, so its routes are for the whole tenant. A new run has only nodes of the caller.
+    queues("POST", "/api/v1/runs", &[Enqueue]),
+    tenant("GET", "/api/v1/runs", &[Read]),
+    tenant("GET", "/api/v1/runs/{id}", &[Read]),
+    tenant("POST", "/api/v1/runs/{id}/nodes", &[Enqueue]),
+    tenant("GET", "/api/v1/runs/{id}/signal", &[Read]),
+    tenant("POST", "/api/v1/runs/{id}/cancel", &[Operate]),
+    tenant("POST", "/api/v1/runs/{id}/retry", &[Operate]),
+
     queues("POST", "/api/v1/calls", &[Enqueue]),
     tenant("GET", "/api/v1/abandoned", &[ReadResults]),
     tenant("GET", "/api/v1/deliveries", &[Read]),

@@ -37,7 +37,7 @@ impl FieldPath {
         }
     }
 
-    fn refuse(self, member: impl Display, detail: impl Display) -> ApiError {
+    pub(crate) fn refuse(self, member: impl Display, detail: impl Display) -> ApiError {
         ApiError::invalid_field(self.field(member), detail)
     }
 
@@ -50,7 +50,7 @@ impl FieldPath {
         Name::of_queue(text).map_err(|error| self.refuse(member, error))
     }
 
-    fn label(self, member: &str, text: &str) -> Result<Label, ApiError> {
+    pub(crate) fn label(self, member: &str, text: &str) -> Result<Label, ApiError> {
         Label::new(text).map_err(|error| self.refuse(member, error))
     }
 
@@ -63,7 +63,7 @@ impl FieldPath {
         text.map(|text| Label::of_subject(text).map_err(|error| self.refuse(member, error))).transpose()
     }
 
-    fn optional_label(self, member: &str, text: Option<&str>) -> Result<Option<Label>, ApiError> {
+    pub(crate) fn optional_label(self, member: &str, text: Option<&str>) -> Result<Option<Label>, ApiError> {
         text.map(|text| self.label(member, text)).transpose()
     }
 

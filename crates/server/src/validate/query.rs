@@ -17,6 +17,24 @@ use crate::error::ApiError;
 #[serde(deny_unknown_fields)]
 pub(crate) struct NoParameters {}
 
+/// Filters of runs.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct RunQuery {
+    /// `running`, `succeeded`, `failed` or `canceled`.
+    pub(crate) state: Option<String>,
+    /// Only runs with this name.
+    pub(crate) name: Option<String>,
+    /// Only runs with this tag.
+    pub(crate) tag: Option<String>,
+    /// Items per page, 1 to 500 (default: 50).
+    #[param(value_type = Option<u32>)]
+    pub(crate) limit: Option<String>,
+    /// `next_cursor` of the previous page.
+    pub(crate) cursor: Option<String>,
+}
+
 /// Pagination of a listing.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]

@@ -161,6 +161,7 @@ pub(crate) fn claimed(job: ClaimedJob) -> Result<wire::ClaimedJob, StoreError> {
         subject: job.subject,
         process: job.process,
         run: job.run,
+        inputs: job.inputs.map(workflows::inputs).transpose()?,
         attempt: job.attempt.into(),
         max_attempts: job.max_attempts.into(),
         timeout_s: job.timeout_s,

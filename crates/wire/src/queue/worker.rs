@@ -103,6 +103,11 @@ pub struct ClaimedJob {
     pub process: Option<String>,
     /// The run that the job belongs to, or `null`.
     pub run: Option<String>,
+    /// The results of the nodes that the job needs, by name. A result above 64 KiB, or beyond 4 MiB in total, is
+    /// `{"$result": {"job_id", "size"}}`: read it with `GET /jobs/{id}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<std::collections::HashMap<String, serde_json::Value>>)]
+    pub inputs: Option<BTreeMap<String, Box<RawValue>>>,
     /// The number of the attempt, from 1.
     pub attempt: i64,
     /// Maximum number of attempts.

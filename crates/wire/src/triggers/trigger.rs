@@ -14,10 +14,11 @@ use uuid::Uuid;
 pub struct TriggerRequest {
     /// A unique name.
     pub name: String,
-    /// `kv`, `cron`, `pubsub`, `queue`, `http`, `email`, `job`, `runtime` or `dead_letter`.
+    /// `kv`, `cron`, `pubsub`, `queue`, `http`, `email`, `job`, `runtime`, `run` or `dead_letter`.
     pub source: String,
     /// Which events of the source match: kv {collection, key?, ops?}, pubsub {topic}, http {secret?}, job {queue?,
-    /// kind?, states?}, queue {queue, ops?}, runtime {name?, health?, operations?}, email {to}, dead_letter {source?},
+    /// kind?, states?}, queue {queue, ops?}, runtime {name?, health?, operations?}, email {to}, run {run?,
+    /// name?, states?}, dead_letter {source?},
     /// cron {schedule, timezone?, missed?}. Every source also accepts `when`, an expression over `event` and `data`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]

@@ -1,3 +1,4 @@
-//! Workflows: the journal of durable steps.
+//! Workflows: runs, their nodes, and the journal of durable steps.
 
 pub mod journal;
+pub mod run;

@@ -72,13 +72,14 @@ source except `cron` also accepts `when`, an expression over `event` and `data` 
   queue        {"queue": "gpu", "ops": ["paused", "resumed", "changed", "drained"]}
                Without `ops`, the target processes the jobs of that queue.
   runtime      {"name": "llama", "health": "exited"} or {"name": "llama", "operations": ["stop"]}
+  run          {"name": "report", "states": ["failed"]}
   dead_letter  {"source": "job"}"#;
 
 #[derive(Args)]
 #[command(after_help = FILTERS)]
 pub(crate) struct TriggerCreateArgs {
     name: String,
-    /// Source: kv, cron, pubsub, queue, http, email, job, runtime or dead_letter
+    /// Source: kv, cron, pubsub, queue, http, email, job, runtime, run or dead_letter
     #[arg(long)]
     source: String,
     /// Filter as JSON; see below

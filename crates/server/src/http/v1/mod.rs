@@ -37,6 +37,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(crate::http::v1::runtimes::declarations::routes())
         .merge(crate::http::v1::runtimes::nodes::routes())
         .merge(crate::http::v1::runtimes::pools::routes())
+        .merge(crate::http::v1::workflows::runs::routes())
         .merge(crate::http::v1::access::history::routes())
         .merge(tasks::routes())
 }

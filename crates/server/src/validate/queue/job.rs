@@ -90,7 +90,7 @@ impl JobBuilder {
         }
     }
 
-    fn job(&self, path: FieldPath, request: JobRequest) -> Result<NewJob, ApiError> {
+    pub(crate) fn job(&self, path: FieldPath, request: JobRequest) -> Result<NewJob, ApiError> {
         let extras = self.extras(path, &request)?;
         let max_attempts = match request.max_attempts {
             Some(attempts) => path.between("max_attempts", attempts, 1, MAX_ATTEMPTS)? as i32,
@@ -167,7 +167,7 @@ impl JobBuilder {
     }
 }
 
-fn labels(path: FieldPath, tags: &[String]) -> Result<Vec<Label>, ApiError> {
+pub(crate) fn labels(path: FieldPath, tags: &[String]) -> Result<Vec<Label>, ApiError> {
     path.at_most("tags", tags.len(), TAGS, "tags")?;
     let label = |(number, tag): (usize, &String)| path.label(&format!("tags[{number}]"), tag);
     tags.iter().enumerate().map(label).collect()

@@ -1,3 +1,4 @@
-//! Validation of journal writes.
+//! Validation of the workflows group.
 
 pub(crate) mod journal;
+pub(crate) mod run;

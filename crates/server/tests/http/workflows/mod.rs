@@ -1,3 +1,4 @@
 //! The routes of workflows.
 
 mod journal;
+mod runs;

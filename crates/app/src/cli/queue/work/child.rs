@@ -1,6 +1,7 @@
 //! Runs one job in one child process: passes the payload in, and the result, log and signals out.
 
 use std::ffi::OsString;
+use std::io::Seek;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
@@ -22,6 +23,7 @@ use super::signals;
 /// How long the pipes may stay open after the program has exited, because processes that it started still hold them.
 pub(super) const PIPE_GRACE: Duration = Duration::from_secs(2);
 const SIGNAL_FD: i32 = 3;
+const INPUTS_FD: i32 = 4;
 /// EX_DATAERR: the payload is invalid, so a retry would fail again.
 const DATA_ERROR: i32 = 65;
 /// Maximum size of stdout, equal to the maximum size of a result in bytes of JSON.
@@ -112,13 +114,29 @@ fn spawn(program: &Program, job: &JobContext) -> anyhow::Result<(Child, pipe::Re
         .env("WINDLASS_QUEUE", job.queue())
         .env("WINDLASS_ATTEMPT", job.attempt().to_string())
         .env("WINDLASS_AFFINITY", job.affinity().unwrap_or_default())
+        .env("WINDLASS_RUN", job.job().run.as_deref().unwrap_or_default())
         .env("WINDLASS_SUBJECT", job.subject().unwrap_or_default())
-        .env("WINDLASS_SIGNAL_FD", SIGNAL_FD.to_string())
-        .fd_mappings(vec![FdMapping { parent_fd: writer.into(), child_fd: SIGNAL_FD }])?;
+        .env("WINDLASS_SIGNAL_FD", SIGNAL_FD.to_string());
+    let mut mappings = vec![FdMapping { parent_fd: writer.into(), child_fd: SIGNAL_FD }];
+    if let Some(inputs) = inputs(job)? {
+        command.env("WINDLASS_INPUTS", format!("/dev/fd/{INPUTS_FD}"));
+        mappings.push(FdMapping { parent_fd: inputs, child_fd: INPUTS_FD });
+    }
+    command.fd_mappings(mappings)?;
     let child = command.spawn()?;
     // The command holds the write end of the signal pipe, which must be closed for the reader to see its end.
     drop(command);
     Ok((child, pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?))
+}
+
+/// A file without a name that holds the results of the jobs that this one needs, as a JSON object by their names.
+fn inputs(job: &JobContext) -> anyhow::Result<Option<OwnedFd>> {
+    let Some(inputs) = &job.job().inputs else { return Ok(None) };
+    let mut file = tempfile::tempfile()?;
+    serde_json::to_writer(&mut file, inputs)?;
+    // A program may read the descriptor itself instead of the path.
+    file.rewind()?;
+    Ok(Some(file.into()))
 }
 
 /// Delays the job without using up an attempt, because the job did not cause the failure.

@@ -1,3 +1,4 @@
-//! Routes for the journal of a job.
+//! Routes of the workflows group.
 
 pub(crate) mod journal;
+pub(crate) mod runs;

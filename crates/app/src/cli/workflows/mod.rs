@@ -1,0 +1,4 @@
+//! Commands for runs.
+
+pub(crate) mod run;
+pub(crate) mod tree;
