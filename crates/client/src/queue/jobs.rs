@@ -6,8 +6,8 @@ use reqwest::{Method, StatusCode};
 use serde::Serialize;
 use uuid::Uuid;
 use wire::{
-    BatchAccepted, BatchRequest, CancelByKey, CancelView, EstimateView, ForkRequest, HistoryItem, JobAccepted, JobRequest,
-    JobView, JournalView, Page, RetryRequest, SignalUpdate, SignalView, TaskView, Timestamp, WhyView,
+    BatchAccepted, BatchRequest, CancelByKey, CancelView, EstimateView, ForkRequest, HistoryItem, JobAccepted,
+    JobRequest, JobView, JournalView, Page, RetryRequest, SignalUpdate, SignalView, TaskView, Timestamp, WhyView,
 };
 
 use crate::client::Client;

@@ -254,6 +254,7 @@ pub(super) fn job(number: u128) -> ClaimedJob {
         created_at: Timestamp::UNIX_EPOCH,
         tenant: None,
         journal: None,
+        inputs: None,
         state: "working".into(),
     }
 }
