@@ -1,6 +1,7 @@
 //! SQLite in a file: one writer thread with shared commits, and a pool of readers.
 
 mod checkpoint;
+mod database_file;
 mod writer;
 
 use std::fs::{File, TryLockError};
@@ -21,6 +22,7 @@ use rusqlite::{CachedStatement, Connection, ErrorCode, OpenFlags};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use uuid::Uuid;
 
+use self::database_file::DatabaseFile;
 use self::writer::{PendingOperation, Request, write_until_closed};
 use super::row::{Row, SqliteRow, Value};
 use super::value::{Column, Param};
@@ -90,8 +92,11 @@ impl Drop for Borrowed {
 impl Sqlite {
     /// Opens the file, or creates it. With `exclusive`, a second exclusive open fails.
     pub(crate) fn open(path: &Path, clock: Clock, exclusive: bool) -> Result<Self, StoreError> {
-        let lock = if exclusive { Some(lock(path)?) } else { None };
         create_database(path)?;
+        // One file has one path, and one lock file beside it.
+        let path = &path.canonicalize().map_err(|error| open_error(path, &error.to_string()))?;
+        let lock = if exclusive { Some(lock(path)?) } else { None };
+        let file = DatabaseFile::find(path)?;
         let mut connection = connect(path, WRITER_CACHE_KB)?;
         let copier = checkpoint::beside(&mut connection, connect(path, READER_CACHE_KB)?)?;
         let readers = (0..READERS).map(|_| connect(path, READER_CACHE_KB)).collect::<Result<Vec<_>, _>>()?;
@@ -100,7 +105,7 @@ impl Sqlite {
         let writer = std::thread::Builder::new()
             .name("sqlite-writer".into())
             .spawn(move || {
-                write_until_closed(&mut connection, receiver, &writer_clock);
+                write_until_closed(&mut connection, receiver, &writer_clock, &file);
                 copier.close_with(connection);
             })
             .map_err(|error| StoreError::unavailable(error.to_string()))?;

@@ -33,6 +33,46 @@ async fn a_second_server_on_a_file_is_refused_until_the_first_has_stopped() {
 }
 
 #[tokio::test]
+async fn a_file_with_two_names_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, link) = (folder.path().join("w.db"), folder.path().join("link.db"));
+    let exclusive = || StoreOptions { exclusive: true, ..StoreOptions::default() };
+    let first = Store::open(&DatabaseUrl::Sqlite(path.clone()), exclusive()).await.expect("opens");
+    std::os::unix::fs::symlink(&path, &link).expect("links");
+    match Store::open(&DatabaseUrl::Sqlite(link.clone()), exclusive()).await.err() {
+        Some(StoreError::Unusable(reason)) => assert!(reason.contains("in use by another server"), "{reason}"),
+        other => panic!("not rejected: {other:?}"),
+    }
+    std::fs::remove_file(&link).expect("removes");
+    std::fs::hard_link(&path, &link).expect("links");
+    match Store::open(&DatabaseUrl::Sqlite(link), exclusive()).await.err() {
+        Some(StoreError::Unusable(reason)) => assert!(reason.contains("hard links"), "{reason}"),
+        other => panic!("not rejected: {other:?}"),
+    }
+    drop(first);
+}
+
+#[tokio::test]
+async fn nothing_is_acknowledged_after_the_file_was_deleted_or_replaced() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, aside) = (folder.path().join("w.db"), folder.path().join("aside.db"));
+    let store = Store::open(&DatabaseUrl::Sqlite(path.clone()), StoreOptions::default()).await.expect("opens");
+    store.migrate_up().await.expect("migrates");
+    let push = async || store.enqueue(domain::TenantId::DEFAULT, vec![testkit::job("q")], None).await;
+    push().await.expect("enqueues");
+    let refused = async |word: &str| match push().await {
+        Err(StoreError::Unavailable { reason, .. }) => assert!(reason.contains(word), "{reason}"),
+        other => panic!("not rejected: {other:?}"),
+    };
+    std::fs::rename(&path, &aside).expect("renames");
+    refused("was deleted or renamed").await;
+    std::fs::copy(&aside, &path).expect("copies");
+    refused("was replaced").await;
+    std::fs::rename(&aside, &path).expect("renames");
+    push().await.expect("the file is back");
+}
+
+#[tokio::test]
 async fn a_database_that_cannot_be_opened_is_an_error() {
     let folder = tempfile::tempdir().expect("a folder");
     let url = DatabaseUrl::Sqlite(folder.path().join("no/such/folder/w.db"));

@@ -11,6 +11,7 @@ use domain::limits::{SHARED_COMMIT_REQUESTS, SQLITE_COALESCE_MS};
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
+use super::database_file::DatabaseFile;
 use super::{RollbackScope, run_now, sqlite_error};
 use crate::db::clock::Clock;
 use crate::db::tx::Operation;
@@ -64,10 +65,11 @@ pub(super) fn write_until_closed(
     connection: &mut Connection,
     mut requests: mpsc::Receiver<Box<dyn Request>>,
     clock: &Clock,
+    file: &DatabaseFile,
 ) {
     while let Some(first) = requests.blocking_recv() {
         let mut taken = vec![first];
-        let committed = match begin(connection) {
+        let committed = match file.check().and_then(|()| begin(connection)) {
             Ok(()) => share_commit(connection, &mut taken, &mut requests, clock),
             Err(error) => {
                 // Nothing ran: every waiting caller gets the same error.
@@ -189,7 +191,8 @@ mod tests {
             answers.push(answer);
         }
         drop(sender);
-        write_until_closed(&mut connection, requests, &Clock::default());
+        let file = DatabaseFile::find(&folder.path().join("w.db")).expect("it exists");
+        write_until_closed(&mut connection, requests, &Clock::default(), &file);
         let db_clock = answers.iter_mut().map(|answer| answer.try_recv().expect("all are answered").ok()).collect();
         let mut there = connection.prepare("select n from t order by n").expect("it is read");
         let there = there.query_map([], |row| row.get(0)).expect("it is read").collect::<Result<_, _>>();
