@@ -201,8 +201,12 @@ pub const ENDPOINT_CONCURRENCY_MAX: usize = 64;
 /// Deliveries in flight beyond the first `ENDPOINT_CONCURRENCY` of their endpoints. If a fast endpoint starts to hang,
 /// the other endpoints still get capacity.
 pub const DELIVERIES_ABOVE_BASE: usize = 64;
+/// Deliveries in flight to endpoints whose last attempt failed. The other slots are kept for endpoints that answer.
+pub const FAILING_DELIVERIES: usize = DELIVERIES_IN_FLIGHT / 2;
 /// Endpoints with due deliveries that one round considers.
 pub const ENDPOINTS_PER_ROUND: usize = 1_000;
+/// Endpoints of one tenant among them.
+pub const ENDPOINTS_PER_TENANT: usize = 200;
 /// Consecutive failures after which a receiver's circuit opens.
 pub const CIRCUIT_FAILURES: u32 = 5;
 /// The circuit's first pause. It doubles with each further failure.
@@ -392,6 +396,16 @@ pub const DURATION_STATISTICS_TTL_MS: u64 = 2_000;
 pub const STREAMS: usize = 20_000;
 /// Jobs that a filtered stream considers.
 pub const STREAM_WINDOW: usize = 200;
+/// Filtered streams that one token may keep open on one node. Each tab of the dashboard has one.
+pub const STREAMS_PER_TOKEN: usize = 200;
+/// Minimum interval between two reads of a filtered stream. It reads at most `STREAM_WINDOW` changed jobs at a time.
+pub const STREAM_READ_INTERVAL_MS: u64 = 250;
+/// How old the scan may be that finds changes of other nodes. Streams with the same tenant and filter share it.
+pub const STREAM_SCAN_TTL_MS: u64 = 1_600;
+/// Filters whose scans are cached.
+pub const STREAM_FILTERS_CACHED: usize = 1_000;
+/// Open dashboard tabs up to which each receives an event for changes once a second. With more, the interval grows.
+pub const CHANGED_STREAMS_PER_S: usize = 10;
 /// Time-to-first-signal events in one request.
 pub const TTFS_EVENTS: usize = 1_000;
 pub const TTFS_MAX_MS: i64 = 24 * 3_600 * 1_000;

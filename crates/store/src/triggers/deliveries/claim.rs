@@ -5,8 +5,8 @@
 use std::collections::{BTreeSet, HashMap};
 
 use domain::limits::{
-    DELIVERIES_ABOVE_BASE, DELIVERY_LEASE_MARGIN_MS, ENDPOINT_CONCURRENCY, ENDPOINTS_PER_ROUND, GIVE_UP_GRACE_S,
-    MAINTENANCE_ROWS,
+    DELIVERIES_ABOVE_BASE, DELIVERY_LEASE_MARGIN_MS, ENDPOINT_CONCURRENCY, ENDPOINTS_PER_ROUND, ENDPOINTS_PER_TENANT,
+    FAILING_DELIVERIES, GIVE_UP_GRACE_S, MAINTENANCE_ROWS,
 };
 use domain::triggers::circuit::Circuit;
 use domain::triggers::trigger::Source;
@@ -131,6 +131,8 @@ struct EndpointClaim {
     /// Maximum requests in flight.
     limit: usize,
     granted: usize,
+    /// The last attempt failed.
+    is_failing: bool,
 }
 
 /// Distributes `slots` among the due endpoints.
@@ -145,8 +147,10 @@ fn share(
 ) -> Vec<EndpointClaim> {
     let busy = |endpoint: i64| under_way.get(&endpoint).copied().unwrap_or(0);
     let mut per_tenant: HashMap<TenantId, usize> = HashMap::new();
-    for (endpoint, tenant) in &scan.under_way {
+    let mut failing = 0;
+    for UnderWay { endpoint, tenant, is_failing } in &scan.under_way {
         *per_tenant.entry(*tenant).or_default() += busy(*endpoint);
+        failing += if *is_failing { busy(*endpoint) } else { 0 };
     }
     let claim = |endpoint: &DueEndpoint| {
         let DueEndpoint { id, tenant, circuit, .. } = *endpoint;
@@ -156,6 +160,7 @@ fn share(
             busy: busy(id),
             limit: circuit.concurrency(endpoint_limiter.of(id)),
             granted: 0,
+            is_failing: circuit.failures > 0,
         }
     };
     let mut claims: Vec<EndpointClaim> = scan.endpoints.iter().map(claim).collect();
@@ -163,13 +168,16 @@ fn share(
     for _ in 0..slots {
         let eligible = claims.iter_mut().filter(|claim| {
             let sent = claim.busy + claim.granted;
-            sent < claim.limit && (sent < ENDPOINT_CONCURRENCY || above_base < DELIVERIES_ABOVE_BASE)
+            sent < claim.limit
+                && (sent < ENDPOINT_CONCURRENCY || above_base < DELIVERIES_ABOVE_BASE)
+                && (!claim.is_failing || failing < FAILING_DELIVERIES)
         });
         // Endpoints are sorted by age and `min_by_key` returns the first minimum, which has waited longest.
         let Some(next) = eligible.min_by_key(|claim| per_tenant.get(&claim.tenant).copied().unwrap_or(0)) else {
             break;
         };
         above_base += usize::from(next.busy + next.granted >= ENDPOINT_CONCURRENCY);
+        failing += usize::from(next.is_failing);
         next.granted += 1;
         *per_tenant.entry(next.tenant).or_default() += 1;
     }
@@ -185,11 +193,17 @@ struct ScanDue {
 struct DueScan {
     /// Due endpoints with a closed circuit, oldest first.
     endpoints: Vec<DueEndpoint>,
-    /// The tenants of the endpoints with requests in flight.
-    under_way: Vec<(i64, TenantId)>,
+    /// The endpoints with requests in flight.
+    under_way: Vec<UnderWay>,
     open: usize,
     /// At least one delivery has passed `give_up_at`, and the service was up long enough to try it.
     overdue: bool,
+}
+
+struct UnderWay {
+    endpoint: i64,
+    tenant: TenantId,
+    is_failing: bool,
 }
 
 struct DueEndpoint {
@@ -200,22 +214,27 @@ struct DueEndpoint {
 }
 
 // A loose index scan that skips from one endpoint with due deliveries to the next: endpoints are retained, and most have no
-// pending delivery. Endpoints with an open circuit sort last and are counted.
+// pending delivery. Endpoints with an open circuit sort last and are counted. The limit per tenant applies before the limit
+// of all, so that the receivers of one tenant do not hide those of the others.
 const ENDPOINTS: Sql = Sql::both(&["with recursive owed (endpoint) as (
          select endpoint from (select endpoint from deliveries where due_at is not null order by endpoint limit 1) low
          union all
          select (select d.endpoint from deliveries d where d.endpoint > owed.endpoint and d.due_at is not null
                  order by d.endpoint limit 1)
          from owed where owed.endpoint is not null)
-     select id, failures, open_until, oldest, tenant, count(*) filter (where open_until > $1) over () as open from (
-         select e.id, e.failures, e.open_until, e.tenant,
-             (select d.due_at from deliveries d where d.endpoint = e.id and d.due_at is not null
-              order by d.due_at, d.seq limit 1) as oldest
-         from owed join endpoints e on e.id = owed.endpoint) heads
-     where oldest <= $1 order by case when open_until > $1 then 1 else 0 end, oldest limit $2"]);
+     select id, failures, open_until, oldest, tenant, open from (
+         select heads.*, count(*) filter (where open_until > $1) over () as open,
+             row_number() over (partition by tenant, case when open_until > $1 then 1 else 0 end order by oldest) as place
+         from (
+             select e.id, e.failures, e.open_until, e.tenant,
+                 (select d.due_at from deliveries d where d.endpoint = e.id and d.due_at is not null
+                  order by d.due_at, d.seq limit 1) as oldest
+             from owed join endpoints e on e.id = owed.endpoint) heads
+         where oldest <= $1) due
+     where place <= $3 order by case when open_until > $1 then 1 else 0 end, oldest limit $2"]);
 const TENANTS: Sql = Sql::new(
-    &["select id, tenant from endpoints where id = $1"],
-    "select id, tenant from endpoints where id = any($1::bigint[])",
+    &["select id, tenant, failures from endpoints where id = $1"],
+    "select id, tenant, failures from endpoints where id = any($1::bigint[])",
 );
 const OVERDUE: Sql = Sql::both(&["select seq from deliveries where due_at is not null and give_up_at <= $1 limit 1"]);
 
@@ -224,7 +243,8 @@ impl Operation for ScanDue {
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<DueScan, StoreError> {
         let now = tx.now();
-        let rows = tx.query(&ENDPOINTS, &[Param::Time(now), Param::Int(ENDPOINTS_PER_ROUND as i64)]).await?;
+        let limits = [Param::Int(ENDPOINTS_PER_ROUND as i64), Param::Int(ENDPOINTS_PER_TENANT as i64)];
+        let rows = tx.query(&ENDPOINTS, &[Param::Time(now), limits[0], limits[1]]).await?;
         let mut scan = DueScan { endpoints: Vec::new(), under_way: Vec::new(), open: 0, overdue: false };
         for row in &rows {
             scan.open = row.int("open")? as usize;
@@ -236,7 +256,8 @@ impl Operation for ScanDue {
             scan.endpoints.push(DueEndpoint { id, tenant, circuit, oldest });
         }
         for row in tx.query_each(&TENANTS, &[Column::ints(self.under_way.iter().copied())], &[]).await? {
-            scan.under_way.push((row.int("id")?, TenantId(row.int("tenant")?)));
+            let (endpoint, tenant) = (row.int("id")?, TenantId(row.int("tenant")?));
+            scan.under_way.push(UnderWay { endpoint, tenant, is_failing: row.int("failures")? > 0 });
         }
         if tx.query_opt(&OVERDUE, &[Param::Time(now)]).await?.is_some() {
             // Server downtime does not count: deliveries get `GIVE_UP_GRACE_S` of service before they are given up.

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use domain::TenantId;
 use domain::limits::{
-    CIRCUIT_FAILURES, DELIVERIES_ABOVE_BASE, DELIVERY_GIVE_UP_S, ENDPOINT_CONCURRENCY, ENDPOINTS_PER_ROUND,
-    GIVE_UP_GRACE_S,
+    CIRCUIT_FAILURES, DELIVERIES_ABOVE_BASE, DELIVERIES_IN_FLIGHT, DELIVERY_GIVE_UP_S, ENDPOINT_CONCURRENCY,
+    ENDPOINTS_PER_ROUND, FAILING_DELIVERIES, GIVE_UP_GRACE_S,
 };
 use store::access::tenants::create::TenantCreated;
 use store::db::tx::{Operation, Tx};
@@ -65,6 +65,49 @@ async fn a_tenant_with_many_slow_endpoints_leaves_delivery_slots_to_others() {
         enqueue_deliveries(store, other, ["https://theirs-too.example/".to_owned()]).await;
         let claimed_now = claim_deliveries(store, 1, HashMap::from([(slow, 1)])).await;
         assert!(claimed_now.len() == 1 && claimed_now[0].1 == "https://theirs-too.example/", "{claimed_now:?}");
+    })
+    .await;
+}
+
+/// Requirement Q10.
+#[tokio::test]
+async fn many_endpoints_of_a_tenant_do_not_hide_those_of_others() {
+    on_both(async |db| {
+        let store = &db.store;
+        let created = store.create_tenant(testkit::name("other")).await.expect("creates a tenant");
+        let TenantCreated::Created(other) = created else { panic!("{created:?}") };
+        let dead = (0..ENDPOINTS_PER_ROUND + 10).map(|n| format!("https://dead{n}.example/"));
+        enqueue_deliveries(store, T, dead).await;
+        db.pass_ms(60_000).await;
+        let theirs = "https://theirs.example/".to_owned();
+        enqueue_deliveries(store, other, [theirs.clone()]).await;
+        let claimed = claim_deliveries(store, 4, HashMap::new()).await;
+        assert!(claimed.iter().any(|(_, url)| *url == theirs), "{claimed:?}");
+    })
+    .await;
+}
+
+/// Requirement Q10.
+#[tokio::test]
+async fn slots_are_kept_for_endpoints_that_answer() {
+    on_both(async |db| {
+        let store = &db.store;
+        for _ in 0..ENDPOINT_CONCURRENCY {
+            let dead = DELIVERIES_IN_FLIGHT / ENDPOINT_CONCURRENCY;
+            enqueue_deliveries(store, T, (0..dead).map(|n| format!("https://dead{n}.example/"))).await;
+        }
+        run_sql(store, "update endpoints set failures = 1").await.expect("fails once");
+        db.pass_ms(60_000).await;
+        enqueue_deliveries(store, T, ["https://well.example/".to_owned()]).await;
+        let claimed = claim_deliveries(store, DELIVERIES_IN_FLIGHT, HashMap::new()).await;
+        assert_eq!(claimed.len(), FAILING_DELIVERIES + 1);
+        assert!(claimed.iter().any(|(_, url)| url == "https://well.example/"), "{claimed:?}");
+        // Deliveries in flight count.
+        let mut in_flight = HashMap::new();
+        for (endpoint, _) in claimed {
+            *in_flight.entry(endpoint).or_insert(0) += 1;
+        }
+        assert_eq!(claim_deliveries(store, 10, in_flight).await, []);
     })
     .await;
 }
