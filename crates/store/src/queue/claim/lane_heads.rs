@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 
 use domain::limits::LANES;
-use domain::{LaneHead, Name, QueueSettings, TenantId, Time};
+use domain::{Label, LaneHead, Name, QueueSettings, TenantId, Time};
 use uuid::Uuid;
 
 use super::Claim;
 use super::fast_path::watermarks::{JobCursor, Watermark, Watermarks};
-use crate::db::tx::{Column, Param, Prefetch, Sql, Tx};
+use crate::db::codec::to_json;
+use crate::db::tx::{Column, Param, Prefetch, Row, Sql, Tx};
 use crate::error::StoreError;
 use crate::queue::lanes::Lane;
 use crate::queue::queues::read_settings_of;
@@ -93,11 +94,42 @@ const HEADS: Sql = Sql::new(
      where q.paused_at is null limit 10000",
 );
 
+// With more than `LANES` lanes with work, only those that the worker serves count, the highest priority and the oldest job
+// first.
+const SERVED_HEADS: Sql = Sql::new(
+    &["select lane, tenant, queue, kind, priority, affinity, guarded, starvation_s, concurrency, per_key, rate_per_s,
+           settings, run_at, id from (
+           select l.lane, l.tenant, l.queue, l.kind, l.priority, l.affinity, l.guarded,
+               q.starvation_s, q.concurrency, q.per_key, q.rate_per_s, q.settings,
+               (select j.run_at from jobs j where j.lane = l.lane and j.due_at is null and j.parked is null
+                    and j.worker is null order by j.run_at, j.id limit 1) as run_at,
+               (select j.id from jobs j where j.lane = l.lane and j.due_at is null and j.parked is null
+                    and j.worker is null order by j.run_at, j.id limit 1) as id
+           from lanes l left join queues q on q.tenant = l.tenant and q.name = l.queue
+           where l.tenant = $2 and l.queue = $1 and q.paused_at is null
+               and ($3 is null or l.kind in (select value from json_each($3)))
+               and ($4 is null or l.affinity = '' or l.affinity in (select value from json_each($4)))) heads
+       where id is not null order by priority desc, run_at, id limit $5"],
+    "select l.lane, l.tenant, l.queue, l.kind, l.priority, l.affinity, l.guarded,
+         q.starvation_s, q.concurrency, q.per_key, q.rate_per_s, q.settings, h.run_at, h.id
+     from unnest($1::text[]) as n(queue)
+         join lanes l on l.tenant = $2 and l.queue = n.queue
+         left join queues q on q.tenant = l.tenant and q.name = l.queue
+         cross join lateral (select j.run_at, j.id from jobs j where j.lane = l.lane and j.due_at is null
+             and j.parked is null and j.worker is null order by j.run_at, j.id limit 1) h
+     where q.paused_at is null
+         and ($3::json is null or l.kind = any(array(select json_array_elements_text($3::json))))
+         and ($4::json is null or l.affinity = '' or l.affinity = any(array(select json_array_elements_text($4::json))))
+     order by l.priority desc, h.run_at, h.id limit $5",
+);
+
 /// The result of one query of lane heads.
 pub(super) struct LaneHeads {
     pub(super) heads: Vec<WaitingLane>,
     /// The watermarks that the query used.
     watermarks: HashMap<Name, Watermark>,
+    /// Not all lanes with work are in `heads`.
+    is_truncated: bool,
 }
 
 impl Claim {
@@ -117,12 +149,42 @@ impl Claim {
         self.run_query(tx, LaneQuery::from_the_beginning(queues)).await
     }
 
+    /// Queries the lanes that the worker serves, if there were too many to query all.
+    pub(super) async fn served_heads(
+        &self,
+        tx: &mut Tx<'_>,
+        worker: &Worker,
+        found: LaneHeads,
+    ) -> Result<LaneHeads, StoreError> {
+        if found.heads.len() < LANES {
+            return Ok(found);
+        }
+        let queues = Column::texts(worker.queues.iter().map(Name::as_str));
+        let kinds = worker.kinds.as_ref().map(|kinds| to_json(&kinds.iter().map(Name::as_str).collect::<Vec<_>>()));
+        let affinities = worker.affinities.as_ref();
+        let affinities = affinities.map(|all| to_json(&all.iter().map(Label::as_str).collect::<Vec<_>>()));
+        let params = [
+            Param::Int(self.request.of.0),
+            Param::json(kinds.as_deref()),
+            Param::json(affinities.as_deref()),
+            Param::Int(LANES as i64),
+        ];
+        let rows = tx.query_each(&SERVED_HEADS, &[queues], &params).await?;
+        let query = LaneQuery::from_the_beginning(&worker.queues);
+        // The watermark of a queue needs all of its lanes.
+        Ok(LaneHeads { is_truncated: true, ..Self::read_heads(&rows, query)? })
+    }
+
     async fn run_query(&self, tx: &mut Tx<'_>, query: LaneQuery) -> Result<LaneHeads, StoreError> {
         let Prefetch { sql, columns, params } = query.prefetch(&query.queues, self.request.of);
         let rows = tx.query_each(&sql, &columns, &params).await?;
+        Self::read_heads(&rows, query)
+    }
+
+    fn read_heads(rows: &[Row], query: LaneQuery) -> Result<LaneHeads, StoreError> {
         let watermarks = query.watermarks;
         let mut heads = Vec::with_capacity(rows.len());
-        for row in &rows {
+        for row in rows {
             let waiting_since = row.time("run_at")?;
             let lane = Lane::read(row)?;
             let stored = row.opt_text("settings")?;
@@ -139,14 +201,14 @@ impl Claim {
             let watermark = watermarks[&lane.queue].cursor;
             heads.push(WaitingLane { head, lane, settings, stored, watermark, first });
         }
-        Ok(LaneHeads { heads, watermarks })
+        Ok(LaneHeads { is_truncated: heads.len() >= LANES, heads, watermarks })
     }
 }
 
 impl LaneHeads {
     /// The new watermarks of the queues that had work. A queue without work keeps its watermark: it may be paused.
     pub(super) fn watermarks_after(self, taken_up_to: &HashMap<i64, JobCursor>, now: Time) -> Vec<(Name, Watermark)> {
-        if self.heads.len() >= LANES {
+        if self.is_truncated {
             return Vec::new();
         }
         let mut cursors: HashMap<Name, JobCursor> = HashMap::new();

@@ -255,6 +255,7 @@ impl Operation for Claim {
         }
         let mut builder = ClaimBuilder::new(now, *of, &worker, affinity.clone().or_else(|| worker.affinity.clone()));
         let found = self.lane_heads(tx, &claim_filter.queues).await?;
+        let found = self.served_heads(tx, &worker, found).await?;
         let heads = found.heads.iter().filter(|head| head.is_served_by(&worker)).cloned().collect();
         builder.fill(tx, heads, *max).await?;
         if builder.jobs.is_empty() {

@@ -53,6 +53,44 @@ async fn a_job_is_claimed_behind_any_number_of_empty_lanes() {
 
 /// Requirement Q6.
 #[tokio::test]
+async fn lanes_with_work_that_a_worker_does_not_serve_hide_no_job() {
+    on_both(async |db| {
+        let is_postgres = db.store.is_postgres();
+        let numbers = match is_postgres {
+            true => "select i from generate_series(1, 10100) as n(i)",
+            false => "with recursive n(i) as (select 1 union all select i + 1 from n where i < 10100) select i from n",
+        };
+        // One waiting job in each of more lanes than a claim queries.
+        let lanes = format!(
+            "insert into lanes (tenant, queue, kind, priority, affinity, guarded)
+             select {}, 'q', 'other', i, '', {} from ({numbers}) numbers",
+            T.0,
+            if is_postgres { "false" } else { "0" }
+        );
+        let (id, now) = match is_postgres {
+            true => ("gen_random_uuid()", "now()"),
+            false => ("randomblob(16)", "1000000"),
+        };
+        let jobs = format!(
+            "insert into jobs (id, tenant, lane, state, run_at, max_attempts, created_at, updated_at, principal, payload)
+             select {id}, l.tenant, l.lane, 'queued', {now}, 3, {now}, {now}, 'p', '{{}}' from lanes l where l.kind = 'other'"
+        );
+        run_sql(&db.store, &lanes).await.expect("creates the lanes");
+        run_sql(&db.store, &jobs).await.expect("creates the jobs");
+        let low = push(&db.store, with("a", -5)).await;
+        let high = push(&db.store, with("b", 7)).await;
+        let kinds = Some(vec![name("k")]);
+        let worker = db.store.register_worker(T, NewWorker { kinds, ..new_worker(&["q"]) }).await.expect("registers");
+        assert_eq!(claim_one(&db.store, worker).await.id, high);
+        assert_eq!(claim_one(&db.store, worker).await.id, low);
+        let every_kind = register(&db.store, &["q"]).await;
+        assert_eq!(claim_one(&db.store, every_kind).await.priority, 10_100, "the highest priority first");
+    })
+    .await;
+}
+
+/// Requirement Q6.
+#[tokio::test]
 async fn a_worker_drains_its_affinity_before_it_swaps() {
     on_both(async |db| {
         for affinity in ["a", "b", "a", "b", "a"] {
