@@ -68,6 +68,7 @@ function listen() {
   if (!stream) return;
   const own = source = new EventSource(new URL(stream, root));
   own.addEventListener("signal", () => refreshLater());
+  own.addEventListener("changed", () => refreshLater());
   own.addEventListener("open", () => setLost(false));
   own.addEventListener("error", () => {
     if (own !== source || !main.dataset.stream) return;

@@ -167,6 +167,14 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, code::UNAVAILABLE, detail)
     }
 
+    pub(crate) fn too_many_streams_of_token() -> Self {
+        let detail = format_args!(
+            "the token has {} open streams on this node, which is the limit; close one first",
+            domain::limits::STREAMS_PER_TOKEN
+        );
+        Self::new(StatusCode::TOO_MANY_REQUESTS, code::LIMIT_REACHED, detail)
+    }
+
     /// An operation on a runtime was refused; `code` becomes the problem's own code.
     pub(crate) fn operation_refused(code: domain::runtimes::OperationCode, detail: impl Display) -> Self {
         use domain::runtimes::OperationCode as Code;

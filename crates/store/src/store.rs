@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use domain::limits::{
     DURATION_STATISTICS_CACHED, DURATION_STATISTICS_TTL_MS, QUEUE_SNAPSHOT_TTL_MS, QUEUE_SNAPSHOTS_CACHED,
+    STREAM_FILTERS_CACHED, STREAM_SCAN_TTL_MS,
 };
 use domain::signals::eta::statistics::Statistics;
 use domain::{Name, TenantId};
@@ -24,11 +25,13 @@ use crate::error::StoreError;
 use crate::queue::claim::fast_path::FastPath;
 use crate::queue::claim_gate::ClaimGate;
 use crate::queue::lanes::LaneCache;
+use crate::queue::list::JobFilter;
 use crate::queue::prune::PruneCursors;
 use crate::queue::workers::serve::TenantRotation;
 use crate::signals::duration_statistics::{DurationSampler, StatisticsKey};
 use crate::signals::queue_snapshot::QueueSnapshot;
 use crate::signals::signatures::index::SignatureIndex;
+use crate::signals::versions::JobVersion;
 use crate::triggers::cache::TriggerCache;
 use crate::triggers::deliveries::adaptive_concurrency::EndpointLimiter;
 
@@ -112,6 +115,7 @@ struct Inner {
     tokens: TokenCache,
     queue_snapshots: StaleWhileRevalidate<(TenantId, Name), QueueSnapshot>,
     signatures: StaleWhileRevalidate<TenantId, SignatureIndex>,
+    job_versions: StaleWhileRevalidate<(TenantId, JobFilter), Vec<JobVersion>>,
     ended: DurationSampler,
     duration_statistics: StaleWhileRevalidate<(TenantId, StatisticsKey), Statistics>,
     quota_use: QuotaUse,
@@ -159,6 +163,10 @@ impl Store {
                 signatures: StaleWhileRevalidate::new(
                     Duration::from_millis(QUEUE_SNAPSHOT_TTL_MS),
                     QUEUE_SNAPSHOTS_CACHED,
+                ),
+                job_versions: StaleWhileRevalidate::new(
+                    Duration::from_millis(STREAM_SCAN_TTL_MS),
+                    STREAM_FILTERS_CACHED,
                 ),
                 ended: DurationSampler::default(),
                 duration_statistics: StaleWhileRevalidate::new(
@@ -269,6 +277,10 @@ impl Store {
 
     pub(crate) fn queue_snapshot_cache(&self) -> &StaleWhileRevalidate<(TenantId, Name), QueueSnapshot> {
         &self.inner.queue_snapshots
+    }
+
+    pub(crate) fn job_version_cache(&self) -> &StaleWhileRevalidate<(TenantId, JobFilter), Vec<JobVersion>> {
+        &self.inner.job_versions
     }
 
     pub(crate) fn signature_cache(&self) -> &StaleWhileRevalidate<TenantId, SignatureIndex> {

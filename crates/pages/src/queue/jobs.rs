@@ -81,8 +81,8 @@ impl JobFilter {
             .pairs()
             .into_iter()
             .filter(|(key, value)| matches!(*key, "queue" | "kind" | "subject" | "run") && !value.is_empty());
-        let query: Vec<String> = supported.map(|(key, value)| format!("{key}={}", html::segment(value))).collect();
-        if query.is_empty() { String::new() } else { format!("?{}", query.join("&")) }
+        let query: String = supported.map(|(key, value)| format!("&{key}={}", html::segment(value))).collect();
+        format!("?only=changes{query}")
     }
 }
 

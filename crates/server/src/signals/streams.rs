@@ -9,9 +9,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use domain::JobId;
-use domain::limits::STREAMS;
+use domain::limits::{CHANGED_STREAMS_PER_S, STREAMS, STREAMS_PER_TOKEN};
+use domain::{JobId, TenantId};
 use store::Store;
+use store::db::notifier::JobChange;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
 
@@ -31,7 +32,18 @@ pub struct Streams {
 struct StreamTable {
     store: Store,
     watched: Mutex<HashMap<JobId, Slot>>,
+    /// Open filtered streams by token.
+    filtered: Mutex<HashMap<TokenKey, usize>>,
     opened: tokio::sync::Notify,
+}
+
+/// The tenant and the name of a token.
+type TokenKey = (TenantId, Arc<str>);
+
+/// Counts one open filtered stream of a token while it exists.
+pub(crate) struct FilteredPermit {
+    token: TokenKey,
+    shared: Arc<StreamTable>,
 }
 
 struct Slot {
@@ -49,7 +61,7 @@ pub(crate) struct SignalWatch {
 impl Streams {
     pub fn new(store: Store) -> Self {
         let opened = tokio::sync::Notify::new();
-        Self { shared: Arc::new(StreamTable { store, watched: Mutex::default(), opened }) }
+        Self { shared: Arc::new(StreamTable { store, watched: Mutex::default(), filtered: Mutex::default(), opened }) }
     }
 
     /// Subscribes to a job. Returns None if the limit of open streams is reached.
@@ -63,6 +75,25 @@ impl Streams {
         let version = slot.version.subscribe();
         self.shared.opened.notify_one();
         Some(SignalWatch { job, version, shared: self.shared.clone() })
+    }
+
+    /// Counts a filtered stream of a token. Returns None if the token has `STREAMS_PER_TOKEN` open.
+    pub(crate) fn open_filtered(&self, tenant: TenantId, token: &Arc<str>) -> Option<FilteredPermit> {
+        let token = (tenant, token.clone());
+        let mut filtered = self.shared.filtered.lock().expect("lock poisoned");
+        let open = filtered.entry(token.clone()).or_default();
+        if *open >= STREAMS_PER_TOKEN {
+            return None;
+        }
+        *open += 1;
+        Some(FilteredPermit { token, shared: self.shared.clone() })
+    }
+
+    /// Minimum interval of the events of a dashboard tab. Each event makes it read its page, so the interval grows with the
+    /// number of tabs.
+    pub(crate) fn changed_interval(&self) -> Duration {
+        let open: usize = self.shared.filtered.lock().expect("lock poisoned").values().sum();
+        Duration::from_secs_f64((open as f64 / CHANGED_STREAMS_PER_S as f64).max(1.0))
     }
 
     /// Interval at which a stream refreshes position and ETA.
@@ -85,7 +116,7 @@ impl Streams {
         }
     }
 
-    async fn poll_while_watched(&self, mut changes: broadcast::Receiver<JobId>) {
+    async fn poll_while_watched(&self, mut changes: broadcast::Receiver<JobChange>) {
         loop {
             let jobs: Vec<JobId> = self.shared.watched.lock().expect("lock poisoned").keys().copied().collect();
             if jobs.is_empty() {
@@ -98,7 +129,7 @@ impl Streams {
             let deadline = tokio::time::Instant::now() + interval;
             while let Ok(changed) = tokio::time::timeout_at(deadline, changes.recv()).await {
                 match changed {
-                    Ok(job) if self.is_watched(job) => self.poll(vec![job]).await,
+                    Ok(change) if self.is_watched(change.job) => self.poll(vec![change.job]).await,
                     Ok(_) => {}
                     Err(RecvError::Lagged(_)) => break,
                     Err(RecvError::Closed) => return,
@@ -130,6 +161,18 @@ impl Drop for SignalWatch {
             slot.readers -= 1;
             if slot.readers == 0 {
                 watched.remove(&self.job);
+            }
+        }
+    }
+}
+
+impl Drop for FilteredPermit {
+    fn drop(&mut self) {
+        let mut filtered = self.shared.filtered.lock().expect("lock poisoned");
+        if let Some(open) = filtered.get_mut(&self.token) {
+            *open -= 1;
+            if *open == 0 {
+                filtered.remove(&self.token);
             }
         }
     }

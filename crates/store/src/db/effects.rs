@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use domain::{JobId, Name, TenantId, WorkerId};
 
-use crate::db::notifier::Topic;
+use crate::db::notifier::{JobChange, Topic};
 use crate::store::Store;
 use crate::workflows::runs::end::RunJobEnd;
 
@@ -17,6 +17,8 @@ pub(crate) struct Effects {
     pub(crate) run_ends: Vec<RunJobEnd>,
     /// The remaining jobs of a run must be canceled.
     pub(crate) stopping_runs: bool,
+    /// Changes of jobs, for signal streams.
+    pub(crate) changes: Vec<JobChange>,
     /// Queues that may have a runnable job.
     pub(crate) ready: BTreeSet<(TenantId, Name)>,
     /// Workers with a cancel or a drain.
@@ -39,8 +41,8 @@ impl Store {
         let notifier = self.notifier();
         for job in &effects.ended {
             notifier.notify_local(&Topic::Ended(*job));
-            notifier.notify_job_changed(*job);
         }
+        notifier.notify_jobs_changed(&effects.changes);
         self.duration_sampler().observe_ended(&effects.ended);
         for (tenant, queue) in &effects.ready {
             self.fast_path().watermarks().remove(*tenant, queue);

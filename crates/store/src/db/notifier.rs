@@ -7,8 +7,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use domain::{JobId, Name, TenantId, Time, WorkerId};
-use tokio::sync::{Notify, broadcast};
+use domain::{JobId, JobState, Name, TenantId, Time, WorkerId};
+use tokio::sync::{Notify, broadcast, watch};
 
 /// What a notification is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -42,6 +42,17 @@ pub(crate) struct WaitingLanes {
     pub(crate) newest: Time,
 }
 
+/// A change of a job, for signal streams. It says enough to skip the changes that a stream does not follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobChange {
+    pub tenant: TenantId,
+    /// `None`: the lane is not known here.
+    pub lane: Option<i64>,
+    pub job: JobId,
+    /// The new state, if the change is one of state.
+    pub to: Option<JobState>,
+}
+
 /// Sends notifications to subscribers. Clones share their subscribers.
 #[derive(Clone, Default)]
 pub struct Notifier {
@@ -63,7 +74,10 @@ struct Shared {
     /// The result of the last poll of the subscribed queues.
     last_poll: Mutex<HashMap<Topic, WaitingLanes>>,
     /// Jobs that this node changed, for signal streams.
-    changes: broadcast::Sender<JobId>,
+    changes: broadcast::Sender<JobChange>,
+    /// Wakes streams that only report that something has changed, by tenant.
+    tenants: Mutex<HashMap<TenantId, watch::Sender<()>>>,
+    has_tenants: AtomicBool,
 }
 
 impl Default for Shared {
@@ -76,6 +90,8 @@ impl Default for Shared {
             is_listening: AtomicBool::new(false),
             last_poll: Mutex::default(),
             changes: broadcast::Sender::new(CHANGES_CAPACITY),
+            tenants: Mutex::default(),
+            has_tenants: AtomicBool::new(false),
         }
     }
 }
@@ -96,6 +112,9 @@ impl Notifier {
     /// Notifies the subscribers of this node and, for topics that other nodes wait for, those of the other nodes.
     pub(crate) fn notify(&self, topic: Topic) {
         self.notify_local(&topic);
+        if let Topic::Ready(tenant, _) = &topic {
+            self.notify_tenant_changed(*tenant);
+        }
         let is_sending = self.shared.is_sending.load(Ordering::Relaxed);
         if is_sending && matches!(topic, Topic::Ready(..) | Topic::Worker(_)) {
             let mut outgoing = self.shared.outgoing.lock().expect("lock poisoned");
@@ -144,14 +163,43 @@ impl Notifier {
     }
 
     /// Returns a receiver of the jobs that this node changes from now on.
-    pub fn changes(&self) -> broadcast::Receiver<JobId> {
+    pub fn changes(&self) -> broadcast::Receiver<JobChange> {
         self.shared.changes.subscribe()
     }
 
+    /// Returns a receiver that is woken when this node changes a job of the tenant, without saying which one.
+    pub fn tenant_changes(&self, tenant: TenantId) -> watch::Receiver<()> {
+        let mut tenants = self.shared.tenants.lock().expect("lock poisoned");
+        tenants.retain(|_, sender| sender.receiver_count() > 0);
+        let receiver = tenants.entry(tenant).or_insert_with(|| watch::Sender::new(())).subscribe();
+        self.shared.has_tenants.store(true, Ordering::Relaxed);
+        receiver
+    }
+
     /// Notifies the signal streams of this node. Costs almost nothing while there are none.
-    pub(crate) fn notify_job_changed(&self, job: JobId) {
+    pub(crate) fn notify_jobs_changed(&self, changes: &[JobChange]) {
         if self.shared.changes.receiver_count() > 0 {
-            let _no_receiver = self.shared.changes.send(job);
+            for change in changes {
+                let _no_receiver = self.shared.changes.send(*change);
+            }
+        }
+        for of_tenant in changes.chunk_by(|one, next| one.tenant == next.tenant) {
+            self.notify_tenant_changed(of_tenant[0].tenant);
+        }
+    }
+
+    fn notify_tenant_changed(&self, tenant: TenantId) {
+        if !self.shared.has_tenants.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut tenants = self.shared.tenants.lock().expect("lock poisoned");
+        if let Some(sender) = tenants.get(&tenant) {
+            if sender.receiver_count() > 0 {
+                sender.send_replace(());
+            } else {
+                tenants.remove(&tenant);
+                self.shared.has_tenants.store(!tenants.is_empty(), Ordering::Relaxed);
+            }
         }
     }
 

@@ -59,6 +59,11 @@ const BY_ID: Sql = Sql::new(
 );
 
 impl Store {
+    /// The lane with this id, if this node has cached it.
+    pub fn cached_lane(&self, lane: i64) -> Option<Arc<Lane>> {
+        self.lanes().maps.read().expect("lock poisoned").by_id.get(&lane).cloned()
+    }
+
     /// Returns the ids of the lanes, in order. Creates missing lanes in their own transaction, so that the cache holds
     /// committed lanes only.
     pub(crate) async fn lane_ids(&self, lanes: &[Lane]) -> Result<Vec<i64>, StoreError> {

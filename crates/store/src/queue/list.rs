@@ -23,7 +23,7 @@ use candidates::Candidates;
 /// Maximum bytes of payloads and results on one page. A page always holds at least one job.
 const PAGE_BYTES: i64 = 16 << 20;
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct JobFilter {
     pub state: Option<JobState>,
     pub queue: Option<String>,

@@ -8,7 +8,7 @@ use domain::queue::settings::PHASES;
 use domain::{Epoch, JobId, JobState, Refusal, SignalKind, State, TenantId, Time};
 
 use crate::db::effects::Effects;
-use crate::db::notifier::Topic;
+use crate::db::notifier::{JobChange, Topic};
 use crate::db::tx::{Operation, Param, Row, Sql, Tx};
 use crate::error::StoreError;
 use crate::queue::counters::CounterDeltas;
@@ -69,7 +69,7 @@ impl Store {
             if let Some((epoch, progress)) = report {
                 self.duration_sampler().track_progress(job, epoch, self.clock().now(), progress);
             }
-            self.notifier().notify_job_changed(job);
+            self.notifier().notify_jobs_changed(&[JobChange { tenant, lane: None, job, to: None }]);
         }
         if changes_state {
             self.notifier().notify_local(&Topic::Deliveries);

@@ -180,3 +180,69 @@ async fn a_stream_is_in_order_of_change_and_includes_running_jobs_behind_a_backl
     })
     .await;
 }
+
+/// Reads the names of events until `count` have arrived.
+async fn event_names(api: &Api, path: &str, count: usize) -> Vec<String> {
+    use http_body_util::BodyExt;
+    let response = api.raw(request("GET", path).body(Body::empty()).unwrap()).await;
+    assert_eq!(response.status(), 200);
+    let (mut body, mut text) = (response.into_body(), String::new());
+    let names = |text: &str| -> Vec<String> {
+        text.lines().filter_map(|line| line.strip_prefix("event:")).map(|name| name.trim().to_owned()).collect()
+    };
+    let reading = async {
+        while names(&text).len() < count {
+            let frame = body.frame().await.unwrap().unwrap();
+            text.push_str(std::str::from_utf8(frame.data_ref().unwrap()).unwrap());
+        }
+    };
+    before_timeout("the stream sends the events", reading).await;
+    assert!(!text.contains("job_id"), "no content: {text}");
+    names(&text)
+}
+
+/// Requirement S3.
+#[tokio::test]
+async fn a_page_stream_reports_changes_without_content() {
+    on_both(async |db| {
+        let other_node = db.another_node().await;
+        let api = Api::new(db).await;
+        let path = "/api/v1/stream?only=changes&queue=q";
+        let job = api.job("q").await;
+        let cancel = async {
+            // The change of another node is found by the scan, whenever the stream was opened.
+            loop {
+                let id = domain::JobId::new(job.parse().unwrap());
+                other_node.cancel(domain::TenantId::DEFAULT, id, "x".into()).await.unwrap();
+                api.job("q").await;
+                tokio::task::yield_now().await;
+            }
+        };
+        let names = tokio::select! {
+            names = event_names(&api, path, 3) => names,
+            () = cancel => unreachable!("the loop does not end"),
+        };
+        assert_eq!(names, ["changed", "changed", "changed"]);
+        api.get("/api/v1/stream?only=odd").await.problem(400, "invalid_query", Some("only"));
+    })
+    .await;
+}
+
+/// Requirement X4.
+#[tokio::test]
+async fn a_token_opens_a_limited_number_of_filtered_streams() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let open = async || api.raw(request("GET", "/api/v1/stream?only=changes").body(Body::empty()).unwrap()).await;
+        let mut streams = Vec::new();
+        for _ in 0..domain::limits::STREAMS_PER_TOKEN {
+            let response = open().await;
+            assert_eq!(response.status(), 200);
+            streams.push(response);
+        }
+        assert_eq!(open().await.status(), 429);
+        streams.pop();
+        assert_eq!(open().await.status(), 200, "a closed stream is not counted");
+    })
+    .await;
+}

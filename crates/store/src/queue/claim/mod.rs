@@ -24,7 +24,7 @@ use fill::ClaimBuilder;
 use lane_heads::LaneQuery;
 
 use crate::db::effects::Effects;
-use crate::db::notifier::Topic;
+use crate::db::notifier::{JobChange, Topic};
 use crate::db::tx::{Operation, Prefetch, Tx};
 use crate::error::StoreError;
 use crate::fleet::subjects::work::AttemptOutcome;
@@ -164,8 +164,15 @@ impl Store {
         for queue in done.skipped_queues {
             self.notifier().notify(Topic::Ready(of, queue));
         }
-        if let Claimed::Jobs { jobs, .. } = &done.claimed {
-            jobs.iter().for_each(|job| self.notifier().notify_job_changed(job.id));
+        // The plain claim has described its changes in the effects; a claim in one statement has not.
+        if let (Claimed::Jobs { jobs, .. }, true) = (&done.claimed, done.effects.changes.is_empty()) {
+            let change = |job: &ClaimedJob| JobChange {
+                tenant: of,
+                lane: Some(job.lane),
+                job: job.id,
+                to: Some(JobState::Working),
+            };
+            done.effects.changes.extend(jobs.iter().map(change));
         }
         self.announce(&done.effects);
         done.claimed

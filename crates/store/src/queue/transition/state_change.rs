@@ -10,6 +10,7 @@ use domain::{Epoch, JobError, JobId, JobState, Origin, TenantId, WorkerId};
 use uuid::Uuid;
 
 use crate::db::effects::Effects;
+use crate::db::notifier::JobChange;
 use crate::db::tx::{Column, Sql, Tx};
 use crate::error::StoreError;
 use crate::fleet::subjects::work::{self, AttemptEnd, AttemptOutcome, SubjectWork};
@@ -91,6 +92,10 @@ pub(crate) struct SubjectOutcome<'a> {
 }
 
 impl<'a> StateChange<'a> {
+    fn notification(&self) -> JobChange {
+        JobChange { tenant: self.tenant, lane: Some(self.lane), job: self.job, to: Some(self.to) }
+    }
+
     /// A change without consequences for claims, holds, keys or subjects.
     pub(crate) fn plain(
         (tenant, job, lane): (TenantId, JobId, i64),
@@ -137,6 +142,7 @@ pub(crate) async fn apply_consequences(
         }
     }
     effects.ended.extend(changes.iter().filter(|change| change.is_end()).map(|change| change.job));
+    effects.changes.extend(changes.iter().map(StateChange::notification));
     close_claims(tx, changes.iter().filter_map(|change| change.claim)).await?;
     let detailed: Vec<DetailedChange<'_, '_>> =
         changes.iter().filter_map(|change| Some((change, change.details.as_deref()?))).collect();

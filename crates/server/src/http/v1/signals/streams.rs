@@ -1,5 +1,7 @@
 //! Signals as server-sent events: of one job, and of all jobs that match a filter.
 
+mod changed;
+
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -8,13 +10,15 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use domain::limits::STREAM_WINDOW;
+use domain::limits::{STREAM_READ_INTERVAL_MS, STREAM_WINDOW};
 use domain::{JobId, Time};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{Stream, unfold};
 use serde::Deserialize;
+use store::db::notifier::JobChange;
 use store::queue::list::JobFilter;
 use store::signals::read::{SignalRead, SignalSource};
+use store::signals::versions::JobVersion;
 use tokio::sync::broadcast;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
@@ -24,14 +28,15 @@ use wire::SignalView;
 use crate::access::auth::Principal;
 use crate::error::ApiError;
 use crate::extract::{Params, PathJob, header};
-use crate::signals::streams::SignalWatch;
+use crate::signals::streams::{FilteredPermit, SignalWatch};
 use crate::signals::view::render;
 use crate::state::AppState;
 use crate::validate::query::{label, name, state as job_state};
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-const SCAN_INTERVAL: Duration = Duration::from_secs(1);
+const SCAN_INTERVAL: Duration = Duration::from_millis(800);
+const READ_INTERVAL: Duration = Duration::from_millis(STREAM_READ_INTERVAL_MS);
 /// Changes within this time before the last event are sent again on reconnect. A change is stamped a moment before it
 /// is committed and becomes visible.
 const OVERLAP_S: i64 = 10;
@@ -156,13 +161,16 @@ struct StreamQuery {
     state: Option<String>,
     /// Only jobs of this run.
     run: Option<String>,
+    /// `changes`: send an event `changed` without content when matching jobs have changed, at most once a second. Less
+    /// often if many such streams are open.
+    only: Option<String>,
 }
 
 /// Stream the signals of all matching jobs: first the current ones, then each change.
 ///
 /// A stream carries states, not every intermediate step: a slow or reconnecting client gets the newest state. The event
 /// id is the time of the change. A client that reconnects with the last id gets what changed since then or shortly
-/// before.
+/// before. Returns 429 if the token has 200 such streams open on this node.
 #[utoipa::path(get, path = "/api/v1/stream", tag = "streams",
     params(StreamQuery, ("Last-Event-ID" = Option<i64>, Header, description = "Resume after this event")),
     responses((status = 200, content_type = "text/event-stream", body = SignalView)))]
@@ -181,7 +189,18 @@ async fn all(
         without_content: true,
         ..JobFilter::default()
     });
+    let only_changes = match query.only.as_deref() {
+        None => false,
+        Some("changes") => true,
+        Some(_) => return Err(ApiError::invalid_query("only", "must be `changes`")),
+    };
+    let permit = state.streams.open_filtered(principal.tenant, &principal.name);
+    let permit = permit.ok_or_else(ApiError::too_many_streams_of_token)?;
+    if only_changes {
+        return Ok(changed::stream(state, principal, filter, permit));
+    }
     let stream = FilteredStream {
+        _permit: permit,
         filter,
         changes: state.store.notifier().changes(),
         stop: state.until_ended(&principal),
@@ -191,6 +210,8 @@ async fn all(
         resume_after: last_event_id(&headers)?.map(|last| Time::from_micros(last).plus_s(-OVERLAP_S)),
         waiting: VecDeque::new(),
         scanned_at: None,
+        has_scanned: false,
+        read_at: Instant::now(),
     };
     Ok(sse(unfold(stream, FilteredStream::next)))
 }
@@ -200,8 +221,9 @@ struct FilteredStream {
     state: AppState,
     principal: Principal,
     stop: BoxFuture<'static, ()>,
+    _permit: FilteredPermit,
     filter: JobFilter,
-    changes: broadcast::Receiver<JobId>,
+    changes: broadcast::Receiver<JobChange>,
     /// The versions that were sent.
     seen: HashMap<JobId, i64>,
     /// The client received older changes on an earlier stream.
@@ -211,6 +233,10 @@ struct FilteredStream {
     /// reconnecting client skip the changes queued behind it.
     waiting: VecDeque<(JobId, Time)>,
     scanned_at: Option<Instant>,
+    /// The stream has made its first scan, which is its own.
+    has_scanned: bool,
+    /// When the last changed jobs were read.
+    read_at: Instant,
 }
 
 impl FilteredStream {
@@ -232,40 +258,83 @@ impl FilteredStream {
     }
 
     /// Waits for a change on this node or the next scan. Returns None when the stream must end.
+    ///
+    /// A busy tenant changes thousands of jobs a second. Reads are therefore at least `READ_INTERVAL` apart, and each
+    /// covers at most `STREAM_WINDOW` jobs; the scan finds the newest of the others.
     async fn wait(&mut self) -> Option<()> {
-        let remaining = self.scanned_at.map_or(Duration::ZERO, |at| SCAN_INTERVAL.saturating_sub(at.elapsed()));
+        let scan_in = self.scanned_at.map_or(Duration::ZERO, |at| SCAN_INTERVAL.saturating_sub(at.elapsed()));
+        let scan_at = tokio::time::Instant::now() + scan_in;
         tokio::select! {
-            () = &mut self.stop => None,
-            () = tokio::time::sleep(remaining) => Some(()),
-            changed = self.changes.recv() => {
-                let now = self.state.store.clock().now();
-                match changed {
-                    Ok(job) => self.waiting.push_back((job, now)),
-                    // The receiver lagged; the next scan finds what it missed.
-                    Err(_) => self.scanned_at = None,
-                }
-                while self.waiting.len() < STREAM_WINDOW && let Ok(job) = self.changes.try_recv() {
-                    self.waiting.push_back((job, now));
-                }
-                Some(())
+            () = &mut self.stop => return None,
+            () = tokio::time::sleep(READ_INTERVAL.saturating_sub(self.read_at.elapsed())) => {}
+        }
+        while self.waiting.is_empty() && self.scanned_at.is_some() {
+            tokio::select! {
+                () = &mut self.stop => return None,
+                () = tokio::time::sleep_until(scan_at) => break,
+                changed = self.changes.recv() => self.changed(changed.ok()),
             }
+        }
+        while self.waiting.len() < STREAM_WINDOW {
+            match self.changes.try_recv() {
+                Ok(change) => self.changed(Some(change)),
+                Err(broadcast::error::TryRecvError::Lagged(_)) => self.changed(None),
+                Err(_) => break,
+            }
+        }
+        self.read_at = Instant::now();
+        Some(())
+    }
+
+    /// Notes a change, or that changes were missed: the next scan finds the newest of them.
+    fn changed(&mut self, change: Option<JobChange>) {
+        match change {
+            Some(change) if self.may_match(&change) => {
+                self.waiting.push_back((change.job, self.state.store.clock().now()));
+            }
+            Some(_) => {}
+            None => self.scanned_at = None,
         }
     }
 
-    /// Scans the newest matching jobs, to find changes made by other nodes and missed notifications.
-    async fn scan(&mut self) {
-        let page = self.state.store.list_jobs(self.principal.tenant, self.filter.clone(), None, STREAM_WINDOW).await;
-        let Ok(page) = page else { return };
-        if let Some(resume_after) = self.resume_after.take() {
-            let earlier = page.jobs.iter().filter(|job| job.updated_at < resume_after);
-            self.seen.extend(earlier.map(|job| (job.id, job.version)));
+    /// False if the change certainly does not match the filter. The job is then not read.
+    fn may_match(&self, change: &JobChange) -> bool {
+        if change.tenant != self.principal.tenant {
+            return false;
         }
-        let changed = page.jobs.iter().filter(|job| self.seen.get(&job.id) != Some(&job.version));
-        let mut changed: Vec<(JobId, Time)> = changed.map(|job| (job.id, job.updated_at)).collect();
+        if change.to.is_some_and(|to| self.filter.state.is_some_and(|expected| expected != to)) {
+            return false;
+        }
+        let Some(lane) = change.lane.and_then(|lane| self.state.store.cached_lane(lane)) else { return true };
+        let is = |expected: &Option<String>, actual: &str| expected.as_deref().is_none_or(|text| text == actual);
+        let reaches = |queues: &Vec<String>| queues.iter().any(|queue| queue == lane.queue.as_str());
+        is(&self.filter.queue, lane.queue.as_str())
+            && is(&self.filter.kind, lane.kind.as_str())
+            && self.filter.queues.as_ref().is_none_or(reaches)
+    }
+
+    /// Scans the newest matching jobs, to find changes made by other nodes and missed notifications. Only the first scan of
+    /// a stream is its own.
+    async fn scan(&mut self) {
+        let tenant = self.principal.tenant;
+        let versions = match self.has_scanned {
+            false => self.state.store.job_versions(tenant, self.filter.clone()).await.map(std::sync::Arc::new),
+            true => self.state.store.shared_job_versions(tenant, &self.filter).await,
+        };
+        let Ok(versions) = versions else { return };
+        self.has_scanned = true;
+        if let Some(resume_after) = self.resume_after.take() {
+            let earlier = versions.iter().filter(|job| job.updated_at < resume_after);
+            self.seen.extend(earlier.map(|job| (job.job, job.version)));
+        }
+        // A shared scan may be older than what the stream has sent.
+        let is_newer = |job: &&JobVersion| self.seen.get(&job.job).is_none_or(|seen| *seen < job.version);
+        let mut changed: Vec<(JobId, Time)> =
+            versions.iter().filter(is_newer).map(|job| (job.job, job.updated_at)).collect();
         changed.sort_unstable_by_key(|(job, at)| (*at, *job));
         self.waiting.extend(changed);
         if self.seen.len() > 10 * STREAM_WINDOW {
-            let newest: std::collections::HashSet<JobId> = page.jobs.iter().map(|job| job.id).collect();
+            let newest: std::collections::HashSet<JobId> = versions.iter().map(|job| job.job).collect();
             self.seen.retain(|job, _| newest.contains(job));
         }
     }
