@@ -47,6 +47,22 @@ pub const JOURNAL_ATTEMPTS: usize = 10;
 pub const JOURNAL_ATTEMPT_MESSAGE_BYTES: usize = 1 << 10;
 /// Digest of an operation.
 pub const JOURNAL_HASH_BYTES: usize = 128;
+/// Jobs that one operation `child` starts.
+pub const JOURNAL_CHILDREN: usize = 10_000;
+/// Keys of entries that wake a suspended job.
+pub const WAKE_KEYS: usize = 1_000;
+/// Members of the data that an awaited event must have.
+pub const EVENT_MATCHES: usize = 16;
+/// Signal events of one job that no operation has got.
+pub const JOB_EVENTS: usize = 1_000;
+/// Data of one signal event.
+pub const JOB_EVENT_BYTES: usize = 64 << 10;
+/// Title of an approval. Its detail and the note of an answer may have `REASON_BYTES`.
+pub const APPROVAL_TITLE_BYTES: usize = 256;
+/// The result of one child in the entry that started it. A larger one is read from the child.
+pub const CHILD_RESULT_BYTES: usize = 64 << 10;
+/// The results of all children of one entry.
+pub const CHILD_RESULTS_BYTES: usize = 1 << 20;
 /// Longest duration that a worker may report for a step.
 pub const MAX_STEP_DURATION_MS: i64 = 366 * 24 * 3_600 * 1_000;
 /// Recorded results in one response, and results of all journals that one claim returns.

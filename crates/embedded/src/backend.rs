@@ -8,7 +8,7 @@ use bytes::Bytes;
 use client::BackendError;
 use domain::limits::{
     ARTIFACT_BYTES, CLAIM_JOBS, ERROR_MESSAGE_BYTES, FACT_BYTES, LEASE_DEFAULT_S, LEASE_MAX_S, LEASE_MIN_S,
-    LONG_POLL_S, RESULT_BYTES,
+    LONG_POLL_S, RESULT_BYTES, WAKE_KEYS,
 };
 use domain::{Epoch, JobError, JobId, JobState, Label, Name, NameError, TenantId, Time, WorkerId};
 use engine::Engine;
@@ -22,12 +22,13 @@ use store::queue::settle::{ChosenBackoff, End, Outcome, SettleStatus, Settled};
 use store::queue::workers::heartbeat::Heartbeat;
 use store::queue::workers::register::NewWorker;
 use store::signals::refine::{SignalChange, Signaled};
+use store::workflows::journal::Wake;
 use store::workflows::runs::inputs::Input;
 use uuid::Uuid;
 use wire::problem::code;
 use wire::{
     ArtifactView, ClaimRequest, ClaimView, HeartbeatRequest, HeartbeatView, OutcomeKind, OutcomeRequest, OutcomeStatus,
-    OutcomeView, Problem, RawValue, SettleRequest, SettleView, SignalUpdate, Timestamp, WorkerRegistered,
+    OutcomeView, Problem, RawValue, SettleRequest, SettleView, SignalUpdate, Timestamp, WakeRequest, WorkerRegistered,
     WorkerRequest,
 };
 
@@ -101,6 +102,10 @@ impl client::Backend for Backend {
             Settled::FactsWithoutSubject(_) => {
                 let detail = "`facts` requires a job with a subject";
                 return Err(problem(422, code::INVALID_FIELD, detail.into(), Some("facts")));
+            }
+            Settled::NoSuchKey(number, key) => {
+                let detail = format!("the journal has no entry {key}; record it first");
+                return Err(problem(422, code::INVALID_FIELD, detail, Some(&format!("outcomes[{number}].wake"))));
             }
             Settled::NoSuchWorker => return Err(BackendError::LeaseExpired),
         };
@@ -259,8 +264,36 @@ fn outcome(request: &OutcomeRequest) -> Result<Outcome, BackendError> {
         OutcomeKind::Cancel => End::Cancel,
         OutcomeKind::Snooze => End::Snooze { delay_ms: (request.delay_s.unwrap_or(0.0).max(0.0) * 1_000.0) as i64 },
         OutcomeKind::Release => End::Release,
+        OutcomeKind::Suspend => End::Suspend(wake(request.wake.as_ref())?),
+        OutcomeKind::ContinueAs => {
+            let payload = request.payload.as_deref().map(checked_result).transpose()?;
+            let missing = || problem(422, code::INVALID_FIELD, "`payload` is missing".into(), Some("payload"));
+            End::ContinueAs { payload: payload.ok_or_else(missing)? }
+        }
     };
     Ok(Outcome { job: JobId::new(request.job_id), epoch: Epoch(request.epoch), end })
+}
+
+fn wake(request: Option<&WakeRequest>) -> Result<Wake, BackendError> {
+    let refuse = || {
+        let detail = "`wake` must have any, all, or count and of, with keys of the journal";
+        problem(422, code::INVALID_FIELD, detail.into(), Some("wake"))
+    };
+    let WakeRequest { any, all, count, of } = request.cloned().ok_or_else(refuse)?;
+    let (keys, count) = match (any, all, count, of) {
+        (Some(keys), None, None, None) => (keys, Some(1)),
+        (None, Some(keys), None, None) => (keys, None),
+        (None, None, Some(count), Some(keys)) => (keys, Some(count)),
+        _ => return Err(refuse()),
+    };
+    let mut keys = keys.iter().map(|key| Label::new(key)).collect::<Result<Vec<_>, _>>().map_err(|_| refuse())?;
+    keys.sort();
+    keys.dedup();
+    let count = count.unwrap_or(keys.len() as i64);
+    match keys.len() <= WAKE_KEYS && (1..=keys.len() as i64).contains(&count) {
+        true => Ok(Wake { keys, count }),
+        false => Err(refuse()),
+    }
 }
 
 fn checked_result(result: &RawValue) -> Result<Box<str>, BackendError> {
@@ -345,6 +378,8 @@ mod tests {
             delay_s: None,
             backoff_s: None,
             backoff_until: None,
+            wake: None,
+            payload: None,
         }
     }
 

@@ -44,5 +44,7 @@ pub(crate) fn entry(entry: JournalEntry, existing: Option<bool>) -> Result<wire:
         duration_ms: entry.duration_ms,
         created_at: timestamp(entry.created_at),
         resolved_at: entry.resolved_at.map(timestamp),
+        input: entry.input.map(raw).transpose()?,
+        due_at: entry.due_at.map(timestamp),
     })
 }

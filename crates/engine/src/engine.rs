@@ -45,6 +45,7 @@ use crate::triggers::dispatch_outbox::{DispatchOutbox, Scripts};
 use crate::triggers::fire_schedules::FireSchedules;
 use crate::triggers::scripting::ScriptRunner;
 use crate::triggers::work_queues::WorkQueues;
+use crate::workflows::resolve_waits::ResolveWaits;
 use crate::workflows::stop_runs::StopRuns;
 
 #[derive(Clone)]
@@ -106,6 +107,7 @@ impl Engine {
         engine.run(RepairParkedJobs);
         engine.run(PromoteDue);
         engine.run(StopRuns);
+        engine.run(ResolveWaits);
         engine.run(ScanSubjects);
         engine.run(FoldCounters);
         engine.run(CheckCounters::default());

@@ -11,7 +11,7 @@ pub mod runtimes;
 pub(crate) mod signals;
 mod task;
 pub mod triggers;
-mod workflows;
+pub(crate) mod workflows;
 
 pub use engine::{Engine, EngineOptions};
 pub use queue::relay::{Relay, RelaySubscription};

@@ -58,6 +58,7 @@ fn title(name: &str) -> String {
         "learn_failures" => "Group failures",
         "operate_runtimes" => "Operate runtimes",
         "promote_due" => "Promote due jobs",
+        "resolve_waits" => "Resolve waits of workflows",
         "prune" => "Delete expired rows",
         "run_batches" => "Run batches",
         "run_pools" => "Run pools",

@@ -108,6 +108,16 @@ impl ApiError {
         )
     }
 
+    /// A signal event or an answer for a job that has ended.
+    pub(crate) fn ended(state: domain::JobState) -> Self {
+        Self::new(StatusCode::CONFLICT, code::ALREADY_ENDED, format!("the job has already {state}"))
+    }
+
+    pub(crate) fn already_answered() -> Self {
+        let detail = "the approval has another answer, or its time is over";
+        Self::new(StatusCode::CONFLICT, code::ALREADY_RESOLVED, detail)
+    }
+
     pub(crate) fn not_ended(state: domain::JobState) -> Self {
         let detail = format!("the job is {state}; only a job that has ended can be retried");
         Self::new(StatusCode::CONFLICT, code::NOT_ENDED, detail)

@@ -212,6 +212,33 @@ pub(crate) struct PathArtifact {
     pub(crate) name: Label,
 }
 
+/// A job's id and the name of an event or the key of an approval in the path.
+pub(crate) struct PathJobMember {
+    pub(crate) job: JobId,
+    pub(crate) member: Label,
+}
+
+#[derive(serde::Deserialize)]
+struct JobMemberInPath {
+    name: Option<String>,
+    key: Option<String>,
+}
+
+impl FromRequestParts<AppState> for PathJobMember {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
+        let job = id(parts).await.map(JobId::new).ok_or_else(|| ApiError::not_found("job"))?;
+        let path = parts.extract::<Path<JobMemberInPath>>().await;
+        let Path(path) = path.map_err(|_| ApiError::invalid_field("name", "must be UTF-8"))?;
+        let (field, member) = match (path.name, path.key) {
+            (Some(name), _) => ("name", name),
+            (None, key) => ("key", key.unwrap_or_default()),
+        };
+        Ok(Self { job, member: label_in_path(field, &member)? })
+    }
+}
+
 /// A job's id and an artifact's name in the path.
 impl FromRequestParts<AppState> for PathJob {
     type Rejection = ApiError;

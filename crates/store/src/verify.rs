@@ -320,6 +320,34 @@ const ENTRIES_ARE_RESOLVED_WHOLE: Sql = Sql::new(
          or (result is not null and error is not null) limit $1",
 );
 
+// A lost wake-up leaves a job waiting although enough of its entries are resolved.
+const SUSPENDED_WAIT: Sql = Sql::new(
+    &["select hex(h.job) as example from journals h left join jobs j on j.id = h.job and j.state = 'waiting'
+       where h.wake_keys is not null and (select count(*) from journal_entries e, json_each(h.wake_keys) k
+               where e.job = h.job and e.key = k.value and e.seq is not null) >= h.wake_count
+           and j.id is not null limit $1"],
+    "select h.job::text as example from journals h join jobs j on j.id = h.job and j.state = 'waiting'
+     where h.wake_keys is not null and (select count(*) from journal_entries e
+             join json_array_elements_text(h.wake_keys) k on e.key = k
+             where e.job = h.job and e.seq is not null) >= h.wake_count limit $1",
+);
+const CHILDREN_ARE_COUNTED: Sql = Sql::new(
+    &["select hex(e.job) || ' ' || e.key as example from journal_entries e
+       where (e.pending is not null and e.pending <> (select count(*) from journal_children c
+               where c.job = e.job and c.position = e.position and c.state is null))
+           or (e.pending is not null and e.seq is not null) limit $1"],
+    "select e.job::text || ' ' || e.key as example from journal_entries e
+     where (e.pending is not null and e.pending <> (select count(*) from journal_children c
+             where c.job = e.job and c.position = e.position and c.state is null))
+         or (e.pending is not null and e.seq is not null) limit $1",
+);
+const CHILDREN_END_ONCE: Sql = Sql::new(
+    &["select hex(c.child) as example from journal_children c left join jobs j on j.id = c.child
+       where (c.state is null) <> (j.id is not null) limit $1"],
+    "select c.child::text as example from journal_children c left join jobs j on j.id = c.child
+     where (c.state is null) <> (j.id is not null) limit $1",
+);
+
 const CHECKS: &[InvariantCheck] = &[
     InvariantCheck { promise: "a job is live or ended, never both", sql: LIVE_AND_ENDED },
     InvariantCheck { promise: "a live job's columns agree with its state", sql: STATE_AND_COLUMNS },
@@ -356,4 +384,7 @@ const CHECKS: &[InvariantCheck] = &[
     InvariantCheck { promise: "a journal has each of its entries once", sql: JOURNALS_ARE_WHOLE },
     InvariantCheck { promise: "a journal has no entry with a stale epoch", sql: JOURNALS_ARE_FENCED },
     InvariantCheck { promise: "a resolved entry has a result or an error", sql: ENTRIES_ARE_RESOLVED_WHOLE },
+    InvariantCheck { promise: "a suspended job waits for something that has not happened", sql: SUSPENDED_WAIT },
+    InvariantCheck { promise: "an entry counts its children that have not ended", sql: CHILDREN_ARE_COUNTED },
+    InvariantCheck { promise: "the end of a child is recorded with it", sql: CHILDREN_END_ONCE },
 ];

@@ -55,8 +55,8 @@ pub use triggers::trigger::{
     DryRunView, FireRequest, FireView, TriggerRequest, TriggerRetry, TriggerRunView, TriggerView,
 };
 pub use workflows::journal::{
-    ClaimedJournal, ForkRequest, JournalAttempt, JournalEntry, JournalOp, JournalOperation, JournalRequest,
-    JournalResult, JournalView, JournalWrite, JournalWritten,
+    ApprovalRequest, ApprovalView, ClaimedJournal, EventsSince, ForkRequest, JournalAttempt, JournalEntry, JournalOp,
+    JournalOperation, JournalRequest, JournalResult, JournalView, JournalWrite, JournalWritten, WakeRequest,
 };
 
 pub use workflows::run::{

@@ -29,6 +29,8 @@ fn finish(job_id: Uuid, epoch: i64) -> SettleRequest {
         delay_s: None,
         backoff_s: None,
         backoff_until: None,
+        wake: None,
+        payload: None,
     };
     SettleRequest { outcomes: vec![outcome] }
 }

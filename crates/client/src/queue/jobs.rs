@@ -6,8 +6,9 @@ use reqwest::{Method, StatusCode};
 use serde::Serialize;
 use uuid::Uuid;
 use wire::{
-    BatchAccepted, BatchRequest, CancelByKey, CancelView, EstimateView, ForkRequest, HistoryItem, JobAccepted,
-    JobRequest, JobView, JournalView, Page, RetryRequest, SignalUpdate, SignalView, TaskView, Timestamp, WhyView,
+    ApprovalRequest, ApprovalView, BatchAccepted, BatchRequest, CancelByKey, CancelView, EstimateView, ForkRequest,
+    HistoryItem, JobAccepted, JobRequest, JobView, JournalView, Page, RetryRequest, SignalUpdate, SignalView, TaskView,
+    Timestamp, WhyView,
 };
 
 use crate::client::Client;
@@ -115,6 +116,32 @@ impl Client {
     /// Creates a new job that starts with the part of a job's journal before one entry.
     pub async fn fork(&self, id: Uuid, request: &ForkRequest) -> Result<JobAccepted, ClientError> {
         self.post(&["jobs", &id.to_string(), "fork"], request).await
+    }
+
+    /// Sends a signal event to a job. With an idempotency key the call is safe to repeat.
+    pub async fn send_event(
+        &self,
+        id: Uuid,
+        name: &str,
+        data: &impl Serialize,
+        idempotency_key: Option<&str>,
+    ) -> Result<(), ClientError> {
+        let request = self.request(Method::POST, &["jobs", &id.to_string(), "events", name]).json(data);
+        let request = match idempotency_key {
+            Some(key) => request.header("Idempotency-Key", key),
+            None => request,
+        };
+        self.execute(request).await
+    }
+
+    /// Approves or rejects an approval of a job.
+    pub async fn answer_approval(
+        &self,
+        id: Uuid,
+        key: &str,
+        request: &ApprovalRequest,
+    ) -> Result<ApprovalView, ClientError> {
+        self.post(&["jobs", &id.to_string(), "approvals", key], request).await
     }
 
     /// Returns the reason why a job is not running.

@@ -197,6 +197,11 @@ pub enum Event {
         by: ClaimRef,
         delay_ms: i64,
     },
+    /// The handler gives the job back until something happens. `is_satisfied`: it has happened already.
+    Suspend {
+        by: ClaimRef,
+        is_satisfied: bool,
+    },
     /// A stopping worker returns the job without an attempt.
     Release {
         by: ClaimRef,
@@ -299,6 +304,16 @@ impl Job {
             Event::Snooze { by, delay_ms } => {
                 self.claimed(by)?;
                 Ok(Job { attempt: self.attempt - 1, ..self.with(State::Scheduled { run_at: now.plus_ms(delay_ms) }) })
+            }
+            Event::Suspend { by, is_satisfied } => {
+                let claim = self.claimed(by)?;
+                // The wake-up may come from a transaction that began before this one, so its time may be earlier than
+                // `now`.
+                let state = match is_satisfied {
+                    true => State::Queued { since: now },
+                    false => State::Waiting { run_at: claim.waiting_since },
+                };
+                Ok(Job { attempt: self.attempt - 1, ..self.with(state) })
             }
             Event::Release { by } => {
                 let claim = self.claimed(by)?;

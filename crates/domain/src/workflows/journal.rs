@@ -12,16 +12,28 @@ use crate::limits::{JOURNAL_BYTES, JOURNAL_ENTRIES, JOURNAL_WARNING_PERCENT};
 pub enum JournalOp {
     /// Work of the handler, with its result or error.
     Step,
+    /// A time.
+    Sleep,
+    /// A signal event.
+    Event,
+    /// A signal event that a person sends.
+    Approval,
+    /// The ends of jobs that the operation starts.
+    Child,
     /// An event on a topic.
     Publish,
 }
 
 impl JournalOp {
-    pub const ALL: [JournalOp; 2] = [Self::Step, Self::Publish];
+    pub const ALL: [JournalOp; 6] = [Self::Step, Self::Sleep, Self::Event, Self::Approval, Self::Child, Self::Publish];
 
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Step => "step",
+            Self::Sleep => "sleep",
+            Self::Event => "event",
+            Self::Approval => "approval",
+            Self::Child => "child",
             Self::Publish => "publish",
         }
     }

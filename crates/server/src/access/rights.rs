@@ -111,6 +111,9 @@ const ROUTES: &[Route] = &[
     queues("POST", "/api/v1/jobs/{id}/cancel", &[Operate]),
     queues("POST", "/api/v1/jobs/{id}/retry", &[Operate]),
     queues("POST", "/api/v1/jobs/{id}/fork", &[Operate]),
+    queues("POST", "/api/v1/jobs/{id}/events/{name}", &[Enqueue, Operate]),
+    // The handler checks the right that the approval names.
+    any_token("POST", "/api/v1/jobs/{id}/approvals/{key}"),
     // A worker reads the journals of the jobs that it may claim.
     queues("GET", "/api/v1/jobs/{id}/journal", &[ReadJobs, ReadOwnJobs, Work]),
     queues("GET", "/api/v1/jobs/{id}/history", SEE_JOBS),

@@ -25,6 +25,7 @@ pub(crate) enum FieldPath {
     Item { of: &'static str, number: usize },
     Member { of: &'static str },
     Operation { write: usize, op: usize },
+    Child { write: usize, op: usize, number: usize },
 }
 
 impl FieldPath {
@@ -34,6 +35,7 @@ impl FieldPath {
             Self::Item { of, number } => format!("{of}[{number}].{member}"),
             Self::Member { of } => format!("{of}.{member}"),
             Self::Operation { write, op } => format!("writes[{write}].ops[{op}].{member}"),
+            Self::Child { write, op, number } => format!("writes[{write}].ops[{op}].jobs[{number}].{member}"),
         }
     }
 
@@ -94,7 +96,7 @@ impl FieldPath {
     }
 
     /// Validates free text: any line, but no control characters that a terminal would interpret.
-    fn free_text(self, member: &str, text: String, max: usize) -> Result<String, ApiError> {
+    pub(crate) fn free_text(self, member: &str, text: String, max: usize) -> Result<String, ApiError> {
         if text.len() > max {
             return Err(self.refuse(member, format_args!("may have at most {max} bytes; it has {}", text.len())));
         }

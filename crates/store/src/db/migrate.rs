@@ -63,6 +63,7 @@ pub const MIGRATIONS: &[Migration] = migrations! {
     50 "0050_waiting"
     51 "0051_runs"
     60 "0060_journal"
+    61 "0061_waits"
 };
 
 /// Lock timeout of a migration on PostgreSQL. DDL waits for running queries on the table, and all later queries wait

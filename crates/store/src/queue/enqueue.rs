@@ -158,7 +158,11 @@ impl EnqueueBatch {
     /// For an operation that enqueues as part of its own transaction. The rows are deferred to the commit: the
     /// operation cannot read them.
     pub(crate) fn one(request: EnqueueRequest) -> Self {
-        Self { requests: vec![request] }
+        Self::several(vec![request])
+    }
+
+    pub(crate) fn several(requests: Vec<EnqueueRequest>) -> Self {
+        Self { requests }
     }
 }
 

@@ -225,6 +225,8 @@ const DELETE: Sql = Sql::new(
         "delete from signals where job = $1",
         "delete from journal_entries where job = $1",
         "delete from journals where job = $1",
+        "delete from journal_children where job = $1",
+        "delete from job_events where job = $1",
         "delete from ended where id = $1",
     ],
     "with garbage as (
@@ -233,7 +235,9 @@ const DELETE: Sql = Sql::new(
      no_artifacts as (delete from artifacts where job = any($1::uuid[])),
      no_signals as (delete from signals where job = any($1::uuid[])),
      no_entries as (delete from journal_entries where job = any($1::uuid[])),
-     no_journals as (delete from journals where job = any($1::uuid[]))
+     no_journals as (delete from journals where job = any($1::uuid[])),
+     no_children as (delete from journal_children where job = any($1::uuid[])),
+     no_events as (delete from job_events where job = any($1::uuid[]))
      delete from ended where id = any($1::uuid[])",
 );
 const UNTAG: Sql = Sql::new(

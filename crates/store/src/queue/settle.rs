@@ -7,8 +7,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use domain::queue::job::{ClaimRef, Event};
-use domain::{Epoch, JobError, JobId, Refusal, TenantId, Time, WorkerId};
+use domain::{Epoch, JobError, JobId, JobState, Label, Refusal, TenantId, Time, WorkerId};
 
+use crate::access::caller::Caller;
 use crate::db::clock::random_unit;
 use crate::db::effects::Effects;
 use crate::db::group_commit::{Batch, GroupCommit, RequestSize};
@@ -17,14 +18,18 @@ use crate::error::StoreError;
 use crate::fleet::subjects::facts::FactChanges;
 use crate::queue::claim::fast_path::claimed_row_cache::ClaimedRowCache;
 use crate::queue::counters::CounterDeltas;
+use crate::queue::enqueue::{EnqueueBatch, EnqueueReply, EnqueueRequest};
+use crate::queue::get;
 use crate::queue::holds::Holder;
 use crate::queue::lanes::LaneCache;
 use crate::queue::queues;
+use crate::queue::retry;
 use crate::queue::transition;
 use crate::queue::transition::{EndedRow, Ending, LiveJob, StateChange, Transition};
 use crate::queue::workers;
 use crate::store::Store;
 use crate::triggers::events::queues::drained;
+use crate::workflows::journal::{Wake, resolve};
 use crate::workflows::runs::end;
 
 #[derive(Clone, Debug)]
@@ -55,6 +60,12 @@ pub enum End {
         delay_ms: i64,
     },
     Release,
+    /// The job waits until enough of these entries of its journal are resolved.
+    Suspend(Wake),
+    /// Succeeded. A new job with this payload, as JSON, continues it.
+    ContinueAs {
+        payload: Box<str>,
+    },
 }
 
 /// A backoff that a failing worker chooses, instead of the policy of the process, the job or the queue.
@@ -110,6 +121,8 @@ pub enum Settled {
     Results(Vec<SettleStatus>),
     /// The outcome at this index has facts, and its job has no subject. Nothing was settled.
     FactsWithoutSubject(usize),
+    /// The outcome at this index waits for a key that the job's journal does not have. Nothing was settled.
+    NoSuchKey(usize, Label),
     NoSuchWorker,
 }
 
@@ -123,6 +136,9 @@ impl Store {
     ) -> Result<Settled, StoreError> {
         if let Some(stray) = self.facts_without_subject(tenant, worker, &outcomes).await? {
             return Ok(Settled::FactsWithoutSubject(stray));
+        }
+        if let Some((number, key)) = self.missing_wake_key(worker, &outcomes).await? {
+            return Ok(Settled::NoSuchKey(number, key));
         }
         Ok(self.shared_settle(SettleRequest { tenant, of: tenant, worker, outcomes }).await?.settled)
     }
@@ -359,7 +375,7 @@ impl SettleBatch {
                 if before.tenant != open.tenant {
                     SettleStatus::NotFound
                 } else {
-                    match self.transition(tx, &open, before).await? {
+                    match self.transition(tx, &open, before, effects).await? {
                         Ok(transition) => {
                             // A second outcome for the job in this batch finds it ended, or its claim lost to the next
                             // attempt.
@@ -418,6 +434,7 @@ impl SettleBatch {
         tx: &mut Tx<'_>,
         open: &OpenOutcome<'_>,
         before: LiveJob,
+        effects: &mut Effects,
     ) -> Result<Result<Transition, (Refusal, LiveJob)>, StoreError> {
         let lane = self.lanes.of(tx, &[before.lane]).await?.remove(&before.lane).expect("asked for");
         let settings = queues::settings(tx, before.tenant, &lane.queue).await?;
@@ -433,16 +450,52 @@ impl SettleBatch {
             End::Cancel => (Event::CancelClaimed { by }, "canceled", None),
             End::Snooze { delay_ms } => (Event::Snooze { by, delay_ms: *delay_ms }, "snoozed", None),
             End::Release => (Event::Release { by }, "released", None),
+            End::Suspend(wake) => {
+                let is_satisfied = resolve::is_satisfied(tx, open.outcome.job, wake).await?;
+                (Event::Suspend { by, is_satisfied }, "suspended", None)
+            }
+            End::ContinueAs { .. } => (Event::Finish { by }, "finished", None),
         };
-        let result = open.outcome.end.result().map(str::to_owned);
+        let mut result = open.outcome.end.result().map(str::to_owned);
         let facts = open.outcome.end.facts().cloned();
-        Ok(match job.apply(event, tx.now()) {
+        let applied = job.apply(event, tx.now());
+        match (&applied, &open.outcome.end) {
+            (Ok(after), End::Suspend(wake)) if after.job_state() == JobState::Waiting => {
+                resolve::arm(tx, before.id, wake).await?;
+            }
+            (Ok(_), End::ContinueAs { payload }) => {
+                result = Some(continue_as(tx, &before, payload, effects).await?);
+            }
+            _ => {}
+        }
+        Ok(match applied {
             Ok(after) => {
                 Ok(Transition { facts, chosen_backoff, ..Transition::new(before, after, name, error, result) })
             }
             Err(refusal) => Err((refusal, before)),
         })
     }
+}
+
+/// Enqueues the successor of a job: a job with the same settings and another payload. Returns the result of the job.
+async fn continue_as(
+    tx: &mut Tx<'_>,
+    before: &LiveJob,
+    payload: &str,
+    effects: &mut Effects,
+) -> Result<String, StoreError> {
+    let old = get::find(tx, before.tenant, before.id).await?;
+    let old = old.ok_or_else(|| StoreError::unexpected("a locked job moved"))?;
+    let by = Caller::new(old.principal.clone()).at_depth(old.depth);
+    let request =
+        EnqueueRequest::new(before.tenant, vec![retry::copy(&old, Some(payload.into()), &by)], vec![before.lane]);
+    let created = match EnqueueBatch::one(request).run(tx).await?.pop() {
+        Some(EnqueueReply::Accepted(mut jobs)) => jobs.pop(),
+        _ => None,
+    };
+    let created = created.ok_or_else(|| StoreError::unexpected("a successor was not created"))?;
+    effects.ready.insert((created.tenant, created.queue));
+    Ok(format!(r#"{{"continued_as":"{}"}}"#, created.id))
 }
 
 /// Minimum number of successes of one worker and epoch for a statement of their own.

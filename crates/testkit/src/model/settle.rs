@@ -38,6 +38,8 @@ impl Model {
             End::Cancel => (Event::CancelClaimed { by }, "canceled", None),
             End::Snooze { delay_ms } => (Event::Snooze { by, delay_ms: *delay_ms }, "snoozed", None),
             End::Release => (Event::Release { by }, "released", None),
+            End::Suspend(_) => (Event::Suspend { by, is_satisfied: false }, "suspended", None),
+            End::ContinueAs { .. } => unreachable!("the model has no successors"),
         };
         match self.apply(number, event, name, cause) {
             Ok(()) => {

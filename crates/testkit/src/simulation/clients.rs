@@ -336,5 +336,6 @@ fn outcome_of(end: &End) -> Outcome {
         End::Cancel => Outcome::Cancel,
         End::Snooze { delay_ms } => Outcome::Snooze { wait_ms: *delay_ms as Millis },
         End::Release => Outcome::Release,
+        End::Suspend(_) | End::ContinueAs { .. } => unreachable!("the simulated workers do not suspend"),
     }
 }

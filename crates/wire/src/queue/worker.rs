@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::queue::job::JobError;
-use crate::workflows::journal::ClaimedJournal;
+use crate::workflows::journal::{ClaimedJournal, WakeRequest};
 
 #[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -153,10 +153,14 @@ pub enum OutcomeKind {
     Snooze,
     /// The worker gives the job back; the attempt does not count.
     Release,
+    /// The job waits until `wake` holds; the attempt does not count.
+    Suspend,
+    /// The attempt succeeded, and a new job with `payload` continues it.
+    ContinueAs,
 }
 
 /// The outcome of one attempt. `result` and `facts` go with `finish`, `error`, `backoff_s` and `backoff_until`
-/// with `fail`, `delay_s` with `snooze`.
+/// with `fail`, `delay_s` with `snooze`, `wake` with `suspend`, `payload` with `continue_as`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OutcomeRequest {
@@ -187,6 +191,13 @@ pub struct OutcomeRequest {
     /// Like `backoff_s`, as the time at which the backoff ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backoff_until: Option<Timestamp>,
+    /// What wakes a suspended job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wake: Option<WakeRequest>,
+    /// The payload of the job that continues this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub payload: Option<Box<RawValue>>,
 }
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]

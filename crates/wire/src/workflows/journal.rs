@@ -1,12 +1,14 @@
 //! The journal of a job: recorded operations.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::queue::job::JobError;
+use crate::queue::job::{JobError, JobRequest};
 use crate::queue::worker::OutcomeStatus;
 
 #[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
@@ -36,12 +38,31 @@ pub enum JournalOp {
     /// Work of the handler, with `result` or `error`.
     #[default]
     Step,
+    /// Resolves when the database clock reaches `until`, or after `for_s`.
+    Sleep,
+    /// Resolves with the data of a signal event `name`, or with the error `timeout`.
+    Event,
+    /// Resolves with the answer of a person, or with the error `timeout`.
+    Approval,
+    /// Starts `jobs`, and resolves with their outcomes when all of them have ended.
+    Child,
     /// An event on a `topic` with `data`, published once, in the commit that records it.
     Publish,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EventsSince {
+    /// Events that were sent since the job was created.
+    Start,
+    /// Events that are sent after the operation is recorded.
+    Now,
+}
+
 /// One operation. The first record of a key counts; a repeated one gets the recorded answer. `result`, `error`,
-/// `attempt` and `duration_ms` go with `step`, `topic` and `data` with `publish`.
+/// `attempt` and `duration_ms` go with `step`; `topic` and `data` with `publish`; `until` or `for_s` with `sleep`; `name`,
+/// `match`, `since` and `timeout_s` with `event`; `title`, `detail`, `right` and `timeout_s` with `approval`; `jobs` with
+/// `child`.
 #[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JournalOperation {
@@ -74,6 +95,36 @@ pub struct JournalOperation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub data: Option<Box<RawValue>>,
+    /// The end of a sleep.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+    /// The length of a sleep in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_s: Option<f64>,
+    /// The name of the awaited event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Members of the event's data that must have these values, at most 16.
+    #[serde(default, rename = "match", skip_serializing_if = "Option::is_none")]
+    pub matches: Option<BTreeMap<String, serde_json::Value>>,
+    /// The first event that counts. Default: `start`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<EventsSince>,
+    /// Seconds after which the operation resolves with the error `timeout`. Default: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_s: Option<f64>,
+    /// What is to be approved, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// More about what is to be approved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+    /// The right that the approver needs. Default: `operate`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub right: Option<String>,
+    /// The jobs to start, at most 10,000. They cannot have a unique key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jobs: Option<Vec<JobRequest>>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -97,7 +148,7 @@ pub struct JournalResult {
 pub struct JournalEntry {
     /// The name of the operation in the journal.
     pub key: String,
-    /// `step` or `publish`.
+    /// `step`, `sleep`, `event`, `approval`, `child` or `publish`.
     pub op: String,
     /// `open` or `resolved`.
     pub status: String,
@@ -134,6 +185,13 @@ pub struct JournalEntry {
     /// When the operation was resolved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolved_at: Option<Timestamp>,
+    /// What the operation waits for: the event or the approval.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub input: Option<Box<RawValue>>,
+    /// When the open operation resolves by itself: the end of a sleep, or a timeout.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due_at: Option<Timestamp>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -187,4 +245,47 @@ pub struct ForkRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub payload: Option<Box<RawValue>>,
+}
+
+/// The answer to an approval.
+#[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ApprovalRequest {
+    /// True to approve, false to reject.
+    pub approve: bool,
+    /// A note for the workflow, at most 1 KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// The recorded answer to an approval.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ApprovalView {
+    /// The answer.
+    pub approved: bool,
+    /// Who answered.
+    pub by: String,
+    /// When.
+    pub at: Timestamp,
+    /// The note of the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// What wakes a suspended job. Exactly one of `any`, `all` and `count`.
+#[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WakeRequest {
+    /// One of these entries of the journal is resolved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub any: Option<Vec<String>>,
+    /// All of these entries are resolved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub all: Option<Vec<String>>,
+    /// This many of the entries `of` are resolved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<i64>,
+    /// The entries that `count` counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<Vec<String>>,
 }

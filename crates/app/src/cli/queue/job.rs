@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use client::{Client, JobFilter};
 use jiff::Timestamp;
 use uuid::Uuid;
-use wire::{ForkRequest, RetryRequest};
+use wire::{ApprovalRequest, ForkRequest, RetryRequest};
 
 use crate::cli::exit;
 use crate::cli::exit::{Exit, UsageError};
@@ -54,6 +54,30 @@ pub(crate) enum JobVerb {
         /// Replace the payload: JSON, @FILE, or - for stdin
         #[arg(long, value_name = "JSON")]
         payload: Option<String>,
+    },
+    /// Send a signal event to a job
+    Send {
+        id: Uuid,
+        /// Name of the event
+        name: String,
+        /// Data of the event: JSON, @FILE, or - for stdin
+        #[arg(value_name = "JSON", default_value = "null")]
+        data: String,
+        /// A repeated command with the same key sends one event
+        #[arg(long, value_name = "KEY")]
+        idempotency_key: Option<String>,
+    },
+    /// Approve or reject an approval of a job
+    Approve {
+        id: Uuid,
+        /// Key of the approval in the journal
+        key: String,
+        /// Reject instead
+        #[arg(long)]
+        reject: bool,
+        /// Note for the workflow
+        #[arg(long)]
+        note: Option<String>,
     },
     /// Cancel jobs
     Cancel(JobCancelArgs),
@@ -140,6 +164,19 @@ pub(crate) async fn run(client: &Client, verb: JobVerb, format: Output) -> anyho
             match format {
                 Output::Json => output::json(&job)?,
                 Output::Table => output::line(&job.id.to_string())?,
+            }
+            Ok(Exit::Done)
+        }
+        JobVerb::Send { id, name, data, idempotency_key } => {
+            let data = json_argument("JSON", &data)?;
+            client.send_event(id, &name, &data, idempotency_key.as_deref()).await?;
+            Ok(Exit::Done)
+        }
+        JobVerb::Approve { id, key, reject, note } => {
+            let answer = client.answer_approval(id, &key, &ApprovalRequest { approve: !reject, note }).await?;
+            match format {
+                Output::Json => output::json(&answer)?,
+                Output::Table => output::line(if answer.approved { "approved" } else { "rejected" })?,
             }
             Ok(Exit::Done)
         }

@@ -225,5 +225,6 @@ fn checked_outcome(outcome: &OutcomeRequest) -> Outcome {
         OutcomeKind::Cancel => Outcome::Cancel,
         OutcomeKind::Snooze => Outcome::Snooze { wait_ms: (outcome.delay_s.unwrap_or(0.0) * 1_000.0) as Millis },
         OutcomeKind::Release => Outcome::Release,
+        OutcomeKind::Suspend | OutcomeKind::ContinueAs => unreachable!("the observed handlers do not suspend"),
     }
 }

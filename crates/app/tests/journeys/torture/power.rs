@@ -120,6 +120,8 @@ fn outcome(job_id: Uuid, epoch: i64, number: usize) -> OutcomeRequest {
         delay_s: None,
         backoff_s: None,
         backoff_until: None,
+        wake: None,
+        payload: None,
     }
 }
 

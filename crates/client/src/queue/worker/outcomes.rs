@@ -129,6 +129,8 @@ pub(super) fn plain(job_id: Uuid, epoch: i64, outcome: OutcomeKind) -> OutcomeRe
         delay_s: None,
         backoff_s: None,
         backoff_until: None,
+        wake: None,
+        payload: None,
     }
 }
 

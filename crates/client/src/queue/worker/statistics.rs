@@ -14,6 +14,8 @@ pub struct Statistics {
     pub canceled: u64,
     pub snoozed: u64,
     pub released: u64,
+    /// Attempts that gave their job back until something happens.
+    pub suspended: u64,
     /// Attempts that lost their claim, or with a job that had ended, before the outcome arrived.
     pub lost: u64,
 }
@@ -26,6 +28,7 @@ pub(super) struct Counters {
     canceled: AtomicU64,
     snoozed: AtomicU64,
     released: AtomicU64,
+    suspended: AtomicU64,
     lost: AtomicU64,
 }
 
@@ -36,11 +39,12 @@ impl Counters {
 
     pub(super) fn applied(&self, outcome: OutcomeKind) {
         let counter = match outcome {
-            OutcomeKind::Finish => &self.done,
+            OutcomeKind::Finish | OutcomeKind::ContinueAs => &self.done,
             OutcomeKind::Fail => &self.failed,
             OutcomeKind::Cancel => &self.canceled,
             OutcomeKind::Snooze => &self.snoozed,
             OutcomeKind::Release => &self.released,
+            OutcomeKind::Suspend => &self.suspended,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }
@@ -57,6 +61,7 @@ impl Counters {
             canceled: self.canceled.load(Ordering::Relaxed),
             snoozed: self.snoozed.load(Ordering::Relaxed),
             released: self.released.load(Ordering::Relaxed),
+            suspended: self.suspended.load(Ordering::Relaxed),
             lost: self.lost.load(Ordering::Relaxed),
         }
     }

@@ -53,6 +53,21 @@ impl JobBuilder {
         jobs.map(|(number, job)| self.job(FieldPath::Item { of: "jobs", number }, job)).collect()
     }
 
+    /// A job that a step starts.
+    pub(crate) fn child(&self, path: FieldPath, request: JobRequest) -> Result<NewJob, ApiError> {
+        let keys = [
+            ("unique_key", request.unique_key.is_some()),
+            ("unique_by", request.unique_by.is_some()),
+            ("unique_for_s", request.unique_for_s.is_some()),
+        ];
+        if let Some((member, _)) = keys.iter().find(|(_, given)| *given) {
+            return Err(
+                path.refuse(member, "is not allowed for a child, which the key of its step identifies; remove it")
+            );
+        }
+        self.job(path, request)
+    }
+
     /// The job of a synchronous call and the number of seconds that its caller waits. It runs at once and only once.
     pub(crate) fn call(&self, request: JobRequest) -> Result<(NewJob, i64), ApiError> {
         let path = FieldPath::Body;

@@ -1,9 +1,10 @@
 //! Validation of outcomes of attempts. Each kind of outcome accepts only its own members.
 
-use domain::limits::{ERROR_CODE_BYTES, ERROR_MESSAGE_BYTES, RESULT_BYTES, SETTLE_OUTCOMES, WAIT_MAX_S};
+use domain::limits::{ERROR_CODE_BYTES, ERROR_MESSAGE_BYTES, RESULT_BYTES, SETTLE_OUTCOMES, WAIT_MAX_S, WAKE_KEYS};
 use domain::{Epoch, JobError, JobId, Time};
 use store::queue::settle::{ChosenBackoff, End, Outcome};
-use wire::{OutcomeKind, OutcomeRequest, RawValue, SettleRequest, Timestamp};
+use store::workflows::journal::Wake;
+use wire::{OutcomeKind, OutcomeRequest, RawValue, SettleRequest, Timestamp, WakeRequest};
 
 use crate::error::ApiError;
 use crate::validate::FieldPath;
@@ -15,7 +16,19 @@ pub(crate) fn outcomes(request: SettleRequest, now: Time) -> Result<Vec<Outcome>
 }
 
 fn outcome(path: FieldPath, request: OutcomeRequest, now: Time) -> Result<Outcome, ApiError> {
-    let OutcomeRequest { job_id, epoch, outcome, result, facts, error, delay_s, backoff_s, backoff_until } = request;
+    let OutcomeRequest {
+        job_id,
+        epoch,
+        outcome,
+        result,
+        facts,
+        error,
+        delay_s,
+        backoff_s,
+        backoff_until,
+        wake,
+        payload,
+    } = request;
     let (wants_result, wants_error, wants_delay) =
         (outcome == OutcomeKind::Finish, outcome == OutcomeKind::Fail, outcome == OutcomeKind::Snooze);
     let members = [
@@ -25,6 +38,8 @@ fn outcome(path: FieldPath, request: OutcomeRequest, now: Time) -> Result<Outcom
         ("delay_s", delay_s.is_some() && !wants_delay, "snooze"),
         ("backoff_s", backoff_s.is_some() && !wants_error, "fail"),
         ("backoff_until", backoff_until.is_some() && !wants_error, "fail"),
+        ("wake", wake.is_some() && outcome != OutcomeKind::Suspend, "suspend"),
+        ("payload", payload.is_some() && outcome != OutcomeKind::ContinueAs, "continue_as"),
     ];
     if let Some((member, _, allowed_with)) = members.into_iter().find(|(_, stray, _)| *stray) {
         return Err(path.refuse(member, format_args!("is allowed only with the outcome {allowed_with}; remove it")));
@@ -52,6 +67,12 @@ fn outcome(path: FieldPath, request: OutcomeRequest, now: Time) -> Result<Outcom
             End::Snooze { delay_ms: (delay_s * 1_000.0).ceil() as i64 }
         }
         OutcomeKind::Release => End::Release,
+        OutcomeKind::Suspend => End::Suspend(wake_of(path, wake)?),
+        OutcomeKind::ContinueAs => {
+            let payload =
+                payload.ok_or_else(|| path.refuse("payload", "is missing: send the payload of the next job"))?;
+            End::ContinueAs { payload: checked(path, "payload", payload)? }
+        }
     };
     Ok(Outcome { job: JobId::new(job_id), epoch: Epoch(epoch), end })
 }
@@ -81,14 +102,36 @@ fn chosen_backoff(
     })
 }
 
+fn wake_of(path: FieldPath, wake: Option<WakeRequest>) -> Result<Wake, ApiError> {
+    let WakeRequest { any, all, count, of } =
+        wake.ok_or_else(|| path.refuse("wake", "is missing: say what wakes the job"))?;
+    let (member, keys, count) = match (any, all, count, of) {
+        (Some(keys), None, None, None) => ("wake.any", keys, Some(1)),
+        (None, Some(keys), None, None) => ("wake.all", keys, None),
+        (None, None, Some(count), Some(keys)) => ("wake.of", keys, Some(count)),
+        _ => return Err(path.refuse("wake", "must have any, all, or count and of")),
+    };
+    path.at_most(member, keys.len(), WAKE_KEYS, "keys")?;
+    if keys.is_empty() {
+        return Err(path.refuse(member, "must have at least one key"));
+    }
+    let mut keys = keys.iter().map(|key| path.label(member, key)).collect::<Result<Vec<_>, _>>()?;
+    keys.sort();
+    keys.dedup();
+    let count = path.between("wake.count", count.unwrap_or(keys.len() as i64), 1, keys.len() as i64)?;
+    Ok(Wake { keys, count })
+}
+
 fn checked_result(path: FieldPath, result: Box<RawValue>) -> Result<Box<str>, ApiError> {
+    checked(path, "result", result)
+}
+
+fn checked(path: FieldPath, member: &str, result: Box<RawValue>) -> Result<Box<str>, ApiError> {
     let result: Box<str> = result.into();
     if result.len() > RESULT_BYTES {
         let detail = "store larger results as an artifact";
         let length = result.len();
-        return Err(
-            path.refuse("result", format_args!("may have at most {RESULT_BYTES} bytes, not {length}; {detail}"))
-        );
+        return Err(path.refuse(member, format_args!("may have at most {RESULT_BYTES} bytes, not {length}; {detail}")));
     }
     Ok(result)
 }

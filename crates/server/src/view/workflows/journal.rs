@@ -29,6 +29,8 @@ pub(crate) fn entry(entry: JournalEntry, existing: Option<bool>) -> Result<wire:
         duration_ms: entry.duration_ms,
         created_at: time(entry.created_at),
         resolved_at: entry.resolved_at.map(time),
+        input: entry.input.map(raw).transpose()?,
+        due_at: entry.due_at.map(time),
     })
 }
 

@@ -21,6 +21,7 @@ use crate::signals::failures;
 use crate::triggers::dead_letters;
 use crate::triggers::dead_letters::jobs::DeadJob;
 use crate::triggers::job_events;
+use crate::workflows::journal::children;
 use crate::workflows::runs::end::RunJobEnd;
 
 /// One job's change from one state to another. Batches have thousands of these, so what most changes lack is boxed.
@@ -154,6 +155,7 @@ pub(crate) async fn apply_consequences(
         free_unique_keys(tx, &detailed).await?;
         record_failures(tx, &detailed, effects).await?;
         record_letter_handlers(tx, &detailed).await?;
+        count_ended_children(tx, &detailed, effects).await?;
         apply_to_subjects(tx, lanes, &detailed, &of_lane, effects).await?;
     }
     job_events::publish(tx, &lanes.triggers, changes, &of_lane, effects).await
@@ -257,6 +259,21 @@ async fn record_letter_handlers(tx: &mut Tx<'_>, changes: &[DetailedChange<'_, '
         dead_letters::handlers::handler_ended(tx, change.tenant, &origin, error).await?;
     }
     Ok(())
+}
+
+/// Counts the ends of jobs that steps of other jobs started. A task then resolves the entries whose children have all
+/// ended.
+async fn count_ended_children(
+    tx: &mut Tx<'_>,
+    changes: &[DetailedChange<'_, '_>],
+    effects: &mut Effects,
+) -> Result<(), StoreError> {
+    let is_child = |origin: &str| origin.starts_with(children::ORIGIN);
+    let ended =
+        changes.iter().filter(|(change, details)| change.is_end() && details.triggered_by.is_some_and(is_child));
+    let ended: Vec<(JobId, JobState)> = ended.map(|(change, _)| (change.job, change.to)).collect();
+    effects.due |= !ended.is_empty();
+    children::ended(tx, &ended).await
 }
 
 /// Updates backoffs, facts, eligibility and timelines of the subjects. Does nothing if no job has a subject.

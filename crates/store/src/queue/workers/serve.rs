@@ -148,6 +148,9 @@ impl Store {
         if let Some(index) = self.facts_without_subject(tenant, worker, &outcomes).await? {
             return Ok(Settled::FactsWithoutSubject(index));
         }
+        if let Some((index, key)) = self.missing_wake_key(worker, &outcomes).await? {
+            return Ok(Settled::NoSuchKey(index, key));
+        }
         let of = self.read(FindJobTenants { jobs: outcomes.iter().map(|outcome| outcome.job).collect() }).await?;
         let served = |job: &JobId| of.get(job).copied().filter(|of| serves.includes(*of)).unwrap_or(tenant);
         let mut groups: BTreeMap<TenantId, Vec<(usize, Outcome)>> = BTreeMap::new();

@@ -65,9 +65,9 @@ const LOCK: Sql = Sql::new(
 const FROM: Sql = Sql::both(&["select position from journal_entries where job = $1 and key = $2 and tenant = $3"]);
 const COPY: Sql =
     Sql::both(&["insert into journal_entries (job, position, tenant, key, op, seq, epoch, hash, attempt,
-         attempts, result, error, bytes, duration_ms, resolved_at, created_at)
+         attempts, result, error, bytes, duration_ms, resolved_at, input, created_at)
      select $1, row_number() over (order by position), tenant, key, op, row_number() over (order by seq), 0, hash,
-         attempt, attempts, result, error, bytes, duration_ms, resolved_at, created_at
+         attempt, attempts, result, error, bytes, duration_ms, resolved_at, input, created_at
      from journal_entries where job = $2 and position < $3 and seq is not null"]);
 const HEAD: Sql = Sql::both(&["insert into journals (job, tenant, entries, resolved, bytes)
      select $1, tenant, count(*), count(*), sum(bytes) from journal_entries where job = $1 group by tenant"]);

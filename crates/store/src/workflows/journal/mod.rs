@@ -1,15 +1,22 @@
 //! The journal of a job: recorded operations, by key. `write` records them, `read` returns them, `fork` copies them to a
 //! new job.
 
+pub mod approvals;
+pub(crate) mod children;
+pub mod events;
 pub mod fork;
 pub mod read;
+pub mod resolve;
+mod wake_keys;
 pub mod write;
+
+use std::collections::BTreeMap;
 
 use domain::workflows::journal::JournalSize;
 use domain::{JobError, JournalOp, Label, Time};
 use serde::{Deserialize, Serialize};
 
-use crate::db::codec::{error_from_json, from_json};
+use crate::db::codec::{error_from_json, from_json, to_json};
 use crate::db::tx::Row;
 use crate::error::StoreError;
 
@@ -33,6 +40,10 @@ pub struct JournalEntry {
     pub duration_ms: Option<i64>,
     pub created_at: Time,
     pub resolved_at: Option<Time>,
+    /// What the operation waits for, as JSON.
+    pub input: Option<String>,
+    /// When the open operation resolves by itself.
+    pub due_at: Option<Time>,
 }
 
 /// A failed attempt of a step.
@@ -62,6 +73,8 @@ impl JournalEntry {
             duration_ms: row.opt_int("duration_ms")?,
             created_at: row.time("created_at")?,
             resolved_at: row.opt_time("resolved_at")?,
+            input: row.opt_text("input")?,
+            due_at: row.opt_time("due_at")?,
         })
     }
 }
@@ -91,4 +104,56 @@ impl JournalHead {
         });
         drift.into_iter().chain(self.size.warning()).collect()
     }
+}
+
+/// What wakes a suspended job: `count` of these entries are resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wake {
+    pub keys: Vec<Label>,
+    pub count: i64,
+}
+
+impl Wake {
+    fn keys_json(&self) -> String {
+        to_json(&self.keys.iter().map(Label::as_str).collect::<Vec<_>>())
+    }
+
+    fn read(row: &Row) -> Result<Option<Self>, StoreError> {
+        let Some(keys) = row.opt_text("wake_keys")? else { return Ok(None) };
+        let keys: Vec<String> = from_json(&keys)?;
+        let keys = keys.iter().map(|key| Label::stored(key)).collect();
+        Ok(Some(Self { keys, count: row.int("wake_count")? }))
+    }
+}
+
+/// What an `event` operation waits for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct AwaitedEvent {
+    name: String,
+    /// Members of the data that must have these values.
+    #[serde(default, rename = "match", skip_serializing_if = "BTreeMap::is_empty")]
+    matches: BTreeMap<String, serde_json::Value>,
+}
+
+impl AwaitedEvent {
+    fn is_matched_by(&self, name: &str, data: &str) -> bool {
+        if self.name != name || self.matches.is_empty() {
+            return self.name == name;
+        }
+        // Numbers are compared by their value as JSON: 1 and 1.0 differ.
+        match serde_json::from_str::<BTreeMap<String, serde_json::Value>>(data) {
+            Ok(data) => self.matches.iter().all(|(member, value)| data.get(member) == Some(value)),
+            Err(_) => false,
+        }
+    }
+}
+
+/// What an `approval` operation asks.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct AskedApproval {
+    title: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
+    /// The right that the approver needs.
+    right: String,
 }

@@ -59,10 +59,10 @@ const SIZES: Sql = Sql::new(
 );
 const ENTRIES: Sql = Sql::new(
     &["select job, position, key, op, seq, hash, attempt, attempts, result, error, bytes, duration_ms, created_at,
-           resolved_at
+           resolved_at, input, due_at
        from journal_entries where job = $1 and position > $2 and position <= $3"],
     "select e.job, e.position, e.key, e.op, e.seq, e.hash, e.attempt, e.attempts, e.result, e.error, e.bytes,
-         e.duration_ms, e.created_at, e.resolved_at
+         e.duration_ms, e.created_at, e.resolved_at, e.input, e.due_at
      from unnest($1::uuid[], $2::bigint[], $3::bigint[]) as n(job, after, until)
      join journal_entries e on e.job = n.job and e.position > n.after and e.position <= n.until",
 );

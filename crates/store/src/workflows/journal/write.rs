@@ -12,12 +12,15 @@ use domain::triggers::trigger::Source;
 use domain::workflows::journal::{JournalError, has_drifted};
 use domain::{Epoch, JobError, JobId, JournalOp, Label, TenantId, Time, WorkerId};
 
-use super::{FailedAttempt, JournalEntry, JournalHead};
+use super::children::{self, NewChild};
+use super::{AskedApproval, AwaitedEvent, FailedAttempt, JournalEntry, JournalHead};
 use crate::db::codec::{error_from_json, error_to_json, from_json, storable_error, to_json};
 use crate::db::group_commit::{Batch, GroupCommit, RequestSize};
 use crate::db::notifier::Topic;
 use crate::db::tx::{Column, Operation, Param, Prefetch, Row, Sql, Tx};
 use crate::error::StoreError;
+use crate::queue::enqueue::{Accepted, EnqueueBatch, EnqueueReply, EnqueueRequest, NewJob};
+use crate::queue::lanes::Lane;
 use crate::queue::settle::SettleStatus;
 use crate::queue::workers;
 use crate::store::Store;
@@ -47,6 +50,37 @@ pub enum OperationInput {
     Step { outcome: StepOutcome, attempt: Option<i64>, duration_ms: Option<i64> },
     /// An event to publish in the commit of the write.
     Publish { topic: Label, data: Box<str> },
+    /// Resolves when the database clock reaches the end.
+    Sleep { until: SleepEnd },
+    /// Resolves with the data of a signal event, or with the error `timeout`.
+    Event {
+        name: Label,
+        /// Members of the data that must have these values.
+        matches: BTreeMap<String, serde_json::Value>,
+        timeout_ms: Option<i64>,
+        /// Events that were sent before are ignored.
+        since_now: bool,
+    },
+    /// Resolves with the answer of a person, or with the error `timeout`.
+    Approval {
+        title: String,
+        detail: Option<String>,
+        /// The right that the approver needs.
+        right: String,
+        timeout_ms: Option<i64>,
+    },
+    /// Starts jobs, and resolves when all of them have ended.
+    Child {
+        jobs: Vec<NewJob>,
+        /// The lanes of the jobs. `Store::journal` sets them.
+        lanes: Vec<i64>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SleepEnd {
+    At(Time),
+    After { delay_ms: i64 },
 }
 
 #[derive(Clone, Debug)]
@@ -89,6 +123,10 @@ impl NewOperation {
         match self.input {
             OperationInput::Step { .. } => JournalOp::Step,
             OperationInput::Publish { .. } => JournalOp::Publish,
+            OperationInput::Sleep { .. } => JournalOp::Sleep,
+            OperationInput::Event { .. } => JournalOp::Event,
+            OperationInput::Approval { .. } => JournalOp::Approval,
+            OperationInput::Child { .. } => JournalOp::Child,
         }
     }
 
@@ -98,7 +136,41 @@ impl NewOperation {
                 OperationInput::Step { outcome: StepOutcome::Result(result), .. } => result.len(),
                 OperationInput::Step { outcome: StepOutcome::Error(error), .. } => error.message.len(),
                 OperationInput::Publish { data, .. } => data.len(),
+                OperationInput::Child { jobs, .. } => jobs.iter().map(|job| job.payload.len()).sum(),
+                OperationInput::Sleep { .. } | OperationInput::Event { .. } | OperationInput::Approval { .. } => 0,
             }
+    }
+
+    fn jobs(&self) -> usize {
+        match &self.input {
+            OperationInput::Child { jobs, .. } => jobs.len(),
+            _ => 0,
+        }
+    }
+
+    /// What the open entry waits for, as JSON.
+    fn waits_for(&self) -> Option<String> {
+        match &self.input {
+            OperationInput::Event { name, matches, .. } => {
+                Some(to_json(&AwaitedEvent { name: name.to_string(), matches: matches.clone() }))
+            }
+            OperationInput::Approval { title, detail, right, .. } => {
+                Some(to_json(&AskedApproval { title: title.clone(), detail: detail.clone(), right: right.clone() }))
+            }
+            _ => None,
+        }
+    }
+
+    /// When the open entry resolves by itself.
+    fn due_at(&self, now: Time) -> Option<Time> {
+        match &self.input {
+            OperationInput::Sleep { until: SleepEnd::At(at) } => Some(*at),
+            OperationInput::Sleep { until: SleepEnd::After { delay_ms } } => Some(now.plus_ms(*delay_ms)),
+            OperationInput::Event { timeout_ms, .. } | OperationInput::Approval { timeout_ms, .. } => {
+                timeout_ms.map(|timeout_ms| now.plus_ms(timeout_ms))
+            }
+            _ => None,
+        }
     }
 }
 
@@ -119,8 +191,15 @@ impl Store {
         of: TenantId,
         tenant: TenantId,
         worker: WorkerId,
-        writes: Vec<JournalWrite>,
+        mut writes: Vec<JournalWrite>,
     ) -> Result<Journaled, StoreError> {
+        for op in writes.iter_mut().flat_map(|write| &mut write.ops) {
+            if let OperationInput::Child { jobs, lanes } = &mut op.input {
+                self.seal_webhooks(of, jobs).await?;
+                let of_jobs: Vec<Lane> = jobs.iter().map(|job| job.lane(of)).collect();
+                *lanes = self.lane_ids(&of_jobs).await?;
+            }
+        }
         Ok(self.shared_journal(JournalRequest { tenant, of, worker, writes }).await?.journaled)
     }
 }
@@ -136,8 +215,19 @@ pub(crate) struct JournalRequest {
 
 pub(crate) struct JournalReply {
     journaled: Journaled,
+    /// The effects of the whole commit, in its first reply.
+    effects: JournalEffects,
+}
+
+/// What this node does after the commit.
+#[derive(Default)]
+struct JournalEffects {
     /// The outbox has new rows.
     has_outbox_rows: bool,
+    /// An entry resolves by itself, perhaps earlier than all others.
+    has_timers: bool,
+    /// The started children.
+    children: Vec<Accepted>,
 }
 
 pub(crate) struct JournalBatch {
@@ -159,7 +249,7 @@ impl Batch for JournalBatch {
 
     fn size(request: &JournalRequest) -> RequestSize {
         let ops = || request.writes.iter().flat_map(|write| &write.ops);
-        RequestSize { jobs: ops().count(), bytes: ops().map(NewOperation::bytes).sum() }
+        RequestSize { jobs: ops().map(|op| 1 + op.jobs()).sum(), bytes: ops().map(NewOperation::bytes).sum() }
     }
 
     fn tenant_of(request: &JournalRequest) -> TenantId {
@@ -167,8 +257,15 @@ impl Batch for JournalBatch {
     }
 
     fn committed(store: &Store, replies: &[JournalReply]) {
-        if replies.iter().any(|reply| reply.has_outbox_rows) {
+        let Some(JournalReply { effects, .. }) = replies.first() else { return };
+        if effects.has_outbox_rows {
             store.notifier().notify(Topic::Outbox);
+        }
+        if effects.has_timers {
+            store.notifier().notify_local(&Topic::Due);
+        }
+        if !effects.children.is_empty() {
+            EnqueueBatch::committed(store, &[EnqueueReply::Accepted(effects.children.clone())]);
         }
     }
 }
@@ -186,10 +283,10 @@ const HEADS: Sql = Sql::new(
 // The results of resolved entries are read later, and only for the answers.
 const LOOK_UP: Sql = Sql::new(
     &["select job, position, key, op, seq, hash, attempt, case when seq is null then attempts end as attempts, bytes,
-           duration_ms, created_at, resolved_at
+           duration_ms, created_at, resolved_at, due_at
        from journal_entries where job = $1 and key = $2"],
     "select e.job, e.position, e.key, e.op, e.seq, e.hash, e.attempt, case when e.seq is null then e.attempts end as attempts,
-         e.bytes, e.duration_ms, e.created_at, e.resolved_at
+         e.bytes, e.duration_ms, e.created_at, e.resolved_at, e.due_at
      from unnest($1::uuid[], $2::text[]) as n(job, key) join journal_entries e on e.job = n.job and e.key = n.key",
 );
 const RESULTS: Sql = Sql::new(
@@ -204,13 +301,13 @@ const ENDED: Sql = Sql::new(
 );
 const INSERT: Sql = Sql::new(
     &["insert or fail into journal_entries (job, position, tenant, key, op, seq, epoch, hash, attempt, attempts, result,
-           error, bytes, duration_ms, resolved_at, created_at)
-       values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"],
+           error, bytes, duration_ms, resolved_at, input, due_at, pending, created_at)
+       values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)"],
     "insert into journal_entries (job, position, tenant, key, op, seq, epoch, hash, attempt, attempts, result, error,
-         bytes, duration_ms, resolved_at, created_at)
-     select n.*, $16 from unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::bigint[],
+         bytes, duration_ms, resolved_at, input, due_at, pending, created_at)
+     select n.*, $19 from unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::bigint[],
          $7::bigint[], $8::text[], $9::bigint[], $10::json[], $11::json[], $12::json[], $13::bigint[], $14::bigint[],
-         $15::timestamptz[]) n",
+         $15::timestamptz[], $16::json[], $17::timestamptz[], $18::bigint[]) n",
 );
 const UPDATE: Sql = Sql::new(
     &["update journal_entries set seq = $3, hash = $4, attempt = $5, attempts = $6, result = $7, error = $8, bytes = $9,
@@ -237,6 +334,18 @@ pub(super) const MARK: Sql = Sql::new(
     "update jobs set has_journal = true where id = any($1::uuid[])",
 );
 
+const MAILBOX: Sql = Sql::new(
+    &["select job, number, name, data from job_events where job = $1 and name = $2 and consumed_by is null
+       order by number"],
+    "select v.job, v.number, v.name, v.data from unnest($1::uuid[], $2::text[]) as n(job, name)
+     join job_events v on v.job = n.job and v.name = n.name and v.consumed_by is null order by v.job, v.number",
+);
+const CONSUME: Sql = Sql::new(
+    &["update job_events set consumed_by = $3 where job = $1 and number = $2"],
+    "update job_events v set consumed_by = n.key from unnest($1::uuid[], $2::bigint[], $3::text[]) as n(job, number, key)
+     where v.job = n.job and v.number = n.number",
+);
+
 /// The row of a live job.
 struct LockedJob {
     tenant: TenantId,
@@ -252,12 +361,25 @@ struct OpenJournal {
     head: JournalHead,
     is_changed: bool,
     entries: HashMap<Label, OpenEntry>,
+    /// Events that no operation has got, with the names that the requests wait for.
+    mailbox: Vec<KeptEvent>,
+}
+
+/// An event that was sent before an operation waited for it.
+struct KeptEvent {
+    number: i64,
+    name: String,
+    data: String,
+    /// The operation of this commit that gets it.
+    consumed_by: Option<Label>,
 }
 
 #[derive(Clone)]
 struct OpenEntry {
     entry: JournalEntry,
     epoch: Epoch,
+    /// Number of children of a new entry.
+    pending: Option<i64>,
     is_stored: bool,
     is_changed: bool,
 }
@@ -279,8 +401,10 @@ impl OpenEntry {
             duration_ms: row.opt_int("duration_ms")?,
             created_at: row.time("created_at")?,
             resolved_at: row.opt_time("resolved_at")?,
+            input: None,
+            due_at: row.opt_time("due_at")?,
         };
-        Ok(Self { entry, epoch: Epoch::default(), is_stored: true, is_changed: false })
+        Ok(Self { entry, epoch: Epoch::default(), pending: None, is_stored: true, is_changed: false })
     }
 }
 
@@ -320,6 +444,10 @@ impl OpenJournal {
                 if open.entry.seq.is_some() {
                     return Ok((true, None));
                 }
+                // Only a step has several records. Any other open operation waits for what resolves it.
+                if met != JournalOp::Step {
+                    return Ok((false, None));
+                }
                 open
             }
             Entry::Vacant(vacant) => {
@@ -339,8 +467,10 @@ impl OpenJournal {
                     duration_ms: None,
                     created_at: now,
                     resolved_at: None,
+                    input: new.waits_for(),
+                    due_at: new.due_at(now),
                 };
-                vacant.insert(OpenEntry { entry, epoch, is_stored: false, is_changed: true })
+                vacant.insert(OpenEntry { entry, epoch, pending: None, is_stored: false, is_changed: true })
             }
         };
         let before = open.entry.bytes;
@@ -376,12 +506,33 @@ impl OpenJournal {
                 open.entry.result = Some(result);
                 published = Some(event);
             }
+            OperationInput::Sleep { .. } => {
+                if open.entry.due_at.is_some_and(|due_at| due_at <= now) {
+                    open.entry.result = Some("null".into());
+                }
+            }
+            OperationInput::Event { since_now, .. } => {
+                let waits_for = open.entry.input.as_deref().map(from_json::<AwaitedEvent>);
+                let kept = self.mailbox.iter_mut().filter(|_| !since_now).find(|kept| {
+                    let is_match = |awaited: &AwaitedEvent| awaited.is_matched_by(&kept.name, &kept.data);
+                    kept.consumed_by.is_none() && waits_for.as_ref().is_some_and(|w| w.as_ref().is_ok_and(is_match))
+                });
+                if let Some(kept) = kept {
+                    kept.consumed_by = Some(new.key.clone());
+                    open.entry.bytes += kept.data.len() as i64;
+                    open.entry.result = Some(kept.data.clone());
+                }
+            }
+            OperationInput::Approval { .. } => {}
+            OperationInput::Child { jobs, .. } => open.pending = Some(jobs.len() as i64),
         }
         self.head.size = self.head.size.with(0, open.entry.bytes - before)?;
         if open.entry.result.is_some() || open.entry.error.is_some() {
             self.head.resolved += 1;
             open.entry.seq = Some(self.head.resolved);
             open.entry.resolved_at = Some(now);
+            open.entry.due_at = None;
+            open.entry.attempt = open.entry.attempt.max(1);
         }
         open.is_changed = true;
         self.is_changed = true;
@@ -431,7 +582,7 @@ impl Operation for JournalBatch {
         let missing: Vec<JobId> = jobs.into_iter().filter(|job| !locked.contains_key(job)).collect();
         let ended = load_ended(tx, missing).await?;
         let mut replies = Vec::with_capacity(self.requests.len());
-        let mut events = Vec::new();
+        let mut started = Started::default();
         for request in &self.requests {
             replies.push(match living.get(&(request.worker, request.tenant)) {
                 None => Journaled::NoSuchWorker,
@@ -441,21 +592,90 @@ impl Operation for JournalBatch {
                         false => SettleStatus::ClaimLost,
                     };
                     let statuses: Vec<SettleStatus> = request.writes.iter().map(status).collect();
-                    request.record(tx.now(), &statuses, &locked, &mut journals, &mut events)
+                    request.record(tx.now(), &statuses, &locked, &mut journals, &mut started)
                 }
             });
         }
         add_results(tx, &self.requests, &mut replies).await?;
         write(tx, &locked, &journals).await?;
-        let has_outbox_rows = match events.is_empty() {
-            true => false,
-            false => {
-                let listeners = self.triggers.current(tx).await?;
-                emit(tx, &listeners, &events).await? > 0
-            }
+        let effects = JournalEffects {
+            has_outbox_rows: self.publish(tx, &started.events).await?,
+            has_timers: journals.values().flat_map(|journal| journal.entries.values()).any(OpenEntry::is_new_timer),
+            children: start_children(tx, &journals, &started.children).await?,
         };
-        Ok(replies.into_iter().map(|journaled| JournalReply { journaled, has_outbox_rows }).collect())
+        let mut replies: Vec<JournalReply> = replies
+            .into_iter()
+            .map(|journaled| JournalReply { journaled, effects: JournalEffects::default() })
+            .collect();
+        if let Some(first) = replies.first_mut() {
+            first.effects = effects;
+        }
+        Ok(replies)
     }
+}
+
+/// What the recorded operations of a commit start.
+#[derive(Default)]
+struct Started<'a> {
+    events: Vec<Event>,
+    children: Vec<StartedChildren<'a>>,
+}
+
+/// The jobs of one entry.
+struct StartedChildren<'a> {
+    parent: JobId,
+    tenant: TenantId,
+    depth: i32,
+    key: &'a Label,
+    jobs: &'a [NewJob],
+    lanes: &'a [i64],
+}
+
+impl OpenEntry {
+    fn is_new_timer(&self) -> bool {
+        !self.is_stored && self.entry.due_at.is_some()
+    }
+}
+
+/// Enqueues the children of new entries.
+async fn start_children(
+    tx: &mut Tx<'_>,
+    journals: &HashMap<JobId, OpenJournal>,
+    started: &[StartedChildren<'_>],
+) -> Result<Vec<Accepted>, StoreError> {
+    if started.is_empty() {
+        return Ok(Vec::new());
+    }
+    let position = |started: &StartedChildren<'_>| journals[&started.parent].entries[started.key].entry.position;
+    let child = |started: &StartedChildren<'_>, job: &NewJob| {
+        let mut child = job.clone();
+        let extras = child.extras.get_or_insert_default();
+        extras.parent = Some(started.parent);
+        extras.depth = extras.depth.max(started.depth);
+        extras.triggered_by = Some(format!("{}{}:{}", children::ORIGIN, started.parent, position(started)));
+        child
+    };
+    let request = |started: &StartedChildren<'_>| {
+        let jobs = started.jobs.iter().map(|job| child(started, job)).collect();
+        EnqueueRequest::new(started.tenant, jobs, started.lanes.to_vec())
+    };
+    let enqueue = EnqueueBatch::several(started.iter().map(request).collect());
+    let (mut accepted, mut rows) = (Vec::new(), Vec::new());
+    for (started, reply) in started.iter().zip(enqueue.run(tx).await?) {
+        let EnqueueReply::Accepted(jobs) = reply else {
+            return Err(StoreError::unexpected("children have no idempotency key"));
+        };
+        rows.extend(jobs.iter().zip(1..).map(|(job, number)| NewChild {
+            child: job.id,
+            tenant: started.tenant.0,
+            job: started.parent,
+            position: position(started),
+            number,
+        }));
+        accepted.extend(jobs);
+    }
+    children::insert(tx, &rows).await?;
+    Ok(accepted)
 }
 
 impl JournalBatch {
@@ -501,6 +721,30 @@ impl JournalBatch {
         Ok(living)
     }
 
+    /// Writes the outbox rows of the events. Returns whether there are any.
+    async fn publish(&self, tx: &mut Tx<'_>, events: &[Event]) -> Result<bool, StoreError> {
+        if events.is_empty() {
+            return Ok(false);
+        }
+        let listeners = self.triggers.current(tx).await?;
+        Ok(emit(tx, &listeners, events).await? > 0)
+    }
+
+    /// The jobs and names of events that new operations may get from the mailbox.
+    fn awaited(&self) -> Vec<Column<'_>> {
+        let mut names: Vec<(JobId, &str)> = Vec::new();
+        for write in self.requests.iter().flat_map(|request| &request.writes) {
+            for op in &write.ops {
+                if let OperationInput::Event { name, since_now: false, .. } = &op.input {
+                    names.push((write.job, name.as_str()));
+                }
+            }
+        }
+        names.sort_unstable();
+        names.dedup();
+        vec![Column::jobs(names.iter().map(|(job, _)| *job)), Column::texts(names.iter().map(|(_, name)| *name))]
+    }
+
     async fn load_journals(&self, tx: &mut Tx<'_>, jobs: &[JobId]) -> Result<HashMap<JobId, OpenJournal>, StoreError> {
         let mut journals: HashMap<JobId, OpenJournal> = HashMap::new();
         for row in tx.query_each(&HEADS, &[Column::jobs(jobs.iter().copied())], &[]).await? {
@@ -510,6 +754,12 @@ impl JournalBatch {
             let open = OpenEntry::read(&row)?;
             journals.entry(row.job("job")?).or_default().entries.insert(open.entry.key.clone(), open);
         }
+        for row in tx.query_each(&MAILBOX, &self.awaited(), &[]).await? {
+            let (number, name, data) = (row.int("number")?, row.text("name")?, row.text("data")?);
+            let kept = KeptEvent { number, name, data, consumed_by: None };
+            journals.entry(row.job("job")?).or_default().mailbox.push(kept);
+        }
+        journals.values_mut().for_each(|journal| journal.mailbox.sort_by_key(|kept| kept.number));
         Ok(journals)
     }
 }
@@ -558,15 +808,15 @@ impl JournalRequest {
     }
 
     /// Records the operations of the request, or none of them.
-    fn record(
-        &self,
+    fn record<'a>(
+        &'a self,
         now: Time,
         statuses: &[SettleStatus],
         locked: &HashMap<JobId, LockedJob>,
         journals: &mut HashMap<JobId, OpenJournal>,
-        events: &mut Vec<Event>,
+        started: &mut Started<'a>,
     ) -> Journaled {
-        let events_before = events.len();
+        let (events_before, children_before) = (started.events.len(), started.children.len());
         let mut undo: Vec<Undo> = Vec::new();
         let mut answer_bytes = 0;
         let mut results = Vec::with_capacity(self.writes.len());
@@ -597,7 +847,19 @@ impl JournalRequest {
                 });
                 match recorded {
                     Ok((existing, event)) => {
-                        events.extend(event);
+                        started.events.extend(event);
+                        let is_new = undo.last().is_some_and(|undo| undo.entry.is_none());
+                        if let (true, OperationInput::Child { jobs, lanes }) = (is_new, &new.input) {
+                            let (parent, tenant) = (write.job, self.of);
+                            started.children.push(StartedChildren {
+                                parent,
+                                tenant,
+                                depth,
+                                key: &new.key,
+                                jobs,
+                                lanes,
+                            });
+                        }
                         let open = &journal.entries[&new.key];
                         // A key that this commit resolved is not stored yet, so its answer is not read later.
                         let entry = match existing && open.is_changed {
@@ -607,7 +869,8 @@ impl JournalRequest {
                         entries.push(RecordedEntry { entry, existing });
                     }
                     Err(error) => {
-                        events.truncate(events_before);
+                        started.events.truncate(events_before);
+                        started.children.truncate(children_before);
                         undo.into_iter().rev().for_each(|undo| undo.run(journals));
                         return Journaled::Refused { write: number, op: place, error };
                     }
@@ -636,6 +899,8 @@ impl JournalEntry {
             duration_ms: self.duration_ms,
             created_at: self.created_at,
             resolved_at: self.resolved_at,
+            input: None,
+            due_at: self.due_at,
         }
     }
 }
@@ -645,6 +910,10 @@ impl Undo {
         let journal = journals.entry(self.job).or_default();
         journal.head = self.head;
         journal.is_changed = self.was_changed;
+        if self.entry.as_ref().is_none_or(|open| open.entry.seq.is_none()) {
+            let consumed = journal.mailbox.iter_mut().filter(|kept| kept.consumed_by.as_ref() == Some(&self.key));
+            consumed.for_each(|kept| kept.consumed_by = None);
+        }
         match self.entry {
             Some(entry) => drop(journal.entries.insert(self.key, entry)),
             None => drop(journal.entries.remove(&self.key)),
@@ -717,6 +986,17 @@ async fn write(
         Column::Text(head().map(|head| head.drift.as_deref()).collect()),
     ];
     tx.defer(&PUT_HEAD, &columns, &[]).await?;
+    let of_job = |(job, journal): &(JobId, &OpenJournal)| {
+        let consumed = |kept: &KeptEvent| Some((kept.number, kept.consumed_by.clone()?));
+        journal.mailbox.iter().filter_map(consumed).map(|(number, key)| (*job, number, key)).collect::<Vec<_>>()
+    };
+    let consumed: Vec<(JobId, i64, Label)> = changed.iter().flat_map(of_job).collect();
+    let columns = [
+        Column::jobs(consumed.iter().map(|(job, ..)| *job)),
+        Column::ints(consumed.iter().map(|(_, number, _)| *number)),
+        Column::texts(consumed.iter().map(|(.., key)| key.as_str())),
+    ];
+    tx.defer(&CONSUME, &columns, &[]).await?;
     let first = changed.iter().map(|(job, _)| *job).filter(|job| !locked[job].has_journal);
     tx.defer(&MARK, &[Column::jobs(first)], &[]).await
 }
@@ -744,6 +1024,9 @@ async fn insert(
         Column::ints(of().map(|entry| entry.bytes)),
         Column::Int(of().map(|entry| entry.duration_ms).collect()),
         Column::Time(of().map(|entry| entry.resolved_at).collect()),
+        Column::Json(of().map(|entry| entry.input.as_deref()).collect()),
+        Column::Time(of().map(|entry| entry.due_at).collect()),
+        Column::Int(entries.iter().map(|(_, open)| open.pending).collect()),
     ];
     let now = Param::Time(tx.now());
     tx.defer(&INSERT, &columns, &[now]).await

@@ -291,6 +291,7 @@ impl<'a> Run<'a> {
                 match store.settle(tenant, self.workers[worker], outcomes).await? {
                     Settled::Results(statuses) => StepResult::Settled(statuses),
                     Settled::FactsWithoutSubject(_) => panic!("no outcome brings facts"),
+                    Settled::NoSuchKey(..) => panic!("no outcome suspends its job"),
                     Settled::NoSuchWorker => StepResult::NotFound,
                 }
             }

@@ -247,6 +247,35 @@ const CASES: &[Case] = &[
         "delete from journals; delete from journal_entries",
     ),
     case(
+        "a suspended job waits for something that has not happened",
+        "insert into journals (job, tenant, entries, resolved, bytes, wake_keys, wake_count)
+         values (QUEUED, 2, 1, 1, 1, '[\"a\"]', 1);
+         insert into journal_entries (job, position, tenant, key, op, seq, epoch, attempt, bytes, created_at, resolved_at,
+             result)
+         select id, 1, 2, 'a', 'step', 1, 0, 1, 1, created_at, created_at, '1' from jobs where id = QUEUED;
+         update jobs set has_journal = TRUE, state = 'waiting', due_at = run_at where id = QUEUED;
+         insert into history (job, epoch, event, tenant, lane, at, enqueued_at, attempt)
+         select id, 0, 'suspended', tenant, lane, updated_at, created_at, 0 from jobs where id = QUEUED;
+         insert into counter_deltas (tenant, queue, scheduled, queued, running, succeeded, failed, canceled, swaps_made,
+             swaps_avoided, waiting)
+         values (2, 'q', 0, -1, 0, 0, 0, 0, 0, 0, 1)",
+        "delete from journals; delete from journal_entries; delete from history where job = QUEUED;
+         update jobs set has_journal = FALSE, state = 'queued', due_at = null where id = QUEUED;
+         delete from counter_deltas where waiting = 1",
+    ),
+    case(
+        "an entry counts its children that have not ended",
+        "insert into journals (job, tenant, entries, resolved, bytes) values (SUCCEEDED, 2, 1, 0, 1);
+         insert into journal_entries (job, position, tenant, key, op, epoch, attempt, bytes, created_at, pending)
+         select SUCCEEDED, 1, 2, 'a', 'child', 0, 1, 1, created_at, 1 from jobs where id = QUEUED",
+        "delete from journals; delete from journal_entries",
+    ),
+    case(
+        "the end of a child is recorded with it",
+        "insert into journal_children (child, tenant, job, position, number) values (SUCCEEDED, 2, QUEUED, 1, 1)",
+        "delete from journal_children",
+    ),
+    case(
         "the stored counters equal the counted jobs",
         "insert into counter_deltas (tenant, queue, scheduled, queued, running, succeeded, failed, canceled, swaps_made,
              swaps_avoided)

@@ -47,7 +47,7 @@ pub(super) fn write(claimed: &ClaimedJob, ops: Vec<NewOperation>) -> JournalWrit
     JournalWrite { job: claimed.id, epoch: claimed.epoch, strict: false, ops }
 }
 
-async fn journal(store: &Store, worker: WorkerId, writes: Vec<JournalWrite>) -> Journaled {
+pub(super) async fn journal(store: &Store, worker: WorkerId, writes: Vec<JournalWrite>) -> Journaled {
     store.journal(T, worker, writes).await.expect("writes")
 }
 

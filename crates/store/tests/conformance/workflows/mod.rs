@@ -4,3 +4,4 @@ mod fork;
 mod journal;
 pub(crate) mod runs;
 mod sql_step;
+mod waits;

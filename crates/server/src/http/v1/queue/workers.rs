@@ -150,6 +150,10 @@ async fn settle(
             let detail = "requires a job with a subject; settle this job without facts";
             return Err(ApiError::invalid_field(format!("outcomes[{number}].facts"), detail));
         }
+        Settled::NoSuchKey(number, key) => {
+            let detail = format_args!("names {key}, which the journal of the job does not have; record it first");
+            return Err(ApiError::invalid_field(format!("outcomes[{number}].wake"), detail));
+        }
         Settled::NoSuchWorker => return Err(ApiError::not_found("worker")),
     };
     let results =

@@ -3,21 +3,27 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
+use domain::limits::{JOB_EVENT_BYTES, JOB_EVENTS, REASON_BYTES};
 use domain::{JobId, Label, Right};
 use sha2::{Digest, Sha256};
 use store::StoreError;
 use store::queue::enqueue::Idempotency;
+use store::workflows::journal::approvals::{Answer, Answered};
+use store::workflows::journal::events::{NewJobEvent, Sent};
 use store::workflows::journal::fork::Forked;
 use store::workflows::journal::read::JournalPage;
-use store::workflows::journal::write::Journaled;
+use store::workflows::journal::write::{Journaled, OperationInput};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use wire::{ClaimedJournal, ForkRequest, JobAccepted, JournalRequest, JournalResult, JournalView, JournalWritten};
+use wire::{
+    ApprovalRequest, ApprovalView, ClaimedJournal, ForkRequest, JobAccepted, JournalRequest, JournalResult,
+    JournalView, JournalWritten,
+};
 
 use crate::access::auth::Principal;
 use crate::cursor;
 use crate::error::ApiError;
-use crate::extract::{JsonBody, JsonBytes, Params, PathJob, PathWorker};
+use crate::extract::{AnyJson, JsonBody, JsonBytes, Params, PathJob, PathJobMember, PathWorker};
 use crate::http::v1::queue::jobs::{builder, check_quota, idempotency};
 use crate::http::v1::queue::workers::outcome_status;
 use crate::state::AppState;
@@ -28,7 +34,12 @@ use crate::validate::workflows::journal::{OperationPath, writes};
 use crate::view;
 
 pub(crate) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(record)).routes(routes!(journal)).routes(routes!(fork))
+    OpenApiRouter::new()
+        .routes(routes!(record))
+        .routes(routes!(journal))
+        .routes(routes!(fork))
+        .routes(routes!(send_event))
+        .routes(routes!(answer))
 }
 
 /// Record operations in the journals of claimed jobs.
@@ -44,8 +55,14 @@ async fn record(
     PathWorker(id): PathWorker,
     JsonBody(request): JsonBody<JournalRequest>,
 ) -> Result<Json<JournalWritten>, ApiError> {
-    let writes = writes(request)?;
+    let writes = writes(&builder(&state, &principal, 0), request)?;
     state.check_worker(&principal, id).await?;
+    for op in writes.iter().flat_map(|write| &write.ops) {
+        if let OperationInput::Child { jobs, .. } = &op.input {
+            jobs.iter().try_for_each(|job| principal.check_new_job(job))?;
+            check_quota(&state, &principal, jobs).await?;
+        }
+    }
     let jobs: Vec<JobId> = writes.iter().map(|write| write.job).collect();
     let journaled = match principal.serves() {
         None => state.store.journal(principal.tenant, id, writes).await?,
@@ -158,5 +175,72 @@ async fn fork(
         Forked::NoSuchKey => Err(ApiError::invalid_field("from", "names no entry of the journal of this job")),
         Forked::KeyReused => Err(ApiError::idempotency_key_reused()),
         Forked::NotFound => Err(ApiError::not_found("job")),
+    }
+}
+
+/// Send a signal event to a job.
+///
+/// The event resolves the first open operation of the job that waits for it, or is kept for a later one. Idempotent with an
+/// `Idempotency-Key`. Returns 409 if the job has ended, or has 1,000 events that no operation has got.
+#[utoipa::path(post, path = "/api/v1/jobs/{id}/events/{name}", tag = "jobs", request_body = serde_json::Value,
+    params(("id" = Uuid, Path), ("name" = String, Path, description = "The event's name."),
+        ("Idempotency-Key" = Option<String>, Header, description = "A repeated request with the same key sends one event.")),
+    responses((status = 202, description = "The event is durable"),
+        (status = 200, description = "The event was already sent")))]
+async fn send_event(
+    State(state): State<AppState>,
+    principal: Principal,
+    PathJobMember { job, member: name }: PathJobMember,
+    headers: HeaderMap,
+    AnyJson(data): AnyJson,
+) -> Result<StatusCode, ApiError> {
+    if data.len() > JOB_EVENT_BYTES {
+        return Err(ApiError::body_too_large(JOB_EVENT_BYTES as u64));
+    }
+    state.check_reached(&principal, job).await?;
+    let idempotency_key = idempotency(&principal, &headers, data.as_bytes())?.map(|idempotency| idempotency.key);
+    let event = NewJobEvent { job, name, data, idempotency_key, principal: principal.name.to_string() };
+    match state.store.send_event(principal.tenant, event).await? {
+        Sent::Accepted => Ok(StatusCode::ACCEPTED),
+        Sent::Duplicate => Ok(StatusCode::OK),
+        Sent::KeyReused => Err(ApiError::idempotency_key_reused()),
+        Sent::AlreadyEnded(ended) => Err(ApiError::ended(ended)),
+        Sent::TooManyEvents => {
+            Err(ApiError::limit_reached(format_args!("the job has {JOB_EVENTS} events that it has not received")))
+        }
+        Sent::NotFound => Err(ApiError::not_found("job")),
+    }
+}
+
+/// Approve or reject an approval of a job.
+///
+/// Requires the right that the approval names (default: `operate`). Idempotent: a repeated answer returns the recorded
+/// one. Returns 409 if another answer or a timeout is recorded.
+#[utoipa::path(post, path = "/api/v1/jobs/{id}/approvals/{key}", tag = "jobs", request_body = ApprovalRequest,
+    params(("id" = Uuid, Path), ("key" = String, Path, description = "The key of the approval in the journal.")),
+    responses((status = 200, body = ApprovalView)))]
+async fn answer(
+    State(state): State<AppState>,
+    principal: Principal,
+    PathJobMember { job, member: key }: PathJobMember,
+    JsonBody(request): JsonBody<ApprovalRequest>,
+) -> Result<Json<ApprovalView>, ApiError> {
+    let ApprovalRequest { approve, note } = request;
+    let note = note.map(|note| FieldPath::Body.free_text("note", note, REASON_BYTES)).transpose()?;
+    state.check_reached(&principal, job).await?;
+    let right = state.store.approval_right(principal.tenant, job, key.clone()).await?;
+    let right = right.ok_or_else(|| ApiError::not_found("approval"))?;
+    if !Right::ALL.iter().any(|known| known.as_str() == right && principal.has(*known)) {
+        return Err(ApiError::forbidden(format_args!("the approval requires the right {right}")));
+    }
+    let answer = Answer { job, key, approve, note, principal: principal.name.to_string() };
+    match state.store.answer_approval(principal.tenant, answer).await? {
+        Answered::Recorded(answer) => {
+            let view = serde_json::from_str(&answer);
+            Ok(Json(view.map_err(|error| StoreError::unexpected(error.to_string()))?))
+        }
+        Answered::AlreadyAnswered => Err(ApiError::already_answered()),
+        Answered::AlreadyEnded(ended) => Err(ApiError::ended(ended)),
+        Answered::NotFound => Err(ApiError::not_found("approval")),
     }
 }
