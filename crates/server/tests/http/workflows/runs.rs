@@ -16,7 +16,8 @@ async fn a_run_is_started_shown_and_ended() {
         let nodes = [node("a", &[]), node("b", &["a"])];
         let body = json!({"id": "r", "name": "pipeline", "tags": ["x"], "nodes": nodes});
         let started = api.post("/api/v1/runs", body.clone()).await;
-        assert_eq!((started.status, members(&started.json())), (202, vec!["id".to_owned(), "nodes".to_owned()]));
+        assert_eq!(started.status, 202);
+        assert_eq!(members(&started.json()), ["id", "nodes"]);
         let run = api.get("/api/v1/runs/r").await.json();
         assert_eq!((&run["state"], &run["counts"]["live"]), (&json!("running"), &json!(2)));
         assert_eq!(run["nodes"][1]["state"], "waiting");
@@ -29,7 +30,8 @@ async fn a_run_is_started_shown_and_ended() {
         let more = json!({"nodes": [node("c", &["b"])]});
         assert_eq!(api.post("/api/v1/runs/r/nodes", more).await.status, 202);
         let canceled = api.post("/api/v1/runs/r/cancel", json!({})).await;
-        assert_eq!((canceled.status, &canceled.json()["state"]), (200, &json!("canceled")));
+        assert_eq!(canceled.status, 200);
+        assert_eq!(canceled.json()["state"], "canceled");
         let retried = api.post("/api/v1/runs/r/retry", json!({})).await;
         assert_eq!(retried.status, 202);
         assert_eq!(api.post("/api/v1/runs/r/retry", json!({})).await.status, 409);
