@@ -237,7 +237,7 @@ const UPSERT_RATE: Sql = Sql::both(&["insert into arrival_rates (lane, tenant, p
 const SET_CONCURRENCY: Sql = Sql::both(&["update workers set concurrency = $2 where id = $1"]);
 
 /// A job of the sample.
-struct EndedRow {
+struct DurationRow {
     id: JobId,
     tenant: TenantId,
     lane: i64,
@@ -250,7 +250,7 @@ struct EndedRow {
     max_attempts: i64,
 }
 
-impl EndedRow {
+impl DurationRow {
     fn read(row: &Row) -> Result<Self, StoreError> {
         Ok(Self {
             id: row.job("id")?,
@@ -301,7 +301,7 @@ impl Operation for FoldDurations {
         ids.sort_unstable();
         ids.dedup();
         let rows = tx.query_each(&ENDED, &[Column::jobs(ids)], &[]).await?;
-        let mut rows: Vec<EndedRow> = rows.iter().map(EndedRow::read).collect::<Result<_, _>>()?;
+        let mut rows: Vec<DurationRow> = rows.iter().map(DurationRow::read).collect::<Result<_, _>>()?;
         // A change of the durations is recognized by the newest samples.
         rows.sort_by_key(|row| (row.finished_at, row.id));
         let mut by_key: BTreeMap<(TenantId, String, String), Vec<EndedWork>> = BTreeMap::new();

@@ -272,7 +272,7 @@ fn next_affinity(heads: &[Head], line: &Line<'_>, held: Option<usize>, now_s: f6
     }
 }
 
-struct Slot {
+struct LineSlot {
     free_s: f64,
     worker: usize,
 }
@@ -285,7 +285,7 @@ struct OwnStart {
 
 /// The state of one run. Its buffers are reused by the next.
 struct Run {
-    slots: Vec<Slot>,
+    slots: Vec<LineSlot>,
     held: Vec<Option<usize>>,
     /// By lane: entries taken, and when the next job arrives.
     taken: Vec<usize>,
@@ -328,7 +328,7 @@ impl Run {
                 if free_s > 0.0 {
                     self.places.push(free_s);
                 }
-                self.slots.push(Slot { free_s, worker: number });
+                self.slots.push(LineSlot { free_s, worker: number });
             }
         }
         self.slots.truncate(LINE_SLOTS);

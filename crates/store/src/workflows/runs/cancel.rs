@@ -193,7 +193,7 @@ const LOCK: Sql = Sql::new(
     "select run from runs where tenant = $1 and run = $2 for update",
 );
 
-/// Locks a run. Whoever ends a waiting job of a run calls this before it locks the job.
+/// Locks a run. An operation that ends a waiting job of a run calls this before it locks the job.
 pub(crate) async fn lock_run(tx: &mut Tx<'_>, tenant: TenantId, run: &str) -> Result<(), StoreError> {
     tx.query(&LOCK, &[Param::Int(tenant.0), Param::Text(run)]).await.map(|_| ())
 }

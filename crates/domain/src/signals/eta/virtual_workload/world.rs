@@ -127,7 +127,7 @@ struct SimulatedJob {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+enum WorldEvent {
     Arrive(usize),
     Ready(usize),
     End(usize, u32),
@@ -148,7 +148,7 @@ pub(super) struct World {
     /// Separate, so that the questions do not change the world.
     asking: RandomSource,
     now_s: f64,
-    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    events: BinaryHeap<Reverse<(u64, u64, WorldEvent)>>,
     sequence: u64,
     jobs: Vec<SimulatedJob>,
     lanes: Vec<VecDeque<usize>>,
@@ -194,16 +194,16 @@ impl World {
     pub(super) fn run(mut self) -> (Vec<Scored>, Option<f64>) {
         for kind in 0..self.workload.kinds.len() {
             let first_s = self.random.exponential(self.workload.kinds[kind].every_s);
-            self.at(first_s, Event::Arrive(kind));
+            self.at(first_s, WorldEvent::Arrive(kind));
         }
         while let Some(Reverse((at_us, _, event))) = self.events.pop() {
             self.now_s = at_us as f64 / 1e6;
             match event {
-                Event::Arrive(kind) => self.arrive(kind),
-                Event::Ready(job) => self.ready(job),
-                Event::End(job, attempt) => self.end(job, attempt),
-                Event::Ask(job) => self.ask(job),
-                Event::Wake => {}
+                WorldEvent::Arrive(kind) => self.arrive(kind),
+                WorldEvent::Ready(job) => self.ready(job),
+                WorldEvent::End(job, attempt) => self.end(job, attempt),
+                WorldEvent::Ask(job) => self.ask(job),
+                WorldEvent::Wake => {}
             }
             self.claim();
         }
@@ -211,7 +211,7 @@ impl World {
         (self.scored, self.shifted_s)
     }
 
-    fn at(&mut self, at_s: f64, event: Event) {
+    fn at(&mut self, at_s: f64, event: WorldEvent) {
         self.sequence += 1;
         self.events.push(Reverse(((at_s.max(self.now_s) * 1e6).ceil() as u64, self.sequence, event)));
     }
@@ -256,11 +256,11 @@ impl World {
             let mut ask_s = self.now_s;
             for _ in 1..ASKS {
                 ask_s += self.asking.exponential(self.workload.kinds[kind].run.median_s);
-                self.at(ask_s, Event::Ask(job));
+                self.at(ask_s, WorldEvent::Ask(job));
             }
         }
         let next_s = self.now_s + self.random.exponential(every_s);
-        self.at(next_s, Event::Arrive(kind));
+        self.at(next_s, WorldEvent::Arrive(kind));
     }
 
     fn ready(&mut self, job: usize) {
@@ -284,7 +284,7 @@ impl World {
             job.last_wait_s = Some(wait_s);
             job.ready_s = until_s;
             job.state = State::BackedOff { until_s };
-            return self.at(until_s, Event::Ready(number));
+            return self.at(until_s, WorldEvent::Ready(number));
         }
         let (now_s, max_attempts) = (self.now_s, self.workload.max_attempts);
         let job = &mut self.jobs[number];
@@ -365,7 +365,7 @@ impl World {
             let left = (left + (self.now_s - at_s) * rate).min(rate.max(1.0));
             self.tokens = (left, self.now_s);
             if left < 1.0 - 1e-9 {
-                self.at(self.now_s + (1.0 - left) / rate, Event::Wake);
+                self.at(self.now_s + (1.0 - left) / rate, WorldEvent::Wake);
                 return false;
             }
             self.tokens.0 -= 1.0;
@@ -388,7 +388,7 @@ impl World {
         claimed.attempt += 1;
         claimed.state = State::Running { worker: number, started_s, begun_s, ends_s, fails };
         let attempt = claimed.attempt;
-        self.at(ends_s, Event::End(job, attempt));
+        self.at(ends_s, WorldEvent::End(job, attempt));
         true
     }
 
