@@ -39,8 +39,9 @@ create table journal_children (
 
     child blob primary key not null,
     tenant integer not null,
-    -- Job and position of the entry that started the child.
+    -- Job of the entry that started the child.
     job blob not null,
+    -- Position of the entry that started the child.
     position integer not null,
     -- Place of the child in the list of the entry, from 1.
     number integer not null,
