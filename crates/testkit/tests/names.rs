@@ -244,7 +244,8 @@ fn no_test_sleeps_except_for_a_listed_reason() {
         let is_of_tests = file.file_name().is_some_and(|name| name == "tests.rs")
             || file.components().any(|part| part.as_os_str() == "tests" || part.as_os_str() == "testkit");
         let unit_tests = code.split_once("#[cfg(test)]\nmod tests {").map_or("", |(_, tests)| tests);
-        let tests = if is_of_tests { &code } else { unit_tests };
+        // A builder of tests for the operation of journals has this name, too.
+        let tests = if is_of_tests { &code } else { unit_tests }.replace("fn sleep(", "");
         if tests.contains("::sleep(") || tests.contains(" sleep(") {
             sleeping.insert(file.display().to_string());
         }
