@@ -200,6 +200,7 @@ const GROUPS_MAY_USE: &[GroupRules] = &[
 /// The base of the store must not use a group. Exceptions, each with its reason.
 const BASE_MAY_USE: &[(&str, &str, &str)] = &[
     ("db/clock_step.rs", "triggers", "schedules move with the clock"),
+    ("db/effects.rs", "workflows", "a commit reports the ended jobs of runs"),
     ("db/group_commit.rs", "queue", "the requests of enqueue and settle share commits"),
     ("db/group_commit.rs", "workflows", "the requests of journals share commits"),
 ];
