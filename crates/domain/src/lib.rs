@@ -21,7 +21,7 @@ pub use access::rights::{Access, AccessError, Right, Rights, Role};
 pub use access::token::TokenText;
 pub use fleet::backoff::Backoff;
 pub use fleet::process::ProcessSettings;
-pub use fleet::selector::{Condition, Fact, FactValue, Selector, SubjectFacts, Test};
+pub use fleet::selector::{Condition, Fact, FactValue, Group, Selector, SubjectFacts, Test};
 pub use id::{ClaimId, DeadLetterId, DeliveryId, EventId, JobId, NodeId, TenantId, TokenId, TriggerId, WorkerId};
 pub use name::{Label, Name, NameError};
 pub use queue::claim::{Affinity, LaneHead};

@@ -133,6 +133,8 @@ pub const MAINTENANCE_ROWS: usize = 1_000;
 /// Batches of `MAINTENANCE_ROWS` rows that one prune step scans. Rows past their retention may be retained for another
 /// reason, so a batch can contain nothing to delete.
 pub const MAINTENANCE_BATCHES: usize = 20;
+/// Rounds of one request that prunes a queue. Each scans and deletes a bounded number of jobs.
+pub const QUEUE_PRUNE_ROUNDS: usize = 50;
 /// Requests that share one group commit.
 pub const SHARED_COMMIT_REQUESTS: usize = 4_096;
 /// Jobs that share one group commit.
@@ -300,6 +302,8 @@ pub const FACT_BYTES: usize = 16 << 10;
 pub const TIMELINE_FACT_BYTES: usize = 1 << 10;
 /// Conditions of one selector.
 pub const SELECTOR_CONDITIONS: usize = 64;
+/// Levels of groups in a selector.
+pub const SELECTOR_DEPTH: usize = 4;
 /// Processes of one tenant. Each change of a fact is evaluated against every process's selector.
 pub const PROCESSES: usize = 500;
 pub const PROCESS_EXCLUDES: usize = 50;

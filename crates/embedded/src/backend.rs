@@ -10,7 +10,7 @@ use domain::limits::{
     ARTIFACT_BYTES, CLAIM_JOBS, ERROR_MESSAGE_BYTES, FACT_BYTES, LEASE_DEFAULT_S, LEASE_MAX_S, LEASE_MIN_S,
     LONG_POLL_S, RESULT_BYTES, WAKE_KEYS,
 };
-use domain::{Epoch, JobError, JobId, JobState, Label, Name, NameError, TenantId, Time, WorkerId};
+use domain::{Epoch, JobError, JobId, JobState, Label, Name, NameError, SignalKind, TenantId, Time, WorkerId};
 use engine::Engine;
 use serde_json::json;
 use store::StoreError;
@@ -134,6 +134,11 @@ impl client::Backend for Backend {
             diagnostics: raw(update.diagnostics),
             payload: raw(update.payload),
             state: update.state.as_deref().and_then(JobState::parse),
+            kind: update
+                .kind
+                .as_deref()
+                .and_then(SignalKind::parse)
+                .filter(|kind| matches!(kind, SignalKind::Blocked | SignalKind::Unavailable)),
         };
         match self.engine.store().signal(TENANT, JobId::new(job), change).await.map_err(unavailable)? {
             Signaled::Applied => Ok(()),

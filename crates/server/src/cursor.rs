@@ -4,6 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use domain::{DeadLetterId, JobId, Label, Name, Time, TokenId, TriggerId, WorkerId};
 use store::signals::failures::list::FailureCursor;
+use store::signals::ttfs::list::TtfsCursor;
 use uuid::Uuid;
 
 use crate::error::ApiError;
@@ -35,6 +36,7 @@ mod prefix {
     pub(super) const TIMELINE: u8 = b'l';
     pub(super) const TOKENS: u8 = b'x';
     pub(super) const TRIGGERS: u8 = b't';
+    pub(super) const TTFS_EVENTS: u8 = b'm';
     pub(super) const WORKERS: u8 = b'w';
     pub(super) const WORKFLOW_RUNS: u8 = b'h';
 }
@@ -54,6 +56,21 @@ pub(crate) fn after_signal(job: JobId) -> String {
 
 pub(crate) fn signal(cursor: Option<&str>) -> Result<Option<JobId>, ApiError> {
     cursor.map(|cursor| id(prefix::SIGNALS, cursor).map(JobId::new)).transpose()
+}
+
+/// TTFS events are listed by time, and by id within one time.
+pub(crate) fn after_ttfs_event((at, id): TtfsCursor) -> String {
+    encode(prefix::TTFS_EVENTS, &[&at.micros().to_be_bytes()[..], id.as_bytes()].concat())
+}
+
+pub(crate) fn ttfs_event(cursor: Option<&str>) -> Result<Option<TtfsCursor>, ApiError> {
+    let position = |cursor: &str| {
+        let bytes = decode(prefix::TTFS_EVENTS, cursor)?;
+        let parts = bytes.split_first_chunk::<8>().and_then(|(at, id)| Some((*at, Uuid::from_slice(id).ok()?)));
+        let (at, id) = parts.ok_or_else(ApiError::invalid_cursor)?;
+        Ok((Time::from_micros(i64::from_be_bytes(at)), id))
+    };
+    cursor.map(position).transpose()
 }
 
 pub(crate) fn after_worker(worker: WorkerId) -> String {

@@ -35,7 +35,7 @@ fn main() {
 fn settings(fact: &str, value: usize) -> ProcessSettings {
     let test = Test::Equals(FactValue(value.to_string()));
     ProcessSettings {
-        selector: Selector { all: vec![Condition { fact: name(fact), test }], ..Selector::default() },
+        selector: Selector { all: vec![Condition::Fact { fact: name(fact), test }], ..Selector::default() },
         queue: name("q"),
         kind: name("k"),
         payload: None,

@@ -28,7 +28,7 @@ pub use queue::job::{
     BatchAccepted, BatchRequest, CancelByKey, CancelView, HistoryItem, JobAccepted, JobError, JobRequest, JobView,
     RetryRequest, RetrySettings, WebhookSettings, WhyView,
 };
-pub use queue::queues::{KindSettings, PauseRequest, QueueCounts, QueueSettings, QueueView};
+pub use queue::queues::{KindSettings, PauseRequest, PruneRequest, PruneView, QueueCounts, QueueSettings, QueueView};
 pub use queue::worker::{
     ClaimRequest, ClaimView, ClaimedJob, HeartbeatRequest, HeartbeatView, OutcomeKind, OutcomeRequest, OutcomeStatus,
     OutcomeView, SettleRequest, SettleView, WorkerRegistered, WorkerRequest, WorkerView,

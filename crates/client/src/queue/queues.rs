@@ -1,7 +1,7 @@
 //! Queues: settings, counts and pausing.
 
 use reqwest::Method;
-use wire::{Page, PauseRequest, QueueSettings, QueueView};
+use wire::{Page, PauseRequest, PruneRequest, PruneView, QueueSettings, QueueView};
 
 use crate::client::Client;
 use crate::error::ClientError;
@@ -24,6 +24,11 @@ impl Client {
     /// Stops handing out jobs; running jobs continue.
     pub async fn pause_queue(&self, name: &str, reason: Option<&str>) -> Result<QueueView, ClientError> {
         self.post(&["queues", name, "pause"], &PauseRequest { reason: reason.map(Into::into) }).await
+    }
+
+    /// Deletes ended jobs now: those that ended at least `older_than_s` seconds ago, or are past the queue's retention.
+    pub async fn prune_queue(&self, name: &str, older_than_s: Option<i64>) -> Result<PruneView, ClientError> {
+        self.post(&["queues", name, "prune"], &PruneRequest { older_than_s }).await
     }
 
     pub async fn resume_queue(&self, name: &str) -> Result<QueueView, ClientError> {

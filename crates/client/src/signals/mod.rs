@@ -89,6 +89,11 @@ impl Client {
         self.post(&["ttfs", "events"], &TtfsEvents { events }).await
     }
 
+    /// Returns single events, newest first. `query` has the parameters of the route: `job_id`, `error_code`, `since`.
+    pub async fn ttfs_events(&self, query: &[(&str, String)]) -> Result<Page<TtfsEvent>, ClientError> {
+        self.fetch(self.get(&["ttfs", "events"]).query(query)).await
+    }
+
     /// `by` is `hour` or `day`.
     pub async fn ttfs_summary(&self, by: &str) -> Result<Page<TtfsSummary>, ClientError> {
         self.fetch(self.get(&["ttfs", "summary"]).query(&[("by", by)])).await

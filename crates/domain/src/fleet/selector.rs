@@ -2,9 +2,10 @@
 //!
 //! A verdict includes the time at which it changes by age alone. Until then no new evaluation is needed.
 
-use std::collections::BTreeMap;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::limits::FACT_GRACE_S;
+use crate::limits::{FACT_GRACE_S, SELECTOR_DEPTH};
 use crate::name::Name;
 use crate::time::Time;
 
@@ -19,16 +20,31 @@ pub struct Selector {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Condition {
-    pub fact: Name,
-    pub test: Test,
+pub enum Condition {
+    Fact { fact: Name, test: Test },
+    Group(Group),
 }
 
-/// The test of a fact. For a missing fact only `Exists(false)` holds.
+/// Conditions combined like those of a selector.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Group {
+    pub all: Vec<Condition>,
+    pub any: Vec<Condition>,
+    pub not: Vec<Condition>,
+}
+
+/// The test of a fact. For a missing fact only `Exists(false)` holds, and `DiffersFrom` a fact that exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Test {
     Exists(bool),
     Equals(FactValue),
+    /// Equals another fact.
+    EqualsFact(Name),
+    /// Has another value than the other fact, or exactly one of the two is missing.
+    DiffersFrom(Name),
+    /// Greater than this number or time. `LessThan` is the opposite. Values of different types compare as false.
+    GreaterThan(FactValue),
+    LessThan(FactValue),
     /// True if the fact was set at least this long ago.
     OlderThan {
         seconds: i64,
@@ -75,44 +91,132 @@ impl Selector {
     }
 
     fn holds(&self, since: Time, facts: &SubjectFacts, now: Time) -> bool {
-        let holds = |condition: &Condition| condition.holds(since, facts, now);
-        self.all.iter().all(holds) && (self.any.is_empty() || self.any.iter().any(holds)) && !self.not.iter().any(holds)
+        combine([&self.all, &self.any, &self.not], |condition| condition.holds(since, facts, now))
     }
 
     /// Times after `now` at which a condition becomes true by age, earliest first.
     fn change_times(&self, since: Time, facts: &SubjectFacts, now: Time) -> Vec<Time> {
-        let conditions = self.all.iter().chain(&self.any).chain(&self.not);
-        let ripe_at = conditions.filter_map(|condition| condition.ripens_at(since, facts));
-        let mut times: Vec<Time> = ripe_at.filter(|time| *time > now).collect();
+        let mut times: Vec<Time> = Vec::new();
+        self.each(&mut |fact, test| times.extend(ripens_at(fact, test, since, facts)));
+        times.retain(|time| *time > now);
         times.sort_unstable();
         times.dedup();
         times
     }
 
-    /// True if a condition uses this fact.
-    pub fn names(&self, fact: &Name) -> bool {
-        self.all.iter().chain(&self.any).chain(&self.not).any(|condition| condition.fact == *fact)
+    /// The facts that the conditions read.
+    pub fn facts(&self) -> BTreeSet<&Name> {
+        let mut facts = BTreeSet::new();
+        self.each(&mut |fact, test| {
+            facts.insert(fact);
+            facts.extend(test.other_fact());
+        });
+        facts
     }
 
-    pub fn conditions(&self) -> usize {
-        self.all.len() + self.any.len() + self.not.len()
+    /// True if a condition uses this fact.
+    pub fn names(&self, fact: &Name) -> bool {
+        self.facts().contains(fact)
     }
+
+    /// Number of tests, in groups too.
+    pub fn conditions(&self) -> usize {
+        let mut count = 0;
+        self.each(&mut |_, _| count += 1);
+        count
+    }
+
+    /// True if groups nest at most `SELECTOR_DEPTH` levels deep.
+    pub fn is_within_depth(&self) -> bool {
+        [&self.all, &self.any, &self.not].into_iter().flatten().all(|condition| condition.depth() <= SELECTOR_DEPTH)
+    }
+
+    fn each<'s>(&'s self, visit: &mut impl FnMut(&'s Name, &'s Test)) {
+        [&self.all, &self.any, &self.not].into_iter().flatten().for_each(|condition| condition.each(visit));
+    }
+}
+
+/// True if all of the first, one of the second (unless empty) and none of the third hold.
+fn combine([all, any, not]: [&Vec<Condition>; 3], holds: impl Fn(&Condition) -> bool) -> bool {
+    all.iter().all(&holds) && (any.is_empty() || any.iter().any(&holds)) && !not.iter().any(&holds)
 }
 
 impl Condition {
     fn holds(&self, since: Time, facts: &SubjectFacts, now: Time) -> bool {
-        let fact = facts.get(&self.fact);
-        match &self.test {
-            Test::Exists(wanted) => fact.is_some() == *wanted,
-            Test::Equals(value) => fact.is_some_and(|fact| fact.value == *value),
-            Test::OlderThan { .. } => self.ripens_at(since, facts).is_some_and(|moment| moment <= now),
+        let (fact, test) = match self {
+            Self::Group(Group { all, any, not }) => {
+                return combine([all, any, not], |condition| condition.holds(since, facts, now));
+            }
+            Self::Fact { fact, test } => (fact, test),
+        };
+        let value = |name: &Name| facts.get(name).map(|fact| &fact.value);
+        match test {
+            Test::Exists(wanted) => value(fact).is_some() == *wanted,
+            Test::Equals(wanted) => value(fact) == Some(wanted),
+            Test::EqualsFact(other) => value(fact).is_some() && value(fact) == value(other),
+            Test::DiffersFrom(other) => value(fact) != value(other),
+            Test::GreaterThan(bound) => value(fact).and_then(|value| value.compare(bound)) == Some(Ordering::Greater),
+            Test::LessThan(bound) => value(fact).and_then(|value| value.compare(bound)) == Some(Ordering::Less),
+            Test::OlderThan { .. } => ripens_at(fact, test, since, facts).is_some_and(|moment| moment <= now),
         }
     }
 
-    fn ripens_at(&self, since: Time, facts: &SubjectFacts) -> Option<Time> {
-        let Test::OlderThan { seconds } = self.test else { return None };
-        let allowed = since.plus_s(seconds.min(FACT_GRACE_S));
-        facts.get(&self.fact).map(|fact| fact.at.plus_s(seconds).max(allowed))
+    fn depth(&self) -> usize {
+        match self {
+            Self::Fact { .. } => 0,
+            Self::Group(Group { all, any, not }) => {
+                1 + [all, any, not].into_iter().flatten().map(Self::depth).max().unwrap_or_default()
+            }
+        }
+    }
+
+    fn each<'s>(&'s self, visit: &mut impl FnMut(&'s Name, &'s Test)) {
+        match self {
+            Self::Fact { fact, test } => visit(fact, test),
+            Self::Group(Group { all, any, not }) => {
+                [all, any, not].into_iter().flatten().for_each(|condition| condition.each(visit));
+            }
+        }
+    }
+}
+
+fn ripens_at(fact: &Name, test: &Test, since: Time, facts: &SubjectFacts) -> Option<Time> {
+    let Test::OlderThan { seconds } = *test else { return None };
+    let allowed = since.plus_s(seconds.min(FACT_GRACE_S));
+    facts.get(fact).map(|fact| fact.at.plus_s(seconds).max(allowed))
+}
+
+impl Test {
+    /// The other fact that the test reads.
+    fn other_fact(&self) -> Option<&Name> {
+        match self {
+            Self::EqualsFact(other) | Self::DiffersFrom(other) => Some(other),
+            _ => None,
+        }
+    }
+}
+
+impl FactValue {
+    /// True if other values can be greater or less: a number, or a time in RFC 3339.
+    pub fn has_order(&self) -> bool {
+        self.number().is_some() || self.time().is_some()
+    }
+
+    /// Compares two numbers or two times.
+    fn compare(&self, other: &Self) -> Option<Ordering> {
+        match (self.number(), other.number()) {
+            (Some(one), Some(other)) => one.partial_cmp(&other),
+            _ => Some(self.time()?.cmp(&other.time()?)),
+        }
+    }
+
+    fn number(&self) -> Option<f64> {
+        let starts = self.0.starts_with(|first: char| first.is_ascii_digit() || first == '-');
+        starts.then(|| self.0.parse().ok()).flatten()
+    }
+
+    fn time(&self) -> Option<Time> {
+        Time::from_rfc3339(self.0.strip_prefix('"')?.strip_suffix('"')?)
     }
 }
 
@@ -134,7 +238,7 @@ mod tests {
     }
 
     fn is(name: &str, test: Test) -> Condition {
-        Condition { fact: Name::stored(name), test }
+        Condition::Fact { fact: Name::stored(name), test }
     }
 
     fn older(name: &str, seconds: i64) -> Condition {
@@ -162,6 +266,59 @@ mod tests {
         check(&selector, &facts(&[state, ("mac", fact("1", 0)), ("broken", fact("true", 0))]), 1, false, None);
         check(&selector, &facts(&[("state", fact("\"ready\"", 0)), ("ip", fact("1", 0))]), 1, false, None);
         check(&Selector::default(), &facts(&[]), 1, true, None);
+    }
+
+    /// Requirement W1.
+    #[test]
+    fn a_condition_compares_two_facts() {
+        let differs = is("generation", Test::DiffersFrom(Name::stored("report.generation")));
+        let differs = Selector { all: vec![differs], ..Selector::default() };
+        let both =
+            |one: &str, other: &str| facts(&[("generation", fact(one, 0)), ("report.generation", fact(other, 0))]);
+        check(&differs, &both("2", "1"), 1, true, None);
+        check(&differs, &both("2", "2"), 1, false, None);
+        check(&differs, &facts(&[("generation", fact("2", 0))]), 1, true, None);
+        check(&differs, &facts(&[]), 1, false, None);
+        let equals = is("generation", Test::EqualsFact(Name::stored("report.generation")));
+        let equals = Selector { all: vec![equals], ..Selector::default() };
+        check(&equals, &both("2", "2"), 1, true, None);
+        check(&equals, &facts(&[]), 1, false, None);
+        assert!(differs.names(&Name::stored("report.generation")), "a change of either fact is evaluated");
+    }
+
+    /// Requirement W1.
+    #[test]
+    fn numbers_and_times_have_an_order_and_other_values_have_none() {
+        let holds = |value: &str, test: Test| {
+            let selector = Selector { all: vec![is("f", test)], ..Selector::default() };
+            selector.evaluate(None, &facts(&[("f", fact(value, 0))]), at(1)).eligible
+        };
+        let more = |bound: &str| Test::GreaterThan(FactValue(bound.into()));
+        let less = |bound: &str| Test::LessThan(FactValue(bound.into()));
+        assert!(holds("10", more("9.5")) && !holds("9.5", more("9.5")) && holds("-3", less("2e1")));
+        let noon = "\"2026-11-19T12:00:00Z\"";
+        assert!(holds("\"2026-11-19T14:00:00.5+01:00\"", more(noon)));
+        assert!(holds("\"2026-11-19T12:30:00+01:00\"", less(noon)));
+        for value in ["true", "\"10\"", "[10]", "\"soon\"", "null"] {
+            assert!(!holds(value, more("1")) && !holds(value, less("1")) && !holds(value, more(noon)), "{value}");
+        }
+    }
+
+    /// Requirement W1.
+    #[test]
+    fn groups_nest_and_keep_the_time_at_which_the_verdict_changes() {
+        // (A and B) or C.
+        let group = Group { all: vec![is("a", Test::Exists(true)), older("b", 600)], ..Group::default() };
+        let selector =
+            Selector { any: vec![Condition::Group(group), is("c", Test::Exists(true))], ..Selector::default() };
+        check(&selector, &facts(&[("a", fact("1", 0)), ("b", fact("1", 1_000))]), 1_000, false, Some(1_600));
+        check(&selector, &facts(&[("b", fact("1", 0))]), 1_000, false, None);
+        check(&selector, &facts(&[("c", fact("1", 0))]), 1_000, true, None);
+        assert_eq!((selector.conditions(), selector.is_within_depth()), (3, true));
+        assert!(selector.names(&Name::stored("b")));
+        let deeper = |inner: Condition| Condition::Group(Group { not: vec![inner], ..Group::default() });
+        let deep = (0..=SELECTOR_DEPTH).fold(is("a", Test::Exists(true)), |inner, _| deeper(inner));
+        assert!(!Selector { all: vec![deep], ..Selector::default() }.is_within_depth());
     }
 
     /// Requirement W1.
@@ -213,6 +370,8 @@ mod tests {
             any::<bool>().prop_map(Test::Exists),
             (0..3u8).prop_map(|value| Test::Equals(FactValue(value.to_string()))),
             (0..20i64).prop_map(|seconds| Test::OlderThan { seconds }),
+            (0..4u8).prop_map(|name| Test::DiffersFrom(Name::stored(&format!("f{name}")))),
+            (0..3u8).prop_map(|value| Test::GreaterThan(FactValue(value.to_string()))),
         ];
         let one = (0..4u8, test).prop_map(|(name, test)| is(&format!("f{name}"), test));
         proptest::collection::vec(one, 0..4)

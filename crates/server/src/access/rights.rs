@@ -152,6 +152,7 @@ const ROUTES: &[Route] = &[
     tenant("PUT", "/api/v1/signatures/{id}", &[Operate]),
     tenant("DELETE", "/api/v1/signatures/{id}", &[Operate]),
     tenant("POST", "/api/v1/signatures/{id}/merge", &[Operate]),
+    tenant("GET", "/api/v1/ttfs/events", &[Read]),
     queues("POST", "/api/v1/ttfs/events", &[Read, Enqueue, Work]),
     tenant("GET", "/api/v1/ttfs/summary", &[Read]),
     tenant("GET", "/api/v1/ttfs/slo", &[Read]),
@@ -160,6 +161,7 @@ const ROUTES: &[Route] = &[
     queues("GET", "/api/v1/queues/{name}", &[Read]),
     queues("PUT", "/api/v1/queues/{name}", &[Operate]),
     queues("POST", "/api/v1/queues/{name}/pause", &[Operate]),
+    queues("POST", "/api/v1/queues/{name}/prune", &[Operate]),
     queues("POST", "/api/v1/queues/{name}/resume", &[Operate]),
 
     tenant("GET", "/api/v1/workers", &[Read]),

@@ -58,7 +58,7 @@ pub fn body(data: &[u8]) {
         accepted(signature::new(request, "tester".into()));
     }
     if let Some(request) = read::<wire::SignatureUpdate>(data) {
-        accepted(signature::change(request));
+        accepted(signature::change(request, String::new()));
     }
     if let Some(request) = read::<wire::TokenRequest>(data) {
         accepted(token::new_token(request, NOW));

@@ -5,7 +5,7 @@ pub(crate) mod eta;
 
 use domain::signals::eta::line::{P50, P90};
 use domain::signals::signal::{Eta, FailurePrediction, Obstacle, QueuePosition, SignalFacts};
-use domain::{Backoff, JobState, Right, SignalKind, Time};
+use domain::{Backoff, JobState, Right, Time};
 use pages::segment;
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
@@ -111,10 +111,7 @@ pub(crate) async fn render(
         store.record_answer(job.id, now, answer);
         overlay.eta = answer.shown();
     }
-    // A reported terminal kind is never withdrawn.
     let current = reported.as_ref().filter(|reported| still_holds(reported, &job));
-    let reported_kind =
-        current.or(reported.as_ref().filter(|reported| reported.kind.is_some_and(SignalKind::is_terminal)));
     if let Some(eta_s) = current.and_then(|reported| reported.eta_s).filter(|_| !job.state.is_terminal()) {
         overlay.eta = Some(Eta { p50_s: eta_s, p90_s: eta_s });
         overlay.is_reported = true;
@@ -132,7 +129,7 @@ pub(crate) async fn render(
         phase: job.phase.as_deref(),
         error: job.error.as_ref(),
         actor: job.actor.as_deref(),
-        reported_kind: reported_kind.and_then(|reported| reported.kind),
+        reported_kind: current.and_then(|reported| reported.kind),
         reported_summary: current.and_then(|reported| reported.summary.as_deref()),
         obstacle: overlay.obstacle.clone(),
         position: overlay.position.clone(),
@@ -188,7 +185,9 @@ pub(crate) async fn render(
 /// job that it has released.
 fn still_holds(reported: &StoredSignal, job: &StoredJob) -> bool {
     let is_waiting = matches!(job.state, JobState::Waiting | JobState::Scheduled | JobState::Queued);
-    reported.epoch == job.epoch && (reported.kind.is_some() || !is_waiting)
+    // A transition of the job updates its row: what was reported before that no longer describes it.
+    let is_of_this_wait = reported.kind.is_some() && reported.updated_at >= job.updated_at;
+    reported.epoch == job.epoch && (!is_waiting || is_of_this_wait)
 }
 
 fn waiting_overlay(job: &StoredJob, backoff: Option<Backoff>, snapshot: &QueueSnapshot) -> Overlay {

@@ -1,6 +1,6 @@
 //! Views of subjects, processes and the timeline.
 
-use domain::{Condition, FactValue, Selector, Test, Time};
+use domain::{Condition, FactValue, Group, Selector, Test, Time};
 use serde_json::{Map, Value};
 use store::StoreError;
 use store::fleet::backoffs::StoredBackoff;
@@ -165,10 +165,6 @@ pub(crate) fn process(process: Process) -> Result<ProcessView, StoreError> {
 }
 
 fn selector(selector: Selector) -> Result<wire::Selector, StoreError> {
-    let conditions = |conditions: Vec<Condition>| {
-        let conditions = conditions.into_iter().map(condition).collect::<Result<Vec<_>, StoreError>>()?;
-        Ok::<_, StoreError>((!conditions.is_empty()).then_some(conditions))
-    };
     Ok(wire::Selector {
         kind: selector.kind.map(|kind| kind.to_string()),
         all: conditions(selector.all)?,
@@ -177,13 +173,28 @@ fn selector(selector: Selector) -> Result<wire::Selector, StoreError> {
     })
 }
 
+fn conditions(conditions: Vec<Condition>) -> Result<Option<Vec<wire::Condition>>, StoreError> {
+    let conditions = conditions.into_iter().map(condition).collect::<Result<Vec<_>, StoreError>>()?;
+    Ok((!conditions.is_empty()).then_some(conditions))
+}
+
 fn condition(condition: Condition) -> Result<wire::Condition, StoreError> {
-    let fact = condition.fact.to_string();
-    let nothing = wire::Condition { fact, exists: None, equals: None, older_than_s: None };
-    Ok(match condition.test {
-        Test::Exists(wanted) => wire::Condition { exists: Some(wanted), ..nothing },
-        Test::Equals(FactValue(value)) => wire::Condition { equals: Some(raw(value)?), ..nothing },
-        Test::OlderThan { seconds } => wire::Condition { older_than_s: Some(seconds), ..nothing },
+    let (fact, test) = match condition {
+        Condition::Fact { fact, test } => (fact, test),
+        Condition::Group(Group { all, any, not }) => {
+            let (all, any, not) = (conditions(all)?, conditions(any)?, conditions(not)?);
+            return Ok(wire::Condition { all, any, not, ..wire::Condition::default() });
+        }
+    };
+    let of = wire::Condition { fact: Some(fact.to_string()), ..wire::Condition::default() };
+    Ok(match test {
+        Test::Exists(wanted) => wire::Condition { exists: Some(wanted), ..of },
+        Test::Equals(FactValue(value)) => wire::Condition { equals: Some(raw(value)?), ..of },
+        Test::EqualsFact(other) => wire::Condition { equals_fact: Some(other.to_string()), ..of },
+        Test::DiffersFrom(other) => wire::Condition { differs_from: Some(other.to_string()), ..of },
+        Test::GreaterThan(FactValue(value)) => wire::Condition { greater_than: Some(raw(value)?), ..of },
+        Test::LessThan(FactValue(value)) => wire::Condition { less_than: Some(raw(value)?), ..of },
+        Test::OlderThan { seconds } => wire::Condition { older_than_s: Some(seconds), ..of },
     })
 }
 

@@ -58,6 +58,8 @@ pub const MIGRATIONS: &[Migration] = migrations! {
     7 "0007_access"
     20 "0020_node_workers"
     21 "0021_letter_handlers"
+    22 "0022_ttfs_lookup"
+    23 "0023_sql_signals"
     30 "0030_event_fan_out"
     40 "0040_estimates"
     50 "0050_waiting"

@@ -3,10 +3,13 @@
 
 use domain::queue::job::Event;
 use domain::{JobId, JobState, Name, TenantId};
+use serde_json::json;
 
 use crate::db::effects::Effects;
 use crate::db::tx::{Operation, Param, Sql, Tx};
 use crate::error::StoreError;
+use crate::fleet::timeline;
+use crate::fleet::timeline::Entry;
 use crate::queue::counters::CounterDeltas;
 use crate::queue::lanes::LaneCache;
 use crate::queue::transition;
@@ -126,6 +129,8 @@ impl Operation for CancelJob {
         let after =
             job.apply(Event::Cancel, tx.now()).map_err(|refusal| StoreError::unexpected(refusal.to_string()))?;
         let revoke = before.state.is_claimed();
+        // A job with a subject is on the timeline of the subject.
+        let is_recorded = before.subject.is_none() && !matches!(self.target, CancelTarget::Waiting(_));
         let actor = Some(self.actor.clone());
         let transition = Transition { actor, revoke, ..Transition::new(before, after, "canceled", None, None) };
         let mut counters = CounterDeltas::default();
@@ -133,6 +138,11 @@ impl Operation for CancelJob {
         end::record(tx, &self.lanes, &mut counters, &mut effects).await?;
         drained(tx, &self.lanes.triggers, &counters, &mut effects).await?;
         counters.write(tx).await?;
+        if is_recorded {
+            let detail = json!({"job": id.uuid()}).to_string();
+            let entry = Entry { job: Some(id), ..Entry::by(self.tenant, &self.actor, "job_canceled", detail) };
+            timeline::write(tx, &[entry]).await?;
+        }
         Ok((Canceled::Canceled(id), effects))
     }
 }

@@ -6,7 +6,9 @@ mod history;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Mutex;
 
-use domain::limits::{IDEMPOTENCY_RETENTION_S, MAINTENANCE_BATCHES, MAINTENANCE_ROWS, RETENTION_DEFAULT_S};
+use domain::limits::{
+    IDEMPOTENCY_RETENTION_S, MAINTENANCE_BATCHES, MAINTENANCE_ROWS, QUEUE_PRUNE_ROUNDS, RETENTION_DEFAULT_S,
+};
 use domain::{JobId, Name, TenantId, Time};
 use uuid::Uuid;
 
@@ -72,12 +74,44 @@ impl Store {
     /// Runs one bounded round. The caller repeats while [`Pruned::is_full`] is true. A lane that cannot be pruned does
     /// not block the others.
     pub async fn prune(&self, history_retention_s: i64) -> Result<Pruned, StoreError> {
-        let jobs = self.prune_jobs(&self.read(ListLanes).await?).await?;
+        let jobs = self.prune_jobs(&self.read(ListLanes { of: None, older_than_s: None }).await?).await?;
         let (rows, until) =
             self.read(OldHistory { history_retention_s, after: self.prune_cursors().history() }).await?;
         let rest = self.write(PruneRest { history_retention_s, history: rows }).await?;
         self.prune_cursors().set_history(until);
         Ok(Pruned { jobs: jobs as u64, ..rest })
+    }
+
+    /// Deletes the ended jobs of one queue that ended at least `older_than_s` ago, or are past the queue's retention if
+    /// it is `None`. Runs at most `QUEUE_PRUNE_ROUNDS` rounds. Returns the number of jobs, and true if there may be more.
+    pub async fn prune_queue(
+        &self,
+        tenant: TenantId,
+        queue: Name,
+        older_than_s: Option<i64>,
+    ) -> Result<(usize, bool), StoreError> {
+        let lanes = self.read(ListLanes { of: Some((tenant, queue)), older_than_s }).await?;
+        let (mut pruned, mut rounds) = (0, 0);
+        for lane in lanes {
+            let mut after = Uuid::nil();
+            loop {
+                if rounds == QUEUE_PRUNE_ROUNDS {
+                    return Ok((pruned, true));
+                }
+                rounds += 1;
+                let find = FindExpiredJobs { lanes: vec![(lane.clone(), after)], capacity: MAINTENANCE_ROWS };
+                let Some(scan) = self.read(find).await?.pop() else { break };
+                let until = scan.until;
+                if !scan.expired.is_empty() {
+                    pruned += self.write(PruneJobs { scans: vec![scan] }).await?;
+                }
+                match until {
+                    Some(until) => after = until,
+                    None => break,
+                }
+            }
+        }
+        Ok((pruned, false))
     }
 
     async fn prune_jobs(&self, mut lanes: &[LaneRetention]) -> Result<usize, StoreError> {
@@ -128,7 +162,12 @@ struct LaneRetention {
     first: Uuid,
 }
 
-struct ListLanes;
+struct ListLanes {
+    /// Only the lanes of this queue.
+    of: Option<(TenantId, Name)>,
+    /// Replaces the retention of the queues.
+    older_than_s: Option<i64>,
+}
 
 // With row-level security PostgreSQL cannot use an index for a value from a sub-select, so nothing is joined by
 // `first`.
@@ -140,14 +179,31 @@ const LANES: Sql =
          from lanes l left join queues q on q.tenant = l.tenant and q.name = l.queue) heads
      where first is not null order by lane"]);
 
+const LANES_OF: Sql =
+    Sql::both(&["select lane, tenant, queue, settings, concurrency, per_key, rate_per_s, starvation_s, first
+     from (
+         select l.lane, l.tenant, l.queue, q.settings, q.concurrency, q.per_key, q.rate_per_s, q.starvation_s,
+             (select o.id from ended o where o.lane = l.lane order by o.id limit 1) as first
+         from lanes l left join queues q on q.tenant = l.tenant and q.name = l.queue
+         where l.tenant = $1 and l.queue = $2) heads
+     where first is not null order by lane"]);
+
 impl Operation for ListLanes {
     type Output = Vec<LaneRetention>;
 
+    fn tenant(&self) -> Option<TenantId> {
+        self.of.as_ref().map(|(tenant, _)| *tenant)
+    }
+
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<LaneRetention>, StoreError> {
-        let rows = tx.query(&LANES, &[]).await?;
+        let rows = match &self.of {
+            Some((tenant, queue)) => tx.query(&LANES_OF, &[Param::Int(tenant.0), Param::Text(queue.as_str())]).await?,
+            None => tx.query(&LANES, &[]).await?,
+        };
         let now = tx.now();
         let read = |row: &Row| {
-            let lane = LaneRetention::read(row);
+            let lane = LaneRetention::read(row)
+                .map(|lane| LaneRetention { retention_s: self.older_than_s.unwrap_or(lane.retention_s), ..lane });
             lane.inspect_err(|error| tracing::warn!(%error, "cannot decode a lane; its jobs are not pruned")).ok()
         };
         let has_expired = |lane: &LaneRetention| lane.first <= lane.newest_id(now);

@@ -2,12 +2,15 @@
 //! retry returns the same new job, and is rejected if it brings another payload.
 
 use domain::{JobId, JobState, Label, Name, TenantId};
+use serde_json::json;
 
 use crate::access::caller::Caller;
 use crate::db::canonical_json::canonical_json;
 use crate::db::effects::Effects;
 use crate::db::tx::{Operation, Param, Sql, Tx};
 use crate::error::StoreError;
+use crate::fleet::timeline;
+use crate::fleet::timeline::Entry;
 use crate::queue::enqueue::{Accepted, EnqueueBatch, EnqueueReply, EnqueueRequest, Extras, NewJob};
 use crate::queue::get::StoredJob;
 use crate::store::Store;
@@ -122,6 +125,9 @@ impl Operation for RetryJob {
         let created = created.ok_or_else(|| StoreError::unexpected("a retry made no job"))?;
         tx.execute(&LINK, &[params[0], Param::from(created.id)]).await?;
         dead_letters::replay::mark_replayed_by_retry(tx, self.tenant, self.old, created.id, &self.by).await?;
+        let detail = json!({"job": self.old.uuid(), "retried_as": created.id.uuid()}).to_string();
+        let entry = Entry { job: Some(self.old), ..Entry::by(self.tenant, &self.by, "job_retried", detail) };
+        timeline::write(tx, &[entry]).await?;
         Ok(Retried::Created(created))
     }
 }

@@ -33,6 +33,8 @@ pub struct SignalChange {
     pub payload: Option<String>,
     /// `loading` or `working`.
     pub state: Option<JobState>,
+    /// `Blocked` or `Unavailable`. A report without a kind withdraws it.
+    pub kind: Option<SignalKind>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,8 +91,8 @@ const UPDATE: Sql = Sql::both(&["update jobs set phase = coalesce($2, phase), pr
          state = $4, begun_at = coalesce(begun_at, $5), version = version + 1, updated_at = $6
      where id = $1"]);
 const UPSERT: Sql = Sql::both(&["insert into signals
-         (job, tenant, summary, eta_s, last_known_outcome, next_actions, diagnostics, payload, updated_at, epoch)
-     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+         (job, tenant, summary, eta_s, last_known_outcome, next_actions, diagnostics, payload, updated_at, epoch, kind)
+     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
      on conflict (job) do update set eta_s = excluded.eta_s,
          summary = coalesce(excluded.summary, case when signals.epoch = excluded.epoch then signals.summary end),
          last_known_outcome = coalesce(excluded.last_known_outcome, signals.last_known_outcome),
@@ -99,9 +101,12 @@ const UPSERT: Sql = Sql::both(&["insert into signals
          diagnostics = coalesce(excluded.diagnostics,
              case when signals.epoch = excluded.epoch then signals.diagnostics end),
          payload = coalesce(excluded.payload, case when signals.epoch = excluded.epoch then signals.payload end),
-         kind = case when signals.epoch = excluded.epoch or signals.kind in ('failed', 'succeeded', 'canceled')
-             then signals.kind end,
+         kind = case when signals.epoch = excluded.epoch and signals.kind in ('failed', 'succeeded', 'canceled')
+             then signals.kind else excluded.kind end,
          updated_at = excluded.updated_at, epoch = excluded.epoch"]);
+// A report withdraws the kind that the same claim reported before.
+const WITHDRAW: Sql = Sql::both(&["update signals set kind = null, updated_at = $2
+     where job = $1 and kind in ('blocked', 'unavailable', 'queued', 'started', 'phase')"]);
 const ENDED: Sql = Sql::both(&["select epoch from ended where id = $1 and tenant = $2"]);
 
 impl Operation for ReportSignal {
@@ -173,10 +178,11 @@ impl Operation for ReportSignal {
 impl ReportSignal {
     /// Writes the `signals` row. It exists only if something was reported that the job's own row does not store.
     async fn refine(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
-        let SignalChange { summary, eta_s, last_known_outcome, next_actions, diagnostics, payload, .. } = &self.change;
+        let SignalChange { summary, eta_s, last_known_outcome, next_actions, diagnostics, payload, kind, .. } =
+            &self.change;
         let texts = [summary, last_known_outcome, next_actions, diagnostics, payload];
-        if texts.iter().all(|text| text.is_none()) && eta_s.is_none() {
-            return Ok(());
+        if texts.iter().all(|text| text.is_none()) && eta_s.is_none() && kind.is_none() {
+            return tx.defer(&WITHDRAW, &[], &[Param::from(self.job), Param::Time(tx.now())]).await;
         }
         let params = [
             Param::from(self.job),
@@ -189,6 +195,7 @@ impl ReportSignal {
             Param::json(payload.as_deref()),
             Param::Time(tx.now()),
             Param::Int(self.change.epoch.0),
+            Param::text(kind.map(SignalKind::as_str)),
         ];
         tx.execute(&UPSERT, &params).await.map(|_| ())
     }

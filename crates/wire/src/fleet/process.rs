@@ -54,12 +54,14 @@ pub struct Selector {
     pub not: Option<Vec<Condition>>,
 }
 
-/// A fact and exactly one test of it. A missing fact satisfies only `exists: false`.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+/// A fact and exactly one test of it, or a group of conditions: `all`, `any` and `not`, combined as in a selector and
+/// nested at most 4 levels deep. A missing fact satisfies only `exists: false`, and differs from a fact that exists.
+#[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Condition {
-    /// The name of the fact.
-    pub fact: String,
+    /// The name of the fact. Omit it for a group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fact: Option<String>,
     /// Whether the fact must exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exists: Option<bool>,
@@ -67,10 +69,36 @@ pub struct Condition {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub equals: Option<Box<RawValue>>,
+    /// The name of another fact that must have the same value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub equals_fact: Option<String>,
+    /// The name of another fact that must have a different value, or none. Also true if only the other fact exists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub differs_from: Option<String>,
+    /// A number, or a time in RFC 3339, that the fact must exceed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub greater_than: Option<Box<RawValue>>,
+    /// A number, or a time in RFC 3339, that the fact must be below.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub less_than: Option<Box<RawValue>>,
     /// True if the fact was last reported at least this many seconds ago. After server downtime, facts get a grace
     /// period (the shorter of `older_than_s` and 5 minutes), so that agents can report again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub older_than_s: Option<i64>,
+    /// For a group: conditions that must all hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(no_recursion)]
+    pub all: Option<Vec<Condition>>,
+    /// For a group: conditions of which at least one must hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(no_recursion)]
+    pub any: Option<Vec<Condition>>,
+    /// For a group: conditions of which none may hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(no_recursion)]
+    pub not: Option<Vec<Condition>>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]

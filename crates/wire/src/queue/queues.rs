@@ -108,3 +108,20 @@ pub struct PauseRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
+
+/// Which ended jobs of a queue to delete.
+#[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PruneRequest {
+    /// Seconds since the end of the job. Default: the queue's retention.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub older_than_s: Option<i64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PruneView {
+    /// Number of deleted jobs.
+    pub pruned: usize,
+    /// Whether there may be more jobs to delete.
+    pub more: bool,
+}

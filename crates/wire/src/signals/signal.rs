@@ -42,6 +42,10 @@ pub struct SignalUpdate {
     /// `loading` or `working`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
+    /// `blocked` or `unavailable`: the job cannot go on at present. The next update without a kind, or with `started` or
+    /// `phase`, withdraws it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]

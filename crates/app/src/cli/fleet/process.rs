@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand, ValueEnum};
 use client::Client;
 use serde_json::json;
-use wire::{Condition, ProcessRequest, ProcessView, RetrySettings, Selector};
+use wire::{Condition, ProcessRequest, ProcessView, RawValue, RetrySettings, Selector};
 
 use crate::cli::exit::{Exit, UsageError};
 use crate::cli::list;
@@ -213,14 +213,27 @@ fn show(process: &ProcessView) -> anyhow::Result<()> {
 }
 
 fn condition(condition: &Condition) -> String {
-    let fact = &condition.fact;
-    match (condition.exists, &condition.equals, condition.older_than_s) {
-        (Some(true), _, _) => format!("{fact} exists"),
-        (Some(false), _, _) => format!("{fact} does not exist"),
-        (_, Some(value), _) => format!("{fact} is {}", value.get()),
-        (_, _, Some(seconds)) => format!("{fact} is older than {seconds} s"),
-        _ => fact.clone(),
-    }
+    let Some(fact) = &condition.fact else {
+        let part = |name: &str, conditions: &Option<Vec<Condition>>| {
+            let conditions: Vec<String> = conditions.iter().flatten().map(self::condition).collect();
+            (!conditions.is_empty()).then(|| format!("{name} of ({})", conditions.join(", ")))
+        };
+        let parts = [part("all", &condition.all), part("any", &condition.any), part("none", &condition.not)];
+        return parts.into_iter().flatten().collect::<Vec<_>>().join(" and ");
+    };
+    let json = |word: &str, value: &Option<Box<RawValue>>| Some(format!("{word} {}", value.as_ref()?.get()));
+    let other = |word: &str, value: &Option<String>| Some(format!("{word} {}", value.as_ref()?));
+    let tests = [
+        condition.exists.map(|exists| if exists { "exists".to_owned() } else { "does not exist".to_owned() }),
+        json("is", &condition.equals),
+        other("equals", &condition.equals_fact),
+        other("differs from", &condition.differs_from),
+        json("exceeds", &condition.greater_than),
+        json("is below", &condition.less_than),
+        condition.older_than_s.map(|seconds| format!("is older than {seconds} s")),
+    ];
+    let tests: Vec<String> = tests.into_iter().flatten().collect();
+    format!("{fact} {}", tests.join(" and ")).trim_end().to_owned()
 }
 
 async fn eligible(client: &Client, name: &str, cursor: Option<&str>, format: Output) -> anyhow::Result<Exit> {

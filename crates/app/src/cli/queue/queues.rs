@@ -4,7 +4,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use client::Client;
 use domain::address::{AddressClass, classify};
 use engine::outbound::parse_url;
-use wire::{QueueSettings, QueueView, RetrySettings, WebhookSettings};
+use wire::{PruneView, QueueSettings, QueueView, RetrySettings, WebhookSettings};
 
 use super::job::RetryArgs;
 use crate::cli::exit::{Exit, UsageError};
@@ -31,6 +31,13 @@ pub(crate) enum QueueVerb {
     },
     /// Resume handing out jobs
     Resume { name: String },
+    /// Delete ended jobs now, with their artifacts; their history is kept
+    Prune {
+        name: String,
+        /// Delete jobs that ended at least this long ago [default: the queue's retention]
+        #[arg(long, value_name = "SECONDS")]
+        older_than_s: Option<i64>,
+    },
 }
 
 #[derive(Args)]
@@ -94,10 +101,25 @@ pub(crate) async fn run(client: &Client, verb: QueueVerb, format: Output) -> any
         QueueVerb::Set(args) => set(client, *args).await?,
         QueueVerb::Pause { name, reason } => pause(client, &name, reason.as_deref()).await?,
         QueueVerb::Resume { name } => client.resume_queue(&name).await?,
+        QueueVerb::Prune { name, older_than_s } => return prune(client, &name, older_than_s, format).await,
     };
     match format {
         Output::Json => output::json(&queue)?,
         Output::Table => show(&queue)?,
+    }
+    Ok(Exit::Done)
+}
+
+// A request deletes a bounded number of jobs.
+async fn prune(client: &Client, name: &str, older_than_s: Option<i64>, format: Output) -> anyhow::Result<Exit> {
+    let mut total = PruneView { pruned: 0, more: true };
+    while total.more {
+        let PruneView { pruned, more } = client.prune_queue(name, older_than_s).await?;
+        total = PruneView { pruned: total.pruned + pruned, more };
+    }
+    match format {
+        Output::Json => output::json(&total)?,
+        Output::Table => output::line(&format!("{} jobs deleted", total.pruned))?,
     }
     Ok(Exit::Done)
 }

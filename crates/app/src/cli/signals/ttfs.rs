@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use clap::{Subcommand, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use client::{Client, SignalResponse};
 use domain::queue::settings::PHASES;
 use std::collections::BTreeMap;
@@ -25,6 +25,24 @@ pub(crate) enum TtfsVerb {
     },
     /// Show compliance with the targets per hour, and active alerts
     Slo,
+    /// List single events, newest first
+    Events(EventsArgs),
+}
+
+#[derive(Args)]
+pub(crate) struct EventsArgs {
+    /// Only events of this job
+    #[arg(long, value_name = "ID")]
+    job: Option<Uuid>,
+    /// Only events with this error code
+    #[arg(long, value_name = "CODE")]
+    error_code: Option<String>,
+    /// At this time or later, for example 2026-11-19T14:00:00Z
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+    /// Continue from the cursor of the previous page
+    #[arg(long)]
+    cursor: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -37,7 +55,40 @@ pub(crate) async fn run(client: &Client, verb: TtfsVerb, format: Output) -> anyh
     match verb {
         TtfsVerb::Report { by } => report(client, by, format).await,
         TtfsVerb::Slo => slo(client, format).await,
+        TtfsVerb::Events(args) => events(client, args, format).await,
     }
+}
+
+async fn events(client: &Client, args: EventsArgs, format: Output) -> anyhow::Result<Exit> {
+    let EventsArgs { job, error_code, since, cursor } = args;
+    let parameters =
+        [("job_id", job.map(|job| job.to_string())), ("error_code", error_code), ("since", since), ("cursor", cursor)];
+    let query: Vec<_> = parameters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+    let page = client.ttfs_events(&query).await?;
+    if format == Output::Json {
+        output::json(&page)?;
+        return Ok(Exit::Done);
+    }
+    if page.items.is_empty() {
+        output::note("No events.");
+        return Ok(Exit::Done);
+    }
+    let mut listing = Listing::new(&["AT", "SURFACE", "EVENT", "MS", "JOB", "ERROR"]);
+    for event in &page.items {
+        listing.row([
+            cell(event.at.map(|at| format!("{at:.3}")).unwrap_or_default()),
+            cell(&event.surface),
+            cell(&event.event_type),
+            cell(event.ttfs_ms),
+            cell(event.job_id.map(|job| job.to_string()).unwrap_or_default()),
+            cell(event.error_code.as_deref().unwrap_or_default()),
+        ]);
+    }
+    listing.print()?;
+    if let Some(cursor) = &page.next_cursor {
+        output::note(&format!("More results: --cursor {cursor}"));
+    }
+    Ok(Exit::Done)
 }
 
 async fn report(client: &Client, by: TtfsBucket, format: Output) -> anyhow::Result<Exit> {

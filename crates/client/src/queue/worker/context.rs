@@ -282,6 +282,8 @@ fn merged(older: SignalUpdate, newer: SignalUpdate) -> SignalUpdate {
         diagnostics: newer.diagnostics.or(older.diagnostics),
         payload: newer.payload.or(older.payload),
         state: newer.state.or(older.state),
+        // A report without a kind withdraws the earlier one.
+        kind: newer.kind,
     }
 }
 

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use domain::fleet::backoff::EVERY_PROCESS;
 use domain::limits::{
-    CONCURRENCY_MAX, FACT_BYTES, PAYLOAD_BYTES, PROCESS_EXCLUDES, REASON_BYTES, SELECTOR_CONDITIONS, SUBJECT_FACTS,
-    WAIT_MAX_S,
+    CONCURRENCY_MAX, FACT_BYTES, PAYLOAD_BYTES, PROCESS_EXCLUDES, REASON_BYTES, SELECTOR_CONDITIONS, SELECTOR_DEPTH,
+    SUBJECT_FACTS, WAIT_MAX_S,
 };
-use domain::{Condition, FactValue, Label, Name, ProcessSettings, Selector, Test, Time};
+use domain::{Condition, FactValue, Group, Label, Name, ProcessSettings, Selector, Test, Time};
 use store::fleet::backoffs::lockout::Until;
 use store::fleet::subjects::facts::{FactChanges, canonical};
 use wire::{BackoffRequest, ProcessRequest, RawValue};
@@ -98,37 +98,80 @@ fn checked_payload(payload: Box<str>) -> Result<Box<str>, ApiError> {
 }
 
 pub(crate) fn selector(selector: wire::Selector) -> Result<Selector, ApiError> {
-    let conditions = |of: &str, conditions: Option<Vec<wire::Condition>>| {
-        let conditions = conditions.unwrap_or_default().into_iter().enumerate();
-        conditions
-            .map(|(number, one)| condition(&format!("selector.{of}[{number}]"), one))
-            .collect::<Result<Vec<_>, _>>()
-    };
-    let selector = Selector {
-        kind: FieldPath::Body.optional_name("selector.kind", selector.kind.as_deref())?,
-        all: conditions("all", selector.all)?,
-        any: conditions("any", selector.any)?,
-        not: conditions("not", selector.not)?,
-    };
+    let Group { all, any, not } = group("selector", [selector.all, selector.any, selector.not])?;
+    let kind = FieldPath::Body.optional_name("selector.kind", selector.kind.as_deref())?;
+    let selector = Selector { kind, all, any, not };
     FieldPath::Body.at_most("selector", selector.conditions(), SELECTOR_CONDITIONS, "conditions")?;
+    if !selector.is_within_depth() {
+        let detail = format_args!("may nest groups at most {SELECTOR_DEPTH} levels deep");
+        return Err(FieldPath::Body.refuse("selector", detail));
+    }
     Ok(selector)
 }
 
+/// Validates the members `all`, `any` and `not` of a selector or of a group. The JSON parser limits the recursion.
+fn group(of: &str, members: [Option<Vec<wire::Condition>>; 3]) -> Result<Group, ApiError> {
+    let [all, any, not] = members;
+    let conditions = |member: &str, conditions: Option<Vec<wire::Condition>>| {
+        let conditions = conditions.unwrap_or_default();
+        FieldPath::Body.at_most(&format!("{of}.{member}"), conditions.len(), SELECTOR_CONDITIONS, "conditions")?;
+        let numbered = conditions.into_iter().enumerate();
+        numbered.map(|(number, one)| condition(&format!("{of}.{member}[{number}]"), one)).collect::<Result<Vec<_>, _>>()
+    };
+    Ok(Group { all: conditions("all", all)?, any: conditions("any", any)?, not: conditions("not", not)? })
+}
+
+const ONE_TEST: &str =
+    "must have exactly one of exists, equals, equals_fact, differs_from, greater_than, less_than and older_than_s";
+
 fn condition(member: &str, condition: wire::Condition) -> Result<Condition, ApiError> {
     let path = FieldPath::Body;
-    let wire::Condition { fact, exists, equals, older_than_s } = condition;
-    let test = match (exists, equals, older_than_s) {
-        (Some(wanted), None, None) => Test::Exists(wanted),
-        (None, Some(value), None) => {
-            let too_large = || path.refuse(format_args!("{member}.equals"), "contains a number that is too large");
-            Test::Equals(FactValue(canonical(value.get()).ok_or_else(too_large)?))
-        }
-        (None, None, Some(seconds)) => {
-            Test::OlderThan { seconds: path.between(&format!("{member}.older_than_s"), seconds, 0, WAIT_MAX_S)? }
-        }
-        _ => return Err(path.refuse(member, "must have exactly one of exists, equals and older_than_s")),
+    let wire::Condition {
+        fact,
+        exists,
+        equals,
+        equals_fact,
+        differs_from,
+        greater_than,
+        less_than,
+        older_than_s,
+        all,
+        any,
+        not,
+    } = condition;
+    let value = |name: &str, value: Box<RawValue>| {
+        let too_large = || path.refuse(format_args!("{member}.{name}"), "contains a number that is too large");
+        canonical(value.get()).map(FactValue).ok_or_else(too_large)
     };
-    Ok(Condition { fact: path.name(&format!("{member}.fact"), &fact)?, test })
+    let bound =
+        |name: &str, bound: Box<RawValue>| match value(name, bound)? {
+            bound if bound.has_order() => Ok(bound),
+            _ => Err(path
+                .refuse(format_args!("{member}.{name}"), "must be a number, or a time such as 2026-11-19T14:00:00Z")),
+        };
+    let other = |name: &str, other: String| path.name(&format!("{member}.{name}"), &other);
+    let age = |seconds| path.between(&format!("{member}.older_than_s"), seconds, 0, WAIT_MAX_S);
+    let tests = [
+        exists.map(|wanted| Ok(Test::Exists(wanted))),
+        equals.map(|wanted| value("equals", wanted).map(Test::Equals)),
+        equals_fact.map(|fact| other("equals_fact", fact).map(Test::EqualsFact)),
+        differs_from.map(|fact| other("differs_from", fact).map(Test::DiffersFrom)),
+        greater_than.map(|than| bound("greater_than", than).map(Test::GreaterThan)),
+        less_than.map(|than| bound("less_than", than).map(Test::LessThan)),
+        older_than_s.map(|seconds| age(seconds).map(|seconds| Test::OlderThan { seconds })),
+    ];
+    let mut tests = tests.into_iter().flatten();
+    let is_group = [&all, &any, &not].into_iter().any(Option::is_some);
+    match (fact, is_group) {
+        (Some(fact), false) => match (tests.next(), tests.next()) {
+            (Some(test), None) => {
+                Ok(Condition::Fact { fact: path.name(&format!("{member}.fact"), &fact)?, test: test? })
+            }
+            _ => Err(path.refuse(member, ONE_TEST)),
+        },
+        (None, true) if tests.next().is_none() => group(member, [all, any, not]).map(Condition::Group),
+        _ => Err(path.refuse(member, "must be a fact with one test, or a group with all, any or not")),
+    }
 }
 
 pub(crate) fn subject(text: &str) -> Result<Label, ApiError> {

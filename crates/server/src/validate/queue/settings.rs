@@ -58,3 +58,8 @@ fn kinds(kinds: BTreeMap<String, wire::KindSettings>) -> Result<BTreeMap<Name, K
 pub(crate) fn reason(reason: Option<String>) -> Result<Option<String>, ApiError> {
     reason.map(|reason| FieldPath::Body.free_text("reason", reason, REASON_BYTES)).transpose()
 }
+
+/// The age of the jobs that a prune deletes.
+pub(crate) fn older_than_s(request: wire::PruneRequest) -> Result<Option<i64>, ApiError> {
+    request.older_than_s.map(|seconds| FieldPath::Body.between("older_than_s", seconds, 0, WAIT_MAX_S)).transpose()
+}

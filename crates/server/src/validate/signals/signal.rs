@@ -1,7 +1,7 @@
 //! Validation of a worker's signal update.
 
 use domain::limits::{LABEL_BYTES, REASON_BYTES, RESULT_BYTES, TAGS, WAIT_MAX_S};
-use domain::{Epoch, JobState};
+use domain::{Epoch, JobState, SignalKind};
 use store::signals::refine::SignalChange;
 use wire::{NextAction, RawValue, SignalUpdate};
 
@@ -18,7 +18,14 @@ pub(crate) fn change(update: SignalUpdate) -> Result<SignalChange, ApiError> {
         Some("working") => Some(JobState::Working),
         Some(_) => return Err(path.refuse("state", "must be loading or working; report outcomes with settle")),
     };
+    let kind = match update.kind.as_deref() {
+        None | Some("started" | "phase") => None,
+        Some("blocked") => Some(SignalKind::Blocked),
+        Some("unavailable") => Some(SignalKind::Unavailable),
+        Some(_) => return Err(path.refuse("kind", "must be blocked, unavailable, started or phase")),
+    };
     Ok(SignalChange {
+        kind,
         epoch: Epoch(update.epoch),
         phase: path.optional_name("phase", update.phase.as_deref())?.map(|phase| phase.to_string()),
         progress: update.progress.map(|progress| path.between("progress", progress, 0.0, 1.0)).transpose()?,

@@ -24,7 +24,7 @@ pub(crate) fn new(request: SignatureRequest, by: String) -> Result<NewSignature,
     })
 }
 
-pub(crate) fn change(update: SignatureUpdate) -> Result<SignatureChange, ApiError> {
+pub(crate) fn change(update: SignatureUpdate, by: String) -> Result<SignatureChange, ApiError> {
     Ok(SignatureChange {
         matcher: update.pattern.map(matcher).transpose()?,
         outcome: update.outcome.map(outcome).transpose()?,
@@ -34,6 +34,7 @@ pub(crate) fn change(update: SignatureUpdate) -> Result<SignatureChange, ApiErro
         confirmed: update.confirmed,
         fixed: update.fixed,
         expires_at: update.expires_at.map(|at| Some(time(at))),
+        by,
     })
 }
 

@@ -1,15 +1,20 @@
 //! Validation of time-to-first-signal events.
 
-use domain::Time;
 use domain::limits::{REASON_BYTES, TTFS_DAYS, TTFS_EVENTS, TTFS_MAX_MS, TTFS_METADATA_BYTES};
 use domain::queue::settings::PHASES;
 use domain::signals::signal::SignalKind;
 use domain::signals::ttfs::{EVENT_TYPES, SIGNAL_SOURCES, SURFACES};
+use domain::{JobId, Time};
+use serde::Deserialize;
+use store::signals::ttfs::list::TtfsFilter;
 use store::signals::ttfs::record::TtfsEvent;
+use utoipa::IntoParams;
+use uuid::Uuid;
 use wire::TtfsEvents;
 
 use crate::error::ApiError;
 use crate::validate::FieldPath;
+use crate::validate::query;
 
 pub(crate) fn events(request: TtfsEvents, now: Time) -> Result<Vec<TtfsEvent>, ApiError> {
     FieldPath::Body.at_most("events", request.events.len(), TTFS_EVENTS, "events")?;
@@ -58,4 +63,35 @@ fn one(path: FieldPath, event: wire::TtfsEvent, now: Time) -> Result<TtfsEvent, 
         error_message: free_text("error_message", event.error_message)?,
         metadata: event.metadata.map(|metadata| metadata.get().to_owned()),
     })
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct EventsQuery {
+    /// Only events of this job.
+    #[param(value_type = Option<Uuid>)]
+    job_id: Option<String>,
+    /// Only events with this error code.
+    error_code: Option<String>,
+    /// At this time or later.
+    #[param(value_type = Option<String>, format = DateTime)]
+    since: Option<String>,
+    /// Items per page, 1 to 500 (default: 50).
+    #[param(value_type = Option<u32>)]
+    pub(crate) limit: Option<String>,
+    /// `next_cursor` of the previous page.
+    pub(crate) cursor: Option<String>,
+}
+
+impl EventsQuery {
+    pub(crate) fn filter(&self) -> Result<TtfsFilter, ApiError> {
+        let id =
+            |text: &str| Uuid::try_parse(text).map_err(|_| ApiError::invalid_query("job_id", "job_id must be a UUID"));
+        Ok(TtfsFilter {
+            job: self.job_id.as_deref().map(id).transpose()?.map(JobId::new),
+            error_code: query::text("error_code", &self.error_code)?,
+            since: query::time("since", &self.since)?,
+        })
+    }
 }

@@ -305,3 +305,37 @@ async fn a_failing_worker_may_name_its_backoff_over_http() {
     })
     .await;
 }
+
+/// Requirement W1.
+#[tokio::test]
+async fn a_selector_with_groups_and_comparisons_is_stored_and_shown() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let with = |selector: Value| json!({"selector": selector, "queue": "q", "kind": "k"});
+        let recovery = json!({"all": [{"fact": "generation", "differs_from": "report.generation"}, {"any": [
+            {"all": [{"fact": "temperature", "greater_than": 70.5}, {"fact": "booted", "less_than": "2026-11-19T12:00:00Z"}]},
+            {"fact": "a", "equals_fact": "b"}]}]});
+        let put = api.put("/api/v1/processes/recover", with(recovery.clone())).await.json();
+        assert_eq!(put["selector"], recovery, "{put}");
+        let facts = json!({"generation": 2, "report.generation": 1, "temperature": 71, "booted": "2026-11-19T11:00:00Z"});
+        api.put("/api/v1/subjects/hot", json!({"facts": facts})).await;
+        api.put("/api/v1/subjects/cold", json!({"facts": {"generation": 2, "temperature": 70}})).await;
+        let eligible = api.get_when("/api/v1/processes/recover", |process| {
+            process["eligible"].as_i64().unwrap() + process["active"].as_i64().unwrap() > 0
+        });
+        let process = eligible.await;
+        assert_eq!(process["eligible"].as_i64().unwrap() + process["active"].as_i64().unwrap(), 1, "{process}");
+        let deep = (0..5).fold(json!({"fact": "a", "exists": true}), |inner, _| json!({"all": [inner]}));
+        for (selector, field) in [
+            (json!({"all": [{"fact": "a", "exists": true, "equals": 1}]}), "selector.all[0]"),
+            (json!({"all": [{"fact": "a"}]}), "selector.all[0]"),
+            (json!({"all": [{"exists": true}]}), "selector.all[0]"),
+            (json!({"any": [{"all": [{"fact": "a", "greater_than": true}]}]}), "selector.any[0].all[0].greater_than"),
+            (json!({"all": [deep]}), "selector"),
+        ] {
+            let refused = api.put("/api/v1/processes/bad", with(selector)).await;
+            refused.problem(422, "invalid_field", Some(field));
+        }
+    })
+    .await;
+}

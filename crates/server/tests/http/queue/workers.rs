@@ -42,7 +42,7 @@ async fn a_worker_registers_claims_and_settles() {
         let expected = json!({
             "id": job, "epoch": 1, "queue": "q", "kind": "k", "payload": {"n": 1}, "affinity": null, "priority": 0,
             "subject": null, "process": null, "run": null, "attempt": 1, "max_attempts": 3, "timeout_s": null,
-            "created_at": claimed["created_at"],
+            "created_at": claimed["created_at"], "state": "working",
         });
         assert_eq!(claimed, expected);
 

@@ -406,3 +406,31 @@ async fn a_job_on_a_locked_out_subject_is_blocked_before_any_claim() {
     })
     .await;
 }
+
+/// Requirement S5.
+#[tokio::test]
+async fn ttfs_events_are_read_back_page_by_page() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let job = api.job("q").await;
+        let event = |code: Value| {
+            json!({"surface": "ui", "event_type": "signal.error", "ttfs_ms": 7, "job_id": job, "error_code": code,
+                   "error_message": "it broke", "metadata": {"n": 1}})
+        };
+        let events = json!({"events": [event(json!("a")), event(json!("b")), event(Value::Null)]});
+        assert_eq!(api.post("/api/v1/ttfs/events", events).await.json()["accepted"], 3);
+        let first = api.get(&format!("/api/v1/ttfs/events?job_id={job}&limit=2")).await.json();
+        let cursor = first["next_cursor"].as_str().unwrap().to_owned();
+        let rest = api.get(&format!("/api/v1/ttfs/events?job_id={job}&limit=2&cursor={cursor}")).await.json();
+        assert_eq!((first["items"].as_array().unwrap().len(), rest["items"].as_array().unwrap().len()), (2, 1));
+        let of_code = api.get("/api/v1/ttfs/events?error_code=b").await.json();
+        let item = &of_code["items"][0];
+        assert_eq!(
+            (&item["error_code"], &item["error_message"], &item["metadata"]),
+            (&json!("b"), &json!("it broke"), &json!({"n": 1}))
+        );
+        assert_eq!(api.get("/api/v1/ttfs/events?since=2200-01-01T00:00:00Z").await.json()["items"], json!([]));
+        api.get("/api/v1/ttfs/events?job_id=x").await.problem(400, "invalid_query", Some("job_id"));
+    })
+    .await;
+}

@@ -29,7 +29,7 @@ async fn a_dead_letter_has_the_documented_shape() {
             "job_id": job, "queue": "q", "kind": "k", "payload": {"n": 1}, "depth": 0,
             "attempts": [{"at": at, "error": error}], "attempt_count": 1, "first_attempt_at": at, "last_attempt_at": at,
             "last_error": error, "created_at": at, "resolved_at": null, "resolution": null, "resolved_by": null,
-            "note": null, "replayed_as": null,
+            "note": null, "replayed_as": null, "handlers": [],
         });
         assert_eq!(letter, expected);
         assert_eq!(

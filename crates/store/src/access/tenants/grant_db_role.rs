@@ -25,6 +25,9 @@ impl Store {
 /// Functions that SQL callers may execute. Each function resolves the tenant from the calling role.
 const FUNCTIONS: [&str; 5] = ["enqueue", "step", "upsert_signal", "match_failure_signature", "record_ttfs_event"];
 
+/// Views that SQL callers may read. Each shows only the rows of the tenant of the calling role.
+const VIEWS: [&str; 4] = ["first_signal_snapshots", "ttfs_hourly_summary", "ttfs_daily_summary", "ttfs_slo_breaches"];
+
 struct GrantDbRole {
     tenant: Name,
     role: String,
@@ -51,8 +54,13 @@ impl Operation for GrantDbRole {
         // An identifier cannot be a parameter. Doubling the quotes keeps any name a single identifier.
         let role = format!("\"{}\"", self.role.replace('"', "\"\""));
         let functions = FUNCTIONS.map(|function| format!("windlass.{function}")).join(", ");
-        tx.batch(&format!("grant usage on schema windlass to {role}; grant execute on function {functions} to {role}"))
-            .await?;
+        let views = VIEWS.map(|view| format!("windlass.{view}")).join(", ");
+        tx.batch(&format!(
+            "grant usage on schema windlass to {role};
+             grant execute on function {functions}, windlass.reporting_tenant, windlass.ttfs_percentile to {role};
+             grant select on {views} to {role}"
+        ))
+        .await?;
         Ok(RoleGranted::Granted)
     }
 }

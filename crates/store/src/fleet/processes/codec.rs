@@ -1,6 +1,6 @@
 //! Converts process settings to and from their stored JSON.
 
-use domain::{Condition, FactValue, Name, ProcessSettings, Selector, Test};
+use domain::{Condition, FactValue, Group, Name, ProcessSettings, Selector, Test};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -35,10 +35,21 @@ struct StoredSelector {
 }
 
 #[derive(Serialize, Deserialize)]
-struct StoredCondition {
-    fact: String,
-    #[serde(flatten)]
-    test: StoredTest,
+#[serde(untagged)]
+enum StoredCondition {
+    Fact {
+        fact: String,
+        #[serde(flatten)]
+        test: StoredTest,
+    },
+    Group {
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        all: Vec<StoredCondition>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        any: Vec<StoredCondition>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        not: Vec<StoredCondition>,
+    },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -46,6 +57,10 @@ struct StoredCondition {
 enum StoredTest {
     Exists(bool),
     Equals(serde_json::Value),
+    EqualsFact(String),
+    DiffersFrom(String),
+    GreaterThan(serde_json::Value),
+    LessThan(serde_json::Value),
     OlderThanS(i64),
 }
 
@@ -90,43 +105,70 @@ pub(crate) fn selector_from_json(text: &str) -> Result<Selector, StoreError> {
 
 impl StoredSelector {
     fn of(selector: &Selector) -> Result<Self, StoreError> {
-        let all = |conditions: &[Condition]| conditions.iter().map(StoredCondition::of).collect::<Result<_, _>>();
         Ok(Self {
             kind: selector.kind.as_ref().map(Name::to_string),
-            all: all(&selector.all)?,
-            any: all(&selector.any)?,
-            not: all(&selector.not)?,
+            all: stored_conditions(&selector.all)?,
+            any: stored_conditions(&selector.any)?,
+            not: stored_conditions(&selector.not)?,
         })
     }
 
     fn selector(self) -> Selector {
-        let all = |conditions: Vec<StoredCondition>| conditions.into_iter().map(StoredCondition::condition).collect();
         Selector {
             kind: self.kind.map(|kind| Name::stored(&kind)),
-            all: all(self.all),
-            any: all(self.any),
-            not: all(self.not),
+            all: conditions(self.all),
+            any: conditions(self.any),
+            not: conditions(self.not),
         }
     }
 }
 
+fn stored_conditions(conditions: &[Condition]) -> Result<Vec<StoredCondition>, StoreError> {
+    conditions.iter().map(StoredCondition::of).collect()
+}
+
+fn conditions(stored: Vec<StoredCondition>) -> Vec<Condition> {
+    stored.into_iter().map(StoredCondition::condition).collect()
+}
+
 impl StoredCondition {
     fn of(condition: &Condition) -> Result<Self, StoreError> {
-        let test = match &condition.test {
+        let (fact, test) = match condition {
+            Condition::Fact { fact, test } => (fact, test),
+            Condition::Group(Group { all, any, not }) => {
+                let (all, any, not) = (stored_conditions(all)?, stored_conditions(any)?, stored_conditions(not)?);
+                return Ok(Self::Group { all, any, not });
+            }
+        };
+        let test = match test {
             Test::Exists(wanted) => StoredTest::Exists(*wanted),
             Test::Equals(FactValue(value)) => StoredTest::Equals(from_json(value)?),
+            Test::EqualsFact(other) => StoredTest::EqualsFact(other.to_string()),
+            Test::DiffersFrom(other) => StoredTest::DiffersFrom(other.to_string()),
+            Test::GreaterThan(FactValue(value)) => StoredTest::GreaterThan(from_json(value)?),
+            Test::LessThan(FactValue(value)) => StoredTest::LessThan(from_json(value)?),
             Test::OlderThan { seconds } => StoredTest::OlderThanS(*seconds),
         };
-        Ok(Self { fact: condition.fact.to_string(), test })
+        Ok(Self::Fact { fact: fact.to_string(), test })
     }
 
     fn condition(self) -> Condition {
-        let test = match self.test {
+        let (fact, test) = match self {
+            Self::Fact { fact, test } => (fact, test),
+            Self::Group { all, any, not } => {
+                return Condition::Group(Group { all: conditions(all), any: conditions(any), not: conditions(not) });
+            }
+        };
+        let test = match test {
             StoredTest::Exists(wanted) => Test::Exists(wanted),
             StoredTest::Equals(value) => Test::Equals(FactValue(to_json(&value))),
+            StoredTest::EqualsFact(other) => Test::EqualsFact(Name::stored(&other)),
+            StoredTest::DiffersFrom(other) => Test::DiffersFrom(Name::stored(&other)),
+            StoredTest::GreaterThan(value) => Test::GreaterThan(FactValue(to_json(&value))),
+            StoredTest::LessThan(value) => Test::LessThan(FactValue(to_json(&value))),
             StoredTest::OlderThanS(seconds) => Test::OlderThan { seconds },
         };
-        Condition { fact: Name::stored(&self.fact), test }
+        Condition::Fact { fact: Name::stored(&fact), test }
     }
 }
 
@@ -136,13 +178,18 @@ mod tests {
 
     #[test]
     fn process_settings_round_trip_as_json() {
-        let condition = |test| Condition { fact: Name::stored("f"), test };
+        let condition = |test| Condition::Fact { fact: Name::stored("f"), test };
+        let group = Condition::Group(Group {
+            all: vec![condition(Test::DiffersFrom(Name::stored("g")))],
+            any: vec![condition(Test::GreaterThan(FactValue("3".into())))],
+            ..Group::default()
+        });
         let settings = ProcessSettings {
             selector: Selector {
                 kind: Some(Name::stored("machine")),
                 all: vec![condition(Test::Exists(false)), condition(Test::OlderThan { seconds: 600 })],
                 any: vec![condition(Test::Equals(FactValue("{\"a\":1}".into())))],
-                not: vec![],
+                not: vec![group],
             },
             queue: Name::stored("q"),
             kind: Name::stored("k"),

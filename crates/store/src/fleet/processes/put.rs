@@ -2,6 +2,7 @@
 
 use domain::limits::PROCESSES;
 use domain::{Name, ProcessSettings, TenantId};
+use serde_json::json;
 
 use crate::db::codec::to_json;
 use crate::db::effects::Effects;
@@ -9,6 +10,8 @@ use crate::db::tx::{Operation, Param, Sql, Tx};
 use crate::error::StoreError;
 use crate::fleet::processes::codec::{selector_from_json, settings_to_json};
 use crate::fleet::subjects::eligibility;
+use crate::fleet::timeline;
+use crate::fleet::timeline::Entry;
 use crate::store::Store;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +103,8 @@ impl Operation for PutProcess {
             Param::Time(tx.now()),
         ];
         tx.execute(&UPSERT, &params).await?;
+        let detail = json!({"process": self.name.as_str()}).to_string();
+        timeline::write(tx, &[Entry::by(self.tenant, &self.principal, "process_changed", detail)]).await?;
         effects.scan = true;
         Ok((ProcessPut::Done, effects))
     }

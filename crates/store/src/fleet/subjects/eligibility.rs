@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use domain::fleet::backoff::EVERY_PROCESS;
 use domain::fleet::selector::Verdict;
 use domain::queue::lease::service_since;
-use domain::{Selector, TenantId, Time};
+use domain::{Name, Selector, TenantId, Time};
 
 use crate::db::tx::{Column, Param, Row, Sql, Tx};
 use crate::error::StoreError;
@@ -116,11 +116,8 @@ pub(crate) async fn evaluate(
     for row in tx.query_each(&STANDINGS, &ids, &[Param::Int(tenant.0)]).await? {
         stored.insert((row.text("subject")?, row.text("process")?), Eligibility::read(&row)?);
     }
-    let conditions = selectors.iter().flat_map(|process| {
-        let Selector { all, any, not, .. } = &process.selector;
-        all.iter().chain(any).chain(not)
-    });
-    let wanted: BTreeSet<&str> = conditions.map(|condition| condition.fact.as_str()).collect();
+    let wanted: BTreeSet<&str> =
+        selectors.iter().flat_map(|process| process.selector.facts()).map(Name::as_str).collect();
     let mut changed: Vec<(&str, &str, Eligibility)> = Vec::new();
     for row in rows {
         let facts = row.facts.facts(&wanted);

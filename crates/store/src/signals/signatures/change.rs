@@ -2,6 +2,7 @@
 
 use domain::signals::signature::{Matcher, portable};
 use domain::{TenantId, Time};
+use serde_json::json;
 use uuid::Uuid;
 
 use super::get::get;
@@ -9,6 +10,8 @@ use super::{Signature, SignatureOutcome, SignatureStatus, pattern_hash};
 use crate::db::clock::new_uuid;
 use crate::db::tx::{Operation, Param, Sql, Tx};
 use crate::error::StoreError;
+use crate::fleet::timeline;
+use crate::fleet::timeline::Entry;
 use crate::store::Store;
 
 /// A signature that a user creates.
@@ -34,6 +37,8 @@ pub struct SignatureChange {
     pub fixed: Option<bool>,
     /// `Some(None)` removes the expiry.
     pub expires_at: Option<Option<Time>>,
+    /// The principal that makes the change.
+    pub by: String,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -68,8 +73,8 @@ impl Store {
     }
 
     /// Deletes a signature and unlinks its failure groups. Returns true if it existed.
-    pub async fn delete_signature(&self, tenant: TenantId, id: Uuid) -> Result<bool, StoreError> {
-        let deleted = self.write(DeleteSignature { tenant, id }).await?;
+    pub async fn delete_signature(&self, tenant: TenantId, id: Uuid, by: &str) -> Result<bool, StoreError> {
+        let deleted = self.write(DeleteSignature { tenant, id, by: by.to_owned() }).await?;
         self.signature_cache().invalidate(&tenant);
         Ok(deleted)
     }
@@ -130,6 +135,7 @@ impl Operation for CreateSignature {
         }
         let created =
             get(tx, self.tenant, id).await?.ok_or_else(|| StoreError::unexpected("the new signature is missing"))?;
+        record(tx, self.tenant, by, "signature_created", id).await?;
         Ok(SignatureChanged::Done(Box::new(created)))
     }
 }
@@ -188,6 +194,7 @@ impl Operation for ChangeSignature {
             Param::Time(now),
         ];
         tx.execute(&UPDATE, &params).await?;
+        record(tx, self.tenant, &self.change.by, "signature_changed", self.id).await?;
         let changed = get(tx, self.tenant, self.id).await?;
         Ok(changed.map_or(SignatureChanged::NotFound, |signature| SignatureChanged::Done(Box::new(signature))))
     }
@@ -195,7 +202,7 @@ impl Operation for ChangeSignature {
 
 impl ChangeSignature {
     fn apply(&self, mut signature: Signature, now: Time) -> Signature {
-        let SignatureChange { matcher, outcome, confidence, enabled, muted, confirmed, fixed, expires_at } =
+        let SignatureChange { matcher, outcome, confidence, enabled, muted, confirmed, fixed, expires_at, by: _ } =
             &self.change;
         if let Some(matcher) = matcher {
             signature.pattern = matcher.pattern().clone();
@@ -229,6 +236,13 @@ impl ChangeSignature {
 struct DeleteSignature {
     tenant: TenantId,
     id: Uuid,
+    by: String,
+}
+
+/// Records who changed a signature.
+async fn record(tx: &mut Tx<'_>, tenant: TenantId, by: &str, event: &str, id: Uuid) -> Result<(), StoreError> {
+    let detail = json!({"signature": id}).to_string();
+    timeline::write(tx, &[Entry::by(tenant, by, event, detail)]).await
 }
 
 const UNLINK: Sql = Sql::both(&["update failure_groups set signature = null where tenant = $1 and signature = $2"]);
@@ -244,6 +258,10 @@ impl Operation for DeleteSignature {
     async fn run(&self, tx: &mut Tx<'_>) -> Result<bool, StoreError> {
         let params = [Param::Int(self.tenant.0), Param::Uuid(self.id)];
         tx.execute(&UNLINK, &params).await?;
-        Ok(tx.execute(&DELETE, &params).await? > 0)
+        let is_deleted = tx.execute(&DELETE, &params).await? > 0;
+        if is_deleted {
+            record(tx, self.tenant, &self.by, "signature_deleted", self.id).await?;
+        }
+        Ok(is_deleted)
     }
 }

@@ -1,6 +1,7 @@
 //! Time to first signal (TTFS): events reported by clients, hourly rollups updated with each event, and alerts on them.
 
 pub mod alerts;
+pub mod list;
 pub mod prune;
 pub mod record;
 pub mod summary;

@@ -1,9 +1,12 @@
 //! Resolves a dead letter. Resolution, principal and time are set together and once.
 
 use domain::{DeadLetterId, Resolution, TenantId};
+use serde_json::json;
 
 use crate::db::tx::{Operation, Param, Sql, Tx};
 use crate::error::StoreError;
+use crate::fleet::timeline;
+use crate::fleet::timeline::Entry;
 use crate::store::Store;
 use crate::triggers::dead_letters::get::lock;
 
@@ -96,5 +99,7 @@ pub(crate) async fn set(
         Param::Text(by),
         Param::text(note),
     ];
-    tx.execute(&RESOLVE, &params).await.map(|_| ())
+    tx.execute(&RESOLVE, &params).await?;
+    let detail = json!({"dead_letter": id.uuid(), "resolution": resolution.as_str()}).to_string();
+    timeline::write(tx, &[Entry::by(tenant, by, "dead_letter_resolved", detail)]).await
 }

@@ -365,6 +365,11 @@ async fn a_database_role_acts_only_for_its_own_tenant() {
         app.client.batch_execute(call).await.expect("works");
         let match_failure = "select * from windlass.match_failure_signature(error_code => 'x')";
         app.client.batch_execute(match_failure).await.expect("the other functions work too");
+        for view in ["first_signal_snapshots", "ttfs_hourly_summary", "ttfs_daily_summary", "ttfs_slo_breaches"] {
+            let shown = format!("select count(distinct tenant_id) from windlass.{view} where tenant_id <> {}", acme.0);
+            let others: i64 = app.client.query_one(&shown, &[]).await.expect("a granted role reads the views").get(0);
+            assert_eq!(others, 0, "{view} shows another tenant");
+        }
         let tenants = texts(store, "", "select distinct tenant::text from jobs").await;
         assert_eq!(tenants, [acme.0.to_string()]);
         for statement in

@@ -32,7 +32,7 @@ fn hot() -> Vec<Hot> {
         hot("queue/claim/lane_heads.rs::HEADS", "array['q'], array[now()], IDS, 2", "jobs_ready", "jobs_ready"),
         hot(
             "queue/claim/fill.rs::TAKE",
-            "1, 10, null, null, now(), null, now(), null, null",
+            "1, 10, null, null, now(), null, now(), null, null, 'working'",
             "jobs_ready",
             "jobs_ready",
         ),
@@ -45,7 +45,7 @@ fn hot() -> Vec<Hot> {
         hot("queue/claim/guarded.rs::PEEK", "array[1::bigint], array[now()], IDS, 10", "jobs_ready", "jobs_ready"),
         hot(
             "queue/claim/guarded.rs::TAKE_CHOSEN",
-            "IDS, array[null::bigint], array[0::bigint], array[null::json], null, null, now()",
+            "IDS, array[null::bigint], array[0::bigint], array[null::json], array['working'], null, null, now()",
             "jobs_pkey",
             JOBS_PKEY,
         ),

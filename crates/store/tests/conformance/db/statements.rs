@@ -155,6 +155,6 @@ fn statements_are_parsed_from_the_source_like_rust_literals() {
     let (sql, after) = read(text).expect("parses");
     assert_eq!((sql.sqlite, sql.postgres, after), (&["a \"b\"", "c"][..], "d e", " ;"));
     let sql = statement("queue/claim/fill.rs::TAKE");
-    assert!(sql.sqlite[1].starts_with("update or fail jobs set state = 'working'"));
+    assert!(sql.sqlite[1].starts_with("update or fail jobs set state = $10"));
     assert!(sql.postgres.ends_with("as has_webhook"));
 }

@@ -27,11 +27,11 @@ pub(crate) async fn card(store: &Store, subject: &str) -> SubjectCard {
 }
 
 fn is(fact: &str, value: &str) -> Condition {
-    Condition { fact: name(fact), test: Test::Equals(FactValue(value.into())) }
+    Condition::Fact { fact: name(fact), test: Test::Equals(FactValue(value.into())) }
 }
 
 fn older(fact: &str, seconds: i64) -> Condition {
-    Condition { fact: name(fact), test: Test::OlderThan { seconds } }
+    Condition::Fact { fact: name(fact), test: Test::OlderThan { seconds } }
 }
 
 /// Process that runs kind `k` in queue `q` on subjects owner `state` is 1. Failures back off for 60 s, doubling.
@@ -279,7 +279,7 @@ async fn a_new_selector_evaluates_every_subject() {
         declare(&db.store, "install", ProcessSettings { selector: other, ..process() }).await;
         assert_eq!(scan(&db.store).await, 4, "the three from before are not eligible any more");
         assert_eq!(counts(&db.store, "install").await, (0, 7, 0), "their jobs still exist");
-        assert!(db.store.delete_process(T, name("install")).await.expect("deletes"));
+        assert!(db.store.delete_process(T, name("install"), "ann").await.expect("deletes"));
         assert!(db.store.process(T, &name("install")).await.expect("reads").is_none());
         scan(&db.store).await;
         assert_eq!(number(&db.store, "select count(*) from standings where process = 'install'").await, 0);

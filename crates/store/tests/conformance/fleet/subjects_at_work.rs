@@ -74,8 +74,10 @@ async fn remaining_jobs(store: &Store) -> i64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn three_workers_on_six_subjects_never_overlap() {
     on_both(async |db| {
-        let never =
-            Selector { all: vec![Condition { fact: name("never"), test: Test::Exists(true) }], ..Selector::default() };
+        let never = Selector {
+            all: vec![Condition::Fact { fact: name("never"), test: Test::Exists(true) }],
+            ..Selector::default()
+        };
         let install = ProcessSettings { selector: never, excludes: vec![name("wipe")], ..process() };
         declare(&db.store, "install", install).await;
         let mut jobs = Vec::new();

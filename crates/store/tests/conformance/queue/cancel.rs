@@ -1,3 +1,4 @@
+use store::fleet::timeline::list::TimelineOf;
 use store::queue::cancel::Canceled;
 use store::queue::enqueue::{Extras, NewJob, Unique};
 use store::queue::settle::{End, SettleStatus};
@@ -122,6 +123,22 @@ async fn cancel_waiting_does_not_affect_a_claimed_job() {
         assert_eq!(finish(&db.store, worker, &claimed).await, SettleStatus::Applied);
         assert_eq!(cancel(runs).await, Canceled::AlreadyEnded(domain::JobState::Succeeded));
         assert_counters_match(&db.store).await;
+    })
+    .await;
+}
+
+/// Requirement X6.
+#[tokio::test]
+async fn the_history_records_who_canceled_retried_and_resolved() {
+    on_both(async |db| {
+        let id = push(&db.store, job("q")).await;
+        db.store.cancel(T, id, "ann".into()).await.expect("cancels");
+        db.store.cancel(T, id, "bob".into()).await.expect("is idempotent");
+        db.store.retry_job(T, id, None, "ann").await.expect("retries");
+        let items = db.store.timeline(T, TimelineOf::Everything, None, 10).await.expect("reads");
+        let recorded: Vec<_> =
+            items.iter().rev().map(|item| (item.event.as_str(), item.actor.as_deref(), item.job)).collect();
+        assert_eq!(recorded, [("job_canceled", Some("ann"), Some(id)), ("job_retried", Some("ann"), Some(id))]);
     })
     .await;
 }

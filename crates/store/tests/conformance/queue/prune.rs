@@ -318,3 +318,35 @@ async fn idempotency_keys_and_expired_unique_keys_are_pruned() {
     })
     .await;
 }
+
+/// Requirement X13.
+#[tokio::test]
+async fn a_queue_is_pruned_on_request() {
+    on_both(async |db| {
+        let worker = register_with_long_lease(&db.store).await;
+        let end = async |queue: &str| {
+            let id = push(&db.store, job(queue)).await;
+            let claimed = claim_one(&db.store, worker).await;
+            finish(&db.store, worker, &claimed).await;
+            id
+        };
+        let old = end("q").await;
+        db.pass_ms(60_000).await;
+        let recent = end("q").await;
+        let waiting = push(&db.store, job("q")).await;
+        let prune = async |older_than_s| db.store.prune_queue(T, name("q"), older_than_s).await.expect("prunes");
+        assert_eq!(prune(None).await, (0, false), "within the retention");
+        assert_eq!(prune(Some(30)).await, (1, false));
+        assert!(db.store.job(T, old).await.expect("reads").is_none());
+        assert!(db.store.job(T, recent).await.expect("reads").is_some());
+        assert_eq!(
+            db.store.prune_queue(domain::TenantId::SYSTEM, name("q"), Some(0)).await.expect("prunes"),
+            (0, false)
+        );
+        assert_eq!(prune(Some(0)).await, (1, false));
+        assert!(db.store.job(T, waiting).await.expect("reads").is_some(), "a job that has not ended stays");
+        assert!(db.store.history(T, old).await.expect("reads").is_some(), "the history stays");
+        assert_eq!(db.store.verify().await.expect("verifies").findings, []);
+    })
+    .await;
+}

@@ -307,8 +307,8 @@ async fn the_most_confident_signature_matches_first_then_the_one_with_most_sampl
         let merged = db.store.merge_signatures(T, narrow.id, broad.id).await.expect("merges").expect("both are there");
         assert_eq!(merged.id, broad.id);
         assert_eq!(db.store.signature(T, narrow.id).await.expect("reads"), None);
-        assert!(db.store.delete_signature(T, broad.id).await.expect("deletes"));
-        assert!(!db.store.delete_signature(T, broad.id).await.expect("answers"));
+        assert!(db.store.delete_signature(T, broad.id, "ann").await.expect("deletes"));
+        assert!(!db.store.delete_signature(T, broad.id, "ann").await.expect("answers"));
     })
     .await;
 }

@@ -453,10 +453,14 @@ async fn upsert_signal_updates_a_signal_in_the_callers_transaction() {
         assert_eq!((reported.summary.as_deref(), reported.eta_s), (Some("no disk"), None), "nor are its values");
         assert_eq!(reported.last_known_outcome.as_deref(), Some("{\"ok\": true}"), "an omitted field stays");
         assert_eq!(get(&db.store, id).await.phase.as_deref(), Some("fetch"));
+        assert!(reported.next_actions.is_some());
+        change_at("kind => 'failed'").await.expect("signals");
+        assert_eq!(reported_of(&db.store, id).await.expect("is there").next_actions, None, "null replaces them");
 
         for bad in [
             "'mended'",
             "'queued', phase => 'a b'",
+            "'queued', phase => 'undeclared'",
             "'queued', eta_seconds => -1",
             "'queued', next_actions => '[{\"label\": \"a\", \"href\": \"javascript:x\"}]'",
             "'queued', next_actions => '{}'",
@@ -479,4 +483,60 @@ async fn push_for(store: &Store, tenant: TenantId) -> JobId {
         store::queue::enqueue::EnqueueReply::Accepted(jobs) => jobs[0].id,
         other => panic!("{other:?}"),
     }
+}
+
+/// Requirement S2.
+#[tokio::test]
+async fn a_kind_from_sql_ends_with_its_claim_or_wait() {
+    on_postgres(async |db| {
+        let psql = psql(&db.admin).await;
+        let id = push(&db.store, job("q")).await;
+        let upsert = async |kind: &str| {
+            let text = format!("select windlass.upsert_signal('{id}', '{kind}', summary => 'said')");
+            psql.client.batch_execute(&text).await.expect("signals");
+        };
+        let kind = async || {
+            let text = format!("select kind, summary from windlass.first_signal_snapshots where job_id = '{id}'");
+            let row = psql.client.query_one(&text, &[]).await.expect("reads");
+            format!("{} {}", row.get::<_, &str>(0), row.get::<_, &str>(1))
+        };
+        upsert("blocked").await;
+        assert_eq!(kind().await, "blocked said");
+        let worker = register(&db.store, &["q"]).await;
+        let claimed = claim_one(&db.store, worker).await;
+        assert_eq!(kind().await, "started Working.");
+        upsert("succeeded").await;
+        assert_eq!(kind().await, "succeeded said");
+        settle(&db.store, worker, id, claimed.epoch, End::Fail(boom())).await;
+        assert_eq!(kind().await.split(' ').next(), Some("queued"), "the attempt failed");
+        upsert("unavailable").await;
+        assert_eq!(kind().await, "unavailable said", "a final kind of an earlier claim does not stay");
+    })
+    .await;
+}
+
+/// Requirement S2.
+#[tokio::test]
+async fn a_worker_reports_blocked_and_leaves_it_again() {
+    on_both(async |db| {
+        let id = push(&db.store, job("q")).await;
+        let worker = register(&db.store, &["q"]).await;
+        let epoch = claim_one(&db.store, worker).await.epoch;
+        let report = async |change: SignalChange| {
+            assert_eq!(
+                db.store.signal(T, id, SignalChange { epoch, ..change }).await.expect("signals"),
+                Signaled::Applied
+            );
+            reported_of(&db.store, id).await.and_then(|reported| reported.kind)
+        };
+        let blocked = || SignalChange { kind: Some(SignalKind::Blocked), ..SignalChange::default() };
+        assert_eq!(report(blocked()).await, Some(SignalKind::Blocked));
+        assert_eq!(report(SignalChange { progress: Some(0.5), ..SignalChange::default() }).await, None);
+        assert_eq!(
+            report(SignalChange { summary: Some("waits".into()), ..blocked() }).await,
+            Some(SignalKind::Blocked)
+        );
+        assert_eq!(report(SignalChange { summary: Some("goes on".into()), ..SignalChange::default() }).await, None);
+    })
+    .await;
 }

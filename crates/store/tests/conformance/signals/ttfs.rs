@@ -1,6 +1,7 @@
 //! Time to first signal: recorded events and hourly rollups, which also count late events.
 
 use domain::Time;
+use store::signals::ttfs::list::TtfsFilter;
 use store::signals::ttfs::record::TtfsEvent;
 use store::signals::ttfs::summary::SummaryPeriod;
 use testkit::{on_both, on_postgres};
@@ -237,6 +238,42 @@ async fn the_database_refuses_words_outside_a_closed_vocabulary() {
             let refused = run_sql(&db.store, &change).await;
             assert!(refused.is_err(), "{change}");
         }
+    })
+    .await;
+}
+
+/// Requirement S5.
+#[tokio::test]
+async fn single_events_are_listed_by_job_error_and_time() {
+    on_both(async |db| {
+        let (job, start) = (uuid::Uuid::from_u128(7), db.clock.now());
+        let event = |seconds: i64, of_job: bool, code: Option<&str>| TtfsEvent {
+            at: Some(start.plus_s(seconds)),
+            job: of_job.then_some(job),
+            error_code: code.map(Into::into),
+            metadata: Some(r#"{"n": 1}"#.into()),
+            ..rendered(100, true)
+        };
+        let events = vec![event(1, true, None), event(2, false, Some("timeout")), event(3, true, Some("timeout"))];
+        db.store.record_ttfs(T, events).await.expect("records");
+        let list = async |filter: TtfsFilter, before| {
+            let events = db.store.list_ttfs(T, filter, before, 10).await.expect("lists");
+            events.iter().map(|event| event.at.expect("a time").ms_since(start) / 1_000).collect::<Vec<_>>()
+        };
+        let of_job = || TtfsFilter { job: Some(domain::JobId::new(job)), ..TtfsFilter::default() };
+        let timeout = || Some("timeout".to_owned());
+        assert_eq!(list(TtfsFilter::default(), None).await, [3, 2, 1]);
+        assert_eq!(list(of_job(), None).await, [3, 1]);
+        assert_eq!(list(TtfsFilter { error_code: timeout(), ..of_job() }, None).await, [3]);
+        assert_eq!(list(TtfsFilter { error_code: timeout(), ..TtfsFilter::default() }, None).await, [3, 2]);
+        let since = Some(start.plus_s(2));
+        assert_eq!(list(TtfsFilter { since, ..TtfsFilter::default() }, None).await, [3, 2]);
+        let newest = db.store.list_ttfs(T, TtfsFilter::default(), None, 1).await.expect("lists").remove(0);
+        assert_eq!(newest.metadata.as_deref(), Some(r#"{"n": 1}"#), "unchanged");
+        let before = Some((newest.at.expect("a time"), newest.id.expect("an id")));
+        assert_eq!(list(TtfsFilter::default(), before).await, [2, 1]);
+        let foreign = db.store.list_ttfs(domain::TenantId::SYSTEM, of_job(), None, 10).await.expect("lists");
+        assert!(foreign.is_empty());
     })
     .await;
 }

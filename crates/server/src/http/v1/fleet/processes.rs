@@ -81,7 +81,7 @@ async fn delete(
     principal: Principal,
     PathProcess(name): PathProcess,
 ) -> Result<StatusCode, ApiError> {
-    match state.store.delete_process(principal.tenant, name).await? {
+    match state.store.delete_process(principal.tenant, name, &principal.name).await? {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(ApiError::not_found("process")),
     }

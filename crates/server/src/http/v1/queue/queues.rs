@@ -7,7 +7,7 @@ use domain::{Name, Webhook};
 use store::queue::queues::get::Queue;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use wire::{Page, PauseRequest, QueueSettings, QueueView};
+use wire::{Page, PauseRequest, PruneRequest, PruneView, QueueSettings, QueueView};
 
 use crate::access::auth::Principal;
 use crate::cursor;
@@ -17,11 +17,16 @@ use crate::page::page;
 use crate::state::AppState;
 use crate::triggers::depth::caller;
 use crate::validate::query::{PageQuery, limit};
-use crate::validate::queue::settings::{reason, settings};
+use crate::validate::queue::settings::{older_than_s, reason, settings};
 use crate::view;
 
 pub(crate) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, put)).routes(routes!(pause)).routes(routes!(resume))
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(get, put))
+        .routes(routes!(pause))
+        .routes(routes!(resume))
+        .routes(routes!(prune))
 }
 
 /// List queues by name.
@@ -133,6 +138,24 @@ async fn resume(
     let by = caller(&principal, &headers)?;
     state.store.resume_queue(principal.tenant, name.clone(), by).await?;
     current_view(&state, &principal, &name).await.map_err(ApiError::after_a_change)
+}
+
+/// Delete ended jobs of a queue now, with their artifacts.
+///
+/// Deletes the jobs that ended at least `older_than_s` seconds ago; without it, those past the queue's retention. Their
+/// history is kept. A request deletes a bounded number of jobs: repeat it while `more` is true.
+#[utoipa::path(post, path = "/api/v1/queues/{name}/prune", tag = "queues", params(("name" = String, Path)),
+    request_body = Option<PruneRequest>, responses((status = 200, body = PruneView)))]
+async fn prune(
+    State(state): State<AppState>,
+    principal: Principal,
+    PathQueue(name): PathQueue,
+    OptionalJson(request): OptionalJson<PruneRequest>,
+) -> Result<Json<PruneView>, ApiError> {
+    principal.check_queue(&name)?;
+    let older_than_s = older_than_s(request)?;
+    let (pruned, more) = state.store.prune_queue(principal.tenant, name, older_than_s).await?;
+    Ok(Json(PruneView { pruned, more }))
 }
 
 async fn current_view(state: &AppState, principal: &Principal, name: &Name) -> Result<Json<QueueView>, ApiError> {

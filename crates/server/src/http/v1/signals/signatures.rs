@@ -117,7 +117,8 @@ async fn change(
     PathSignature(id): PathSignature,
     JsonBody(update): JsonBody<SignatureUpdate>,
 ) -> Result<Json<SignatureView>, ApiError> {
-    updated_view(state.store.change_signature(principal.tenant, id, signature::change(update)?).await?)
+    let change = signature::change(update, principal.name.to_string())?;
+    updated_view(state.store.change_signature(principal.tenant, id, change).await?)
 }
 
 /// Delete a signature.
@@ -130,7 +131,7 @@ async fn delete(
     principal: Principal,
     PathSignature(id): PathSignature,
 ) -> Result<StatusCode, ApiError> {
-    match state.store.delete_signature(principal.tenant, id).await? {
+    match state.store.delete_signature(principal.tenant, id, &principal.name).await? {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(ApiError::not_found("signature")),
     }

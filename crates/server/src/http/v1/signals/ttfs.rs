@@ -4,22 +4,71 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Deserialize;
+use store::StoreError;
 use store::access::tenants::quota::Admission;
+use store::signals::ttfs::record::TtfsEvent as RecordedEvent;
 use store::signals::ttfs::summary::{SloHour, Summary, SummaryPeriod};
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use wire::{Page, TtfsAccepted, TtfsAlert, TtfsEvents, TtfsSlo, TtfsSloHour, TtfsSummary};
+use wire::{Page, TtfsAccepted, TtfsAlert, TtfsEvent, TtfsEvents, TtfsSlo, TtfsSloHour, TtfsSummary};
 
 use crate::access::auth::Principal;
+use crate::cursor;
 use crate::error::ApiError;
 use crate::extract::{JsonBody, Params};
+use crate::page::page;
 use crate::state::AppState;
+use crate::validate::query::limit;
 use crate::validate::signals::ttfs;
 use crate::view;
 
 pub(crate) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(record)).routes(routes!(summary)).routes(routes!(slo))
+    OpenApiRouter::new().routes(routes!(list, record)).routes(routes!(summary)).routes(routes!(slo))
+}
+
+/// List single events, newest first: those of a job, with an error code, or since a time.
+///
+/// Events are kept for 90 days. `error_message` and `metadata` require the right to read results or logs.
+#[utoipa::path(get, path = "/api/v1/ttfs/events", tag = "ttfs", params(ttfs::EventsQuery),
+    responses((status = 200, body = Page<TtfsEvent>)))]
+async fn list(
+    State(state): State<AppState>,
+    principal: Principal,
+    Params(query): Params<ttfs::EventsQuery>,
+) -> Result<Json<Page<TtfsEvent>>, ApiError> {
+    let limit = limit(query.limit.as_deref())?;
+    let before = cursor::ttfs_event(query.cursor.as_deref())?;
+    let events = state.store.list_ttfs(principal.tenant, query.filter()?, before, limit + 1).await?;
+    let last = |event: &RecordedEvent| (event.at.unwrap_or_default(), event.id.unwrap_or_default());
+    let events = page(events, limit, |event| cursor::after_ttfs_event(last(event)));
+    let reads_messages = view::reads_messages(&principal);
+    Ok(Json(events.try_map(|event| event_view(event, reads_messages))?))
+}
+
+fn event_view(event: RecordedEvent, reads_messages: bool) -> Result<TtfsEvent, StoreError> {
+    Ok(TtfsEvent {
+        event_id: event.id,
+        at: event.at.map(view::time),
+        job_id: event.job,
+        surface: event.surface,
+        event_type: event.event_type,
+        ttfs_ms: event.ttfs_ms,
+        cache_hit: Some(event.cache_hit),
+        signal_source: event.signal_source,
+        kind: event.kind,
+        phase: event.phase,
+        run: event.run,
+        network_state: event.network_state,
+        device: event.device,
+        release: event.release,
+        correlation_id: event.correlation_id,
+        trace_id: event.trace_id,
+        span_id: event.span_id,
+        error_code: event.error_code,
+        error_message: event.error_message.filter(|_| reads_messages),
+        metadata: event.metadata.filter(|_| reads_messages).map(view::raw).transpose()?,
+    })
 }
 
 /// Record time-to-first-signal events observed by users.

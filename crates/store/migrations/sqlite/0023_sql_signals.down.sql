@@ -1,0 +1,1 @@
+-- Functions and views of the SQL interface exist on PostgreSQL only.
