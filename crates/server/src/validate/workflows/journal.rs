@@ -7,7 +7,7 @@ use domain::limits::{
     MAX_STEP_DURATION_MS, REASON_BYTES, RESULT_BYTES, WAIT_MAX_S,
 };
 use domain::{Epoch, JobId, Label, Right, Time};
-use store::workflows::journal::write::{JournalWrite, NewOperation, OperationInput, SleepEnd, StepOutcome};
+use store::workflows::journal::write::{JournalWrite, NewJournalOperation, OperationInput, SleepEnd, StepOutcome};
 use wire::{EventsSince, JournalOp, JournalOperation, JournalRequest, RawValue, Timestamp};
 
 use crate::error::ApiError;
@@ -48,7 +48,11 @@ fn write(builder: &JobBuilder, number: usize, request: wire::JournalWrite) -> Re
     Ok(JournalWrite { job: JobId::new(job_id), epoch: Epoch(epoch), strict, ops: ops.collect::<Result<_, _>>()? })
 }
 
-fn operation(builder: &JobBuilder, path: OperationPath, request: JournalOperation) -> Result<NewOperation, ApiError> {
+fn operation(
+    builder: &JobBuilder,
+    path: OperationPath,
+    request: JournalOperation,
+) -> Result<NewJournalOperation, ApiError> {
     let op = request.op;
     refuse_strays(path, &request)?;
     let JournalOperation { key, hash, result, error, attempt, duration_ms, topic, data, .. } = request;
@@ -117,7 +121,7 @@ fn operation(builder: &JobBuilder, path: OperationPath, request: JournalOperatio
             OperationInput::Child { jobs: jobs.collect::<Result<_, _>>()?, lanes: Vec::new() }
         }
     };
-    Ok(NewOperation { key, hash, input })
+    Ok(NewJournalOperation { key, hash, input })
 }
 
 /// Refuses members that belong to other operations.

@@ -18,7 +18,7 @@ use crate::triggers::events::queues::drained;
 
 /// A person's answer to an approval.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct ApprovalAnswer {
     pub job: JobId,
     pub key: Label,
     pub approve: bool,
@@ -54,7 +54,7 @@ impl Store {
     }
 
     /// Records the answer to an approval. Returns after the commit.
-    pub async fn answer_approval(&self, tenant: TenantId, answer: Answer) -> Result<Answered, StoreError> {
+    pub async fn answer_approval(&self, tenant: TenantId, answer: ApprovalAnswer) -> Result<Answered, StoreError> {
         let (answered, effects) = self.write(AnswerApproval { tenant, answer, lanes: self.lanes().clone() }).await?;
         self.announce(&effects);
         Ok(answered)
@@ -87,7 +87,7 @@ impl Operation for ReadApproval {
 
 struct AnswerApproval {
     tenant: TenantId,
-    answer: Answer,
+    answer: ApprovalAnswer,
     lanes: LaneCache,
 }
 
@@ -100,7 +100,7 @@ impl Operation for AnswerApproval {
     }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(Answered, Effects), StoreError> {
-        let Answer { job, key, approve, note, principal } = &self.answer;
+        let ApprovalAnswer { job, key, approve, note, principal } = &self.answer;
         let (mut counters, mut effects) = (CounterDeltas::default(), Effects::default());
         let live = transition::load(tx, &[*job]).await?.remove(job).filter(|live| live.tenant == self.tenant);
         let params = [Param::from(*job), Param::Text(key.as_str()), Param::Int(self.tenant.0)];

@@ -33,7 +33,7 @@ pub struct JournalEntry {
     /// Number of attempts.
     pub attempt: i64,
     /// The last failed attempts.
-    pub attempts: Vec<FailedAttempt>,
+    pub attempts: Vec<FailedStepAttempt>,
     pub result: Option<String>,
     pub error: Option<JobError>,
     pub bytes: i64,
@@ -48,7 +48,7 @@ pub struct JournalEntry {
 
 /// A failed attempt of a step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FailedAttempt {
+pub struct FailedStepAttempt {
     pub attempt: i64,
     /// Microseconds since 1970.
     pub at: i64,

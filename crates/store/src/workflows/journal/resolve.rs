@@ -24,7 +24,7 @@ use crate::triggers::events::queues::drained;
 
 /// What a pass of [`Store::resolve_waits`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Resolved {
+pub struct ResolvedEntries {
     pub entries: usize,
     /// Milliseconds until the next open entry is due. `None`: no entry is.
     pub next_in_ms: Option<i64>,
@@ -32,7 +32,7 @@ pub struct Resolved {
 
 impl Store {
     /// Resolves one batch of entries that are due, and of entries whose children have ended.
-    pub async fn resolve_waits(&self) -> Result<Resolved, StoreError> {
+    pub async fn resolve_waits(&self) -> Result<ResolvedEntries, StoreError> {
         let (resolved, effects) = self.write(ResolveWaits { lanes: self.lanes().clone() }).await?;
         self.announce(&effects);
         Ok(resolved)
@@ -175,9 +175,9 @@ const NEXT: Sql = Sql::both(&["select due_at from journal_entries where due_at i
 
 impl Operation for ResolveWaits {
     const READS_TRIGGER_VERSION: bool = true;
-    type Output = (Resolved, Effects);
+    type Output = (ResolvedEntries, Effects);
 
-    async fn run(&self, tx: &mut Tx<'_>) -> Result<(Resolved, Effects), StoreError> {
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<(ResolvedEntries, Effects), StoreError> {
         let now = tx.now();
         let (mut counters, mut effects) = (CounterDeltas::default(), Effects::default());
         let rows = Param::Int(MAINTENANCE_ROWS as i64);
@@ -205,7 +205,7 @@ impl Operation for ResolveWaits {
         counters.write(tx).await?;
         let next = tx.query_opt(&NEXT, &[]).await?.map(|row| row.time("due_at")).transpose()?;
         let next_in_ms = next.map(|next| next.ms_since(now).max(0) + 1);
-        Ok((Resolved { entries: resolutions.len(), next_in_ms }, effects))
+        Ok((ResolvedEntries { entries: resolutions.len(), next_in_ms }, effects))
     }
 }
 

@@ -13,7 +13,7 @@ use domain::workflows::journal::{JournalError, has_drifted};
 use domain::{Epoch, JobError, JobId, JournalOp, Label, TenantId, Time, WorkerId};
 
 use super::children::{self, NewChild};
-use super::{AskedApproval, AwaitedEvent, FailedAttempt, JournalEntry, JournalHead};
+use super::{AskedApproval, AwaitedEvent, FailedStepAttempt, JournalEntry, JournalHead};
 use crate::db::codec::{error_from_json, error_to_json, from_json, storable_error, to_json};
 use crate::db::group_commit::{Batch, GroupCommit, RequestSize};
 use crate::db::notifier::Topic;
@@ -34,11 +34,11 @@ pub struct JournalWrite {
     pub epoch: Epoch,
     /// A step with another digest than the recorded one is refused.
     pub strict: bool,
-    pub ops: Vec<NewOperation>,
+    pub ops: Vec<NewJournalOperation>,
 }
 
 #[derive(Clone, Debug)]
-pub struct NewOperation {
+pub struct NewJournalOperation {
     pub key: Label,
     pub hash: Option<String>,
     pub input: OperationInput,
@@ -118,7 +118,7 @@ pub enum Journaled {
     NoSuchWorker,
 }
 
-impl NewOperation {
+impl NewJournalOperation {
     fn op(&self) -> JournalOp {
         match self.input {
             OperationInput::Step { .. } => JournalOp::Step,
@@ -249,7 +249,7 @@ impl Batch for JournalBatch {
 
     fn size(request: &JournalRequest) -> RequestSize {
         let ops = || request.writes.iter().flat_map(|write| &write.ops);
-        RequestSize { jobs: ops().map(|op| 1 + op.jobs()).sum(), bytes: ops().map(NewOperation::bytes).sum() }
+        RequestSize { jobs: ops().map(|op| 1 + op.jobs()).sum(), bytes: ops().map(NewJournalOperation::bytes).sum() }
     }
 
     fn tenant_of(request: &JournalRequest) -> TenantId {
@@ -421,7 +421,7 @@ impl OpenJournal {
     /// Records an operation. Returns whether its key was resolved before, and the event to publish.
     fn record(
         &mut self,
-        new: &NewOperation,
+        new: &NewJournalOperation,
         (epoch, strict): (Epoch, bool),
         now: Time,
         event: impl FnOnce(&Label, &str) -> Event,
@@ -546,7 +546,7 @@ impl JournalEntry {
         let JobError { code, mut message, .. } = storable_error(error);
         message.truncate(message.floor_char_boundary(JOURNAL_ATTEMPT_MESSAGE_BYTES));
         let before = self.attempts_json().map_or(0, |json| json.len());
-        self.attempts.push(FailedAttempt { attempt, at: now.micros(), code, message });
+        self.attempts.push(FailedStepAttempt { attempt, at: now.micros(), code, message });
         let excess = self.attempts.len().saturating_sub(JOURNAL_ATTEMPTS);
         self.attempts.drain(..excess);
         self.bytes += self.attempts_json().map_or(0, |json| json.len()) as i64 - before as i64;

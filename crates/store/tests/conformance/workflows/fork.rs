@@ -104,7 +104,7 @@ async fn the_events_of_a_copied_entry_are_not_published_again() {
         let worker = register_with_long_lease(&db.store).await;
         let claimed = claim_one(&db.store, worker).await;
         let input = OperationInput::Publish { topic: label("orders"), data: "1".into() };
-        let publish = store::workflows::journal::write::NewOperation { key: label("p"), hash: None, input };
+        let publish = store::workflows::journal::write::NewJournalOperation { key: label("p"), hash: None, input };
         record(&db.store, worker, &claimed, vec![publish.clone(), done("a", "1")]).await;
         let fork = created(fork(&db.store, id, "a", None, None).await);
         let claimed = claim_one(&db.store, worker).await;

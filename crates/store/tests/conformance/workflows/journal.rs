@@ -9,41 +9,41 @@ use store::queue::claim::ClaimedJob;
 use store::queue::settle::{End, SettleStatus};
 use store::workflows::journal::read::JournalPage;
 use store::workflows::journal::write::{
-    JournalWrite, Journaled, NewOperation, OperationInput, RecordedEntry, StepOutcome,
+    JournalWrite, Journaled, NewJournalOperation, OperationInput, RecordedEntry, StepOutcome,
 };
 use testkit::{job, label, on_both};
 
 use crate::support::*;
 use crate::triggers::declarations::{assert_verified, create, new, waiting};
 
-pub(super) fn step(key: &str, outcome: StepOutcome) -> NewOperation {
-    NewOperation {
+pub(super) fn step(key: &str, outcome: StepOutcome) -> NewJournalOperation {
+    NewJournalOperation {
         key: label(key),
         hash: None,
         input: OperationInput::Step { outcome, attempt: None, duration_ms: None },
     }
 }
 
-pub(super) fn done(key: &str, result: &str) -> NewOperation {
+pub(super) fn done(key: &str, result: &str) -> NewJournalOperation {
     step(key, StepOutcome::Result(result.into()))
 }
 
-fn hashed(key: &str, hash: &str) -> NewOperation {
-    NewOperation { hash: Some(hash.into()), ..done(key, "1") }
+fn hashed(key: &str, hash: &str) -> NewJournalOperation {
+    NewJournalOperation { hash: Some(hash.into()), ..done(key, "1") }
 }
 
-fn failed(key: &str, attempt: i64, retryable: bool) -> NewOperation {
+fn failed(key: &str, attempt: i64, retryable: bool) -> NewJournalOperation {
     let outcome = StepOutcome::Error(JobError { retryable, ..boom() });
     let input = OperationInput::Step { outcome, attempt: Some(attempt), duration_ms: Some(7) };
-    NewOperation { key: label(key), hash: None, input }
+    NewJournalOperation { key: label(key), hash: None, input }
 }
 
-fn publish(key: &str, topic: &str) -> NewOperation {
+fn publish(key: &str, topic: &str) -> NewJournalOperation {
     let input = OperationInput::Publish { topic: label(topic), data: r#"{"n":1}"#.into() };
-    NewOperation { key: label(key), hash: None, input }
+    NewJournalOperation { key: label(key), hash: None, input }
 }
 
-pub(super) fn write(claimed: &ClaimedJob, ops: Vec<NewOperation>) -> JournalWrite {
+pub(super) fn write(claimed: &ClaimedJob, ops: Vec<NewJournalOperation>) -> JournalWrite {
     JournalWrite { job: claimed.id, epoch: claimed.epoch, strict: false, ops }
 }
 
@@ -56,7 +56,7 @@ pub(super) async fn record(
     store: &Store,
     worker: WorkerId,
     claimed: &ClaimedJob,
-    ops: Vec<NewOperation>,
+    ops: Vec<NewJournalOperation>,
 ) -> Vec<RecordedEntry> {
     match journal(store, worker, vec![write(claimed, ops)]).await {
         Journaled::Results(mut results) => {
@@ -68,7 +68,7 @@ pub(super) async fn record(
     }
 }
 
-async fn refused(store: &Store, worker: WorkerId, claimed: &ClaimedJob, ops: Vec<NewOperation>) -> JournalError {
+async fn refused(store: &Store, worker: WorkerId, claimed: &ClaimedJob, ops: Vec<NewJournalOperation>) -> JournalError {
     match journal(store, worker, vec![write(claimed, ops)]).await {
         Journaled::Refused { error, .. } => error,
         other => panic!("{other:?}"),

@@ -10,34 +10,34 @@ use store::queue::claim::ClaimedJob;
 use store::queue::enqueue::NewJob;
 use store::queue::settle::{End, Outcome, SettleStatus, Settled};
 use store::workflows::journal::Wake;
-use store::workflows::journal::approvals::{Answer, Answered};
+use store::workflows::journal::approvals::{Answered, ApprovalAnswer};
 use store::workflows::journal::events::{NewJobEvent, Sent};
-use store::workflows::journal::write::{NewOperation, OperationInput, SleepEnd};
+use store::workflows::journal::write::{NewJournalOperation, OperationInput, SleepEnd};
 use testkit::{Database, job, label, on_both};
 
 use super::journal::{done, entries, record};
 use crate::support::*;
 use crate::triggers::declarations::assert_verified;
 
-fn operation(key: &str, input: OperationInput) -> NewOperation {
-    NewOperation { key: label(key), hash: None, input }
+fn operation(key: &str, input: OperationInput) -> NewJournalOperation {
+    NewJournalOperation { key: label(key), hash: None, input }
 }
 
-fn sleep(key: &str, delay_ms: i64) -> NewOperation {
+fn sleep(key: &str, delay_ms: i64) -> NewJournalOperation {
     operation(key, OperationInput::Sleep { until: SleepEnd::After { delay_ms } })
 }
 
-fn event(key: &str, name: &str) -> NewOperation {
+fn event(key: &str, name: &str) -> NewJournalOperation {
     let (matches, timeout_ms, since_now) = (BTreeMap::new(), None, false);
     operation(key, OperationInput::Event { name: label(name), matches, timeout_ms, since_now })
 }
 
-fn approval(key: &str, timeout_ms: Option<i64>) -> NewOperation {
+fn approval(key: &str, timeout_ms: Option<i64>) -> NewJournalOperation {
     let (title, detail, right) = ("Pay?".into(), None, "operate".into());
     operation(key, OperationInput::Approval { title, detail, right, timeout_ms })
 }
 
-fn children(key: &str, count: usize) -> NewOperation {
+fn children(key: &str, count: usize) -> NewJournalOperation {
     let jobs: Vec<NewJob> = (0..count).map(|_| job("children")).collect();
     operation(key, OperationInput::Child { jobs, lanes: Vec::new() })
 }
@@ -65,7 +65,7 @@ async fn resolve(store: &Store) -> usize {
 
 async fn answer(store: &Store, job: JobId, key: &str, approve: bool) -> Answered {
     let (note, principal) = (Some("fine".into()), "boss".into());
-    store.answer_approval(T, Answer { job, key: label(key), approve, note, principal }).await.expect("answers")
+    store.answer_approval(T, ApprovalAnswer { job, key: label(key), approve, note, principal }).await.expect("answers")
 }
 
 async fn worker_with_job(store: &Store) -> (WorkerId, ClaimedJob) {

@@ -8,7 +8,7 @@ use domain::{JobId, Label, Right};
 use sha2::{Digest, Sha256};
 use store::StoreError;
 use store::queue::enqueue::Idempotency;
-use store::workflows::journal::approvals::{Answer, Answered};
+use store::workflows::journal::approvals::{Answered, ApprovalAnswer};
 use store::workflows::journal::events::{NewJobEvent, Sent};
 use store::workflows::journal::fork::Forked;
 use store::workflows::journal::read::JournalPage;
@@ -233,7 +233,7 @@ async fn answer(
     if !Right::ALL.iter().any(|known| known.as_str() == right && principal.has(*known)) {
         return Err(ApiError::forbidden(format_args!("the approval requires the right {right}")));
     }
-    let answer = Answer { job, key, approve, note, principal: principal.name.to_string() };
+    let answer = ApprovalAnswer { job, key, approve, note, principal: principal.name.to_string() };
     match state.store.answer_approval(principal.tenant, answer).await? {
         Answered::Recorded(answer) => {
             let view = serde_json::from_str(&answer);
