@@ -86,7 +86,8 @@ impl ExplainJob {
             at = need.job;
             if needed.state != JobState::Waiting {
                 let why = self.explain(tx, needed, None).await?;
-                text.push_str(&format!(": {}", why.detail));
+                // Readers of a node need not have the right to read the errors of another.
+                text.push_str(&format!(": {}", why.public_detail.unwrap_or(why.detail)));
                 break;
             }
         }
