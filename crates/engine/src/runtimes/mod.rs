@@ -117,9 +117,13 @@ impl RuntimeNode {
         let docker: Box<dyn Driver> = Box::new(Docker::new(&options.docker_host));
         let fault = docker.ping().await.err().map(|error| error.to_string());
         store.beat_engine_node(&options.node, options.offer.clone(), fault).await?;
-        let left = store.release_node_workers(&options.node).await?;
-        if left > 0 {
-            tracing::info!(node = options.node, workers = left, "released the jobs of an earlier process of this node");
+        // A SQLite database has one server, so what its node left behind belongs to a process that ended. On PostgreSQL
+        // another server may run with the same node name: its jobs must wait for their lease.
+        if !store.is_postgres() {
+            let left = store.release_node_workers(&options.node).await?;
+            if left > 0 {
+                tracing::info!(node = options.node, workers = left, "released the jobs of the previous process");
+            }
         }
         let shared = NodeShared {
             docker,

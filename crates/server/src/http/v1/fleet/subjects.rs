@@ -251,5 +251,5 @@ fn too_many_facts() -> ApiError {
 async fn current_view(state: &AppState, principal: &Principal, id: Label) -> Result<Json<SubjectView>, ApiError> {
     let card = state.store.subject(principal.tenant, id).await?;
     let now = state.store.clock().now();
-    Ok(Json(view::card(card.ok_or_else(|| ApiError::not_found("subject"))?, &principal, now)?))
+    Ok(Json(view::card(card.ok_or_else(|| ApiError::not_found("subject"))?, principal, now)?))
 }
