@@ -77,6 +77,11 @@ export interface SignalUpdate {
   diagnostics?: Record<string, unknown>;
   /** The worker's own estimate of the remaining seconds. */
   eta_s?: number;
+  /**
+   * `blocked` or `unavailable`: the job cannot go on at present. The next update without a kind, or with `started`
+   * or `phase`, withdraws it.
+   */
+  kind?: string;
   /** The outcome of comparable work, any JSON. */
   last_known_outcome?: unknown;
   /** Links for people. They replace the earlier ones. */
@@ -127,6 +132,11 @@ export interface ClaimedJob {
   epoch: number;
   /** The job's id. */
   id: string;
+  /**
+   * The results of the nodes that the job needs, by name. A result above 64 KiB, or beyond 4 MiB in total, is
+   * `{"$result": {"job_id", "size"}}`: read it with `GET /jobs/{id}`.
+   */
+  inputs?: Record<string, unknown> | null;
   /** The recorded operations of the job, if it has any. */
   journal?: ClaimedJournal | null;
   /** The kind of work, for example `welcome`. */
@@ -143,6 +153,11 @@ export interface ClaimedJob {
   queue: string;
   /** The run that the job belongs to, or `null`. */
   run?: string | null;
+  /**
+   * `loading` if the worker does not hold the job's affinity: it loads it and then reports `working` with a
+   * signal. Otherwise `working`.
+   */
+  state?: string;
   /** The subject that the job works on. */
   subject?: string | null;
   /** The job's tenant, if it differs from the worker's. */
@@ -267,6 +282,8 @@ export interface JournalEntry {
   bytes: number;
   /** When the operation was recorded first. */
   created_at: string;
+  /** When the open operation resolves by itself: the end of a sleep, or a timeout. */
+  due_at?: string | null;
   /** How long the operation ran, as the worker measured it. */
   duration_ms?: number | null;
   /** The error of a resolved operation that failed. */
@@ -275,9 +292,11 @@ export interface JournalEntry {
   existing?: boolean | null;
   /** The digest of operation, name and input. */
   hash?: string | null;
+  /** What the operation waits for: the event or the approval. */
+  input?: unknown;
   /** The name of the operation in the journal. */
   key: string;
-  /** `step` or `publish`. */
+  /** `step`, `sleep`, `event`, `approval`, `child` or `publish`. */
   op: "step" | "publish";
   /** Number of the entry, from 1, in the order in which the operations were recorded first. */
   position: number;
@@ -317,7 +336,7 @@ export interface Problem {
   status: number;
   /** The error in a few words. */
   title: string;
-  /** A link to the page of the error. */
+  /** The address of the error's documentation, relative to the server. */
   type: string;
 }
 
@@ -333,6 +352,8 @@ export interface Signal {
   created_at: string;
   /** Details for people. */
   diagnostics: Record<string, unknown>;
+  /** What the estimate is based on; `null` without an estimate. */
+  eta_basis?: { answers: number; finishes_by: string; p50_held: number | null; p90_held: number | null; samples: number; swaps_ahead: number; text: string } | null;
   /** The estimated seconds until the job ends; `null` without an estimate. */
   eta_seconds?: { p50: number; p90: number } | null;
   /** The job's id. */
