@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(fail(&by_hand(None), 10), Backoff { wait_s: Some(60), ..by_hand(None) });
         assert_eq!(fail(&by_hand(Some(at(500))), 10).until, Some(at(500)));
         assert_eq!(fail(&by_hand(Some(at(20))), 10).until, Some(at(70)));
-        assert_eq!(fail(&by_hand(Some(at(500))), 600).cause, "boom", "what is past is ignored");
+        assert_eq!(fail(&by_hand(Some(at(500))), 600).cause, "boom: it broke", "what is past is ignored");
     }
 
     #[test]
