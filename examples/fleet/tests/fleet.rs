@@ -49,11 +49,11 @@ async fn timeline(client: &Client, machine: &str) -> Vec<String> {
     events.filter(|line| !line.starts_with("facts_changed")).collect()
 }
 
-/// Asserts that the events in `expected` occurred in this order, with any other events in between.
+/// Asserts that events that begin like those in `expected` occurred in this order, with any other events in between.
 fn assert_events(timeline: &[String], expected: &[&str]) {
     let mut rest = timeline.iter();
     for event in expected {
-        assert!(rest.any(|line| line == event), "{event} is missing from {timeline:#?}");
+        assert!(rest.any(|line| line.starts_with(event)), "{event} is missing from {timeline:#?}");
     }
 }
 
@@ -95,7 +95,8 @@ async fn a_fleet_is_installed_and_each_timeline_records_the_steps() {
         let dead_disk = ["finished start-agent", "failed install dead_disk", "backed_off install dead_disk"];
         assert_events(&timeline(&client, "machine-03").await, &dead_disk);
         let lockout = machines[3].backoffs.iter().find(|backoff| backoff.process == "install").unwrap();
-        assert_eq!((lockout.until, lockout.cause.as_str()), (None, "dead_disk"));
+        assert_eq!(lockout.until, None);
+        assert!(lockout.cause.starts_with("dead_disk: "), "{}", lockout.cause);
 
         // The silent machine is recovered after `silence_s`, even if it was already installed.
         let events = eventually("machine-02 is recovered", async || {

@@ -147,6 +147,17 @@ const ROUTES: &[(&str, &[&str])] = &[
     ("/readyz", &["get"]),
     ("/sign-in", &["get", "post"]),
     ("/sign-out", &["post"]),
+    ("/api/v1/jobs/{id}/approvals/{key}", &["post"]),
+    ("/api/v1/jobs/{id}/events/{name}", &["post"]),
+    ("/api/v1/jobs/{id}/fork", &["post"]),
+    ("/api/v1/jobs/{id}/journal", &["get"]),
+    ("/api/v1/runs", &["get", "post"]),
+    ("/api/v1/runs/{id}", &["get"]),
+    ("/api/v1/runs/{id}/cancel", &["post"]),
+    ("/api/v1/runs/{id}/nodes", &["post"]),
+    ("/api/v1/runs/{id}/retry", &["post"]),
+    ("/api/v1/runs/{id}/signal", &["get"]),
+    ("/api/v1/workers/{id}/journal", &["post"]),
 ];
 
 /// Requirement X11.
