@@ -339,7 +339,11 @@ async fn the_eta_comes_from_history_and_is_null_without_samples() {
             (&other["eta_seconds"], &other["summary"]),
             (&Value::Null, &json!("No estimate: no live worker serves such jobs."))
         );
-        api.post("/api/v1/jobs/estimate", json!({"queue": ""})).await.problem(422, "invalid_field", Some("queue"));
+        api.post("/api/v1/jobs/estimate", json!({"queue": "", "kind": "k"})).await.problem(
+            422,
+            "invalid_field",
+            Some("queue"),
+        );
         let claim = api.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1})).await.json();
         assert_eq!(claim["jobs"][0]["id"], waiting.as_str());
         api.db.pass_ms(240_000).await;
