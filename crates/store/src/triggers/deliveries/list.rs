@@ -157,7 +157,6 @@ pub(crate) async fn find(
     id: DeliveryId,
 ) -> Result<Option<WholeDelivery>, StoreError> {
     let id = Param::Uuid(id.uuid());
-    let Some(row) = tx.query_opt(&ONE, &[id, Param::Int(tenant.0)]).await? else { return Ok(None) };
     let attempt = |row: &Row| {
         Ok(DeliveryAttempt {
             attempt: row.int("attempt")? as i32,
@@ -168,7 +167,10 @@ pub(crate) async fn find(
             response: row.opt_text("response")?,
         })
     };
-    let attempts = tx.query(&ATTEMPTS, &[id]).await?.iter().map(attempt).collect::<Result<_, StoreError>>()?;
+    // Each statement has its own snapshot on PostgreSQL. Read second, the delivery is at least as new as its attempts.
+    let attempts = tx.query(&ATTEMPTS, &[id]).await?;
+    let Some(row) = tx.query_opt(&ONE, &[id, Param::Int(tenant.0)]).await? else { return Ok(None) };
+    let attempts = attempts.iter().map(attempt).collect::<Result<_, StoreError>>()?;
     Ok(Some(WholeDelivery { delivery: read(&row)?, body: row.text("body")?, attempts }))
 }
 

@@ -99,6 +99,8 @@ pub(crate) async fn list(
 }
 
 /// Get a run with its nodes.
+///
+/// The nodes are in the order in which they were added. Each has the state of its job and the names of its needs.
 #[utoipa::path(get, path = "/api/v1/runs/{id}", tag = "runs", params(("id" = String, Path)),
     responses((status = 200, body = RunView)))]
 pub(crate) async fn get(
@@ -112,6 +114,8 @@ pub(crate) async fn get(
 }
 
 /// Get the first signal of a run: its state in a sentence.
+///
+/// The signal is computed from the nodes at each read: the share of jobs that ended, the running nodes, and the critical path.
 #[utoipa::path(get, path = "/api/v1/runs/{id}/signal", tag = "runs", params(("id" = String, Path)),
     responses((status = 200, body = RunSignalView)))]
 async fn signal(
