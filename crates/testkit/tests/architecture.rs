@@ -154,7 +154,7 @@ const GROUPS_MAY_USE: &[GroupRules] = &[
             ("fleet", &["queue"]),
             ("queue", &["access", "fleet", "signals", "triggers", "workflows"]),
             ("runtimes", &["access", "fleet", "queue", "triggers"]),
-            ("signals", &["access", "queue", "runtimes", "triggers", "workflows"]),
+            ("signals", &["access", "fleet", "queue", "runtimes", "triggers", "workflows"]),
             ("triggers", &["access", "fleet", "queue", "runtimes"]),
             ("workflows", &["access", "queue", "triggers"]),
         ],

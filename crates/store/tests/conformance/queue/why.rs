@@ -46,7 +46,7 @@ async fn why_explains_not_due_backoff_loading_running_and_ended() {
         db.store.signal(T, id, loading).await.expect("signals");
         check(&db.store, id, Reason::Loading, "loading").await;
         settle(&db.store, worker, id, claimed.epoch, End::Fail(boom())).await;
-        check(&db.store, id, Reason::Backoff, "after `boom`").await;
+        check(&db.store, id, Reason::Backoff, "after `boom: it broke`").await;
         db.store.cancel(T, id, "me".into()).await.expect("cancels");
         check(&db.store, id, Reason::Ended, "canceled").await;
         let unknown = JobId::new(store::db::clock::new_uuid(db.clock.now()));

@@ -69,7 +69,7 @@ async fn ttfs_alerts_begin_and_end_with_their_condition_and_publish_events() {
         let trigger = store::triggers::NewTrigger {
             name: "alerts".into(),
             source: domain::triggers::trigger::Source::Pubsub,
-            filter: r#"{"topic": "windlass:ttfs", "when": "data.alert == 'breaches'"}"#.into(),
+            filter: r#"{"topic": "windlass:ttfs"}"#.into(),
             target: r#"{"job": {"queue": "q", "kind": "k"}}"#.into(),
             mode: store::triggers::Mode::Async,
             retry: domain::RetryPolicy::NONE,
@@ -92,8 +92,13 @@ async fn ttfs_alerts_begin_and_end_with_their_condition_and_publish_events() {
         assert_eq!(db.store.watch_ttfs().await.expect("watches").ended.len(), 3);
         let batch = db.store.claim_outbox().await.expect("takes");
         let events = batch.rows.iter().map(|row| serde_json::from_str::<serde_json::Value>(&row.data).expect("JSON"));
-        let states: Vec<String> = events.map(|data| data["state"].as_str().expect("a state").to_owned()).collect();
-        assert_eq!(states, ["began", "ended"], "each is an event, once");
+        let text = |value: &serde_json::Value| value.as_str().expect("a text").to_owned();
+        let mut published: Vec<_> = events.map(|data| (text(&data["alert"]), text(&data["state"]))).collect();
+        published.sort();
+        let alerts = ["breaches", "hit_rate_low", "p95_over_target"];
+        let expected =
+            alerts.iter().flat_map(|alert| ["began", "ended"].map(|state| (alert.to_string(), state.into())));
+        assert_eq!(published, expected.collect::<Vec<_>>(), "each change is an event, once");
     })
     .await;
 }
