@@ -149,6 +149,7 @@ class Scenario:
         self.document, self.server, self.queue = document, server, queue
         self.program = Program(command, server.url, self._on_event, log)
         self.ids: dict[str, str] = {}
+        self.runs: dict[str, str] = {}
         self.waited: dict[str, dict[str, Any]] = {}
         self.calls: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self.call_order: list[str] = []
@@ -298,6 +299,47 @@ class Scenario:
         if answer["event"] != "done":
             raise Failure(f"the cancellation failed: {answer}")
 
+    async def command(self, name: str, argument: dict[str, Any]) -> None:
+        """Sends a command about a job, which must be done or rejected as expected."""
+        members = {"job": self.ids[argument["job"]]}
+        error = argument.get("error")
+        members |= {key: self.filled(value) for key, value in argument.items() if key not in ("job", "error")}
+        answer = await self.answer({"do": name, **members})
+        expect(answer, {"event": "error", **error} if error else {"event": "done"}, f"the answer to {name}")
+
+    async def step_event(self, event: dict[str, Any]) -> None:
+        await self.command("event", event)
+
+    async def step_approve(self, approval: dict[str, Any]) -> None:
+        await self.command("approve", approval)
+
+    async def step_run(self, run: dict[str, Any]) -> None:
+        run = dict(run)
+        name = run.pop("as")
+        run["nodes"] = [{"queue": self.queue, **node} for node in run["nodes"]]
+        answer = await self.answer({"do": "run", "run": self.filled(run)})
+        if answer["event"] != "run_started":
+            raise Failure(f"the run was not started: {answer}")
+        self.runs[name] = answer["id"]
+        self.ids.update({f"{name}/{node}": job for node, job in answer["nodes"].items()})
+
+    async def step_wait_run(self, wait: dict[str, Any]) -> None:
+        command = {"do": "wait_run", "run": self.runs[wait["run"]], "timeout_s": STEP_S}
+        expect(await self.answer(command, STEP_S + 10), {"event": "run_ended", "state": wait["is"]}, "the run")
+
+    async def step_continued(self, continued: dict[str, Any]) -> None:
+        job = await self.http("GET", f"/api/v1/jobs/{self.ids[continued['job']]}", None, 200)
+        self.ids[continued["as"]] = job["result"]["continued_as"]
+
+    async def step_kind_called(self, called: dict[str, Any]) -> None:
+        kind, count = called["kind"], called["count"]
+        calls = lambda: [call for calls in self.calls.values() for call in calls if call["kind"] == kind]  # noqa: E731
+        await self.until(f"{count} calls of {kind}", lambda: len(calls()) >= count)
+
+    async def step_stepped(self, stepped: dict[str, Any]) -> None:
+        job = self.ids[stepped["job"]]
+        await self.until(f"{stepped['count']} steps", lambda: len(self.steps[job]) >= stepped["count"])
+
     async def step_called(self, called: dict[str, Any]) -> None:
         job = self.ids[called["job"]]
         await self.until(f"{called['count']} calls", lambda: len(self.calls[job]) >= called["count"])
@@ -415,9 +457,11 @@ class Scenario:
         return job
 
     def filled(self, value: Any) -> Any:
-        """Replaces `{name}` by the id of a job, `{queue}` by the name of the queue, and `{$text: n}` by a text."""
+        """Replaces `{name}` by the id of a job, `{queue}` by the name of the queue, and expands `$text` and `$repeat`."""
         if isinstance(value, dict) and set(value) == {"$text"}:
             return "x" * value["$text"]
+        if isinstance(value, dict) and "$repeat" in value:
+            return [self.filled({**value["$repeat"], "payload": {"n": n}}) for n in range(value["times"])]
         if isinstance(value, dict):
             return {key: self.filled(part) for key, part in value.items()}
         if isinstance(value, list):
@@ -440,6 +484,7 @@ class Scenario:
             names = [known for known in self.ids if known.startswith(name[:-1])] if name.endswith("*") else [name]
             for known in names:
                 job = await self.http("GET", f"/api/v1/jobs/{self.ids[known]}", None, 200)
+                members = self.filled(members)
                 expect(job, members, f"{known}: GET /jobs/{self.ids[known]}")
                 if known in self.waited:
                     waited = {key: want for key, want in members.items() if key in ("state", "result", "error")}
@@ -453,8 +498,22 @@ class Scenario:
             if self.stopped_early[self.ids[name]] != count:
                 raise Failure(f"{name}: expected {count} cancelled calls, got {self.stopped_early[self.ids[name]]}")
         for name, steps in expected.get("steps", {}).items():
-            if self.steps[self.ids[name]] != steps:
+            if isinstance(steps, dict):
+                expect({"steps": self.steps[self.ids[name]]}, {"steps": steps}, name)
+            elif in_order(self.steps[self.ids[name]], steps) != steps:
                 raise Failure(f"{name}: expected the steps {steps}, got {self.steps[self.ids[name]]}")
+        for name, keys in expected.get("keys", {}).items():
+            got_keys = [entry["key"] for entry in await self.journal(name)]
+            if got_keys != keys:
+                raise Failure(f"{name}: expected the keys {keys}, got {got_keys}")
+        for name, entries in expected.get("journal", {}).items():
+            recorded = {entry["key"]: entry for entry in await self.journal(name)}
+            for key, members in entries.items():
+                expect(recorded.get(key, {}), self.filled(members), f"{name}: the journal entry {key}")
+        for name, text in expected.get("warnings", {}).items():
+            page = await self.http("GET", f"/api/v1/jobs/{self.ids[name]}/journal?limit=1", None, 200)
+            if not any(text in warning for warning in page["warnings"]) if text else page["warnings"]:
+                raise Failure(f"{name}: expected the warning {text}, got {page['warnings']}")
         for first, second in expected.get("same", []):
             if self.ids[first] != self.ids[second]:
                 raise Failure(f"{first} and {second} are two jobs")
@@ -468,6 +527,32 @@ class Scenario:
                     got_text = response.read().decode()
                 if got_text != text:
                     raise Failure(f"{name}: artifact {artifact}: expected {text!r}, got {got_text[:200]!r}")
+
+
+    async def journal(self, name: str) -> list[dict[str, Any]]:
+        """Returns the entries of a job's journal."""
+        entries: list[dict[str, Any]] = []
+        cursor = ""
+        while True:
+            page = await self.http("GET", f"/api/v1/jobs/{self.ids[name]}/journal?limit=500{cursor}", None, 200)
+            entries.extend(page["items"])
+            if page["next_cursor"] is None:
+                return entries
+            cursor = f"&cursor={page['next_cursor']}"
+
+
+def in_order(got: list[str], want: list[Any]) -> list[Any]:
+    """Sorts what happened at the positions of a group in the order of the group."""
+    sorted_: list[Any] = []
+    rest = list(got)
+    for part in want:
+        if isinstance(part, list):
+            group, rest = rest[: len(part)], rest[len(part) :]
+            sorted_.append(part if sorted(group) == sorted(part) else group)
+        else:
+            sorted_.extend(rest[:1])
+            rest = rest[1:]
+    return sorted_ + rest
 
 
 def expect(got: dict[str, Any], want: dict[str, Any], where: str) -> None:
