@@ -26,20 +26,26 @@ from .errors import (
     JobFailed,
     Retry,
     Snooze,
+    StepFailed,
     Unreachable,
+    WaitTimeout,
     WindlassError,
     WorkerRejected,
 )
 from .job import Handle, Job, JobOptions, JobRequest
+from .runs import Node, Run, RunOptions, RunView
 from .views import JobError, JobView, SignalView
 from .worker import Statistics, Worker, WorkerOptions
+from .workflow import Approval, Child, Operation, Workflow
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ApiError",
+    "Approval",
     "CallNext",
     "Cancel",
+    "Child",
     "Client",
     "Context",
     "DecodeError",
@@ -56,14 +62,22 @@ __all__ = [
     "JobRequest",
     "JobView",
     "Middleware",
+    "Node",
+    "Operation",
     "Retry",
+    "Run",
+    "RunOptions",
+    "RunView",
     "SignalView",
     "Snooze",
     "Statistics",
+    "StepFailed",
     "Unreachable",
+    "WaitTimeout",
     "Windlass",
     "WindlassError",
     "Worker",
     "WorkerOptions",
     "WorkerRejected",
+    "Workflow",
 ]

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 from uuid import uuid4
 
 from . import client as api
+from . import runs
 from .context import Context
 from .job import Handle, Job, JobOptions, JobRequest
+from .runs import Node, Run, RunOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from .worker import Worker, WorkerOptions
+    from .workflow import Workflow
 
 P = ParamSpec("P")
 R = TypeVar("R")
+C = TypeVar("C", bound=Context, covariant=True)
 
 #: Runs the next middleware, and at the end the handler.
 CallNext = Callable[[Context], Awaitable[Any]]
@@ -31,13 +35,13 @@ BATCH_JOBS = 5_000
 BATCH_BYTES = 8 << 20
 
 
-class Decorator(Protocol):
-    """The decorator that `Windlass.job` returns. It keeps the types of the arguments and of the result."""
+class Decorator(Protocol[C]):
+    """The decorator that `Windlass.job` and `Windlass.workflow` return. It keeps the types of the arguments and of the result."""
 
     @overload
-    def __call__(self, fn: Callable[Concatenate[Context, P], Awaitable[R]]) -> Job[P, R]: ...
+    def __call__(self, fn: Callable[Concatenate[C, P], Awaitable[R]]) -> Job[P, R]: ...
     @overload
-    def __call__(self, fn: Callable[Concatenate[Context, P], R]) -> Job[P, R]: ...
+    def __call__(self, fn: Callable[Concatenate[C, P], R]) -> Job[P, R]: ...
     @overload
     def __call__(self, fn: Callable[P, Awaitable[R]]) -> Job[P, R]: ...
     @overload
@@ -89,7 +93,7 @@ class Windlass:
     @overload
     def job(self, fn: Callable[P, R], /) -> Job[P, R]: ...
     @overload
-    def job(self, /, *, name: str | None = None, **options: Unpack[JobOptions]) -> Decorator: ...
+    def job(self, /, *, name: str | None = None, **options: Unpack[JobOptions]) -> Decorator[Context]: ...
     def job(
         self, fn: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Unpack[JobOptions]
     ) -> Any:
@@ -105,6 +109,36 @@ class Windlass:
             if kind in self.jobs:
                 raise ValueError(f"two handlers for the kind {kind!r}: {self.jobs[kind].fn!r} and {fn!r}")
             job = self.jobs[kind] = Job[Any, Any](self, fn, kind, options)
+            return job
+
+        return register if fn is None else register(fn)
+
+    @overload
+    def workflow(self, fn: Callable[Concatenate[Workflow, P], Awaitable[R]], /) -> Job[P, R]: ...
+    @overload
+    def workflow(self, fn: Callable[Concatenate[Workflow, P], R], /) -> Job[P, R]: ...
+    @overload
+    def workflow(
+        self, /, *, name: str | None = None, strict: bool = False, **options: Unpack[JobOptions]
+    ) -> Decorator[Workflow]: ...
+    def workflow(
+        self,
+        fn: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        strict: bool = False,
+        **options: Unpack[JobOptions],
+    ) -> Any:
+        """Registers a workflow: a handler whose context is a `Workflow`. See `job`.
+
+        With `strict`, an attempt that meets a recorded operation with another input or code fails with the code
+        `workflow_drift` [default: the signal of the job has a warning].
+        """
+
+        def register(fn: Callable[..., Any]) -> Job[Any, Any]:
+            job: Job[Any, Any] = self.job(name=name, **options)(fn)
+            job.is_workflow, job.strict = True, strict
             return job
 
         return register if fn is None else register(fn)
@@ -143,6 +177,10 @@ class Windlass:
     def many_sync(self, requests: Iterable[JobRequest[R]], *, idempotency_key: str | None = None) -> list[Handle[R]]:
         """Like `many`, for blocking code."""
         return self.client.run(self.many(requests, idempotency_key=idempotency_key))
+
+    async def start_run(self, nodes: Mapping[str, Node | JobRequest[Any]], **options: Unpack[RunOptions]) -> Run:
+        """Starts a run: jobs with dependencies, by the names of their nodes. All are enqueued or none."""
+        return await runs.start(self.client, nodes, options)
 
     def handle(self, job_id: str) -> Handle[Any]:
         """Returns the handle of a job by its id."""

@@ -69,6 +69,8 @@ class Context:
         self.subject: str | None = claimed["subject"]
         #: The group of jobs that the job belongs to.
         self.run: str | None = claimed["run"]
+        #: The results of the nodes of the run that the job needs, by name. A large one is a reference; see `input`.
+        self.inputs: dict[str, Any] = claimed.get("inputs") or {}
         #: When the job was enqueued.
         self.created_at: datetime = timestamp(claimed["created_at"])
 
@@ -150,6 +152,13 @@ class Context:
         body = data.encode() if isinstance(data, str) else data
         default = "text/plain; charset=utf-8" if isinstance(data, str) else "application/octet-stream"
         return api.put_artifact(self.id, name, body, content_type or default, self.epoch)
+
+    async def input(self, node: str) -> Any:
+        """Returns the result of a node that the job needs, also a large one."""
+        value = self.inputs[node]
+        if isinstance(value, dict) and list(value) == ["$result"]:  # pyright: ignore[reportUnknownArgumentType]
+            return (await self.app.client.send(api.get_job(value["$result"]["job_id"])))["result"]
+        return value
 
     # The rest is called by the worker.
 

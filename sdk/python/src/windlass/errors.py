@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Any
 
-from .duration import Duration, whole_seconds
+from .duration import Duration, seconds, whole_seconds
 
 if TYPE_CHECKING:
     from .views import JobView
@@ -104,8 +105,11 @@ class Retry(HandlerExit):
         maximum: Duration = 3_600,
         exponent: float = 2.0,
         jitter: float = 0.1,
+        attempts: int = 3,
     ):
         super().__init__(message)
+        #: Maximum number of attempts of a step of a workflow. Jobs have `max_attempts`.
+        self.attempts = attempts
         #: The stable error code. Failures are grouped by it.
         self.code = code
         #: The policy as the API takes it.
@@ -115,6 +119,13 @@ class Retry(HandlerExit):
             "exponent": exponent,
             "jitter": jitter,
         }
+        self._delays = seconds(initial), seconds(maximum), exponent, jitter
+
+    def delay(self, attempt: int) -> float:
+        """Returns the delay after the attempt of this number, in seconds."""
+        initial, maximum, exponent, jitter = self._delays
+        delay = min(initial * exponent ** min(attempt - 1, 1_000), maximum)
+        return delay * (1 + random.uniform(0, jitter))  # noqa: S311
 
 
 class Fail(HandlerExit):
@@ -124,6 +135,38 @@ class Fail(HandlerExit):
         super().__init__(message)
         #: The stable error code. Failures are grouped by it.
         self.code = code
+
+
+class StepFailed(Fail):
+    """A step, a wait or a child of a workflow has failed for good. An uncaught one fails the workflow."""
+
+    def __init__(self, key: str, error: dict[str, Any], job_id: str | None = None):
+        super().__init__(error["message"], code=error["code"])
+        #: The key in the journal.
+        self.key = key
+        #: The child.
+        self.job_id = job_id
+
+
+class WaitTimeout(StepFailed, TimeoutError):
+    """No event arrived in time."""
+
+
+class ContinueAs(HandlerExit):
+    """The job ends and continues as a new one. Raised by `Workflow.continue_as`."""
+
+    def __init__(self, payload: Any):
+        super().__init__(payload)
+        #: The payload of the new job.
+        self.payload = payload
+
+
+class Suspended(BaseException):
+    """Ends the attempt of a workflow that waits for its journal."""
+
+
+class Aborted(BaseException):
+    """Ends the attempt of a workflow from within a step. The cause decides the outcome."""
 
 
 class Snooze(HandlerExit):
@@ -145,3 +188,14 @@ class DecodeError(ValueError):
     def __init__(self, path: str, expected: str, value: Any):
         shown = repr(value)
         super().__init__(f"{path or 'value'}: expected {expected}, got {shown[:100]}")
+
+
+def error_json(error: BaseException, *, retryable: bool) -> dict[str, Any]:
+    """Describes an exception in the way that the server accepts: with its code, or the name of its class."""
+    code = error.code if isinstance(error, (Fail, Retry)) else type(error).__qualname__
+    code = _cut("".join(c if c.isprintable() else " " for c in code), 128)
+    return {"code": code or "error", "message": _cut(str(error), 16 << 10), "retryable": retryable}
+
+
+def _cut(text: str, size: int) -> str:
+    return text.encode(errors="replace")[:size].decode(errors="ignore")

@@ -12,11 +12,12 @@ from .codec import encode
 from .context import Context
 from .dependencies import Dependencies
 from .duration import seconds
-from .errors import Cancel, Fail, Retry, Snooze
+from .errors import Aborted, Cancel, ContinueAs, Fail, Retry, Snooze, Suspended, error_json
+from .workflow import Workflow
 
 if TYPE_CHECKING:
     from .app import Windlass
-    from .job import Blocking
+    from .job import Blocking, Job
 
 MAX_RESULT_BYTES = 1 << 20
 
@@ -37,15 +38,9 @@ class Outcome:
         return Outcome(ctx.id, ctx.epoch, kind, api.encode_json(document))
 
     @staticmethod
-    def fail(ctx: Context, code: str, message: str, *, retryable: bool) -> Outcome:
-        """Encodes a failure. The code and the message are made acceptable to the server."""
-        code = _cut("".join(c if c.isprintable() else " " for c in code), 128)
-        error = {"code": code or "error", "message": _cut(message, 16 << 10), "retryable": retryable}
-        return Outcome.of(ctx, "fail", error=error)
-
-
-def _cut(text: str, size: int) -> str:
-    return text.encode(errors="replace")[:size].decode(errors="ignore")
+    def fail(ctx: Context, error: BaseException, *, retryable: bool) -> Outcome:
+        """Encodes a failure."""
+        return Outcome.of(ctx, "fail", error=error_json(error, retryable=retryable))
 
 
 class Executor:
@@ -62,28 +57,48 @@ class Executor:
 
     async def execute(self, ctx: Context) -> Outcome:
         """Runs the handler of a job and returns the outcome."""
+        result, error = None, None
         try:
             result = await self._call(ctx)
-        except Fail as error:
-            return Outcome.fail(ctx, error.code, str(error), retryable=False)
-        except Snooze as error:
-            return Outcome.of(ctx, "snooze", delay_s=seconds(error.delay))
-        except Cancel:
-            return Outcome.of(ctx, "cancel")
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
-            if ctx.cancelled:
+        except Aborted as aborted:
+            error = aborted.__cause__
+        except (Exception, SystemExit, asyncio.CancelledError, Suspended) as raised:
+            error = raised
+        if isinstance(ctx, Workflow) and ctx.wake is not None:
+            return Outcome.of(ctx, "suspend", wake=ctx.wake)
+        try:
+            return _finish(ctx, result) if error is None else self._fail(ctx, error)
+        except (TypeError, ValueError, RecursionError) as invalid:
+            return Outcome.fail(ctx, Fail(str(invalid), code="result_not_json"), retryable=False)
+
+    def _fail(self, ctx: Context, error: BaseException) -> Outcome:
+        match error:
+            case Fail():
+                return Outcome.fail(ctx, error, retryable=False)
+            case Snooze():
+                return Outcome.of(ctx, "snooze", delay_s=seconds(error.delay))
+            case Cancel():
+                return Outcome.of(ctx, "cancel")
+            case ContinueAs():
+                return Outcome.of(ctx, "continue_as", payload=error.payload)
+            case _ if ctx.cancelled:
                 # Cancelled by the server, or because the worker stops.
                 return Outcome.of(ctx, "release")
-            if isinstance(error, Retry):
-                return Outcome.fail(ctx, error.code, str(error), retryable=True)
-            ctx.log("".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip())
-            return Outcome.fail(ctx, type(error).__qualname__, str(error), retryable=True)
-        return _finish(ctx, result)
+            case _:
+                if not isinstance(error, Retry):
+                    ctx.log("".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip())
+                return Outcome.fail(ctx, error, retryable=True)
 
     async def _call_handler(self, ctx: Context) -> Any:
         job = self._app.find(ctx.kind)
         if job is None:
             raise Retry(f"no handler for the kind {ctx.kind!r}", code="no_handler")
+        if isinstance(ctx, Workflow):
+            async with ctx.opened(strict=job.strict):
+                return await self._call_job(job, ctx)
+        return await self._call_job(job, ctx)
+
+    async def _call_job(self, job: Job[Any, Any], ctx: Context) -> Any:
         if not job.signature.injected:
             return await job.call(ctx, {}, self._run_blocking)
         own = Dependencies()
@@ -98,15 +113,12 @@ class Executor:
 
 
 def _finish(ctx: Context, result: Any) -> Outcome:
-    try:
-        encoded = encode(result)
-        members: dict[str, Any] = {} if encoded is None else {"result": encoded}
-        if facts := ctx.take_facts():
-            members["facts"] = facts
-        outcome = Outcome.of(ctx, "finish", **members)
-    except (TypeError, ValueError, RecursionError) as error:
-        return Outcome.fail(ctx, "result_not_json", str(error), retryable=False)
+    encoded = encode(result)
+    members: dict[str, Any] = {} if encoded is None else {"result": encoded}
+    if facts := ctx.take_facts():
+        members["facts"] = facts
+    outcome = Outcome.of(ctx, "finish", **members)
     if len(outcome.body) > MAX_RESULT_BYTES and len(api.encode_json(encoded)) > MAX_RESULT_BYTES:
         message = f"The result has more than {MAX_RESULT_BYTES} bytes of JSON. Store it as an artifact."
-        return Outcome.fail(ctx, "result_too_large", message, retryable=False)
+        return Outcome.fail(ctx, Fail(message, code="result_too_large"), retryable=False)
     return outcome

@@ -7,7 +7,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, cast, get_type_hints
+
+from uuid import uuid4
 
 from . import client as api
 from .codec import Decoder, decoder, encode
@@ -139,9 +142,13 @@ class Handle(Generic[R]):
         """
         limit = None if timeout is None else seconds(timeout)
         deadline = None if limit is None else time.monotonic() + limit
+        job_id = self.id
         while True:
             left = api.MAX_WAIT_S if deadline is None else deadline - time.monotonic()
-            job = JobView.of(await self._client.send(api.get_job(self.id, min(max(left, 0.0), api.MAX_WAIT_S))))
+            job = JobView.of(await self._client.send(api.get_job(job_id, min(max(left, 0.0), api.MAX_WAIT_S))))
+            if isinstance(job.result, dict) and list(job.result) == ["continued_as"]:  # pyright: ignore[reportUnknownArgumentType]
+                job_id = cast("str", job.result["continued_as"])
+                continue
             if job.state == "failed":
                 raise JobFailed(job)
             if job.state == "canceled":
@@ -161,6 +168,17 @@ class Handle(Generic[R]):
         raw = await self._client.send(api.get_signal(self.id))
         return SignalView.of(raw) if raw else None
 
+    async def send_event(self, name: str, data: Any = None, *, idempotency_key: str | None = None) -> None:
+        """Sends a signal event to a workflow. It is kept until the workflow waits for it."""
+        headers = {"idempotency-key": idempotency_key or uuid4().hex}
+        body = api.encode_json(encode(data))
+        await self._client.send(api.Call("POST", api.path("jobs", self.id, "events", name), body, headers))
+
+    async def approve(self, key: str, *, approve: bool = True, note: str | None = None) -> None:
+        """Answers an approval of a workflow by its key in the journal. With `approve=False`, it is rejected."""
+        body = api.encode_json({"approve": approve, "note": note})
+        await self._client.send(api.Call("POST", api.path("jobs", self.id, "approvals", key), body))
+
     def job_sync(self) -> JobView:
         """Like `job`, for blocking code."""
         return self._client.run(self.job())
@@ -172,6 +190,14 @@ class Handle(Generic[R]):
     def cancel_sync(self) -> None:
         """Like `cancel`, for blocking code."""
         self._client.run(self.cancel())
+
+    def send_event_sync(self, name: str, data: Any = None, *, idempotency_key: str | None = None) -> None:
+        """Like `send_event`, for blocking code."""
+        self._client.run(self.send_event(name, data, idempotency_key=idempotency_key))
+
+    def approve_sync(self, key: str, *, approve: bool = True, note: str | None = None) -> None:
+        """Like `approve`, for blocking code."""
+        self._client.run(self.approve(key, approve=approve, note=note))
 
     def signal_sync(self) -> SignalView | None:
         """Like `signal`, for blocking code."""
@@ -206,7 +232,9 @@ class Signature:
         for index, parameter in enumerate(signature.parameters.values()):
             hint = hints.get(parameter.name, Any)
             positional_only = parameter.kind is parameter.POSITIONAL_ONLY
-            if hint is Context or (index == 0 and parameter.name == "ctx" and hint is Any):
+            if (isinstance(hint, type) and issubclass(hint, Context)) or (
+                index == 0 and parameter.name == "ctx" and hint is Any
+            ):
                 self.context, self.context_is_positional = parameter.name, positional_only
                 continue
             if isinstance(parameter.default, Dependency):
@@ -280,6 +308,13 @@ def _hints(fn: Callable[..., Any]) -> dict[str, Any]:
         return hints
 
 
+@lru_cache(maxsize=1_000)
+def result_decoder(fn: Callable[..., Any]) -> Decoder | None:
+    """Returns the decoder for the declared result of a function, or None if every JSON value is accepted as it is."""
+    fn = getattr(fn, "func", fn)
+    return decoder(_hints(getattr(fn, "fn", fn)).get("return", Any))
+
+
 class Job(Generic[P, R]):
     """A registered handler. Made by the decorator `Windlass.job`."""
 
@@ -292,6 +327,10 @@ class Job(Generic[P, R]):
         #: The options of the decorator.
         self.default_options = options
         self.signature = Signature(fn)
+        #: The handler uses the journal of its job. Set by `Windlass.workflow`.
+        self.is_workflow = False
+        #: A workflow that refuses drift.
+        self.strict = False
         self.is_async = inspect.iscoroutinefunction(fn)
         self.__doc__ = fn.__doc__
 

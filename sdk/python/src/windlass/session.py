@@ -7,13 +7,16 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import client as api
 from ._http import Pool, background_loop
 from .context import Context
 from .errors import ApiError, Unreachable
 from .execute import Outcome
+
+if TYPE_CHECKING:
+    from .workflow import Workflow
 
 log = logging.getLogger("windlass")
 
@@ -25,6 +28,9 @@ LARGE_SETTLE = 500
 #: Pause after a heartbeat that returned early. The server repeats a cancellation until it has the outcome.
 REPEAT_PAUSE_S = 0.25
 DEREGISTER_ATTEMPTS = 3
+#: Operations of workflows that happen while this many requests are in flight share the next one.
+JOURNAL_REQUESTS = 2
+MAX_OPERATIONS = 1_000
 
 
 class Attempt:
@@ -84,6 +90,9 @@ class Session:
         self._in_flight: set[asyncio.Task[None]] = set()
         self._settled = asyncio.Event()
         self._settled.set()
+        # Operations of journals that are not recorded: the write as JSON, and the future of its answer.
+        self._operations: deque[tuple[bytes, asyncio.Future[Any]]] = deque()
+        self._writers: set[asyncio.Task[None]] = set()
         self._backoff = api.Backoff()
         self._closed = False
         self._pool = Pool(client.address)
@@ -221,6 +230,68 @@ class Session:
         if self._unsettled[outcome.job] <= 0:
             del self._unsettled[outcome.job]
 
+    # ---- journals
+
+    async def record(self, ctx: Workflow, operation: dict[str, Any]) -> dict[str, Any]:
+        """Records an operation in the journal of a job and returns its entry. Raises ApiError for a rejected one."""
+        body = {"job_id": ctx.id, "epoch": ctx.epoch, "strict": ctx.strict, "ops": [operation]}
+        answer = self._loop.create_future()
+        self._operations.append((api.encode_json(body), answer))
+        if self.is_lost or self._closed:
+            self._discard()
+        elif len(self._writers) < JOURNAL_REQUESTS:
+            # The request starts in the next turn of the loop, with the operations of other branches and jobs.
+            task = self._loop.create_task(self._write_journal())
+            self._writers.add(task)
+            task.add_done_callback(self._writers.discard)
+        result = await answer
+        if result["status"] != "applied":
+            ctx.mark_cancelled()  # Another attempt owns the job.
+            raise asyncio.CancelledError
+        entry: dict[str, Any] = result["entries"][0]
+        return entry
+
+    async def _write_journal(self) -> None:
+        while self._operations:
+            batch, size = list[tuple[bytes, asyncio.Future[Any]]](), 0
+            while self._operations and len(batch) < MAX_OPERATIONS:
+                size += len(self._operations[0][0]) + 1
+                if batch and size > MAX_SETTLE_BYTES:
+                    break
+                batch.append(self._operations.popleft())
+            await self._write_batch(batch)
+
+    async def _write_batch(self, batch: list[tuple[bytes, asyncio.Future[Any]]]) -> None:
+        call = api.Call(
+            "POST", api.path("workers", self.id, "journal"), b'{"writes":[' + b",".join(b for b, _ in batch) + b"]}"
+        )
+        backoff, results = api.Backoff(), list[Any]()
+        while not results and not self.is_lost and not self._closed:
+            try:
+                results = (await self._client.once(call, pool=self._pool))["results"]
+            except (ApiError, Unreachable) as error:
+                if isinstance(error, ApiError) and error.is_worker_gone:
+                    self.lose()
+                elif isinstance(error, ApiError) and error.is_refusal and len(batch) > 1:
+                    # A rejected operation rejects its whole request.
+                    half = len(batch) // 2
+                    await self._write_batch(batch[:half])
+                    return await self._write_batch(batch[half:])
+                elif isinstance(error, ApiError) and error.is_refusal:
+                    results = [error]
+                else:
+                    log.warning("worker %s: recording %d operations failed: %s", self.id, len(batch), error)
+                    await asyncio.sleep(backoff.next())
+        for number, (_, answer) in enumerate(batch):
+            if answer.done():
+                continue  # The attempt was cancelled meanwhile.
+            if not results:
+                answer.cancel()
+            elif isinstance(results[number], ApiError):
+                answer.set_exception(results[number])
+            else:
+                answer.set_result(results[number])
+
     # ---- heartbeats
 
     def _on_heartbeat(self, number: int, view: dict[str, Any]) -> None:
@@ -303,6 +374,9 @@ class Session:
         self._parts.clear()
         self._unsettled.clear()
         self._settled.set()
+        for _, answer in self._operations:
+            answer.cancel()
+        self._operations.clear()
 
     async def close(self, timeout: float) -> None:
         """Sends the remaining outcomes, and deregisters. Jobs that are still claimed return to their queue."""

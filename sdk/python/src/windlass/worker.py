@@ -25,6 +25,7 @@ from .duration import Duration, seconds, whole_seconds
 from .errors import ApiError, Unreachable, WorkerRejected
 from .execute import Executor, Outcome
 from .session import Attempt, Session
+from .workflow import Workflow
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -79,13 +80,18 @@ class Statistics:
     canceled: int = 0
     snoozed: int = 0
     released: int = 0
+    #: Workflows that wait.
+    suspended: int = 0
     #: Attempts that lost their claim before the outcome was applied.
     lost: int = 0
     #: Handlers that still ran when the worker had stopped, because they ignored their cancellation.
     abandoned: int = 0
 
 
-_COUNTERS = {"finish": "succeeded", "fail": "failed", "cancel": "canceled", "snooze": "snoozed", "release": "released"}
+_COUNTERS = {
+    "finish": "succeeded", "fail": "failed", "cancel": "canceled", "snooze": "snoozed", "release": "released",
+    "suspend": "suspended", "continue_as": "succeeded",
+}  # fmt: skip
 
 
 class Worker:
@@ -340,7 +346,10 @@ class Worker:
 
     def _accept(self, session: Session, claimed: dict[str, Any]) -> None:
         self.statistics.claimed += 1
-        attempt = Attempt(session, Context(self._app, claimed), self._loop.time())
+        job = self._app.find(claimed["kind"])
+        is_workflow = job is not None and job.is_workflow
+        ctx = Workflow(self._app, claimed, session.record) if is_workflow else Context(self._app, claimed)
+        attempt = Attempt(session, ctx, self._loop.time())
         session.attempts[attempt.ctx.id, attempt.ctx.epoch] = attempt
         if claimed["affinity"] is not None:
             self._affinity = session.affinity = claimed["affinity"]

@@ -17,21 +17,24 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+from urllib.parse import unquote
 from uuid import uuid4
 
 from ..app import Windlass
 from ..client import Call, Client
 from ..codec import encode
 from ..context import Context
+from ..duration import Duration, seconds
 from ..errors import ApiError
 from ..execute import Executor
 from ..job import Job
+from ..workflow import Workflow
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -62,6 +65,12 @@ class FakeJob:
     artifacts: dict[str, bytes] = field(default_factory=dict[str, bytes])
     #: The facts that the handler set.
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
+    #: The journal of a workflow, by key.
+    journal: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    #: The signal events that no wait has got: name and data.
+    events: list[tuple[str, Any]] = field(default_factory=list[tuple[str, Any]])
+    #: What a waiting workflow waits for.
+    wake: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     created_at: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat()[:26] + "Z")
 
     @property
@@ -89,6 +98,10 @@ class Fake(Client):
         self._app, self._inline = app, inline
         #: The jobs that were pushed, in order.
         self.jobs: list[FakeJob] = []
+        #: The events that workflows have published: topic and data.
+        self.published: list[tuple[str, Any]] = []
+        #: The virtual time. It passes in `drain` and `advance` only.
+        self.now = datetime.now(timezone.utc)
         self._answers: dict[str, Any] = {}
 
     def pushed(self, job: Job[..., Any]) -> list[Any]:
@@ -120,9 +133,22 @@ class Fake(Client):
         ]
 
     async def drain(self) -> None:
-        """Runs the jobs that have not ended, and those that they push. Delays and retries do not wait."""
-        while job := next((job for job in self.jobs if job.state == "queued"), None):
-            await self._run_job(job)
+        """Runs the jobs that have not ended, and those that they push. Delays, retries and sleeps do not wait.
+
+        Workflows that wait for events and approvals stay; `advance` lets their timeouts pass.
+        """
+        while True:
+            if job := next((job for job in self.jobs if job.state == "queued"), None):
+                await self._run_job(job)
+            elif sleeps := [entry["due"] for _, entry in self._open() if entry["op"] == "sleep"]:
+                self._pass(min(sleeps))
+            else:
+                return
+
+    async def advance(self, duration: Duration) -> None:
+        """Lets virtual time pass, and runs what becomes due."""
+        self._pass(self.now + timedelta(seconds=seconds(duration)))
+        await self.drain()
 
     def drain_sync(self) -> None:
         """Like `drain`, for blocking code. Synchronous handlers run in the calling thread."""
@@ -145,9 +171,26 @@ class Fake(Client):
                 return {"ids": [(await self._push(body, f"{key}/{n}")).id for n, body in enumerate(bodies)]}
             case "GET", ["jobs", job_id]:
                 job = self._find(job_id)
-                if query and job.state == "queued":
+                if query and not job.has_ended:
                     await self._run_job(job)
+                    await (self.drain() if job.state == "waiting" else asyncio.sleep(0))
+                    if job.state == "waiting":
+                        raise RuntimeError(f"the workflow {job.request['kind']} waits for {job.wake}; see Fake.advance")
                 return job.view()
+            case "POST", ["jobs", job_id, "events", name]:
+                self._send_event(self._find(job_id), unquote(name), json.loads(call.body))
+            case "POST", ["jobs", job_id, "approvals", key]:
+                answer = json.loads(call.body)
+                approval = {
+                    "approved": answer["approve"],
+                    "by": "test",
+                    "at": self.now.isoformat(),
+                    "note": answer["note"],
+                }
+                job = self._find(job_id)
+                self._resolve(job, job.journal[unquote(key)], result=approval)
+            case "GET", ["jobs", job_id, "artifacts", name]:
+                return json.loads(self._find(job_id).artifacts[name])
             case "POST", ["jobs", job_id, "cancel"]:
                 job = self._find(job_id)
                 job.state = job.state if job.has_ended else "canceled"
@@ -188,13 +231,19 @@ class Fake(Client):
         return job
 
     async def _run_job(self, job: FakeJob) -> None:
-        executor = Executor(self._app, _call_in_place)
+        handler = self._app.find(job.request["kind"])
+        is_workflow = handler is not None and handler.is_workflow
+        # A synchronous workflow waits for the event loop, so it has a thread of its own.
+        executor = Executor(self._app, asyncio.to_thread if is_workflow else _call_in_place)
         try:
             while job.state == "queued":
                 if job.epoch >= MAX_RUNS:
                     raise RuntimeError(f"job {job.request['kind']} has run {MAX_RUNS} times and has not ended")
                 job.state, job.attempt, job.epoch = "working", job.attempt + 1, job.epoch + 1
-                ctx = Context(self._app, job.view())
+                claimed = {**job.view(), "journal": {"entries": list(job.journal.values()), "next_cursor": None}}
+                ctx = Workflow(self._app, claimed, self._record) if is_workflow else Context(self._app, claimed)
+                if isinstance(ctx, Workflow):
+                    ctx.in_place_s, ctx.run_blocking = 0.0, _call_in_place
                 ctx.start(asyncio.get_running_loop())
                 outcome = await executor.execute(ctx)
                 await ctx.flush()
@@ -214,8 +263,88 @@ class Fake(Client):
                 job.state = "failed" if is_last or not outcome["error"]["retryable"] else "queued"
             case "cancel":
                 job.state = "canceled"
+            case "suspend":
+                job.state, job.attempt, job.wake = "waiting", job.attempt - 1, outcome["wake"]
+                self._wake(job)
+            case "continue_as":
+                successor = FakeJob(str(uuid4()), {**job.request, "payload": outcome["payload"]})
+                self.jobs.append(successor)
+                job.state, job.result = "succeeded", {"continued_as": successor.id}
             case _:
                 job.state, job.attempt = "queued", job.attempt - 1
+        if job.has_ended:
+            for parent, entry in self._open():
+                children = [self._find(child) for child in entry.get("children", ())]
+                if children and all(child.has_ended for child in children):
+                    outcomes = [{**child.view(), "job_id": child.id} for child in children]
+                    self._resolve(parent, entry, result=outcomes)
+
+    def _open(self) -> list[tuple[FakeJob, dict[str, Any]]]:
+        live = [job for job in self.jobs if not job.has_ended]
+        return [(job, entry) for job in live for entry in job.journal.values() if entry["status"] == "open"]
+
+    def _pass(self, until: datetime) -> None:
+        self.now = max(self.now, until)
+        due = [(entry["due"], job, entry) for job, entry in self._open() if "due" in entry and entry["due"] <= until]
+        for _, job, entry in sorted(due, key=lambda part: part[0]):
+            timeout = {"code": "timeout", "message": f"no {entry['op']} arrived in time"}
+            self._resolve(job, entry, **({"result": None} if entry["op"] == "sleep" else {"error": timeout}))
+
+    def _send_event(self, job: FakeJob, name: str, data: Any) -> None:
+        for entry in job.journal.values():
+            if entry["status"] == "open" and _matches(entry.get("event"), name, data):
+                return self._resolve(job, entry, result=data)
+        job.events.append((name, data))
+
+    def _resolve(self, job: FakeJob, entry: dict[str, Any], **outcome: Any) -> None:
+        seq = 1 + sum(entry["status"] == "resolved" for entry in job.journal.values())
+        entry.update(status="resolved", seq=seq, **outcome)
+        self._wake(job)
+
+    def _wake(self, job: FakeJob) -> None:
+        ((condition, keys),) = job.wake.items() or [("all", list[str]())]
+        resolved = [job.journal[key]["status"] == "resolved" for key in keys]
+        if job.state == "waiting" and (any(resolved) if condition == "any" else all(resolved)):
+            job.state = "queued"
+
+    async def _record(self, ctx: Workflow, operation: dict[str, Any]) -> dict[str, Any]:
+        """Records an operation as the server would."""
+        job, key, op = self._find(ctx.id), operation["key"], operation["op"]
+        new = {"key": key, "op": op, "status": "open", "attempt": 0, "hash": operation["hash"]}
+        entry = job.journal.setdefault(key, new)
+        if (entry["op"], entry["hash"]) != (op, operation["hash"]) and (ctx.strict or entry["op"] != op):
+            raise ApiError(409, "workflow_drift", f"{key}: the step was recorded with another input or code")
+        if entry["status"] == "resolved" or (entry is not new and op != "step"):
+            return {**entry, "existing": entry["status"] == "resolved"}
+        if "for_s" in operation or "timeout_s" in operation:
+            entry["due"] = self.now + timedelta(seconds=operation.get("for_s") or operation.get("timeout_s", 0))
+        match op:
+            case "step":
+                entry["attempt"] = operation["attempt"]
+                if not operation.get("error", {}).get("retryable"):
+                    self._resolve(job, entry, **{k: operation[k] for k in ("result", "error") if k in operation})
+            case "publish":
+                self.published.append((operation["topic"], operation["data"]))
+                self._resolve(job, entry, result="")
+            case "sleep":
+                entry["due"] = entry.get("due") or datetime.fromisoformat(operation["until"])
+            case "event":
+                entry["event"] = operation
+                kept = next((event for event in job.events if _matches(operation, *event)), None)
+                if kept and operation["since"] == "start":
+                    job.events.remove(kept)
+                    self._resolve(job, entry, result=kept[1])
+            case "child":
+                entry["children"] = [(await self._push(body, str(uuid4()))).id for body in operation["jobs"]]
+            case _:
+                pass
+        return entry
+
+
+def _matches(operation: Mapping[str, Any] | None, name: str, data: Any) -> bool:
+    if operation is None or operation["name"] != name:
+        return False
+    return all(isinstance(data, dict) and data.get(key) == value for key, value in operation["match"].items())
 
 
 @contextmanager
