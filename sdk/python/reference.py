@@ -15,8 +15,13 @@ OTHERS = {
     "windlass.contrib.celery": "contrib/celery.py",
     "windlass.contrib.opentelemetry": "contrib/opentelemetry.py",
 }
-#: Methods that the worker calls.
-INTERNAL = {"Context": {"mark_cancelled", "start", "take_facts", "flush"}}
+#: Methods that the worker and operations call.
+INTERNAL = {
+    "Context": {"mark_cancelled", "start", "take_facts", "flush"},
+    "Workflow": {"opened", "children", "record", "suspend_for"},
+    "Operation": {"start"},
+    "Child": {"read"},
+}
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 

@@ -58,7 +58,7 @@ class Program:
         self.executions: Counter[tuple[str, str]] = Counter()
         self.prefix = f"{time.time_ns():x}"
 
-    async def run(self) -> None:
+    async def serve(self) -> None:
         """Reads commands until stdin is closed."""
         reader = asyncio.StreamReader(limit=64 << 20)
         await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -77,7 +77,7 @@ class Program:
     async def execute(self, command: dict[str, Any]) -> None:
         """Executes one command."""
         try:
-            await getattr(self, {"run": "run_"}.get(command["do"], command["do"]))(command)
+            await getattr(self, command["do"])(command)
         except ApiError as error:
             write("error", ref=command.get("ref"), code=error.code, status=error.status)
         except Exception:
@@ -134,7 +134,7 @@ class Program:
         await handle.approve(command["key"], approve=command["approve"], note=command.get("note"))
         write("done", ref=command["ref"])
 
-    async def run_(self, command: dict[str, Any]) -> None:
+    async def run(self, command: dict[str, Any]) -> None:
         """Starts a run."""
         members = command["run"]
         nodes = {
@@ -271,7 +271,8 @@ class Program:
             return ctx.sleep(argument["for_s"], name=argument["name"])
         timeout = argument.get("timeout_s")
         if name == "event":
-            return ctx.wait_for_event(argument["name"], match=argument.get("match"), timeout=timeout)
+            timeouts: Any = {} if timeout is None else {"timeout": timeout}
+            return ctx.wait_for_event(argument["name"], match=argument.get("match", {}), **timeouts)
         return ctx.approval(argument["name"], argument["title"], timeout=timeout)
 
     async def numbered(self, call: str, number: int) -> int:
@@ -346,4 +347,4 @@ class Program:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    asyncio.run(Program().run())
+    asyncio.run(Program().serve())

@@ -96,7 +96,7 @@ async def test_a_failed_workflow_undoes_its_steps() -> None:
 async def test_a_wait_for_a_workflow_that_needs_an_event_says_so() -> None:
     with fake(wl):
         handle = await order.push(Order(1, []))
-        with pytest.raises(RuntimeError, match="the workflow order waits for {'all': \\['ship'\\]}"):
+        with pytest.raises(RuntimeError, match=r"the workflow order waits for \{'all': \['ship'\]\}"):
             await handle.wait()
 
 
@@ -154,8 +154,7 @@ async def test_events_have_types_and_conditions() -> None:
         try:
             await ctx.wait_for_event("never", timeout="1m")
         except TimeoutError as timeout:
-            assert isinstance(timeout, WaitTimeout)
-            return [paid.amount, number, timeout.code]
+            return [paid.amount, number, timeout.code if isinstance(timeout, WaitTimeout) else ""]
         return []
 
     with fake(app) as jobs:
@@ -221,7 +220,7 @@ async def test_drift_ends_the_attempt_of_a_strict_workflow_without_undo() -> Non
 
     @app.workflow(strict=True, max_attempts=2)
     async def strict(ctx: Workflow) -> None:
-        await ctx.step(seen.append, ctx.epoch, undo=seen.append)
+        await ctx.step(seen.append, ctx.epoch, undo=lambda _: seen.append(0))
         raise RuntimeError("again")
 
     with fake(app), pytest.raises(JobFailed, match="workflow_drift"):

@@ -36,7 +36,7 @@ BATCH_BYTES = 8 << 20
 
 
 class Decorator(Protocol[C]):
-    """The decorator that `Windlass.job` and `Windlass.workflow` return. It keeps the types of the arguments and of the result."""
+    """The decorator that `Windlass.job` and `Windlass.workflow` return. It keeps the types of the handler."""
 
     @overload
     def __call__(self, fn: Callable[Concatenate[C, P], Awaitable[R]]) -> Job[P, R]: ...

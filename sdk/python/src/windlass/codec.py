@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cache, lru_cache
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
 from uuid import UUID
 
 from .errors import DecodeError
@@ -62,6 +62,12 @@ def _key(key: Any) -> str:
     if isinstance(key, (str, int, UUID)) and not isinstance(key, bool):
         return str(key)
     raise TypeError(f"{type(key).__qualname__} cannot be a member name in JSON")
+
+
+def reference(value: Any, member: str) -> Any:
+    """Returns the value of an object that has this one member, or None."""
+    members = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    return members.get(member) if len(members) == 1 else None
 
 
 def decoder(annotation: Any) -> Decoder | None:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from . import client as api
-from .codec import encode
+from .codec import encode, reference
 from .duration import Duration, seconds
 from .errors import ApiError, Fail, Unreachable
 from .views import timestamp
@@ -156,8 +156,8 @@ class Context:
     async def input(self, node: str) -> Any:
         """Returns the result of a node that the job needs, also a large one."""
         value = self.inputs[node]
-        if isinstance(value, dict) and list(value) == ["$result"]:  # pyright: ignore[reportUnknownArgumentType]
-            return (await self.app.client.send(api.get_job(value["$result"]["job_id"])))["result"]
+        if large := reference(value, "$result"):
+            value = (await self.app.client.send(api.get_job(large["job_id"])))["result"]
         return value
 
     # The rest is called by the worker.

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, cast, get_type_hints
-
 from uuid import uuid4
 
 from . import client as api
-from .codec import Decoder, decoder, encode
+from .codec import Decoder, decoder, encode, reference
 from .dependencies import Dependency
 from .duration import Duration, seconds, whole_seconds
 from .errors import DecodeError, Fail, JobCanceled, JobFailed, Retry
@@ -146,8 +145,8 @@ class Handle(Generic[R]):
         while True:
             left = api.MAX_WAIT_S if deadline is None else deadline - time.monotonic()
             job = JobView.of(await self._client.send(api.get_job(job_id, min(max(left, 0.0), api.MAX_WAIT_S))))
-            if isinstance(job.result, dict) and list(job.result) == ["continued_as"]:  # pyright: ignore[reportUnknownArgumentType]
-                job_id = cast("str", job.result["continued_as"])
+            if successor := reference(job.result, "continued_as"):
+                job_id = successor
                 continue
             if job.state == "failed":
                 raise JobFailed(job)

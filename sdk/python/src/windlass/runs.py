@@ -106,7 +106,7 @@ async def start(client: api.Client, nodes: Mapping[str, Node | JobRequest[Any]],
     """Starts a run, all jobs or none."""
     body = {"id": uuid4().hex, **options, "nodes": nodes_json(nodes)}
     try:
-        accepted = await client.send(api.Call("POST", "/runs", api.encode_json(body)))
+        accepted: dict[str, Any] = await client.send(api.Call("POST", "/runs", api.encode_json(body)))
     except ApiError as error:
         if "id" in options or error.code != "name_taken":
             raise

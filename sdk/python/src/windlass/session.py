@@ -7,6 +7,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from . import client as api
@@ -262,35 +263,36 @@ class Session:
             await self._write_batch(batch)
 
     async def _write_batch(self, batch: list[tuple[bytes, asyncio.Future[Any]]]) -> None:
-        call = api.Call(
-            "POST", api.path("workers", self.id, "journal"), b'{"writes":[' + b",".join(b for b, _ in batch) + b"]}"
-        )
-        backoff, results = api.Backoff(), list[Any]()
+        body = b'{"writes":[' + b",".join(write for write, _ in batch) + b"]}"
+        call, backoff = api.Call("POST", api.path("workers", self.id, "journal"), body), api.Backoff()
+        results: list[Any] = []
         while not results and not self.is_lost and not self._closed:
             try:
                 results = (await self._client.once(call, pool=self._pool))["results"]
             except (ApiError, Unreachable) as error:
+                status = error.status if isinstance(error, ApiError) else 0
                 if isinstance(error, ApiError) and error.is_worker_gone:
                     self.lose()
-                elif isinstance(error, ApiError) and error.is_refusal and len(batch) > 1:
-                    # A rejected operation rejects its whole request.
-                    half = len(batch) // 2
-                    await self._write_batch(batch[:half])
-                    return await self._write_batch(batch[half:])
-                elif isinstance(error, ApiError) and error.is_refusal:
-                    results = [error]
-                else:
+                elif status not in (400, 403, 409, 413, 422):
+                    if isinstance(error, ApiError) and error.is_refusal:
+                        self._on_rejected(error)
                     log.warning("worker %s: recording %d operations failed: %s", self.id, len(batch), error)
                     await asyncio.sleep(backoff.next())
-        for number, (_, answer) in enumerate(batch):
+                elif len(batch) == 1:
+                    results = [error]
+                else:  # A rejected operation rejects its whole request.
+                    for part in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
+                        await self._write_batch(part)
+                    return
+        for (_, answer), result in zip_longest(batch, results):
             if answer.done():
                 continue  # The attempt was cancelled meanwhile.
-            if not results:
+            if isinstance(result, ApiError):
+                answer.set_exception(result)
+            elif result is None:
                 answer.cancel()
-            elif isinstance(results[number], ApiError):
-                answer.set_exception(results[number])
             else:
-                answer.set_result(results[number])
+                answer.set_result(result)
 
     # ---- heartbeats
 

@@ -10,22 +10,34 @@ import asyncio
 import inspect
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
 from concurrent.futures import CancelledError
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, ParamSpec, TypedDict, TypeVar, cast, overload
 from urllib.parse import quote
 
 from . import client as api
-from .codec import Decoder, decoder, encode
+from .codec import Decoder, decoder, encode, reference
 from .context import Context
 from .duration import Duration, seconds
-from .errors import Aborted, ApiError, ContinueAs, Fail, HandlerExit, Retry, StepFailed, Suspended, WaitTimeout
-from .errors import Snooze, Unreachable, error_json
+from .errors import (
+    Aborted,
+    ApiError,
+    ContinueAs,
+    Fail,
+    HandlerExit,
+    Retry,
+    Snooze,
+    StepFailed,
+    Suspended,
+    Unreachable,
+    WaitTimeout,
+    error_json,
+)  # fmt: skip
 from .job import Job, JobRequest, result_decoder
 from .views import timestamp
 
@@ -86,6 +98,17 @@ class Approval:
     note: str | None = None
 
 
+class EventOptions(TypedDict, total=False):
+    """Options of `Workflow.wait_for_event`. All are optional."""
+
+    #: Members of the data that must have these values.
+    match: Mapping[str, Any]
+    #: How long to wait [default: without a limit].
+    timeout: Duration
+    #: With `now`, events that were sent before do not count [default: start].
+    since: Literal["start", "now"]
+
+
 class Operation(Generic[R]):
     """Something that a workflow waits for: `await` it, or pass it to `Workflow.gather` or `Workflow.first`."""
 
@@ -143,7 +166,8 @@ class Workflow(Context):
 
     def __init__(self, app: Windlass, claimed: dict[str, Any], recorder: Recorder):
         super().__init__(app, claimed)
-        self._recorder, self._page = recorder, claimed.get("journal") or {"entries": [], "next_cursor": None}
+        self._recorder = recorder
+        self._page: dict[str, Any] = claimed.get("journal") or {"entries": [], "next_cursor": None}
         self._entries: dict[str, Entry] = {}
         self._undo: list[tuple[int, str, Callable[..., Any], Any]] = []
         # Branches that do not wait for the journal, and steps that are executed.
@@ -193,26 +217,17 @@ class Workflow(Context):
         return Operation(self, key, "sleep", length, {"for_s": length}, _value(key, None))
 
     @overload
-    def wait_for_event(
-        self, name: str, data: type[R], *, match: Mapping[str, Any] | None = None, timeout: Duration | None = None,
-        since: Literal["start", "now"] = "start",
-    ) -> Operation[R]: ...  # fmt: skip
+    def wait_for_event(self, name: str, data: type[R], **options: Unpack[EventOptions]) -> Operation[R]: ...
     @overload
-    def wait_for_event(
-        self, name: str, data: None = None, *, match: Mapping[str, Any] | None = None, timeout: Duration | None = None,
-        since: Literal["start", "now"] = "start",
-    ) -> Operation[Any]: ...  # fmt: skip
-    def wait_for_event(
-        self, name: str, data: Any = None, *, match: Mapping[str, Any] | None = None, timeout: Duration | None = None,
-        since: Literal["start", "now"] = "start",
-    ) -> Operation[Any]:  # fmt: skip
+    def wait_for_event(self, name: str, data: None = None, **options: Unpack[EventOptions]) -> Operation[Any]: ...
+    def wait_for_event(self, name: str, data: Any = None, **options: Unpack[EventOptions]) -> Operation[Any]:
         """Waits for a signal event and returns its data, converted to the type `data`. `Handle.send_event` sends one.
 
-        The members of `match` must equal those of the data. Raises WaitTimeout after `timeout`. With `since="now"`,
-        events that were sent before do not count.
+        Raises WaitTimeout after `timeout`.
         """
-        key, expected = self._key(name), encode(match or {})
-        members = {"name": name, "match": expected, "since": since, **_timeout(timeout)}
+        key, expected = self._key(name), encode(options.get("match", {}))
+        members = {"name": name, "match": expected, "since": options.get("since", "start")}
+        members |= _timeout(options.get("timeout"))
         read = _value(key, decoder(data or Any), WaitTimeout)
         return Operation(self, key, "event", [name, expected], members, read)
 
@@ -238,7 +253,9 @@ class Workflow(Context):
         `await` starts it and returns its result. `gather` starts any number of children with one operation. A child
         that fails raises StepFailed.
         """
-        return Child(self, job if isinstance(job, JobRequest) else job.request(*args, **kwargs))
+        return Child(
+            self, cast("JobRequest[Any]", job if isinstance(job, JobRequest) else job.request(*args, **kwargs))
+        )
 
     async def publish(self, topic: str, data: Any, *, name: str = "publish") -> None:
         """Publishes an event on a topic, once."""
@@ -251,8 +268,8 @@ class Workflow(Context):
         raise ContinueAs(job.signature.bind(args, kwargs)[0])
 
     @contextmanager
-    def scope(self, name: str) -> Iterator[None]:
-        """Gives the operations inside a scope of their own: the key of `charge` in the scope `item` is `item/charge`."""
+    def scope(self, name: str) -> Generator[None]:
+        """Gives operations a scope of their own: the key of `charge` in the scope `item` is `item/charge`."""
         token = _scope.set(_Scope(self._key(name) + "/"))
         try:
             yield
@@ -277,15 +294,16 @@ class Workflow(Context):
         Each coroutine has a scope of its own. When a branch fails, the others continue until they end or wait; then the
         error is raised. With `return_exceptions`, errors take the places of results.
         """
+        self._check_branch()
         is_iterable = len(items) == 1 and not isinstance(items[0], Awaitable)
-        items = tuple(items[0]) if is_iterable else items
-        children = [item for item in items if isinstance(item, Child)]
+        items = tuple(cast("Iterable[Any]", items[0])) if is_iterable else items
+        children: list[Child[Any]] = [item for item in items if isinstance(item, Child)]
         base = self._key(name or (children[0].request.kind if children else "gather"))
-        waits = [item for item in items if isinstance(item, Operation)]
+        waits: list[Operation[Any]] = [item for item in items if isinstance(item, Operation)]
         outcomes: Operation[list[Entry]] | None = None
         if children:
             waits.append(outcomes := self.children(base, children, is_key=True))
-        branches = [self.suspend_for(waits)] if waits else []
+        branches: list[Coroutine[Any, Any, Any]] = [self.suspend_for(waits)] if waits else []
         for number, item in enumerate(items):
             if not isinstance(item, (Child, Operation)):
                 branches.append(_branch(_Scope(f"{base}/{number}/"), item))
@@ -332,7 +350,7 @@ class Workflow(Context):
     # ---- the rest is called by operations and by the worker
 
     @asynccontextmanager
-    async def opened(self, *, strict: bool) -> AsyncIterator[None]:
+    async def opened(self, *, strict: bool) -> AsyncGenerator[None]:
         """Reads the journal, and runs the undo steps when the workflow fails. `strict` refuses drift."""
         self.strict = strict
         page, entries = self._page, list[Entry](self._page["entries"])
@@ -373,9 +391,9 @@ class Workflow(Context):
             text = api.encode_json([op, key])
         digest = sha256(text).hexdigest()[:32]
         entry = self._entries.get(key)
-        if entry and (entry["op"], entry.get("hash", digest)) == (op, digest):
-            if op != "step" or entry["status"] == "resolved":
-                return entry
+        is_met = entry is not None and (entry["op"], entry.get("hash", digest)) == (op, digest)
+        if entry is not None and is_met and (op != "step" or entry["status"] == "resolved"):
+            return entry
         operation = {"op": op, "key": key, "hash": digest, **members}
         try:
             entry = await self._recorder(self, operation)
@@ -384,6 +402,8 @@ class Workflow(Context):
         except ApiError as error:
             if error.code == "workflow_drift":
                 raise Aborted from Retry(error.detail, code=error.code)
+            if error.status == 403:  # The rights of the worker can be changed.
+                raise
             raise Fail(error.detail, code=error.code) from error
         if not entry.get("existing"):
             entry = {**{name: members[name] for name in ("result", "error") if name in members}, **entry}
@@ -393,8 +413,7 @@ class Workflow(Context):
     async def suspend_for(self, operations: Iterable[Operation[Any]], enough: int | None = None) -> None:
         """Returns when all of the operations are resolved, or `enough` of them."""
         operations = list(operations)
-        if asyncio.current_task() not in self._branches:
-            raise RuntimeError("a workflow waits in its own task only; make parallel branches with ctx.gather")
+        self._check_branch()
         await asyncio.gather(*(operation.start() for operation in operations))
         keys = [operation.key for operation in operations if operation.entry["status"] != "resolved"]
         if keys and len(operations) - len(keys) < (enough or len(operations)):
@@ -415,6 +434,10 @@ class Workflow(Context):
         if self.wake is not None:
             raise Suspended  # The handler continues after its suspension, for example in `finally`.
         return _scope.get().key(name)
+
+    def _check_branch(self) -> None:
+        if asyncio.current_task() not in self._branches:
+            raise RuntimeError("a workflow waits in its own task only; make parallel branches with ctx.gather")
 
     def _leave(self) -> None:
         self._active -= 1
@@ -478,14 +501,9 @@ class Workflow(Context):
             entry = await self.record("step", key, args, {"result": NULL})
         if error := entry.get("error"):
             raise StepFailed(key, error)
-        value = entry.get("result")
-        match value:
-            case {"$artifact": str(name), **rest} if not rest:
-                value = await self.app.client.send(api.Call("GET", api.path("jobs", self.id, "artifacts", name)))
-            case {"$null": True, **rest} if not rest:
-                value = None
-            case _:
-                pass
+        value = None if entry.get("result") == NULL else entry.get("result")
+        if name := reference(value, "$artifact"):
+            value = await self.app.client.send(api.Call("GET", api.path("jobs", self.id, "artifacts", name)))
         decode = result_decoder(fn)
         value = value if decode is None else decode(value, key)
         if undo is not None:
@@ -525,7 +543,7 @@ class Workflow(Context):
                 result = await result if inspect.isawaitable(result) else result
             members["result"] = await self._storable(key, attempt, result)
         except Exception as error:
-            if self.cancelled or isinstance(error, HandlerExit) and not isinstance(error, (Fail, Retry)):
+            if self.cancelled or (isinstance(error, HandlerExit) and not isinstance(error, (Fail, Retry))):
                 raise
             failure = error
             members["error"] = error_json(error, retryable=not (is_last or isinstance(error, Fail)))

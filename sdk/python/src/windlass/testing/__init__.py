@@ -293,7 +293,8 @@ class Fake(Client):
     def _send_event(self, job: FakeJob, name: str, data: Any) -> None:
         for entry in job.journal.values():
             if entry["status"] == "open" and _matches(entry.get("event"), name, data):
-                return self._resolve(job, entry, result=data)
+                self._resolve(job, entry, result=data)
+                return
         job.events.append((name, data))
 
     def _resolve(self, job: FakeJob, entry: dict[str, Any], **outcome: Any) -> None:
@@ -344,7 +345,8 @@ class Fake(Client):
 def _matches(operation: Mapping[str, Any] | None, name: str, data: Any) -> bool:
     if operation is None or operation["name"] != name:
         return False
-    return all(isinstance(data, dict) and data.get(key) == value for key, value in operation["match"].items())
+    members = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+    return all(key in members and members[key] == value for key, value in operation["match"].items())
 
 
 @contextmanager
