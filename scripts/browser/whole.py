@@ -9,6 +9,8 @@ from browser.things import PAGES, full, things_with_polyglots
 from browser.webdriver import Browser, wait_for
 
 AXE = ""
+# The headings of the menu, in order.
+GROUPS = ["Queue", "Fleet", "Signals", "Triggers", "Runtimes", "Access", "System"]
 PICTURES = None
 
 
@@ -133,6 +135,29 @@ def a_hidden_page_reports_no_first_signal_and_starts_its_log_when_it_is_shown(dr
         wait_for("the log", lambda: log() == "a line")
         browser.run_async(frames)
         assert not [address for address in browser.run("return asked") if "ttfs" in address]
+
+
+def the_menu_has_groups_badges_and_keys_and_a_breadcrumb_leads_back(driver):
+    with Server() as server, Browser(driver) as browser:
+        job = server.failed_job()
+        browser.open(f"{server.url}/jobs/{job}")
+        groups = browser.run("return [...document.querySelectorAll('#navigation .group')].map((group) => group.textContent)")
+        assert groups == GROUPS, groups
+        # Each list is named by its group, and each entry has an icon.
+        named = browser.run("return [...document.querySelectorAll('#navigation ul[aria-labelledby]')].map((list) => document.getElementById(list.getAttribute('aria-labelledby')).textContent)")
+        assert named == GROUPS, named
+        assert browser.run("return [...document.querySelectorAll('#navigation a[data-key]')].every((link) => link.querySelector('svg.icon'))")
+        wait_for("the badge", lambda: browser.has("#badge-dead-letters") and browser.text("#badge-dead-letters").startswith("1"))
+        trail = lambda: browser.run("return [...document.querySelectorAll('nav.crumbs li')].map((step) => step.textContent.trim())")
+        assert trail()[:3] == ["Queue", "Jobs", "broken"] and trail()[3].startswith("scan "), trail()
+        browser.click("nav.crumbs li:nth-child(2) a")
+        wait_for("the jobs", lambda: browser.address().endswith("/jobs"))
+        assert trail() == ["Queue", "Jobs"], trail()
+        # With the keyboard alone: from the skip link to the first entry of the menu and on to its page.
+        browser.open(f"{server.url}/system")
+        browser.run("document.querySelector('#navigation a[data-key=q]').focus()")
+        browser.press("enter")
+        wait_for("the queues", lambda: browser.address().endswith("/queues"))
 
 
 def nothing_that_came_from_a_user_runs(driver):

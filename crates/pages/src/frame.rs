@@ -1,9 +1,9 @@
-//! The frame around every page: navigation, the acting principal and its permissions.
+//! The frame around every page: navigation, breadcrumb, the acting principal and its permissions.
 
 use jiff::Timestamp;
 
-use crate::assets;
 use crate::html::{self, Markup};
+use crate::{assets, icons};
 
 /// The pages of the navigation menu.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,24 +25,98 @@ pub enum DashboardPage {
     System,
 }
 
+/// The groups of the navigation menu. They are the groups of the API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageGroup {
+    /// Pages about everything; the group has no heading.
+    Home,
+    Queue,
+    Fleet,
+    Signals,
+    Triggers,
+    Runtimes,
+    Access,
+    System,
+}
+
+impl PageGroup {
+    const ALL: [Self; 8] = [
+        Self::Home,
+        Self::Queue,
+        Self::Fleet,
+        Self::Signals,
+        Self::Triggers,
+        Self::Runtimes,
+        Self::Access,
+        Self::System,
+    ];
+
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Home => "",
+            Self::Queue => "Queue",
+            Self::Fleet => "Fleet",
+            Self::Signals => "Signals",
+            Self::Triggers => "Triggers",
+            Self::Runtimes => "Runtimes",
+            Self::Access => "Access",
+            Self::System => "System",
+        }
+    }
+}
+
 impl DashboardPage {
+    /// In the order of the menu: group by group.
     pub const ALL: [Self; 15] = [
         Self::Overview,
         Self::Jobs,
         Self::Queues,
-        Self::Pools,
         Self::Workers,
         Self::Subjects,
+        Self::Signals,
         Self::Failures,
-        Self::DeadLetters,
         Self::Triggers,
         Self::Deliveries,
+        Self::DeadLetters,
         Self::Runtimes,
-        Self::Signals,
-        Self::History,
+        Self::Pools,
         Self::Tokens,
+        Self::History,
         Self::System,
     ];
+
+    pub(crate) fn group(self) -> PageGroup {
+        match self {
+            Self::Overview => PageGroup::Home,
+            Self::Jobs | Self::Queues | Self::Workers => PageGroup::Queue,
+            Self::Subjects => PageGroup::Fleet,
+            Self::Signals | Self::Failures => PageGroup::Signals,
+            Self::Triggers | Self::Deliveries | Self::DeadLetters => PageGroup::Triggers,
+            Self::Runtimes | Self::Pools => PageGroup::Runtimes,
+            Self::Tokens | Self::History => PageGroup::Access,
+            Self::System => PageGroup::System,
+        }
+    }
+
+    pub(crate) fn icon(self) -> Markup {
+        icons::draw(match self {
+            Self::Overview => icons::GRID,
+            Self::Jobs => icons::LIST,
+            Self::Queues => icons::LAYERS,
+            Self::Workers => icons::PROCESSOR,
+            Self::Subjects => icons::SERVER,
+            Self::Signals => icons::PULSE,
+            Self::Failures => icons::WARNING,
+            Self::Triggers => icons::BOLT,
+            Self::Deliveries => icons::PLANE,
+            Self::DeadLetters => icons::ENVELOPE,
+            Self::Runtimes => icons::BOX,
+            Self::Pools => icons::SWAP,
+            Self::Tokens => icons::KEY,
+            Self::History => icons::CLOCK,
+            Self::System => icons::SLIDERS,
+        })
+    }
 
     pub fn label(self) -> &'static str {
         match self {
@@ -125,12 +199,43 @@ pub struct Can {
     pub manage_runtimes: bool,
 }
 
+/// A step of the breadcrumb below a page of the menu. The last one is the page itself.
+#[derive(Clone, Debug)]
+pub struct Crumb {
+    pub label: String,
+    /// The address relative to the root of the pages.
+    pub link: Option<String>,
+}
+
+impl Crumb {
+    /// The page itself.
+    pub fn here(label: impl Into<String>) -> Self {
+        Self { label: label.into(), link: None }
+    }
+
+    pub fn link(label: impl Into<String>, link: String) -> Self {
+        Self { label: label.into(), link: Some(link) }
+    }
+}
+
+/// A number beside an entry of the menu.
+#[derive(Clone, Debug)]
+pub(crate) struct Badge {
+    pub(crate) count: usize,
+    /// There are more than were counted.
+    pub(crate) is_capped: bool,
+    /// What is counted, for people who do not see the badge.
+    pub(crate) meaning: &'static str,
+}
+
 #[derive(Clone, Debug)]
 pub struct Frame {
     pub title: String,
     /// The relative path from this page to the root of the pages, so that a proxy can serve them under any path.
     pub root: String,
     pub current: Option<DashboardPage>,
+    /// Empty for a page of the menu, else the steps from it to this page.
+    pub trail: Vec<Crumb>,
     /// The pages that the principal may open.
     pub pages: Vec<DashboardPage>,
     pub principal: String,
@@ -174,6 +279,35 @@ impl Frame {
         self.link(DashboardPage::Triggers, &format!("triggers/{id}"), text)
     }
 
+    pub(crate) fn menu_link(&self, page: &DashboardPage) -> Markup {
+        self.link(*page, page.link(), page.label())
+    }
+
+    /// The groups that have a page, with their pages.
+    pub(crate) fn groups(&self) -> Vec<(PageGroup, Vec<DashboardPage>)> {
+        let of = |group: PageGroup| (group, self.pages.iter().copied().filter(|page| page.group() == group).collect());
+        PageGroup::ALL.into_iter().map(of).filter(|(_, pages): &(_, Vec<_>)| !pages.is_empty()).collect()
+    }
+
+    pub(crate) fn badge(&self, page: &DashboardPage) -> Option<Badge> {
+        let (count, is_capped) = self.dead_letters.filter(|(count, _)| *count > 0)?;
+        (*page == DashboardPage::DeadLetters).then_some(Badge { count, is_capped, meaning: "unresolved" })
+    }
+
+    /// The name of the group above the current page. A group with the name of its page is not repeated.
+    pub(crate) fn group_label(&self) -> Option<&'static str> {
+        let current = self.current?;
+        Some(current.group().label()).filter(|label| !label.is_empty() && *label != current.label())
+    }
+
+    pub(crate) fn has_breadcrumb(&self) -> bool {
+        self.group_label().is_some() || !self.trail.is_empty()
+    }
+
+    pub(crate) fn is_last(&self, index: &usize) -> bool {
+        index + 1 == self.trail.len()
+    }
+
     pub(crate) fn is_current(&self, page: &DashboardPage) -> bool {
         self.current == Some(*page)
     }
@@ -192,6 +326,13 @@ mod tests {
     #[test]
     fn a_page_finds_its_root_from_any_depth() {
         assert_eq!(["/", "/jobs", "/jobs/x", "/a/b/c"].map(root_of), ["./", "./", "../", "../../"]);
+    }
+
+    #[test]
+    fn the_menu_lists_its_pages_group_by_group() {
+        let groups: Vec<PageGroup> = DashboardPage::ALL.iter().map(|page| page.group()).collect();
+        let order = groups.iter().map(|group| PageGroup::ALL.iter().position(|of| of == group));
+        assert!(order.is_sorted(), "{groups:?}");
     }
 
     #[test]

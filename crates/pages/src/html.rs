@@ -140,7 +140,7 @@ pub fn segment(name: &str) -> String {
 }
 
 /// The end of an id. The beginning is a timestamp and similar for all ids.
-pub(crate) fn short(id: &uuid::Uuid) -> String {
+pub fn short(id: &uuid::Uuid) -> String {
     let id = id.to_string();
     format!("…{}", &id[id.len() - 8..])
 }

@@ -12,6 +12,7 @@ pub mod error;
 pub mod fleet;
 pub mod frame;
 mod html;
+mod icons;
 pub mod overview;
 pub mod queue;
 pub mod runtimes;
@@ -20,5 +21,5 @@ pub mod system;
 pub mod triggers;
 
 pub use askama::Template;
-pub use frame::{Can, DashboardPage, Frame};
-pub use html::{count, segment};
+pub use frame::{Can, Crumb, DashboardPage, Frame};
+pub use html::{count, segment, short};

@@ -60,7 +60,7 @@ function move(step) {
 const closeOutside = ({ target, currentTarget }) => { if (target === currentTarget) currentTarget.close(); };
 
 const menu = () => [...document.querySelectorAll("#navigation a[data-key]")];
-const nameOf = (link) => link.firstChild.textContent.trim();
+const nameOf = (link) => link.querySelector(".name").textContent;
 
 function help() {
   if (document.querySelector("dialog[open]")) return;

@@ -166,6 +166,7 @@ mod tests {
             title: "History".into(),
             root: "./".into(),
             current: None,
+            trail: Vec::new(),
             pages: DashboardPage::ALL.to_vec(),
             principal: "local".into(),
             signed_in: false,

@@ -152,6 +152,7 @@ mod tests {
             title: "Jobs".into(),
             root: "./".into(),
             current: None,
+            trail: Vec::new(),
             pages: Vec::new(),
             principal: "local".into(),
             signed_in: false,

@@ -7,7 +7,7 @@ use axum::http::request::Parts;
 use domain::Right;
 use pages::error::ErrorLink;
 use pages::frame::root_of;
-use pages::{Can, DashboardPage, Frame};
+use pages::{Can, Crumb, DashboardPage, Frame};
 use store::triggers::dead_letters::list::DeadLetterFilter;
 use wire::Page;
 
@@ -49,7 +49,7 @@ impl Viewer {
 
     /// Returns the frame of a page of the navigation.
     pub(super) async fn frame(&self, state: &AppState, current_page: DashboardPage) -> Result<Frame, ApiError> {
-        self.frame_of(state, current_page, current_page.label()).await
+        self.frame_below(state, current_page, current_page.label(), Vec::new()).await
     }
 
     /// Returns the frame and one listing of the API with the rights of this principal.
@@ -75,6 +75,17 @@ impl Viewer {
         current_page: DashboardPage,
         title: &str,
     ) -> Result<Frame, ApiError> {
+        self.frame_below(state, current_page, title, vec![Crumb::here(title)]).await
+    }
+
+    /// Returns the frame of a page with its own steps of the breadcrumb.
+    pub(super) async fn frame_below(
+        &self,
+        state: &AppState,
+        current_page: DashboardPage,
+        title: &str,
+        trail: Vec<Crumb>,
+    ) -> Result<Frame, ApiError> {
         let principal = &self.principal;
         let unresolved = DeadLetterFilter { resolved: Some(false), ..DeadLetterFilter::default() };
         let dead_letters = match principal.may(&Method::GET, "/api/v1/dead-letters/count") {
@@ -85,6 +96,7 @@ impl Viewer {
             title: title.to_owned(),
             root: self.root.clone(),
             current: Some(current_page),
+            trail,
             pages: visible_pages(principal).collect(),
             principal: principal.name.to_string(),
             signed_in: principal.has_session(),

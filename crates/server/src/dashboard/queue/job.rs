@@ -7,8 +7,8 @@ use axum::http::Method;
 use axum::response::Response;
 use domain::limits::JOB_PAGE_WORKERS;
 use domain::{Label, Origin, Right, WorkerId};
-use pages::DashboardPage;
 use pages::queue::job::{JobPage, Signal};
+use pages::{Crumb, DashboardPage, segment, short};
 use store::CacheStatus;
 use store::queue::get::StoredJob;
 use store::signals::read::SignalRead;
@@ -69,7 +69,12 @@ async fn page(State(state): State<AppState>, viewer: Viewer, PathJob(id): PathJo
         None => false,
     };
     let title = format!("{} {}", job.lane.kind, id);
-    let frame = viewer.frame_of(&state, DashboardPage::Jobs, &title).await?;
+    let (queue, kind) = (job.lane.queue.as_str(), job.lane.kind.as_str());
+    let trail = vec![
+        Crumb::link(queue, format!("jobs?queue={}", segment(queue))),
+        Crumb::here(format!("{kind} {}", short(&id.uuid()))),
+    ];
+    let frame = viewer.frame_below(&state, DashboardPage::Jobs, &title, trail).await?;
     let job = view::job(job, principal)?;
     Ok(render(&JobPage {
         frame,

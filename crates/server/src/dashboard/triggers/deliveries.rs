@@ -2,8 +2,8 @@
 
 use axum::extract::State;
 use axum::response::Response;
-use pages::DashboardPage;
 use pages::triggers::deliveries::{Deliveries, DeliveryPage};
+use pages::{Crumb, DashboardPage, short};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -44,6 +44,7 @@ async fn one(
     let delivery =
         v1::triggers::deliveries::get(State(state.clone()), viewer.principal.clone(), PathDelivery(id)).await?.0;
     let title = format!("{} {} {id}", delivery.delivery.source, delivery.delivery.op);
-    let frame = viewer.frame_of(&state, DashboardPage::Deliveries, &title).await?;
+    let here = format!("{} {} {}", delivery.delivery.source, delivery.delivery.op, short(&id.uuid()));
+    let frame = viewer.frame_below(&state, DashboardPage::Deliveries, &title, vec![Crumb::here(here)]).await?;
     Ok(render(&DeliveryPage { frame, delivery }))
 }
