@@ -7,7 +7,7 @@ from browser.docker import IMAGE
 from browser.webdriver import wait_for
 
 PAGES = [
-    "", "jobs", "queues", "pools", "workers", "subjects", "failures", "dead-letters", "triggers", "deliveries", "runtimes", "signals", "history",
+    "", "jobs", "queues", "runs", "pools", "workers", "subjects", "failures", "dead-letters", "triggers", "deliveries", "runtimes", "signals", "history",
     "tokens", "system",
 ]
 # Markup, attribute, script, style and template syntax in one text.
@@ -46,8 +46,19 @@ def things_with_polyglots(server):
     server.put("runtimes/loud", loud)
     start(server, "loud")
     server.put("pools/gpu", {"slots": 1, "members": [{"affinity": name, "runtime": "mute"}]})
+    nodes = [{"name": name, "queue": "unserved", "kind": "k"}, {"name": "b", "queue": "unserved", "kind": "k", "needs": [name]}]
+    run = server.post("runs", {"name": name, "tags": [name], "nodes": nodes})["id"]
+    flow = server.worker("flow")
+    suspended = server.job("flow")
+    claimed = server.claim(flow)
+    failed = {"code": name[:60], "message": POLYGLOT, "retryable": True}
+    ops = [{"op": "step", "key": name, "error": failed}, {"op": "step", "key": name, "result": {POLYGLOT: POLYGLOT}, "attempt": 2}]
+    ops.append({"op": "approval", "key": name + "!", "title": POLYGLOT, "detail": POLYGLOT})
+    for op in ops:
+        server.post(f"workers/{flow}/journal", {"writes": [{"job_id": suspended, "epoch": claimed["epoch"], "ops": [op]}]})
+    server.settle(flow, claimed, "suspend", wake={"any": [name + "!"]})
     wait_for("the group of failures", lambda: server.get("failures")["items"])
-    return [*PAGES, f"jobs/{job}", f"jobs/{broken}", f"subjects/{subject}", f"triggers/{trigger}", "runtimes/mute", "runtimes/loud", delivery(server)]
+    return [*PAGES, f"runs/{run}", f"jobs/{suspended}", f"jobs/{job}", f"jobs/{broken}", f"subjects/{subject}", f"triggers/{trigger}", "runtimes/mute", "runtimes/loud", delivery(server)]
 
 
 def full(server):
@@ -79,7 +90,15 @@ def full(server):
     for queue, affinity in (("gpu", "mistral"), ("ask", "phi"), ("ask", "qwen")):
         server.job(queue, "ask", affinity=affinity)
     wait_for("the model that fails", lambda: server.get("pools/gpu")["members"][1]["cause"])
-    return [*PAGES, f"jobs/{failed}", f"jobs/{waiting}", f"jobs/{claimed['id']}", "subjects/web-01", f"triggers/{trigger}", "runtimes/web", "runtimes/broken", delivery(server)]
+    nodes = [{"name": "split", "queue": "ci", "kind": "split"}, {"name": "join", "queue": "ci", "kind": "join", "needs": ["split"]}]
+    run = server.post("runs", {"name": "release", "tags": ["nightly"], "nodes": nodes})["id"]
+    flow = server.worker("flow")
+    suspended = server.job("flow")
+    step = server.claim(flow)
+    ops = [{"op": "step", "key": "build", "result": 7}, {"op": "approval", "key": "ok", "title": "Deploy?"}]
+    server.post(f"workers/{flow}/journal", {"writes": [{"job_id": suspended, "epoch": step["epoch"], "ops": ops}]})
+    server.settle(flow, step, "suspend", wake={"any": ["ok"]})
+    return [*PAGES, f"runs/{run}", f"jobs/{suspended}", f"jobs/{failed}", f"jobs/{waiting}", f"jobs/{claimed['id']}", "subjects/web-01", f"triggers/{trigger}", "runtimes/web", "runtimes/broken", delivery(server)]
 
 
 def start(server, runtime):

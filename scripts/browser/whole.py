@@ -10,7 +10,7 @@ from browser.webdriver import Browser, wait_for
 
 AXE = ""
 # The headings of the menu, in order.
-GROUPS = ["Queue", "Fleet", "Signals", "Triggers", "Runtimes", "Access", "System"]
+GROUPS = ["Queue", "Workflows", "Fleet", "Signals", "Triggers", "Runtimes", "Access", "System"]
 PICTURES = None
 
 

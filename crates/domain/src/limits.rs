@@ -469,6 +469,10 @@ pub const OVERVIEW_LONG_WAIT_S: i64 = 300;
 pub const OVERVIEW_FAILED_DELIVERY_S: i64 = 3_600;
 /// Workers that the page of a job names.
 pub const JOB_PAGE_WORKERS: usize = 8;
+/// Kinds whose statistics the estimate of a run on its page reads.
+pub const RUN_ETA_KINDS: usize = 50;
+/// Entries of a journal on one page of the dashboard.
+pub const JOURNAL_ROWS: usize = 100;
 /// Lanes with an affinity that the affinity page reads.
 pub const AFFINITY_LANES: usize = 512;
 /// Jobs that the affinity page counts in each lane.

@@ -13,6 +13,7 @@ pub enum DashboardPage {
     Queues,
     Pools,
     Workers,
+    Runs,
     Subjects,
     Failures,
     DeadLetters,
@@ -31,6 +32,7 @@ pub enum PageGroup {
     /// Pages about everything; the group has no heading.
     Home,
     Queue,
+    Workflows,
     Fleet,
     Signals,
     Triggers,
@@ -40,9 +42,10 @@ pub enum PageGroup {
 }
 
 impl PageGroup {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Home,
         Self::Queue,
+        Self::Workflows,
         Self::Fleet,
         Self::Signals,
         Self::Triggers,
@@ -55,6 +58,7 @@ impl PageGroup {
         match self {
             Self::Home => "",
             Self::Queue => "Queue",
+            Self::Workflows => "Workflows",
             Self::Fleet => "Fleet",
             Self::Signals => "Signals",
             Self::Triggers => "Triggers",
@@ -67,11 +71,12 @@ impl PageGroup {
 
 impl DashboardPage {
     /// In the order of the menu: group by group.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Overview,
         Self::Jobs,
         Self::Queues,
         Self::Workers,
+        Self::Runs,
         Self::Subjects,
         Self::Signals,
         Self::Failures,
@@ -89,6 +94,7 @@ impl DashboardPage {
         match self {
             Self::Overview => PageGroup::Home,
             Self::Jobs | Self::Queues | Self::Workers => PageGroup::Queue,
+            Self::Runs => PageGroup::Workflows,
             Self::Subjects => PageGroup::Fleet,
             Self::Signals | Self::Failures => PageGroup::Signals,
             Self::Triggers | Self::Deliveries | Self::DeadLetters => PageGroup::Triggers,
@@ -104,6 +110,7 @@ impl DashboardPage {
             Self::Jobs => icons::LIST,
             Self::Queues => icons::LAYERS,
             Self::Workers => icons::PROCESSOR,
+            Self::Runs => icons::BRANCH,
             Self::Subjects => icons::SERVER,
             Self::Signals => icons::PULSE,
             Self::Failures => icons::WARNING,
@@ -125,6 +132,7 @@ impl DashboardPage {
             Self::Queues => "Queues",
             Self::Pools => "Pools",
             Self::Workers => "Workers",
+            Self::Runs => "Runs",
             Self::Subjects => "Subjects",
             Self::Failures => "Failures",
             Self::DeadLetters => "Dead letters",
@@ -146,6 +154,7 @@ impl DashboardPage {
             Self::Queues => "/queues",
             Self::Pools => "/pools",
             Self::Workers => "/workers",
+            Self::Runs => "/runs",
             Self::Subjects => "/subjects",
             Self::Failures => "/failures",
             Self::DeadLetters => "/dead-letters",
@@ -172,6 +181,7 @@ impl DashboardPage {
             Self::Queues => 'q',
             Self::Pools => 'p',
             Self::Workers => 'w',
+            Self::Runs => 'u',
             Self::Subjects => 's',
             Self::Failures => 'f',
             Self::DeadLetters => 'd',

@@ -111,6 +111,12 @@ pub(crate) fn seconds(seconds: f64) -> String {
     }
 }
 
+/// Both quantiles of an estimate, or one if they are equal.
+pub(crate) fn eta(eta: &wire::EtaRange) -> String {
+    let (p50, p90) = (seconds(eta.p50), seconds(eta.p90));
+    if p50 == p90 { p50 } else { format!("{p50} (p50), {p90} (p90)") }
+}
+
 /// The duration between two times; without an end, a duration that scripts keep up to date.
 pub(crate) fn took(from: &Option<Timestamp>, to: &Option<Timestamp>) -> Markup {
     match (from, to) {
@@ -118,6 +124,11 @@ pub(crate) fn took(from: &Option<Timestamp>, to: &Option<Timestamp>) -> Markup {
         (Some(from), None) => utc_time(from, "elapsed"),
         _ => none(),
     }
+}
+
+/// The state of a run: `running` has the color of working jobs.
+pub(crate) fn run_state(run: &str) -> Markup {
+    if run == "running" { Markup("<span class=\"state state-working\">running</span>".into()) } else { state(run) }
 }
 
 /// A state as a colored label. The color carries no information beyond the text.
@@ -153,6 +164,11 @@ pub(crate) fn bytes(bytes: &i64) -> String {
         s if s < 1_073_741_824.0 => format!("{:.1} MiB", s / 1_048_576.0),
         s => format!("{:.2} GiB", s / 1_073_741_824.0),
     }
+}
+
+/// The first line of a message, for a row of a table.
+pub(crate) fn first_line(message: &str) -> &str {
+    message.trim_start().lines().next().unwrap_or_default()
 }
 
 /// Indented JSON, truncated at `SHOWN_BYTES`.

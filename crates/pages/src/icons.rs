@@ -6,6 +6,8 @@ pub(crate) const GRID: &str = "M4 4h7v8H4zM13 4h7v4h-7zM13 11h7v9h-7zM4 15h7v5H4
 pub(crate) const LIST: &str = "M4 6h16M4 12h16M4 18h10";
 pub(crate) const LAYERS: &str = "M12 4 3 9l9 5 9-5zM3 14l9 5 9-5";
 pub(crate) const PROCESSOR: &str = "M7 7h10v10H7zM9 3v4M15 3v4M9 17v4M15 17v4M3 9h4M3 15h4M17 9h4M17 15h4";
+pub(crate) const BRANCH: &str =
+    "M6 3v12M18 9a3 3 0 1 0 0-6 3 3 0 0 0 0 6zM6 21a3 3 0 1 0 0-6 3 3 0 0 0 0 6zM18 9a9 9 0 0 1-9 9";
 pub(crate) const SERVER: &str = "M4 4h16v6H4zM4 14h16v6H4zM8 7h.01M8 17h.01";
 pub(crate) const PULSE: &str = "M3 12h4l3 8 4-16 3 8h4";
 pub(crate) const WARNING: &str = "M12 4 2.5 20h19zM12 10v4M12 17h.01";

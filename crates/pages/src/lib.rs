@@ -19,6 +19,8 @@ pub mod runtimes;
 pub mod signals;
 pub mod system;
 pub mod triggers;
+mod waterfall;
+pub mod workflows;
 
 pub use askama::Template;
 pub use frame::{Can, Crumb, DashboardPage, Frame};

@@ -16,17 +16,21 @@ export function start() {
     const target = event.target.closest("[data-open], [data-close], [data-copy], [data-preview]");
     if (!target) return;
     const { open, copy, preview } = target.dataset;
-    if (open) openDialog(document.getElementById(open));
+    if (open) openDialog(document.getElementById(open), target.dataset.set);
     else if (copy !== undefined) copyText(copy, target);
     else if (preview) showPreview(preview, target.dataset.as);
     else target.closest("dialog").close();
   });
 }
 
-// Opens a dialog as the server rendered it, without earlier input.
-function openDialog(dialog) {
+// Opens a dialog as the server rendered it, without earlier input. `set` has a field and its value: `from=step-2`.
+function openDialog(dialog, set) {
   if (!dialog) return;
   for (const form of dialog.querySelectorAll("form")) form.reset();
+  if (set) {
+    const at = set.indexOf("=");
+    dialog.querySelector("form").elements[set.slice(0, at)].value = set.slice(at + 1);
+  }
   for (const problem of dialog.querySelectorAll(".problem")) problem.textContent = "";
   for (const result of dialog.querySelectorAll(".dry-run-result")) result.hidden = true;
   dialog.showModal();

@@ -86,6 +86,7 @@ const NAMED = {
   q: ["queues", ({ name }) => entry(name, "queue", `jobs?queue=${encodeURIComponent(name)}`)],
   r: ["runtimes", ({ name }) => entry(name, "runtime", `runtimes/${encodeURIComponent(name)}`)],
   t: ["triggers", ({ id, name }) => entry(name, "trigger", `triggers/${id}`)],
+  u: ["runs", ({ id, name }) => entry(name ?? id, "run", `runs/${encodeURIComponent(id)}`)],
   w: ["workers", ({ id, name }) => entry(name, "worker", `workers#worker-${id}`)],
 };
 

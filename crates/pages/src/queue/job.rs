@@ -8,8 +8,9 @@ use uuid::Uuid;
 use wire::{ArtifactView, EtaBasis, HistoryItem, JobView, NextAction, SignalView, WhyView};
 
 use crate::chart;
-use crate::frame::Frame;
+use crate::frame::{DashboardPage, Frame};
 use crate::html::{self, Markup};
+use crate::workflows::journal::{self, Journal};
 
 /// Artifacts up to this size can be previewed on the page; larger ones can only be downloaded.
 const PREVIEW_BYTES: i64 = 256 * 1024;
@@ -31,6 +32,8 @@ pub struct JobPage {
     pub trigger: Option<String>,
     /// True if the subject has a page. Jobs may name subjects that were never declared.
     pub has_subject_page: bool,
+    /// `None` for a job without a journal.
+    pub journal: Option<Journal>,
     /// Names of the workers that ran the job and are still registered.
     pub workers: HashMap<Uuid, String>,
 }
@@ -62,9 +65,7 @@ impl JobPage {
     }
 
     fn eta(&self) -> Option<String> {
-        let eta = self.signal.as_ref()?.view.eta_seconds?;
-        let (p50, p90) = (html::seconds(eta.p50), html::seconds(eta.p90));
-        Some(if p50 == p90 { p50 } else { format!("{p50} (p50), {p90} (p90)") })
+        Some(html::eta(&self.signal.as_ref()?.view.eta_seconds?))
     }
 
     /// What the ETA is based on, and how often such ETAs held.
@@ -99,6 +100,12 @@ impl JobPage {
         signal.view.next_actions.iter().filter(is_external).filter_map(link).collect()
     }
 
+    /// The obstacle, unless the journal names what the job waits for.
+    fn obstacle(&self) -> Option<&WhyView> {
+        let is_named = self.journal.as_ref().is_some_and(|journal| !journal.open().is_empty());
+        self.why.as_ref().filter(|why| why.reason != "waiting" || !is_named)
+    }
+
     fn is_queue_paused(&self) -> bool {
         self.why.as_ref().is_some_and(|why| why.reason == "queue_paused")
     }
@@ -130,7 +137,8 @@ impl JobPage {
         if job.started_at.is_some() {
             facts.push(("Duration", html::took(&job.started_at, &job.finished_at)));
         }
-        facts.extend(job.run.as_ref().map(|run| ("Run", filtered("run", run))));
+        let run_page = |run: &str| format!("runs/{}", html::segment(run));
+        facts.extend(job.run.as_ref().map(|run| ("Run", self.frame.link(DashboardPage::Runs, &run_page(run), run))));
         facts.extend(job.unique_key.as_ref().map(|key| ("Unique key", text(key))));
         facts.extend(job.concurrency_key.as_ref().map(|key| ("Concurrency key", text(key))));
         facts.extend(job.timeout_s.map(|seconds| ("Timeout", Markup::new(html::seconds(seconds as f64)))));

@@ -86,6 +86,8 @@ const ROUTES: &[Route] = &[
     queues("GET", "/queues", &[Read]),
     tenant("GET", "/pools", &[Read]),
     tenant("GET", "/workers", &[Read]),
+    tenant("GET", "/runs", &[Read]),
+    tenant("GET", "/runs/{id}", &[Read]),
     tenant("GET", "/subjects", &[Read]),
     tenant("GET", "/subjects/{id}", &[Read]),
     tenant("GET", "/failures", &[ReadLogs]),

@@ -14,6 +14,7 @@ pub(crate) mod runtimes;
 pub(crate) mod signals;
 mod system;
 pub(crate) mod triggers;
+pub(crate) mod workflows;
 
 use axum::extract::{FromRequestParts, Query, Request};
 use axum::http::header::{
@@ -55,6 +56,8 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(crate::dashboard::queue::queues::routes())
         .merge(crate::dashboard::runtimes::pools::routes())
         .merge(crate::dashboard::queue::workers::routes())
+        .merge(crate::dashboard::workflows::runs::routes())
+        .merge(crate::dashboard::workflows::run::routes())
         .merge(crate::dashboard::fleet::subjects::routes())
         .merge(crate::dashboard::signals::failures::routes())
         .merge(crate::dashboard::triggers::dead_letters::routes())

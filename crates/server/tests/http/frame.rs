@@ -28,6 +28,8 @@ const ROUTES: &[(&str, &[&str])] = &[
     ("/queues", &["get"]),
     ("/pools", &["get"]),
     ("/workers", &["get"]),
+    ("/runs", &["get"]),
+    ("/runs/{id}", &["get"]),
     ("/subjects", &["get"]),
     ("/subjects/{id}", &["get"]),
     ("/failures", &["get"]),

@@ -13,12 +13,13 @@ use crate::triggers::runs::{TRIGGERS, jobs};
 pub(crate) const POLYGLOT: &str = "jaVasCript:/*-/*`/*'/*\"/**/(onerror=alert(1) )//</stYle/</titLe/</teXtarEa/</scRipt/--!><sVg/oNload=alert(2)//>{{7*7}}";
 
 /// Every page without parameters.
-const PAGES: [&str; 15] = [
+const PAGES: [&str; 16] = [
     "/",
     "/jobs",
     "/queues",
     "/pools",
     "/workers",
+    "/runs",
     "/subjects",
     "/failures",
     "/dead-letters",
@@ -74,7 +75,16 @@ async fn every_page_renders_completely_with_a_strict_content_security_policy() {
         let hooked = api.post("/api/v1/jobs", hooked).await.json()["id"].as_str().unwrap().to_owned();
         assert_eq!(api.post(&format!("/api/v1/jobs/{hooked}/cancel"), json!({})).await.status, 200);
         let delivery = api.get("/api/v1/deliveries").await.json()["items"][0]["id"].as_str().unwrap().to_owned();
+        let nodes = json!([{"name": "split", "queue": "ci", "kind": "split"},
+                           {"name": "join", "queue": "ci", "kind": "join", "needs": ["split"]}]);
+        let run = api.post("/api/v1/runs", json!({"name": "release", "nodes": nodes})).await.json();
+        let run = run["id"].as_str().unwrap().to_owned();
+        let (flow, flow_worker, flow_epoch) = api.claimed("flow").await;
+        let ask =
+            json!([{"op": "step", "key": "build", "result": 7}, {"op": "approval", "key": "ok", "title": "Deploy?"}]);
+        api.journal(&flow_worker, &flow, flow_epoch, ask).await;
         let more = [
+            "/runs?state=running&name=&tag=",
             "/runtimes/web",
             "/jobs?state=failed&queue=&text=",
             "/dead-letters?resolved=true",
@@ -85,6 +95,8 @@ async fn every_page_renders_completely_with_a_strict_content_security_policy() {
         let ids = [
             format!("/jobs/{job}"),
             format!("/jobs/{waiting}"),
+            format!("/runs/{run}"),
+            format!("/jobs/{flow}"),
             format!("/dead-letters?job_id={job}"),
             format!("/deliveries/{delivery}"),
             format!("/triggers/{trigger}"),
@@ -107,6 +119,12 @@ async fn every_page_renders_completely_with_a_strict_content_security_policy() {
         }
         let page = html(&api.get(&format!("/jobs/{waiting}")).await);
         assert!(page.contains("no live worker serves this queue and kind") && page.contains("/cancel\""));
+        let page = html(&api.get(&format!("/runs/{run}")).await);
+        assert!(page.contains("class=\"node node-waiting\"") && page.contains("/cancel\""), "{page}");
+        let page = html(&api.get(&format!("/jobs/{flow}")).await);
+        for expected in ["1 of 2 steps done", "Waits for approval: Deploy?", "/approvals/ok\"", "/fork\""] {
+            assert!(page.contains(expected), "{expected} in {page}");
+        }
         let page = html(&api.get("/dead-letters").await);
         assert!(page.contains("BOOM") && page.contains("/replay\""), "{page}");
         let page = html(&api.get("/triggers").await);
@@ -186,6 +204,19 @@ async fn a_page_shows_only_the_controls_and_data_that_the_token_permits() {
     let page = html(&viewer.get(&format!("/jobs/{job}")).await);
     assert!(!page.contains("data-call") && !page.contains("secret"), "{page}");
     assert!(page.contains("cannot read payloads"));
+    // A reader of a run has no controls, and a reader of a job gives no approval.
+    let run = json!({"nodes": [{"name": "a", "queue": "r", "kind": "k"}]});
+    let run = admin.post("/api/v1/runs", run).await.json()["id"].as_str().unwrap().to_owned();
+    let (asking, worker, epoch) = admin.claimed("flow").await;
+    let ask = json!([{"op": "approval", "key": "ok", "title": "Deploy?", "right": "manage_tokens"}]);
+    admin.journal(&worker, &asking, epoch, ask).await;
+    for (path, control) in [(format!("/runs/{run}"), "/cancel\""), (format!("/jobs/{asking}"), "/fork\"")] {
+        assert!(html(&operator.get(&path).await).contains(control), "{path}");
+        assert!(!html(&viewer.get(&path).await).contains("data-call"), "{path}");
+    }
+    let path = format!("/jobs/{asking}");
+    assert!(html(&admin.get(&path).await).contains("/approvals/ok\""));
+    assert!(!html(&operator.get(&path).await).contains("/approvals/ok\""), "the approval names another right");
     assert!(!html(&viewer.get("/queues").await).contains("Pause"));
     assert!(!html(&viewer.get("/jobs").await).contains("type=\"checkbox\""));
     assert_eq!(admin.put("/api/v1/runtimes/web", json!({"image": "nginx:1.29.0"})).await.status, 200);

@@ -9,9 +9,11 @@ use domain::limits::JOB_PAGE_WORKERS;
 use domain::{Label, Origin, Right, WorkerId};
 use pages::queue::job::{JobPage, Signal};
 use pages::{Crumb, DashboardPage, segment, short};
+use serde::Deserialize;
 use store::CacheStatus;
 use store::queue::get::StoredJob;
 use store::signals::read::SignalRead;
+use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
@@ -19,7 +21,8 @@ use wire::HistoryItem;
 
 use crate::access::auth::Principal;
 use crate::dashboard::frame::Viewer;
-use crate::dashboard::render;
+use crate::dashboard::workflows::journal::journal;
+use crate::dashboard::{PageParams, render};
 use crate::error::ApiError;
 use crate::extract::PathJob;
 use crate::http::v1;
@@ -31,10 +34,23 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(page))
 }
 
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct JobPageQuery {
+    /// `next_cursor` of the previous page of the journal.
+    journal: Option<String>,
+}
+
 /// Show one job.
-#[utoipa::path(get, path = "/jobs/{id}", tag = "pages", operation_id = "job", params(("id" = Uuid, Path)),
+#[utoipa::path(get, path = "/jobs/{id}", tag = "pages", operation_id = "job", params(("id" = Uuid, Path), JobPageQuery),
     responses((status = 200, content_type = "text/html", body = String)))]
-async fn page(State(state): State<AppState>, viewer: Viewer, PathJob(id): PathJob) -> Result<Response, ApiError> {
+async fn page(
+    State(state): State<AppState>,
+    viewer: Viewer,
+    PathJob(id): PathJob,
+    PageParams(query): PageParams<JobPageQuery>,
+) -> Result<Response, ApiError> {
     let principal = &viewer.principal;
     let job = state.visible_job(principal, id).await?;
     let signal = match state.store.signal_source(principal.tenant, id).await? {
@@ -76,6 +92,7 @@ async fn page(State(state): State<AppState>, viewer: Viewer, PathJob(id): PathJo
     ];
     let frame = viewer.frame_below(&state, DashboardPage::Jobs, &title, trail).await?;
     let job = view::job(job, principal)?;
+    let journal = journal(&state, principal, &job, query.journal, frame.now).await?;
     Ok(render(&JobPage {
         frame,
         job,
@@ -86,6 +103,7 @@ async fn page(State(state): State<AppState>, viewer: Viewer, PathJob(id): PathJo
         dead_letter,
         trigger,
         has_subject_page,
+        journal,
         workers,
     }))
 }
