@@ -227,6 +227,34 @@ def many_jobs_are_canceled_by_number_unless_undone(driver):
         assert server.get("queues/other")["counts"]["queued"] == 1
 
 
+def the_bulk_bar_offers_what_the_selected_jobs_allow(driver):
+    with Server() as server, Browser(driver) as browser:
+        failed, live = server.failed_job(), server.job()
+        browser.open(f"{server.url}/jobs")
+        offered = lambda: browser.run("return [...document.querySelectorAll('[data-bulk]:not([hidden])')].map((button) => button.textContent)")
+        browser.click(f"#job-{failed} input")
+        assert offered() == ["Retry 1 job", "Replay dead letters of 1 job"], offered()
+        browser.click(f"#job-{live} input")
+        assert offered() == ["Cancel 1 job", "Retry 1 job", "Replay dead letters of 1 job"], offered()
+        browser.click('[data-bulk="cancel"]')
+        browser.click("#sure-yes")
+        wait_for("the live job to be canceled", lambda: server.get(f"jobs/{live}")["state"] == "canceled")
+        browser.said("1 canceled.")
+        assert server.get(f"jobs/{failed}")["state"] == "failed"
+
+
+def a_search_says_how_far_it_went_and_goes_on(driver):
+    with Server() as server, Browser(driver) as browser:
+        first = server.job(payload={"word": "needle"})
+        for _ in range(3):
+            server.post("jobs/batch", {"jobs": [{"queue": "mail", "kind": "welcome", "payload": {"word": "hay"}}] * 2000})
+        browser.open(f"{server.url}/jobs?text=needle")
+        browser.shows("payloads and messages of the newest ones, back to")
+        assert not browser.has(f"#job-{first}")
+        browser.click("#search-on")
+        browser.find(f"#job-{first}")
+
+
 def a_row_that_comes_to_an_empty_list_can_be_chosen(driver):
     with Server() as server, Browser(driver) as browser:
         browser.open(f"{server.url}/jobs")

@@ -179,6 +179,10 @@ pub const FACT_AHEAD_MS: i64 = 10_000;
 pub const DEAD_LETTER_RETENTION_DEFAULT_S: i64 = 30 * 24 * 3_600;
 /// Dead letters in one replay by ids or by filter.
 pub const REPLAY_DEAD_LETTERS: usize = 10_000;
+/// Unresolved dead letters, the newest ones, that the dashboard groups.
+pub const GROUPED_DEAD_LETTERS: usize = 5_000;
+/// Groups of dead letters on the page, the largest ones.
+pub const DEAD_LETTER_GROUPS: usize = 50;
 /// Attempts in the event of a dead letter, the newest ones. The letter itself has all of them.
 pub const DEAD_LETTER_EVENT_ATTEMPTS: usize = 100;
 /// Random letters and digits in a token: 256 bits.

@@ -28,6 +28,7 @@ const ASSETS: &[Asset] = &[
     asset("json.js", "text/javascript; charset=utf-8", include_bytes!("../static/json.js")),
     asset("keys.js", "text/javascript; charset=utf-8", include_bytes!("../static/keys.js")),
     asset("live.js", "text/javascript; charset=utf-8", include_bytes!("../static/live.js")),
+    asset("many.js", "text/javascript; charset=utf-8", include_bytes!("../static/many.js")),
     asset("make.js", "text/javascript; charset=utf-8", include_bytes!("../static/make.js")),
     asset("replay.js", "text/javascript; charset=utf-8", include_bytes!("../static/replay.js")),
     asset("theme.js", "text/javascript; charset=utf-8", include_bytes!("../static/theme.js")),

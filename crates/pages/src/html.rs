@@ -8,6 +8,8 @@ use jiff::tz::TimeZone;
 use serde_json::Value;
 use wire::RawValue;
 
+/// Characters of the first line of a message; the rest is shown on demand.
+const LINE_CHARACTERS: usize = 300;
 /// JSON is shown up to this size and then truncated.
 const SHOWN_BYTES: usize = 24 * 1024;
 
@@ -171,6 +173,36 @@ pub(crate) fn first_line(message: &str) -> &str {
     message.trim_start().lines().next().unwrap_or_default()
 }
 
+/// An error message: its first line, and the whole text on demand if there is more, such as a traceback.
+pub(crate) fn message(message: &str) -> Markup {
+    let line = first_line(message);
+    let short: String = line.chars().take(LINE_CHARACTERS).collect();
+    if short.len() == message.trim().len() {
+        return prose(message.trim());
+    }
+    let dots = if short.len() < line.len() { "…" } else { "" };
+    Markup(format!(
+        "<details class=\"whole\"><summary>{}{dots}</summary><pre tabindex=\"0\">{}</pre></details>",
+        prose(&short),
+        escape(&cut(message.to_owned(), SHOWN_BYTES))
+    ))
+}
+
+/// Text for people, with names in backticks as code.
+pub(crate) fn prose(text: &str) -> Markup {
+    let mut html = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, code, after)) = rest.split_once('`').and_then(|(before, rest)| {
+        let (code, after) = rest.split_once('`')?;
+        Some((before, code, after))
+    }) {
+        let _ = write!(html, "{}<code>{}</code>", escape(before), escape(code));
+        rest = after;
+    }
+    html.push_str(&escape(rest));
+    Markup(html)
+}
+
 /// Indented JSON, truncated at `SHOWN_BYTES`.
 pub(crate) fn json(value: &RawValue) -> String {
     let parsed: Result<Value, _> = serde_json::from_str(value.get());
@@ -219,6 +251,20 @@ mod tests {
             assert!(!shown.contains(['<', '>', '"', '\'']), "{shown}");
             assert!(!state(text).to_string().contains("<script"), "{text}");
         }
+    }
+
+    #[test]
+    fn a_traceback_is_one_line_until_it_is_opened() {
+        let shown = message("boom <x>\n  at a.rs:1\n  at b.rs:2").to_string();
+        assert!(shown.contains("<summary>boom &#60;x&#62;</summary>") && shown.contains("at b.rs:2</pre>"), "{shown}");
+        assert_eq!(message(" it broke \n").to_string(), "it broke");
+        assert!(message(&"x".repeat(400)).to_string().contains(&format!("<summary>{}…</summary>", "x".repeat(300))));
+    }
+
+    #[test]
+    fn names_in_backticks_are_code() {
+        assert_eq!(prose("after `a: <b>` and `c`").to_string(), "after <code>a: &#60;b&#62;</code> and <code>c</code>");
+        assert_eq!(prose("one ` alone").to_string(), "one ` alone");
     }
 
     #[test]

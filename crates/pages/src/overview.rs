@@ -8,9 +8,12 @@ use wire::{FailureView, QueueCounts, QueueView};
 use crate::chart::{self, ThroughputPoint};
 use crate::frame::Frame;
 use crate::html;
+use crate::queue::is_system;
 
 /// Maximum number of queues in the table.
 const QUEUES: usize = 12;
+/// Minutes that the rate covers.
+const RATE_MINUTES: usize = 5;
 
 #[derive(Debug, Template)]
 #[template(path = "overview.html")]
@@ -41,6 +44,11 @@ pub struct Slo {
 }
 
 impl Slo {
+    /// A rate that would be shown as zero says nothing.
+    fn is_burning(&self) -> bool {
+        self.burn >= 0.05 || self.burn_now >= 0.05
+    }
+
     fn burn_label(&self) -> String {
         format!("Error budget burn rate: {:.1}× in the last 24 hours, {:.1}× in this hour", self.burn, self.burn_now)
     }
@@ -71,26 +79,41 @@ pub struct Action {
 
 impl Overview {
     fn oldest(&self) -> Option<&QueueView> {
-        self.queues.iter().filter(|queue| queue.oldest_waiting_at.is_some()).min_by_key(|queue| queue.oldest_waiting_at)
+        self.queues
+            .iter()
+            .filter(|queue| !is_system(&queue.name) && queue.oldest_waiting_at.is_some())
+            .min_by_key(|queue| queue.oldest_waiting_at)
     }
 
     /// The queues to show: paused ones first, then those with the most queued and running jobs.
     fn busiest(&self) -> Vec<&QueueView> {
-        let mut queues: Vec<&QueueView> = self.queues.iter().collect();
+        let mut queues: Vec<&QueueView> = self.queues.iter().filter(|queue| !is_system(&queue.name)).collect();
         queues.sort_by_key(|queue| (!queue.paused, Reverse(queue.counts.queued + queue.counts.running)));
         queues.truncate(QUEUES);
         queues
     }
 
     fn is_empty(&self) -> bool {
-        self.queues.is_empty()
+        self.queues.iter().all(|queue| is_system(&queue.name))
     }
 
-    /// Ended jobs per minute over the last five minutes, including the current one.
+    fn ended_recently(&self) -> i64 {
+        self.points.iter().rev().take(RATE_MINUTES).map(|point| point.succeeded + point.failed).sum()
+    }
+
+    /// Jobs that ended in the last five minutes, including the current one.
+    fn ended(&self) -> String {
+        chart::compact(self.ended_recently())
+    }
+
+    /// The rate per minute, once jobs have run for all five minutes.
     fn rate(&self) -> String {
-        let last = self.points.iter().rev().take(5);
-        let (ended, minutes) = last.fold((0, 0), |(sum, n), point| (sum + point.succeeded + point.failed, n + 1));
-        if minutes == 0 { "0".into() } else { format!("{:.1}", ended as f64 / f64::from(minutes)) }
+        let is_active = |point: &ThroughputPoint| point.enqueued + point.succeeded + point.failed > 0;
+        let before = self.points.iter().rev().skip(RATE_MINUTES - 1);
+        match before.clone().any(is_active) {
+            true => format!("{:.1} per minute", self.ended_recently() as f64 / RATE_MINUTES as f64),
+            false => "less than 5 minutes of data".into(),
+        }
     }
 
     fn failed_pct(&self) -> String {

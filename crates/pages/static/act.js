@@ -3,6 +3,7 @@ import { call, request, root } from "./call.js";
 import { parseMembers, pretty, serializeMembers } from "./json.js";
 import { navigate, refresh } from "./live.js";
 import { dialog, make, toast } from "./make.js";
+import { forEach, listIds } from "./many.js";
 import { replayInBatches, summary } from "./replay.js";
 
 export function start() {
@@ -63,6 +64,7 @@ async function send(form, button) {
   const yes = form.dataset.yes ?? button?.textContent.replace("…", "");
   const { no, number } = form.dataset;
   if (form.dataset.ask && !(await confirm(form.dataset.ask, { yes, no, number }))) return;
+  if (form.dataset.each) return void changeEach(form, button);
   if (form.dataset.dry) {
     // A dry run counts the matches; the user confirms by typing the number.
     try {
@@ -92,6 +94,26 @@ async function send(form, button) {
     showProblem(form, error.message, error.field);
   } finally {
     if (button) button.disabled = false;
+  }
+}
+
+// Lists the objects of `data-each` and calls the route for each of them, after the user has typed their number.
+async function changeEach(form, button) {
+  button.disabled = true;
+  try {
+    const ids = await listIds(form.dataset.each);
+    if (!ids.length) return void toast("No matches.");
+    const yes = button.textContent.replace("…", "");
+    if (!(await confirm(`${ids.length} match. Continue with all of them?`, { yes, number: ids.length }))) return;
+    const [method, path] = form.dataset.call.split(" ");
+    const change = (id) => request(method, path.replace("{id}", id), bodyOf(form));
+    const { succeeded, failed } = await forEach(ids, change, "Resolving");
+    toast(`${succeeded} resolved${failed ? `, ${failed} failed` : ""}.`, { bad: succeeded === 0 });
+    await refresh();
+  } catch (error) {
+    toast(error.message, { bad: true });
+  } finally {
+    button.disabled = false;
   }
 }
 

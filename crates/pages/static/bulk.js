@@ -2,13 +2,14 @@
 import { call } from "./call.js";
 import { confirm } from "./act.js";
 import { refresh } from "./live.js";
+import { forEach, MAX_OBJECTS } from "./many.js";
 import { make, toast } from "./make.js";
 
-const MAX_SELECTED = 10000;
+const MAX_SELECTED = MAX_OBJECTS;
 const PAGE_SIZE = 500;
-const CONCURRENCY = 8;
 const UNDO_S = 5;
-const selected = new Set();
+// The selected jobs with the states in which they were read.
+const selected = new Map();
 let allMatching = false, running = 0;
 
 export function start() {
@@ -35,7 +36,7 @@ const boxes = () => [...document.querySelectorAll("input[name=pick]")];
 
 function select(box) {
   allMatching = false;
-  if (box.checked) selected.add(box.value); else selected.delete(box.value);
+  if (box.checked) selected.set(box.value, box.closest("tr").dataset.state); else selected.delete(box.value);
   showSelection();
 }
 
@@ -46,11 +47,19 @@ function clearSelection() {
 }
 
 function showSelection() {
-  boxes().forEach((box) => { box.checked = selected.has(box.value); });
+  boxes().forEach((box) => {
+    box.checked = selected.has(box.value);
+    if (box.checked) selected.set(box.value, box.closest("tr").dataset.state);
+  });
   const bar = document.getElementById("bulk");
   if (!bar) return;
   bar.hidden = selected.size === 0;
   const count = selected.size.toLocaleString("en");
+  for (const button of bar.querySelectorAll("[data-bulk]")) {
+    const { length } = applicable(button.dataset.bulk);
+    button.hidden = length === 0;
+    button.textContent = `${LABELS[button.dataset.bulk][0]} ${jobs(length)}`;
+  }
   document.getElementById("bulk-count").textContent = allMatching ? `All ${count} matching jobs selected` : `${count} selected`;
 }
 
@@ -59,18 +68,18 @@ async function selectMatching(button) {
   const query = new URLSearchParams(document.getElementById("bulk").dataset.query);
   query.set("limit", PAGE_SIZE);
   button.disabled = true;
-  const ids = new Set();
+  const ids = new Map();
   try {
     for (let cursor; ids.size < MAX_SELECTED;) {
       if (cursor) query.set("cursor", cursor);
       const page = await call("GET", `api/v1/jobs?${query}`);
-      page.items.forEach((job) => ids.add(job.id));
+      page.items.forEach((job) => ids.set(job.id, job.state));
       button.textContent = `${ids.size.toLocaleString("en")}…`;
       cursor = page.next_cursor;
       if (!cursor) break;
     }
     selected.clear();
-    [...ids].slice(0, MAX_SELECTED).forEach((id) => selected.add(id));
+    [...ids].slice(0, MAX_SELECTED).forEach(([id, state]) => selected.set(id, state));
     allMatching = ids.size < MAX_SELECTED;
     const limit = MAX_SELECTED.toLocaleString("en");
     if (!allMatching) toast(`More than ${limit} jobs match; the newest ${limit} are selected.`);
@@ -89,6 +98,16 @@ const LABELS = {
   replay: ["Replay dead letters of", "Replaying dead letters of", "replayed"],
 };
 
+const ENDED = ["succeeded", "failed", "canceled"];
+const APPLIES = {
+  cancel: (state) => !ENDED.includes(state),
+  retry: (state) => ENDED.includes(state),
+  replay: (state) => state === "failed",
+};
+
+// The selected jobs that an action can change.
+const applicable = (action) => [...selected].filter(([, state]) => APPLIES[action](state)).map(([id]) => id);
+
 const ACTIONS = {
   cancel: (id) => call("POST", `api/v1/jobs/${id}/cancel`),
   retry: (id) => call("POST", `api/v1/jobs/${id}/retry`),
@@ -98,10 +117,12 @@ const ACTIONS = {
   },
 };
 
+const jobs = (number) => `${number.toLocaleString("en")} ${number === 1 ? "job" : "jobs"}`;
+
 async function run(action) {
-  const ids = [...selected];
+  const ids = applicable(action);
   const [verb, doing, done] = LABELS[action];
-  const what = `${ids.length.toLocaleString("en")} ${ids.length === 1 ? "job" : "jobs"}`;
+  const what = jobs(ids.length);
   const number = ids.length > 1 ? ids.length : undefined;
   if (!(await confirm(`${verb} ${what}?`, { yes: `${verb} ${what}`, no: "Go back", number }))) return;
   running += 1;
@@ -114,27 +135,6 @@ async function run(action) {
     running -= 1;
   }
   refresh();
-}
-
-async function forEach(ids, act, doing) {
-  const total = ids.length.toLocaleString("en");
-  const progress = toast(`${doing}…`, { duration_ms: 0 });
-  let succeeded = 0, failed = 0, next = 0;
-  const worker = async () => {
-    while (next < ids.length) {
-      const id = ids[next++];
-      try {
-        await act(id);
-        succeeded += 1;
-      } catch {
-        failed += 1;
-      }
-      progress.update(`${doing}… ${succeeded + failed} of ${total}`);
-    }
-  };
-  await Promise.all(Array.from({ length: CONCURRENCY }, worker));
-  progress.close();
-  return { succeeded, failed };
 }
 
 // Offers to undo for UNDO_S seconds. Resolves to false if the user did; nothing is sent before.

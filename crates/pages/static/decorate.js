@@ -9,6 +9,8 @@ export const now = () => Date.now() + clockOffset_ms;
 
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
 const dated = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+const withYear = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", hour12: false });
+const day = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", hour12: false });
 const minutes = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hour12: false });
 
 export function duration(ms) {
@@ -19,6 +21,7 @@ export function duration(ms) {
   return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
 }
 
+const WEEK_MS = 7 * 86400 * 1000;
 const isToday = (at) => at.toDateString() === new Date(now()).toDateString();
 
 function formatTime(at, show) {
@@ -26,9 +29,16 @@ function formatTime(at, show) {
   if (show === "elapsed") return duration(age_ms);
   if (show === "ago") {
     if (Math.abs(age_ms) < 1500) return "now";
+    // Beyond a week the date says more.
+    if (Math.abs(age_ms) > WEEK_MS) return format(at);
     return age_ms > 0 ? `${duration(age_ms)} ago` : `in ${duration(-age_ms)}`;
   }
-  return (isToday(at) ? clock : dated).format(at);
+  return format(at);
+}
+
+function format(at) {
+  if (isToday(at)) return clock.format(at);
+  return (at.getFullYear() === new Date(now()).getFullYear() ? dated : withYear).format(at);
 }
 
 export function updateTimes(within) {
@@ -40,7 +50,10 @@ export function updateTimes(within) {
 
 export function decorate(page) {
   updateTimes(page);
-  for (const mark of page.querySelectorAll("[data-clock]")) mark.textContent = minutes.format(new Date(mark.dataset.clock));
+  for (const mark of page.querySelectorAll("[data-clock]")) {
+    const at = new Date(mark.dataset.clock);
+    mark.textContent = (isToday(at) || mark.dataset.show === "clock" ? minutes : day).format(at);
+  }
   for (const pre of page.querySelectorAll("pre.copy:not(:has(button))")) {
     pre.append(make("button", { type: "button", "data-copy": pre.textContent }, "Copy"));
   }

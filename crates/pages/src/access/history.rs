@@ -66,7 +66,7 @@ pub(crate) fn timeline(items: &[TimelineItem], frame: &Frame) -> Markup {
         }
         if let Some(cause) = &item.cause {
             let tone = if is_failure(item) { "cause" } else { "note-text" };
-            let _ = write!(list, "<div class=\"{tone}\">{}</div>", html::escape(cause));
+            let _ = write!(list, "<div class=\"{tone}\">{}</div>", html::message(cause));
         }
         list.push_str(&details(item, frame));
         list.push_str("</li>");

@@ -1,6 +1,7 @@
 //! The jobs page: jobs that match a filter, newest first.
 
 use askama::Template;
+use jiff::Timestamp;
 use wire::{JobView, Page, QueueCounts};
 
 use crate::chart;
@@ -13,6 +14,10 @@ pub struct Jobs {
     pub frame: Frame,
     pub filter: JobFilter,
     pub page: Page<JobView>,
+    /// Jobs of Windlass itself that this page leaves out: their queues, each with its number of jobs.
+    pub system: Vec<(String, usize)>,
+    /// The creation time of the oldest job that was searched, if older ones may match.
+    pub searched_to: Option<Timestamp>,
     /// Counts over all queues; `None` for readers who may not see all queues.
     pub totals: Option<QueueCounts>,
     /// Suggestions for each datalist of the form.
@@ -86,6 +91,18 @@ impl JobFilter {
     }
 }
 
+impl JobFilter {
+    /// What was searched for the filter.
+    fn searched(&self) -> &'static str {
+        match self.text.is_empty() {
+            true => "This filter has no index, so that only the newest jobs were searched",
+            false => {
+                "Kinds, tags, keys and error codes of all jobs were searched, payloads and messages of the newest ones"
+            }
+        }
+    }
+}
+
 const STATES: [&str; 8] = ["waiting", "scheduled", "queued", "loading", "working", "succeeded", "failed", "canceled"];
 
 impl Jobs {
@@ -131,7 +148,7 @@ fn note(job: &JobView) -> Markup {
             parts.into_iter().flatten().collect::<Vec<String>>().join(" · ")
         }
         "failed" => job.error.as_ref().map_or_else(String::new, |error| {
-            format!("<code>{}</code> {}", html::escape(&error.code), html::escape(&error.message))
+            format!("<code>{}</code> {}", html::escape(&error.code), html::prose(html::first_line(&error.message)))
         }),
         "succeeded" => html::took(&job.started_at, &job.finished_at).to_string(),
         _ => String::new(),
@@ -141,8 +158,6 @@ fn note(job: &JobView) -> Markup {
 
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
-
     use super::*;
     use crate::frame::Can;
 
@@ -162,7 +177,15 @@ mod tests {
             release: "0",
         };
         let page = Page { items: Vec::new(), next_cursor: Some("further".into()), partial: false };
-        let jobs = Jobs { frame, filter: JobFilter::default(), page, totals: None, completions: Vec::new() };
+        let jobs = Jobs {
+            frame,
+            filter: JobFilter::default(),
+            page,
+            system: Vec::new(),
+            searched_to: None,
+            totals: None,
+            completions: Vec::new(),
+        };
         let html = jobs.render().unwrap();
         assert!(html.contains("No match among the searched jobs") && html.contains("?cursor=further"), "{html}");
     }

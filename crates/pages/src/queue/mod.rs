@@ -4,3 +4,11 @@ pub mod job;
 pub mod jobs;
 pub mod queues;
 pub mod workers;
+
+/// Queues of Windlass itself, such as those of operations on containers. Users cannot create such names.
+const SYSTEM_QUEUES: &str = "windlass.";
+
+/// True for the queue of Windlass itself.
+pub fn is_system(queue: &str) -> bool {
+    queue.starts_with(SYSTEM_QUEUES)
+}

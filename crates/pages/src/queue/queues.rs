@@ -27,6 +27,10 @@ pub struct QueueRow {
 }
 
 impl QueueRow {
+    fn is_system(&self) -> bool {
+        super::is_system(&self.view.name)
+    }
+
     /// All settings as JSON, so that saving some of them does not reset the others. A webhook's URL is included; a URL
     /// without a secret retains the stored secrets.
     fn settings(&self) -> String {

@@ -67,6 +67,12 @@ impl RuntimeWithHistory {
         html::segment(&self.view.name)
     }
 
+    /// The observed state. A runtime without an operation has not been started yet.
+    fn observed(&self) -> &str {
+        let is_new = self.view.status == "removed" && self.view.last_op_at.is_none() && self.last.is_none();
+        if is_new { "not_started" } else { &self.view.status }
+    }
+
     /// True if the running image differs from the declared one. A restart applies the declaration.
     fn is_outdated(&self) -> bool {
         self.is_running() && self.view.current_image.as_ref().is_some_and(|current| *current != self.view.image)
@@ -155,8 +161,8 @@ impl RuntimePage {
     fn observed(&self) -> Vec<(&'static str, Markup)> {
         let view = &self.runtime.view;
         let code = |text: &String| Markup::new(format!("<code>{}</code>", html::escape(text)));
-        let mut facts = vec![("Status", html::state(&view.status))];
-        facts.extend(view.notice.as_ref().map(|notice| ("Notice", Markup::new(html::escape(notice)))));
+        let mut facts = vec![("Status", html::state(self.runtime.observed()))];
+        facts.extend(view.notice.as_ref().map(|notice| ("Notice", html::prose(notice))));
         facts.extend(view.in_flight.as_ref().map(|kind| ("In progress", html::state(kind))));
         facts.push(("Health", self.runtime.health()));
         facts.extend(view.health.as_ref().map(|health| {

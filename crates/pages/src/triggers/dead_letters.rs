@@ -1,6 +1,7 @@
 //! The dead letters page: dead letters with their errors, replay and resolution.
 
 use askama::Template;
+use jiff::Timestamp;
 use wire::{DeadLetterView, Page};
 
 use crate::frame::Frame;
@@ -12,6 +13,40 @@ pub struct DeadLetters {
     pub frame: Frame,
     pub filter: DeadLetterFilters,
     pub page: Page<DeadLetterView>,
+    /// Unresolved letters by what failed, the largest group first. Empty with a filter.
+    pub groups: Vec<LetterGroup>,
+    /// Only the newest letters were grouped.
+    pub groups_are_partial: bool,
+}
+
+/// Letters with the same failure.
+#[derive(Clone, Debug)]
+pub struct LetterGroup {
+    /// Selects the letters of the group.
+    pub filter: DeadLetterFilters,
+    pub title: String,
+    pub error_code: String,
+    pub message: String,
+    pub count: i64,
+    pub oldest_at: Timestamp,
+    pub newest_at: Timestamp,
+}
+
+impl LetterGroup {
+    /// Stable while the group lasts, for live updates.
+    fn id(&self) -> String {
+        html::segment(&self.filter.address("", "")).replace('%', "-")
+    }
+
+    /// The query that lists the group's letters.
+    fn query(&self) -> String {
+        self.filter.address("false", "")
+    }
+
+    fn letters(&self) -> String {
+        let noun = if self.count == 1 { "dead letter" } else { "dead letters" };
+        format!("{} {noun}", html::count(&self.count))
+    }
 }
 
 /// The filter parameters of the URL, unparsed.
@@ -24,6 +59,7 @@ pub struct DeadLetterFilters {
     pub error_code: String,
     pub job_id: String,
     pub trigger_id: String,
+    pub cursor: String,
 }
 
 impl DeadLetterFilters {
@@ -49,6 +85,11 @@ impl DeadLetterFilters {
 
     fn is_filtered(&self) -> bool {
         self.pairs().iter().any(|(_, value)| !value.is_empty())
+    }
+
+    /// True for the first page of all unresolved letters.
+    pub fn is_unfiltered(&self) -> bool {
+        !self.is_filtered() && !self.shows_resolved() && self.cursor.is_empty()
     }
 
     fn shows_resolved(&self) -> bool {

@@ -1,14 +1,19 @@
 //! `/jobs`: the job listing and its filters.
 
+use std::collections::BTreeMap;
+
 use axum::extract::State;
 use axum::response::Response;
 use domain::limits::PAGE_ITEMS;
 use pages::DashboardPage;
+use pages::queue::is_system;
 use pages::queue::jobs::{JobFilter, Jobs};
 use store::queue::queues::autocomplete::FilterSuggestions;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
+use wire::Timestamp;
 
+use crate::cursor;
 use crate::dashboard::frame::Viewer;
 use crate::dashboard::{PageParams, render};
 use crate::error::ApiError;
@@ -31,7 +36,22 @@ async fn page(
 ) -> Result<Response, ApiError> {
     let filter = filter(&query);
     let principal = &viewer.principal;
-    let (frame, page) = viewer.listing(&state, DashboardPage::Jobs, v1::queue::jobs::list, query).await?;
+    let names_queue = query.queue.is_some();
+    let (frame, mut page) = viewer.listing(&state, DashboardPage::Jobs, v1::queue::jobs::list, query).await?;
+    let mut system: BTreeMap<String, usize> = BTreeMap::new();
+    if !names_queue {
+        page.items.retain(|job| {
+            let is_own = is_system(&job.queue);
+            if is_own {
+                *system.entry(job.queue.clone()).or_default() += 1;
+            }
+            !is_own
+        });
+    }
+    // A job's id begins with its creation time.
+    let searched_to = page.next_cursor.as_deref().filter(|_| page.partial).map(|next| cursor::job(Some(next)));
+    let searched_to = searched_to.transpose()?.flatten().and_then(|id| id.uuid().get_timestamp());
+    let searched_to = searched_to.and_then(|at| Timestamp::from_second(at.to_unix().0 as i64).ok());
     // Totals and suggestions cover the whole tenant.
     let (mut totals, mut suggestions) = (None, FilterSuggestions::default());
     if principal.sees_all() {
@@ -40,7 +60,7 @@ async fn page(
     }
     let FilterSuggestions { queues, kinds, affinities, tags } = suggestions;
     let completions = vec![("queues", queues), ("kinds", kinds), ("affinities", affinities), ("tags", tags)];
-    Ok(render(&Jobs { frame, filter, page, totals, completions }))
+    Ok(render(&Jobs { frame, filter, page, system: system.into_iter().collect(), searched_to, totals, completions }))
 }
 
 fn filter(query: &JobQuery) -> JobFilter {

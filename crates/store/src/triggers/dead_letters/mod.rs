@@ -2,6 +2,7 @@
 //! error, and what a replay needs, until a user or a handler resolves it.
 
 pub mod get;
+pub mod groups;
 pub mod handlers;
 pub mod insert;
 pub(crate) mod jobs;

@@ -406,3 +406,36 @@ async fn dead_letters_are_filtered_and_counted() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn unresolved_dead_letters_are_grouped_by_what_failed() {
+    on_both(async |db| {
+        for (code, message) in [("boom", "first"), ("boom", "second"), ("other", "third")] {
+            let id = push(&db.store, with(Extras::default())).await;
+            fail(&db.store, id, JobError { code: code.into(), message: message.into(), retryable: false }).await;
+        }
+        let found = db.store.group_dead_letters(T).await.expect("groups");
+        let groups: Vec<(&str, usize, &str)> = found
+            .groups
+            .iter()
+            .map(|group| (group.error_code.as_str(), group.count, group.last_error.message.as_str()))
+            .collect();
+        assert_eq!((groups, found.is_partial), (vec![("boom", 2, "second"), ("other", 1, "third")], false));
+        assert_eq!((found.groups[0].queue.as_deref(), found.groups[0].source.as_str()), (Some("q"), "job"));
+        // The filter of a group selects its letters, and a resolved letter leaves the group.
+        let filter = DeadLetterFilter {
+            resolved: Some(false),
+            queue: Some("q".into()),
+            error_code: Some("boom".into()),
+            ..DeadLetterFilter::default()
+        };
+        let letters = db.store.list_dead_letters(T, filter, None, 9).await.expect("lists");
+        assert_eq!((letters.len(), letters[0].id), (2, found.groups[0].newest));
+        let resolved = db.store.resolve_dead_letter(T, letters[0].id, Resolution::Ignored, "a".into(), None).await;
+        assert_eq!(resolved.expect("resolves"), Resolve::Done);
+        let found = db.store.group_dead_letters(T).await.expect("groups");
+        assert_eq!(found.groups.iter().find(|group| group.error_code == "boom").map(|group| group.count), Some(1));
+        assert!(db.store.group_dead_letters(TenantId(99)).await.expect("groups").groups.is_empty());
+    })
+    .await;
+}
