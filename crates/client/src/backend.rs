@@ -4,8 +4,8 @@
 use bytes::Bytes;
 use uuid::Uuid;
 use wire::{
-    ArtifactView, ClaimRequest, ClaimView, HeartbeatRequest, HeartbeatView, Problem, SettleRequest, SettleView,
-    SignalUpdate, WorkerRegistered, WorkerRequest,
+    ArtifactView, ClaimRequest, ClaimView, ClaimedJournal, HeartbeatRequest, HeartbeatView, JournalRequest,
+    JournalWritten, Problem, RawValue, SettleRequest, SettleView, SignalUpdate, WorkerRegistered, WorkerRequest,
 };
 
 pub trait Backend: Send + Sync + 'static {
@@ -32,6 +32,24 @@ pub trait Backend: Send + Sync + 'static {
         request: &SettleRequest,
     ) -> impl Future<Output = Result<SettleView, BackendError>> + Send;
 
+    /// Records operations in the journals of claimed jobs. They are durable when this returns. Takes the request by
+    /// reference, because it is sent again until there is a response.
+    fn journal(
+        &self,
+        worker: Uuid,
+        request: &JournalRequest,
+    ) -> impl Future<Output = Result<JournalWritten, BackendError>> + Send;
+
+    /// Returns one page of the journal of a job: the first one, or the one that a cursor names.
+    fn read_journal(
+        &self,
+        job: Uuid,
+        cursor: Option<&str>,
+    ) -> impl Future<Output = Result<ClaimedJournal, BackendError>> + Send;
+
+    /// Returns the result of a job, for example of a child whose result is too large for the journal.
+    fn read_result(&self, job: Uuid) -> impl Future<Output = Result<Option<Box<RawValue>>, BackendError>> + Send;
+
     fn signal(&self, job: Uuid, update: SignalUpdate) -> impl Future<Output = Result<(), BackendError>> + Send;
 
     fn put_artifact(
@@ -48,6 +66,7 @@ pub trait Backend: Send + Sync + 'static {
 }
 
 /// Errors, named for what a worker can do about them.
+#[non_exhaustive]
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
     /// The worker's lease has expired (410): register again.
@@ -56,6 +75,9 @@ pub enum BackendError {
     /// The request was rejected; repeating it is pointless.
     #[error("the request was rejected: {}", .0.detail)]
     Refused(Box<Problem>),
+    /// A quota or a limit on requests is exhausted. Nothing was changed; retry later.
+    #[error("a limit is exhausted: {}", .0.detail)]
+    Throttled(Box<Problem>),
     /// Nothing was changed; retry later.
     #[error("the engine is unreachable or unavailable")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),

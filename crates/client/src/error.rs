@@ -76,9 +76,8 @@ fn of_problem(problem: Box<Problem>) -> BackendError {
         }
         (_, code::BODY_BROKEN_OFF) => BackendError::Unanswered(Box::new(ClientError::Problem(problem))),
         (410, _) => BackendError::LeaseExpired,
-        (408 | 425 | 429, _) | (503, code::UNAVAILABLE) => {
-            BackendError::Unavailable(Box::new(ClientError::Problem(problem)))
-        }
+        (429, _) => BackendError::Throttled(problem),
+        (408 | 425, _) | (503, code::UNAVAILABLE) => BackendError::Unavailable(Box::new(ClientError::Problem(problem))),
         // Only the server itself knows that nothing was changed.
         (500.., _) => BackendError::Unanswered(Box::new(ClientError::Problem(problem))),
         _ => BackendError::Refused(problem),

@@ -18,6 +18,7 @@ pub use backend::{Backend, BackendError};
 pub use client::{Client, ClientBuilder};
 pub use error::ClientError;
 pub use queue::artifacts::Download;
+pub use queue::job::Job;
 pub use queue::jobs::JobFilter;
 pub use queue::worker::{HandlerError, JobContext, Statistics, Worker, WorkerBuildError, WorkerBuilder, WorkerError};
 pub use reqwest::Response as ResponseStream;
@@ -26,4 +27,8 @@ pub use signals::SignalResponse;
 pub use triggers::dead_letters::DeadLetterPage;
 pub use triggers::deliveries::DeliveryFilter;
 pub use wire;
-pub use workflows::RunFilter;
+pub use workflows::runs::RunFilter;
+pub use workflows::{
+    ApprovalWait, ChildOutcome, ChildState, EventWait, Gather, Sleep, Spawn, StartedChild, StartedChildren, Step,
+    StepRetry, TimedWait, Workflow,
+};

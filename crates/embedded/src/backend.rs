@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use client::BackendError;
 use domain::limits::{
-    ARTIFACT_BYTES, CLAIM_JOBS, ERROR_MESSAGE_BYTES, FACT_BYTES, LEASE_DEFAULT_S, LEASE_MAX_S, LEASE_MIN_S,
-    LONG_POLL_S, RESULT_BYTES, WAKE_KEYS,
+    ARTIFACT_BYTES, CLAIM_JOBS, ERROR_MESSAGE_BYTES, FACT_BYTES, JOURNAL_CLAIM_ENTRIES, LEASE_DEFAULT_S, LEASE_MAX_S,
+    LEASE_MIN_S, LONG_POLL_S, RESULT_BYTES, WAKE_KEYS,
 };
 use domain::{Epoch, JobError, JobId, JobState, Label, Name, NameError, SignalKind, TenantId, Time, WorkerId};
 use engine::Engine;
@@ -23,13 +23,14 @@ use store::queue::workers::heartbeat::Heartbeat;
 use store::queue::workers::register::NewWorker;
 use store::signals::refine::{SignalChange, Signaled};
 use store::workflows::journal::Wake;
+use store::workflows::journal::write::Journaled;
 use store::workflows::runs::inputs::Input;
 use uuid::Uuid;
 use wire::problem::code;
 use wire::{
-    ArtifactView, ClaimRequest, ClaimView, HeartbeatRequest, HeartbeatView, OutcomeKind, OutcomeRequest, OutcomeStatus,
-    OutcomeView, Problem, RawValue, SettleRequest, SettleView, SignalUpdate, Timestamp, WakeRequest, WorkerRegistered,
-    WorkerRequest,
+    ArtifactView, ClaimRequest, ClaimView, ClaimedJournal, HeartbeatRequest, HeartbeatView, JournalRequest,
+    JournalWritten, OutcomeKind, OutcomeRequest, OutcomeStatus, OutcomeView, Problem, RawValue, SettleRequest,
+    SettleView, SignalUpdate, Timestamp, WakeRequest, WorkerRegistered, WorkerRequest,
 };
 
 use crate::journal;
@@ -111,14 +112,38 @@ impl client::Backend for Backend {
         };
         let result = |(outcome, status): (&OutcomeRequest, SettleStatus)| OutcomeView {
             job_id: outcome.job_id,
-            status: match status {
-                SettleStatus::Applied => OutcomeStatus::Applied,
-                SettleStatus::ClaimLost => OutcomeStatus::ClaimLost,
-                SettleStatus::AlreadyEnded => OutcomeStatus::AlreadyEnded,
-                SettleStatus::NotFound => OutcomeStatus::NotFound,
-            },
+            status: settle_status(status),
         };
         Ok(SettleView { results: request.outcomes.iter().zip(statuses).map(result).collect() })
+    }
+
+    async fn journal(&self, worker: Uuid, request: &JournalRequest) -> Result<JournalWritten, BackendError> {
+        let writes = journal::writes(request)?;
+        let jobs: Vec<JobId> = writes.iter().map(|write| write.job).collect();
+        let written = self.engine.store().journal(TENANT, WorkerId::new(worker), writes).await;
+        let results = match written.map_err(unavailable)? {
+            Journaled::Results(results) => results,
+            Journaled::Refused { write, op, error } => return Err(journal::refused(write, op, &error)),
+            Journaled::NoSuchWorker => return Err(BackendError::LeaseExpired),
+        };
+        let results = jobs.into_iter().zip(results).map(|(job, result)| journal::result(job, result));
+        Ok(JournalWritten { results: results.collect::<Result<_, _>>()? })
+    }
+
+    async fn read_journal(&self, job: Uuid, cursor: Option<&str>) -> Result<ClaimedJournal, BackendError> {
+        let after = cursor.map_or(Ok(0), str::parse).map_err(|_| {
+            problem(400, code::INVALID_CURSOR, "the cursor is not one of this journal".into(), Some("cursor"))
+        })?;
+        let page = self.engine.store().read_journal(TENANT, JobId::new(job), after, JOURNAL_CLAIM_ENTRIES).await;
+        journal::page(page.map_err(unavailable)?.1)
+    }
+
+    async fn read_result(&self, job: Uuid) -> Result<Option<Box<RawValue>>, BackendError> {
+        let job = self.engine.store().job(TENANT, JobId::new(job)).await.map_err(unavailable)?;
+        let job = job.ok_or_else(|| problem(404, code::NOT_FOUND, "no such job".into(), None))?;
+        let raw =
+            |json| RawValue::from_string(json).map_err(|error| unavailable(StoreError::unexpected(error.to_string())));
+        job.result.map(raw).transpose()
     }
 
     async fn signal(&self, job: Uuid, update: SignalUpdate) -> Result<(), BackendError> {
@@ -199,6 +224,15 @@ impl client::Backend for Backend {
 
     async fn deregister(&self, worker: Uuid) -> Result<(), BackendError> {
         self.engine.store().remove_worker(TENANT, WorkerId::new(worker)).await.map(|_| ()).map_err(unavailable)
+    }
+}
+
+pub(crate) fn settle_status(status: SettleStatus) -> OutcomeStatus {
+    match status {
+        SettleStatus::Applied => OutcomeStatus::Applied,
+        SettleStatus::ClaimLost => OutcomeStatus::ClaimLost,
+        SettleStatus::AlreadyEnded => OutcomeStatus::AlreadyEnded,
+        SettleStatus::NotFound => OutcomeStatus::NotFound,
     }
 }
 
@@ -355,7 +389,7 @@ fn refused(field: &str, error: &NameError) -> BackendError {
     problem(422, code::INVALID_FIELD, error.to_string(), Some(field))
 }
 
-fn problem(status: u16, code: &str, detail: String, field: Option<&str>) -> BackendError {
+pub(crate) fn problem(status: u16, code: &str, detail: String, field: Option<&str>) -> BackendError {
     BackendError::Refused(Box::new(Problem {
         kind: Problem::kind_of(code),
         title: code.replace('_', " "),

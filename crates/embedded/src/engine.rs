@@ -4,21 +4,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::{Worker, WorkerBuilder};
-use domain::{JobId, TenantId};
+use domain::{JobId, Label, TenantId};
 use engine::{Engine, EngineOptions};
+use serde::Serialize;
 use store::queue::artifacts::Blobs;
 use store::queue::cancel::Canceled;
 use store::queue::enqueue::{Accepted, EnqueueReply};
 use store::queue::get::StoredJob;
+use store::workflows::journal::approvals::{Answered, ApprovalAnswer};
+use store::workflows::journal::events::{NewJobEvent, Sent};
 use store::{ARTIFACTS, DatabaseUrl, Store, StoreError, StoreOptions};
 
 use crate::backend::Backend;
 use crate::job::Job;
 
+/// Who answers approvals and sends events from this process.
+const PRINCIPAL: &str = "embedded";
+
 #[derive(Debug, thiserror::Error)]
 pub enum EmbeddedError {
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error("invalid job: {0}")]
+    Job(String),
 }
 
 /// A running engine. Clones share the engine.
@@ -76,6 +84,43 @@ impl Embedded {
     pub async fn wait(&self, job: JobId, wait: Duration) -> Result<Option<StoredJob>, EmbeddedError> {
         let never = std::future::pending();
         Ok(engine::queue::long_poll::job(self.store(), TenantId::DEFAULT, job, wait, never).await?)
+    }
+
+    /// Enqueues a job by its type. The job is durable when this returns.
+    pub async fn push<J: client::Job>(&self, job: &J) -> Result<Accepted, EmbeddedError> {
+        let job = job.request().map_err(|error| error.to_string()).and_then(|request| Job::of_request(&request));
+        self.enqueue(job.map_err(EmbeddedError::Job)?).await
+    }
+
+    /// Sends a signal event to a job.
+    pub async fn send_event(&self, job: JobId, name: &str, data: &impl Serialize) -> Result<Sent, EmbeddedError> {
+        let name = Label::new(name).map_err(|error| EmbeddedError::Job(format!("the event's name {error}")))?;
+        let data = serde_json::to_string(data).map_err(|error| EmbeddedError::Job(error.to_string()))?;
+        let event = NewJobEvent { job, name, data: data.into(), idempotency_key: None, principal: PRINCIPAL.into() };
+        Ok(self.store().send_event(TenantId::DEFAULT, event).await?)
+    }
+
+    /// Approves an approval of a job.
+    pub async fn approve(&self, job: JobId, key: &str, note: Option<&str>) -> Result<Answered, EmbeddedError> {
+        self.answer(job, key, true, note).await
+    }
+
+    /// Rejects an approval of a job.
+    pub async fn reject(&self, job: JobId, key: &str, note: Option<&str>) -> Result<Answered, EmbeddedError> {
+        self.answer(job, key, false, note).await
+    }
+
+    async fn answer(
+        &self,
+        job: JobId,
+        key: &str,
+        approve: bool,
+        note: Option<&str>,
+    ) -> Result<Answered, EmbeddedError> {
+        let key = Label::new(key).map_err(|error| EmbeddedError::Job(format!("the approval's key {error}")))?;
+        let note = note.map(str::to_owned);
+        let answer = ApprovalAnswer { job, key, approve, note, principal: PRINCIPAL.into() };
+        Ok(self.store().answer_approval(TenantId::DEFAULT, answer).await?)
     }
 
     pub async fn cancel(&self, job: JobId) -> Result<Canceled, EmbeddedError> {

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use domain::limits::{DEFAULT_MAX_ATTEMPTS, TIMEOUT_MAX_S};
+use domain::limits::{DEFAULT_MAX_ATTEMPTS, PAYLOAD_BYTES, PRIORITY_MAX, PRIORITY_MIN, TIMEOUT_MAX_S};
 use domain::{Label, Name, NameError, RetryPolicy, Time};
 use serde::Serialize;
 use store::queue::enqueue::{Extras, NewJob, Unique};
+use wire::{JobRequest, RetrySettings};
 
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -27,6 +28,63 @@ impl Job {
                 extras: None,
             },
         })
+    }
+
+    /// Converts a request with the fields that a job of an embedded engine has.
+    pub fn of_request(request: &JobRequest) -> Result<Self, String> {
+        let invalid = |member: &str, error: &dyn std::fmt::Display| format!("{member} {error}");
+        let others = [
+            ("process", request.process.is_some()),
+            ("unique_key", request.unique_key.is_some()),
+            ("unique_by", request.unique_by.is_some()),
+            ("unique_for_s", request.unique_for_s.is_some()),
+            ("webhook", request.webhook.is_some()),
+        ];
+        if let Some((member, _)) = others.into_iter().find(|(_, is_set)| *is_set) {
+            return Err(format!("{member} is not possible here; remove it"));
+        }
+        let label = |member: &str, text: &Option<String>| {
+            text.as_deref().map(Label::new).transpose().map_err(|error| invalid(member, &error))
+        };
+        let mut job = Self::new(&request.queue, &request.kind).map_err(|error| invalid("queue or kind", &error))?;
+        if let Some(payload) = &request.payload {
+            let length = payload.get().len();
+            if length > PAYLOAD_BYTES {
+                return Err(format!("payload may have at most {PAYLOAD_BYTES} bytes, not {length}"));
+            }
+            job.new.payload = payload.get().into();
+        }
+        job.new.affinity = label("affinity", &request.affinity)?;
+        let within = |member: &str, value: i64, min: i64, max: i64| match (min..=max).contains(&value) {
+            true => Ok(value),
+            false => Err(format!("{member} must be from {min} to {max}, not {value}")),
+        };
+        if let Some(priority) = request.priority {
+            job.new.priority = within("priority", priority, PRIORITY_MIN, PRIORITY_MAX)? as i32;
+        }
+        if let Some(attempts) = request.max_attempts {
+            job.new.max_attempts = within("max_attempts", attempts, 1, 1_000)? as i32;
+        }
+        job.new.run_at = request.run_at.map(|at| Time::from_micros(at.as_microsecond()));
+        let (run, concurrency_key) = (label("run", &request.run)?, label("concurrency_key", &request.concurrency_key)?);
+        if let Some(subject) = &request.subject {
+            job = job.subject(subject).map_err(|error| invalid("subject", &error))?;
+        }
+        for tag in request.tags.iter().flatten() {
+            job = job.tag(tag).map_err(|error| invalid("tags", &error))?;
+        }
+        if let Some(RetrySettings { initial_s, maximum_s, exponent, jitter }) = request.retry {
+            let policy = RetryPolicy::new(initial_s, maximum_s, exponent, jitter);
+            job = job.retry(policy.map_err(|error| invalid("retry", &error))?);
+        }
+        if let Some(timeout_s) = request.timeout_s {
+            job.extras().timeout_s = Some(within("timeout_s", timeout_s, 1, TIMEOUT_MAX_S)?);
+        }
+        if run.is_some() || concurrency_key.is_some() {
+            let extras = job.extras();
+            (extras.run, extras.concurrency_key) = (run, concurrency_key);
+        }
+        Ok(job)
     }
 
     pub fn payload<T: Serialize + ?Sized>(mut self, payload: &T) -> Result<Self, serde_json::Error> {

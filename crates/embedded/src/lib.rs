@@ -16,6 +16,6 @@ mod job;
 mod journal;
 
 pub use backend::Backend;
-pub use client::{HandlerError, JobContext, Statistics, Worker};
+pub use client::{HandlerError, JobContext, Statistics, Worker, Workflow};
 pub use engine::{Embedded, EmbeddedError};
 pub use job::Job;

@@ -95,7 +95,7 @@ async fn a_response_without_a_problem_document_is_not_a_refusal() {
 #[tokio::test]
 async fn a_429_or_413_from_a_proxy_means_the_request_was_not_executed() {
     let later = problem("HTTP/1.1 429 Too Many Requests\r\ncontent-length: 0\r\n\r\n").await;
-    assert!(matches!(BackendError::from(later), BackendError::Unavailable(_)));
+    assert!(matches!(BackendError::from(later), BackendError::Throttled(_)));
     let never = problem("HTTP/1.1 413 Content Too Large\r\ncontent-length: 0\r\n\r\n").await;
     assert!(matches!(BackendError::from(never), BackendError::Refused(_)), "it would not be let through the next time");
 }

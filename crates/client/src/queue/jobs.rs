@@ -13,6 +13,7 @@ use wire::{
 
 use crate::client::Client;
 use crate::error::ClientError;
+use crate::queue::job::Job;
 
 /// Selects jobs; fields that are `None` match everything.
 #[derive(Debug, Default, Clone, Serialize)]
@@ -51,6 +52,11 @@ impl Client {
     /// Enqueues a job. The job is durable when this returns.
     pub async fn enqueue(&self, job: &JobRequest) -> Result<JobAccepted, ClientError> {
         self.post(&["jobs"], job).await
+    }
+
+    /// Enqueues a job by its type. The job is durable when this returns.
+    pub async fn push<J: Job>(&self, job: &J) -> Result<JobAccepted, ClientError> {
+        self.enqueue(&job.request().map_err(|error| ClientError::Encode(error.into()))?).await
     }
 
     /// Like `enqueue`, but safe to repeat: requests with the same key and job return the same job for one day.

@@ -2,6 +2,7 @@
 
 pub(crate) mod artifacts;
 pub(crate) mod calls;
+pub(crate) mod job;
 pub(crate) mod jobs;
 pub(crate) mod queues;
 pub(crate) mod worker;

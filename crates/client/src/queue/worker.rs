@@ -15,12 +15,12 @@
 //! # Ok(()) }
 //! ```
 
-mod bounds;
+pub(crate) mod bounds;
 mod context;
-mod handler;
+pub(crate) mod handler;
 mod outcomes;
 mod run;
-mod session;
+pub(crate) mod session;
 mod statistics;
 #[cfg(test)]
 mod tests;
@@ -30,11 +30,14 @@ use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use wire::{ClaimedJob, Problem, WorkerRequest};
 
 use crate::backend::Backend;
+use crate::queue::job::Job;
+use crate::workflows::Workflow;
 use handler::{Handler, Loader};
 use statistics::Counters;
 
@@ -74,6 +77,7 @@ impl<B: Backend> Worker<B> {
             drain_grace: Duration::from_secs(30),
             stop_grace: Duration::from_secs(5),
             handlers: Handlers { by_kind: HashMap::new(), any: None, loader: None },
+            is_strict: false,
         }
     }
 
@@ -113,6 +117,17 @@ impl Handlers {
     }
 }
 
+fn workflow_handler<F, Fut, T>(workflow: F, is_strict: bool) -> Handler
+where
+    F: Fn(Workflow) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<T, HandlerError>> + Send + 'static,
+    T: Serialize + Send + 'static,
+{
+    let workflow = Arc::new(workflow);
+    Arc::new(move |job| -> BoxFuture<'static, _> { Box::pin(crate::workflows::run(workflow.clone(), job, is_strict)) })
+}
+
+/// Builds a worker.
 pub struct WorkerBuilder<B> {
     backend: B,
     request: WorkerRequest,
@@ -121,6 +136,7 @@ pub struct WorkerBuilder<B> {
     drain_grace: Duration,
     stop_grace: Duration,
     handlers: Handlers,
+    is_strict: bool,
 }
 
 impl<B: Backend> WorkerBuilder<B> {
@@ -205,6 +221,67 @@ impl<B: Backend> WorkerBuilder<B> {
     {
         self.handlers.any = Some(handler::handler(handler));
         self
+    }
+
+    /// Runs jobs of this type with `handler`, and claims from their queue.
+    pub fn job<J, F, Fut>(self, handler: F) -> Self
+    where
+        J: Job,
+        F: Fn(J, JobContext) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<J::Output, HandlerError>> + Send + 'static,
+    {
+        let handler = Arc::new(handler);
+        self.queue_once(J::QUEUE).handle(J::KIND, move |context: JobContext| {
+            let handler = handler.clone();
+            async move { handler(context.payload()?, context).await }
+        })
+    }
+
+    /// Runs `workflow` on jobs of this kind: a handler whose finished steps are recorded.
+    pub fn workflow<F, Fut, T>(mut self, kind: impl Into<String>, workflow: F) -> Self
+    where
+        F: Fn(Workflow) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<T, HandlerError>> + Send + 'static,
+        T: Serialize + Send + 'static,
+    {
+        self.handlers.by_kind.insert(kind.into(), workflow_handler(workflow, self.is_strict));
+        self
+    }
+
+    /// Runs `workflow` on jobs of every kind without a handler of its own.
+    pub fn workflow_any<F, Fut, T>(mut self, workflow: F) -> Self
+    where
+        F: Fn(Workflow) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<T, HandlerError>> + Send + 'static,
+        T: Serialize + Send + 'static,
+    {
+        self.handlers.any = Some(workflow_handler(workflow, self.is_strict));
+        self
+    }
+
+    /// Runs jobs of this type with `workflow`, and claims from their queue.
+    pub fn workflow_job<J, F, Fut>(self, workflow: F) -> Self
+    where
+        J: Job,
+        F: Fn(J, Workflow) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<J::Output, HandlerError>> + Send + 'static,
+    {
+        let handler = Arc::new(workflow);
+        self.queue_once(J::QUEUE).workflow(J::KIND, move |workflow: Workflow| {
+            let handler = handler.clone();
+            async move { handler(workflow.payload()?, workflow).await }
+        })
+    }
+
+    /// Fails a workflow with `workflow_drift` if its handler does not match its journal. Default: a warning in the signal
+    /// of the job. Applies to the workflows that are added after this call.
+    pub fn strict_workflows(mut self) -> Self {
+        self.is_strict = true;
+        self
+    }
+
+    fn queue_once(self, queue: &str) -> Self {
+        if self.request.queues.iter().any(|known| known == queue) { self } else { self.queue(queue) }
     }
 
     /// Sets a function that loads an affinity, such as a model, before a job that needs another one than is loaded. No

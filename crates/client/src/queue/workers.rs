@@ -6,8 +6,9 @@ use bytes::Bytes;
 use reqwest::Method;
 use uuid::Uuid;
 use wire::{
-    ArtifactView, ClaimRequest, ClaimView, HeartbeatRequest, HeartbeatView, JournalRequest, JournalWritten, Page,
-    SettleRequest, SettleView, SignalUpdate, WorkerRegistered, WorkerRequest, WorkerView,
+    ArtifactView, ClaimRequest, ClaimView, ClaimedJournal, HeartbeatRequest, HeartbeatView, JournalRequest,
+    JournalWritten, Page, RawValue, SettleRequest, SettleView, SignalUpdate, WorkerRegistered, WorkerRequest,
+    WorkerView,
 };
 
 use crate::backend::{Backend, BackendError};
@@ -76,6 +77,19 @@ impl Backend for Client {
 
     async fn settle(&self, worker: Uuid, request: &SettleRequest) -> Result<SettleView, BackendError> {
         Client::settle(self, worker, request).await.map_err(of_worker)
+    }
+
+    async fn journal(&self, worker: Uuid, request: &JournalRequest) -> Result<JournalWritten, BackendError> {
+        Client::journal(self, worker, request).await.map_err(of_worker)
+    }
+
+    async fn read_journal(&self, job: Uuid, cursor: Option<&str>) -> Result<ClaimedJournal, BackendError> {
+        let page = self.job_journal(job, cursor).await?;
+        Ok(ClaimedJournal { entries: page.items, next_cursor: page.next_cursor })
+    }
+
+    async fn read_result(&self, job: Uuid) -> Result<Option<Box<RawValue>>, BackendError> {
+        Ok(self.job(job).await?.result)
     }
 
     async fn signal(&self, job: Uuid, update: SignalUpdate) -> Result<(), BackendError> {

@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use client::wire::{
-    ArtifactView, ClaimRequest, ClaimView, HeartbeatRequest, HeartbeatView, OutcomeKind, OutcomeRequest, OutcomeStatus,
-    SettleRequest, SettleView, SignalUpdate, WorkerRegistered, WorkerRequest,
+    ArtifactView, ClaimRequest, ClaimView, ClaimedJournal, HeartbeatRequest, HeartbeatView, JournalRequest,
+    JournalWritten, OutcomeKind, OutcomeRequest, OutcomeStatus, RawValue, SettleRequest, SettleView, SignalUpdate,
+    WorkerRegistered, WorkerRequest,
 };
 use client::{Backend, BackendError, Client, JobContext};
 use testkit::history::{Event, Millis, Outcome, Response};
@@ -191,6 +192,18 @@ impl Backend for Recorder {
             }
         });
         Ok(view)
+    }
+
+    async fn journal(&self, worker: Uuid, request: &JournalRequest) -> Result<JournalWritten, BackendError> {
+        Backend::journal(&self.client, worker, request).await
+    }
+
+    async fn read_journal(&self, job: Uuid, cursor: Option<&str>) -> Result<ClaimedJournal, BackendError> {
+        Backend::read_journal(&self.client, job, cursor).await
+    }
+
+    async fn read_result(&self, job: Uuid) -> Result<Option<Box<RawValue>>, BackendError> {
+        Backend::read_result(&self.client, job).await
     }
 
     async fn signal(&self, job: Uuid, update: SignalUpdate) -> Result<(), BackendError> {

@@ -10,7 +10,7 @@ const FACT_BYTES: usize = 16 << 10;
 const FACTS: usize = 256;
 const NAME_BYTES: usize = 128;
 
-pub(super) fn check_result(result: &RawValue) -> Result<(), HandlerError> {
+pub(crate) fn check_result(result: &RawValue) -> Result<(), HandlerError> {
     let got = result.get().len();
     if got <= RESULT_BYTES {
         return Ok(());

@@ -11,12 +11,13 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
-use wire::{ArtifactView, ClaimedJob, Problem, RawValue, SignalUpdate, code};
+use wire::{ArtifactView, ClaimedJob, ClaimedJournal, Problem, RawValue, SignalUpdate, code};
 
 use super::bounds::check_fact;
 use super::handler::HandlerError;
 use super::session::Backoff;
 use crate::backend::{Backend, BackendError};
+use crate::workflows::journal_writer::{JournalWriter, Submission};
 
 /// Minimum interval between two signals of one job.
 const MIN_SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
@@ -29,6 +30,8 @@ pub struct JobContext(Arc<SharedJob>);
 
 struct SharedJob {
     job: ClaimedJob,
+    /// The worker that has claimed the job.
+    worker: Uuid,
     cancellation: CancellationToken,
     uplink: Arc<dyn Uplink>,
     pending_signal: Mutex<PendingSignal>,
@@ -50,9 +53,10 @@ struct PendingSignal {
 }
 
 impl JobContext {
-    pub(super) fn new(job: ClaimedJob, cancellation: CancellationToken, uplink: Arc<dyn Uplink>) -> Self {
+    pub(super) fn new(job: ClaimedJob, worker: Uuid, cancellation: CancellationToken, uplink: Arc<dyn Uplink>) -> Self {
         Self(Arc::new(SharedJob {
             job,
+            worker,
             cancellation,
             uplink,
             pending_signal: Mutex::default(),
@@ -163,6 +167,14 @@ impl JobContext {
         self.0.uplink.put_artifact(&self.0.job, name, content_type, bytes.into()).await
     }
 
+    pub(crate) fn worker(&self) -> Uuid {
+        self.0.worker
+    }
+
+    pub(crate) fn uplink(&self) -> &dyn Uplink {
+        &*self.0.uplink
+    }
+
     pub(super) fn take_facts(&self) -> Option<BTreeMap<String, Box<RawValue>>> {
         let facts = std::mem::take(&mut *self.0.facts.lock().unwrap_or_else(PoisonError::into_inner));
         Some(facts).filter(|facts| !facts.is_empty())
@@ -234,7 +246,7 @@ impl SharedJob {
         let Err(error) = self.uplink.signal(self.job.id, update.clone()).await else { return SendResult::Delivered };
         tracing::debug!(job = %self.job.id, %error, "cannot send a signal");
         match error {
-            BackendError::Unavailable(_) | BackendError::Unanswered(_) => {
+            BackendError::Unavailable(_) | BackendError::Throttled(_) | BackendError::Unanswered(_) => {
                 self.requeue(update);
                 return SendResult::Requeued;
             }
@@ -288,7 +300,18 @@ fn merged(older: SignalUpdate, newer: SignalUpdate) -> SignalUpdate {
 }
 
 /// `Backend` with its type erased, so that handlers do not depend on it.
-pub(super) trait Uplink: Send + Sync {
+pub(crate) trait Uplink: Send + Sync {
+    /// Adds an operation to the next request of the journal.
+    fn submit(&self, submission: Submission);
+
+    fn read_journal<'a>(
+        &'a self,
+        job: Uuid,
+        cursor: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<ClaimedJournal, BackendError>>;
+
+    fn read_result(&self, job: Uuid) -> BoxFuture<'_, Result<Option<Box<RawValue>>, BackendError>>;
+
     fn signal(&self, job: Uuid, update: SignalUpdate) -> BoxFuture<'_, Result<(), BackendError>>;
 
     fn put_artifact<'a>(
@@ -300,14 +323,40 @@ pub(super) trait Uplink: Send + Sync {
     ) -> BoxFuture<'a, Result<ArtifactView, BackendError>>;
 
     fn tasks(&self) -> &TaskTracker;
+
+    /// Drops operations that were not sent, when the worker stops.
+    fn close(&self);
 }
 
 pub(super) struct BackendUplink<B> {
-    pub(super) backend: Arc<B>,
-    pub(super) tasks: TaskTracker,
+    backend: Arc<B>,
+    writer: Arc<JournalWriter<B>>,
+    tasks: TaskTracker,
+}
+
+impl<B: Backend> BackendUplink<B> {
+    pub(super) fn new(backend: Arc<B>) -> Self {
+        Self { writer: JournalWriter::new(backend.clone()), backend, tasks: TaskTracker::new() }
+    }
 }
 
 impl<B: Backend> Uplink for BackendUplink<B> {
+    fn submit(&self, submission: Submission) {
+        self.writer.submit(&self.tasks, submission);
+    }
+
+    fn read_journal<'a>(
+        &'a self,
+        job: Uuid,
+        cursor: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<ClaimedJournal, BackendError>> {
+        Box::pin(self.backend.read_journal(job, cursor))
+    }
+
+    fn read_result(&self, job: Uuid) -> BoxFuture<'_, Result<Option<Box<RawValue>>, BackendError>> {
+        Box::pin(self.backend.read_result(job))
+    }
+
     fn signal(&self, job: Uuid, update: SignalUpdate) -> BoxFuture<'_, Result<(), BackendError>> {
         Box::pin(self.backend.signal(job, update))
     }
@@ -324,5 +373,10 @@ impl<B: Backend> Uplink for BackendUplink<B> {
 
     fn tasks(&self) -> &TaskTracker {
         &self.tasks
+    }
+
+    fn close(&self) {
+        self.tasks.close();
+        self.writer.close();
     }
 }

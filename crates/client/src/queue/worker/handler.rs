@@ -9,12 +9,12 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde::Serialize;
-use wire::RawValue;
+use wire::{JobError, RawValue};
 
 use super::bounds::check_result;
 use super::context::JobContext;
 
-pub(super) type Verdict = Result<Option<Box<RawValue>>, HandlerError>;
+pub(crate) type Verdict = Result<Option<Box<RawValue>>, HandlerError>;
 pub(super) type Handler = Arc<dyn Fn(JobContext) -> BoxFuture<'static, Verdict> + Send + Sync>;
 pub(super) type Loader = Arc<dyn Fn(String) -> BoxFuture<'static, Result<(), HandlerError>> + Send + Sync>;
 
@@ -23,13 +23,22 @@ pub(super) type Loader = Arc<dyn Fn(String) -> BoxFuture<'static, Result<(), Han
 /// Any error converts to a retryable failure, so `?` works in handlers. Like `anyhow::Error`, this type is not itself a
 /// `std::error::Error`, because that conversion would then overlap.
 #[derive(Debug, Clone, PartialEq)]
-pub struct HandlerError(pub(super) Ending);
+pub struct HandlerError(pub(crate) Ending);
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Ending {
-    Fail { code: String, message: String, retryable: bool, backoff: Option<Duration> },
+pub(crate) enum Ending {
+    Fail {
+        code: String,
+        message: String,
+        retryable: bool,
+        backoff: Option<Duration>,
+    },
     Snooze(Duration),
     Cancel,
+    /// A workflow waits until one of these entries of its journal is resolved.
+    Suspend(Vec<String>),
+    /// A workflow continues in a new job with this payload.
+    ContinueAs(String),
 }
 
 impl HandlerError {
@@ -62,6 +71,28 @@ impl HandlerError {
         Self(Ending::Cancel)
     }
 
+    /// The failure as it is recorded. An error that is not a failure has the code of its outcome.
+    pub fn to_job_error(&self) -> JobError {
+        let of = |code: &str| JobError { code: code.into(), message: String::new(), retryable: true };
+        match &self.0 {
+            Ending::Fail { code, message, retryable, .. } => {
+                JobError { code: code.clone(), message: message.clone(), retryable: *retryable }
+            }
+            Ending::Snooze(_) => of("snooze"),
+            Ending::Cancel => of("cancel"),
+            Ending::Suspend(_) => of("suspend"),
+            Ending::ContinueAs(_) => of("continue_as"),
+        }
+    }
+
+    pub(crate) fn suspend(keys: Vec<String>) -> Self {
+        Self(Ending::Suspend(keys))
+    }
+
+    pub(crate) fn continue_as(payload: String) -> Self {
+        Self(Ending::ContinueAs(payload))
+    }
+
     pub(super) fn panic(cause: &(dyn Any + Send)) -> Self {
         let message = cause.downcast_ref::<&str>().copied();
         let message = message.or_else(|| cause.downcast_ref::<String>().map(String::as_str));
@@ -91,18 +122,20 @@ where
     let handler = Arc::new(handler);
     Arc::new(move |context| {
         let handler = handler.clone();
-        Box::pin(async move {
-            let result = handler(context).await?;
-            let result = serde_json::value::to_raw_value(&result)
-                .map_err(|error| HandlerError::permanent("result_not_json", error.to_string()))?;
-            check_result(&result)?;
-            Ok(Some(result).filter(|result| result.get() != "null"))
-        })
+        Box::pin(async move { verdict_of(handler(context).await) })
     })
 }
 
+/// Encodes the result of a handler.
+pub(crate) fn verdict_of(result: Result<impl Serialize, HandlerError>) -> Verdict {
+    let result = serde_json::value::to_raw_value(&result?)
+        .map_err(|error| HandlerError::permanent("result_not_json", error.to_string()))?;
+    check_result(&result)?;
+    Ok(Some(result).filter(|result| result.get() != "null"))
+}
+
 /// Runs a handler and converts a panic to an error.
-pub(super) async fn guarded<T>(work: impl Future<Output = Result<T, HandlerError>>) -> Result<T, HandlerError> {
+pub(crate) async fn guarded<T>(work: impl Future<Output = Result<T, HandlerError>>) -> Result<T, HandlerError> {
     // State that the panic left inconsistent belongs to this attempt and is dropped with it.
     match AssertUnwindSafe(work).catch_unwind().await {
         Ok(result) => result,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use uuid::Uuid;
-use wire::{JobError, OutcomeKind, OutcomeRequest, Problem, SettleRequest};
+use wire::{JobError, OutcomeKind, OutcomeRequest, Problem, RawValue, SettleRequest, WakeRequest};
 
 use super::handler::{Ending, Verdict};
 
@@ -115,7 +115,9 @@ fn size(outcome: &OutcomeRequest) -> usize {
     let result = outcome.result.as_ref().map_or(0, |result| result.get().len());
     let error = outcome.error.as_ref().map_or(0, |error| error.message.len());
     let facts = outcome.facts.iter().flatten().map(|(name, value)| name.len() + value.get().len()).sum::<usize>();
-    result + error + facts
+    let payload = outcome.payload.as_ref().map_or(0, |payload| payload.get().len());
+    let wake = outcome.wake.iter().flat_map(|wake| wake.any.iter().flatten()).map(String::len).sum::<usize>();
+    result + error + facts + payload + wake
 }
 
 pub(super) fn plain(job_id: Uuid, epoch: i64, outcome: OutcomeKind) -> OutcomeRequest {
@@ -151,5 +153,13 @@ pub(super) fn of_verdict(job_id: Uuid, epoch: i64, verdict: Verdict) -> OutcomeR
             OutcomeRequest { delay_s: Some(delay.as_secs_f64()), ..plain(job_id, epoch, OutcomeKind::Snooze) }
         }
         Err(Ending::Cancel) => plain(job_id, epoch, OutcomeKind::Cancel),
+        Err(Ending::Suspend(keys)) => {
+            let wake = WakeRequest { any: Some(keys), ..WakeRequest::default() };
+            OutcomeRequest { wake: Some(wake), ..plain(job_id, epoch, OutcomeKind::Suspend) }
+        }
+        Err(Ending::ContinueAs(payload)) => {
+            let payload = RawValue::from_string(payload).ok();
+            OutcomeRequest { payload, ..plain(job_id, epoch, OutcomeKind::ContinueAs) }
+        }
     }
 }

@@ -12,7 +12,6 @@ use std::time::Duration;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 use wire::{OutcomeKind, OutcomeRequest, Problem};
 
@@ -160,7 +159,7 @@ impl<'a, B: Backend> Run<'a, B> {
     fn new(worker: &'a Worker<B>, session: Session) -> Self {
         Self {
             worker,
-            uplink: Arc::new(BackendUplink { backend: worker.backend.clone(), tasks: TaskTracker::new() }),
+            uplink: Arc::new(BackendUplink::new(worker.backend.clone())),
             session,
             stage: Stage::Working,
             waiting: VecDeque::new(),
@@ -245,7 +244,7 @@ impl<'a, B: Backend> Run<'a, B> {
             let cancellation = CancellationToken::new();
             let claim = Claim { job: job.id, epoch: job.epoch };
             let affinity = job.affinity.clone();
-            let context = JobContext::new(job, cancellation.clone(), self.uplink.clone());
+            let context = JobContext::new(job, self.session.id, cancellation.clone(), self.uplink.clone());
             let task = match affinity {
                 Some(affinity) if swap => self.swap(context, affinity),
                 _ => self.start(context),

@@ -70,18 +70,18 @@ pub(super) async fn deregister<B: Backend>(worker: &Worker<B>, id: Uuid) {
 }
 
 /// Exponential backoff with a random factor per worker, so that many workers do not reconnect at the same time.
-pub(super) struct Backoff {
+pub(crate) struct Backoff {
     wait: Duration,
     share: f64,
 }
 
 impl Backoff {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let random_unit = RandomState::new().build_hasher().finish();
         Self { wait: MIN_WAIT, share: 0.5 + 0.5 * (random_unit as f64 / u64::MAX as f64) }
     }
 
-    pub(super) fn next(&mut self) -> Duration {
+    pub(crate) fn next(&mut self) -> Duration {
         let wait = self.wait.mul_f64(self.share);
         self.wait = (self.wait * 2).min(MAX_WAIT);
         wait

@@ -171,7 +171,7 @@ impl<B: Backend> Run<'_, B> {
             }
             Err(BackendError::LeaseExpired) => self.lease_expired = true,
             Err(BackendError::Refused(problem)) => self.give_up(problem),
-            Err(BackendError::Unavailable(_)) => {
+            Err(BackendError::Unavailable(_) | BackendError::Throttled(_)) => {
                 let wait = self.claim_backoff.next();
                 self.claim(wait);
             }

@@ -110,7 +110,7 @@ impl<B: Backend> Run<'_, B> {
         if !self.lease_expired {
             deregister(self.worker, self.session.id).await;
         }
-        self.uplink.tasks().close();
+        self.uplink.close();
         if timeout(FINAL_SIGNALS_TIMEOUT, self.uplink.tasks().wait()).await.is_err() {
             tracing::debug!("some signals were not sent");
         }

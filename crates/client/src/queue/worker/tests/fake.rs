@@ -9,9 +9,9 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 use uuid::Uuid;
 use wire::{
-    ArtifactView, ClaimRequest, ClaimView, ClaimedJob, HeartbeatRequest, HeartbeatView, OutcomeKind, OutcomeRequest,
-    OutcomeStatus, OutcomeView, Problem, RawValue, SettleRequest, SettleView, SignalUpdate, Timestamp,
-    WorkerRegistered, WorkerRequest,
+    ArtifactView, ClaimRequest, ClaimView, ClaimedJob, ClaimedJournal, HeartbeatRequest, HeartbeatView, JournalRequest,
+    JournalWritten, OutcomeKind, OutcomeRequest, OutcomeStatus, OutcomeView, Problem, RawValue, SettleRequest,
+    SettleView, SignalUpdate, Timestamp, WorkerRegistered, WorkerRequest,
 };
 
 use crate::backend::{Backend, BackendError};
@@ -190,6 +190,18 @@ impl Backend for FakeServer {
             state.settles.push(request.outcomes.clone());
             Ok(SettleView { results })
         })
+    }
+
+    async fn journal(&self, _worker: Uuid, _request: &JournalRequest) -> Result<JournalWritten, BackendError> {
+        Err(BackendError::Unavailable("not supported by the fake server".into()))
+    }
+
+    async fn read_journal(&self, _job: Uuid, _cursor: Option<&str>) -> Result<ClaimedJournal, BackendError> {
+        Err(BackendError::Unavailable("not supported by the fake server".into()))
+    }
+
+    async fn read_result(&self, _job: Uuid) -> Result<Option<Box<RawValue>>, BackendError> {
+        Err(BackendError::Unavailable("not supported by the fake server".into()))
     }
 
     async fn signal(&self, job: Uuid, update: SignalUpdate) -> Result<(), BackendError> {
