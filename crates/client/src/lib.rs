@@ -10,6 +10,7 @@ pub(crate) mod fleet;
 pub(crate) mod queue;
 pub(crate) mod runtimes;
 mod signals;
+pub mod testing;
 pub(crate) mod triggers;
 pub(crate) mod workflows;
 

@@ -1,0 +1,85 @@
+//! Tests of the test server, and of workflows on it.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use super::*;
+use crate::{HandlerError, JobContext, Workflow};
+
+const DAY: std::time::Duration = std::time::Duration::from_secs(24 * 3_600);
+
+#[tokio::test]
+async fn days_of_sleep_pass_at_once_and_in_order() {
+    let server = TestServer::new();
+    let job = server.push("q", "k", &()).unwrap();
+    let began = (Instant::now(), server.now());
+    let worker = server.worker().queue("q").workflow("k", |workflow: Workflow| async move {
+        let short = workflow.scope("short");
+        let long = workflow.scope("long");
+        let order = Mutex::new(Vec::new());
+        let branch = async |scope: Workflow, days: u32| {
+            scope.sleep(DAY * days).await?;
+            order.lock().unwrap().push(days);
+            Ok::<_, HandlerError>(())
+        };
+        let (a, b) = tokio::join!(branch(long, 30), branch(short, 3));
+        a.and(b)?;
+        Ok(order.into_inner().unwrap())
+    });
+    server.run(worker).await.unwrap();
+    assert_eq!(server.result::<Vec<u32>>(job).unwrap(), [3, 30]);
+    assert_eq!(server.now().duration_since(began.1).as_secs(), 30 * 24 * 3_600);
+    assert!(began.0.elapsed() < DAY);
+}
+
+#[tokio::test]
+async fn a_workflow_waits_for_what_the_test_sends() {
+    async fn order(workflow: Workflow) -> Result<u64, HandlerError> {
+        let total: u64 = workflow.wait_for_event("paid").await?;
+        if !workflow.approval("ship", "Ship?").await?.approved {
+            return Err(HandlerError::permanent("rejected", ""));
+        }
+        workflow.publish("shipped", &total).await?;
+        Ok(total)
+    }
+    let server = TestServer::new();
+    let job = server.push("q", "order", &()).unwrap();
+    let worker = || server.worker().queue("q").workflow("order", order);
+    server.run(worker()).await.unwrap();
+    assert_eq!(server.job(job).unwrap().state, TestJobState::Waiting);
+    server.send_event(job, "paid", &99).unwrap();
+    server.run(worker()).await.unwrap();
+    server.approve(job, "ship").unwrap();
+    server.run(worker()).await.unwrap();
+    assert_eq!(server.result::<u64>(job).unwrap(), 99);
+    assert_eq!(server.published(), [("shipped".to_owned(), serde_json::json!(99))]);
+    assert_eq!(server.job(job).unwrap().keys, ["paid", "ship", "publish"]);
+}
+
+#[tokio::test]
+async fn a_plain_job_is_retried_and_its_delay_takes_no_time() {
+    let server = TestServer::new();
+    let job = server.push("q", "k", &()).unwrap();
+    let attempts = std::sync::Arc::new(AtomicUsize::new(0));
+    let worker = server.worker().queue("q").handle("k", move |_: JobContext| {
+        let attempt = attempts.fetch_add(1, Ordering::SeqCst) + 1;
+        async move {
+            match attempt {
+                1 | 2 => Err(HandlerError::retryable("busy", "").with_backoff(DAY)),
+                attempt => Ok(attempt),
+            }
+        }
+    });
+    server.run(worker).await.unwrap();
+    assert_eq!(server.result::<usize>(job).unwrap(), 3);
+}
+
+#[tokio::test]
+async fn a_job_without_a_handler_stays_queued() {
+    let server = TestServer::new();
+    let job = server.push("other", "k", &()).unwrap();
+    server.run(server.worker().queue("q").handle("k", |_: JobContext| async { Ok(()) })).await.unwrap();
+    assert_eq!(server.job(job).unwrap().state, TestJobState::Queued);
+    assert!(matches!(server.result::<()>(job), Err(TestServerError::NoResult { .. })));
+}
