@@ -11,6 +11,8 @@ pub struct Circumstances {
     pub run_at: Option<Time>,
     /// What a waiting job waits for, as text.
     pub waits_for: Option<String>,
+    /// When that wait ends by itself.
+    pub waits_until: Option<Time>,
     /// Set if the job has failed before and waits for its next attempt.
     pub last_error: Option<JobError>,
     pub queue_paused: Option<String>,
@@ -98,10 +100,8 @@ impl Circumstances {
             }
             Some(JobState::Working) => return explain(Reason::Running, "a worker is running it".into()),
             Some(JobState::Waiting) => {
-                return explain(
-                    Reason::Waiting,
-                    self.waits_for.clone().unwrap_or_else(|| "waiting until something wakes it".into()),
-                );
+                let detail = self.waits_for.clone().unwrap_or_else(|| "waiting until something wakes it".into());
+                return Why { until: self.waits_until, ..explain(Reason::Waiting, detail) };
             }
             Some(JobState::Scheduled) => {
                 let until = self.run_at;

@@ -3,7 +3,7 @@
 use domain::limits::WHY_NEEDS;
 use domain::queue::queue_position::QueuedJob;
 use domain::queue::why::{Circumstances, Why};
-use domain::{JobId, JobState, TenantId};
+use domain::{JobId, JobState, TenantId, Time};
 
 use crate::db::tx::{Operation, Param, Sql, Tx};
 use crate::error::StoreError;
@@ -12,6 +12,7 @@ use crate::queue::get::{StoredJob, find};
 use crate::queue::holds::SUBJECT;
 use crate::signals::queue_snapshot;
 use crate::store::Store;
+use crate::workflows::journal::waits_for::{open_wait, to_the_second};
 use crate::workflows::runs::waits_for::open_need;
 
 impl Store {
@@ -24,6 +25,14 @@ impl Store {
 struct ExplainJob {
     tenant: TenantId,
     job: JobId,
+}
+
+/// What a waiting job waits for.
+#[derive(Default)]
+struct WaitsFor {
+    text: String,
+    /// When the wait ends by itself.
+    until: Option<Time>,
 }
 
 const RECENT_ENDS: Sql = Sql::both(&["select count(*) as jobs, min(finished_at) as oldest_at from (
@@ -40,8 +49,8 @@ impl Operation for ExplainJob {
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<Why>, StoreError> {
         let Some(job) = find(tx, self.tenant, self.job).await? else { return Ok(None) };
         let waits_for = match job.state {
-            JobState::Waiting => Some(self.waits_for(tx, job.id).await?),
-            _ => None,
+            JobState::Waiting => self.waits_for(tx, job.id).await?,
+            _ => WaitsFor::default(),
         };
         self.explain(tx, job, waits_for).await.map(Some)
     }
@@ -59,12 +68,13 @@ pub fn queued_job(job: &StoredJob) -> QueuedJob {
 }
 
 impl ExplainJob {
-    async fn explain(&self, tx: &mut Tx<'_>, mut job: StoredJob, waits_for: Option<String>) -> Result<Why, StoreError> {
+    async fn explain(&self, tx: &mut Tx<'_>, mut job: StoredJob, waits: WaitsFor) -> Result<Why, StoreError> {
         let mut circumstances = Circumstances {
             state: Some(job.state),
             run_at: Some(job.run_at),
             last_error: job.error.clone(),
-            waits_for,
+            waits_for: (!waits.text.is_empty()).then_some(waits.text),
+            waits_until: waits.until,
             ..Circumstances::default()
         };
         if job.state == JobState::Queued {
@@ -74,24 +84,40 @@ impl ExplainJob {
         Ok(circumstances.why())
     }
 
-    /// Follows the needs of a waiting job to the first one that does not wait, and explains that one.
-    async fn waits_for(&self, tx: &mut Tx<'_>, job: JobId) -> Result<String, StoreError> {
-        let (mut text, mut at) = (String::new(), job);
+    /// Follows what a waiting job waits for (nodes, children) to the first job that does not wait, and explains that one.
+    async fn waits_for(&self, tx: &mut Tx<'_>, job: JobId) -> Result<WaitsFor, StoreError> {
+        let (mut found, mut at) = (WaitsFor::default(), job);
         for _ in 0..WHY_NEEDS {
-            let Some(need) = open_need(tx, at).await? else { break };
-            let separator = if text.is_empty() { "" } else { ", which " };
-            let of = if need.of == 1 { String::new() } else { format!(" ({} of {} needs left)", need.unmet, need.of) };
-            text.push_str(&format!("{separator}waits for {}{of}", need.name));
-            let Some(needed) = find(tx, self.tenant, need.job).await? else { break };
-            at = need.job;
+            let separator = if found.text.is_empty() { "" } else { ", which " };
+            let next = if let Some(need) = open_need(tx, at).await? {
+                let of = match need.of {
+                    1 => String::new(),
+                    _ => format!(" ({} of {} needs left)", need.unmet, need.of),
+                };
+                found.text.push_str(&format!("{separator}waits for {}{of}", need.name));
+                Some(need.job)
+            } else if let Some(wait) = open_wait(tx, at).await? {
+                found.text.push_str(&format!("{separator}waits for {}", wait.what));
+                found.until = wait.until.filter(|_| at == job);
+                wait.child
+            } else {
+                None
+            };
+            let Some(next) = next else { break };
+            let Some(needed) = find(tx, self.tenant, next).await? else { break };
+            at = next;
             if needed.state != JobState::Waiting {
-                let why = self.explain(tx, needed, None).await?;
+                let why = self.explain(tx, needed, WaitsFor::default()).await?;
+                let until = why.until.map_or(String::new(), |until| format!(" until {}", to_the_second(until)));
                 // Readers of a node need not have the right to read the errors of another.
-                text.push_str(&format!(": {}", why.public_detail.unwrap_or(why.detail)));
+                found.text.push_str(&format!(": {}{until}", why.public_detail.unwrap_or(why.detail)));
                 break;
             }
         }
-        Ok(if text.is_empty() { "waiting until something wakes it".into() } else { text })
+        if found.text.is_empty() {
+            found.text = "waiting until something wakes it".into();
+        }
+        Ok(found)
     }
 
     async fn read_queue(

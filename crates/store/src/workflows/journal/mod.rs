@@ -7,6 +7,7 @@ pub mod events;
 pub mod fork;
 pub mod read;
 pub mod resolve;
+pub(crate) mod waits_for;
 mod wake_keys;
 pub mod write;
 

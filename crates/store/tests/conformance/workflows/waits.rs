@@ -406,3 +406,38 @@ async fn a_job_that_continues_as_another_ends_with_the_start_of_its_successor() 
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_suspended_job_is_explained_down_the_chain_of_its_children() {
+    on_both(async |db| {
+        let why = async |id| db.store.why(T, id).await.expect("reads").expect("it exists");
+        let (worker, claimed) = worker_with_job(&db.store).await;
+        record(&db.store, worker, &claimed, vec![children("parts", 3)]).await;
+        suspend(&db.store, worker, &claimed, &["parts"], 1).await;
+        let helper = db.store.register_worker(T, new_worker(&["children"])).await.expect("registers");
+        let mut parts = claim(&db.store, helper, 3).await;
+        parts.sort_by_key(|part| part.id);
+        finish(&db.store, helper, &parts[0]).await;
+        assert_eq!(why(claimed.id).await.detail, "waits for child 2 of 3: a worker is running it");
+        record(&db.store, helper, &parts[1], vec![sleep("nap", 60_000), approval("pay", None)]).await;
+        suspend(&db.store, helper, &parts[1], &["nap", "pay"], 1).await;
+        settle(&db.store, helper, parts[2].id, parts[2].epoch, End::Fail(boom())).await;
+        let explained = why(claimed.id).await.detail;
+        let start = "waits for child 3 of 3: waiting for a retry after `boom` until ";
+        assert!(explained.starts_with(start), "a child that does not wait explains more: {explained}");
+        db.store.cancel(T, parts[2].id, "operator".into()).await.expect("cancels");
+        let own = why(parts[1].id).await;
+        let start = "waits for the end of the sleep nap (1 of 2 open steps must resolve) until ";
+        assert!(own.detail.starts_with(start) && own.until.is_some(), "{own:?}");
+        let explained = why(claimed.id).await;
+        assert_eq!(explained.detail, format!("waits for child 2 of 3, which {}", own.detail));
+        assert_eq!(explained.until, None, "the end of the sleep does not end this wait");
+        let (other, waits) = worker_with_job(&db.store).await;
+        record(&db.store, other, &waits, vec![event("paid", "payment"), approval("pay", None)]).await;
+        suspend(&db.store, other, &waits, &["paid", "pay"], 2).await;
+        assert_eq!(why(waits.id).await.detail, "waits for the event payment (2 of 2 open steps must resolve)");
+        send(&db.store, waits.id, "payment", "1").await;
+        assert_eq!(why(waits.id).await.detail, "waits for the approval pay: Pay?");
+    })
+    .await;
+}
