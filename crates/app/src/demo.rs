@@ -1,4 +1,6 @@
-//! The workload of `serve --demo`: several queues, two models on one worker, and jobs that fail and are retried.
+//! The workload of `serve --demo`: several queues, two models on one worker, jobs that fail and are retried, and workflows.
+
+mod workflows;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +17,8 @@ pub(crate) async fn run(engine: Arc<Engine>, stop: CancellationToken) {
     let tracker = TaskTracker::new();
     tracker.spawn(work(embedded.clone(), stop.clone()));
     tracker.spawn(infer(embedded.clone(), stop.clone()));
+    tracker.spawn(workflows::pipelines(embedded.clone(), stop.clone()));
+    tracker.spawn(workflows::approvals(embedded.clone(), stop.clone()));
     produce(&embedded, &stop).await;
     tracker.close();
     tracker.wait().await;
