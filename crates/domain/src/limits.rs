@@ -473,6 +473,21 @@ pub const OVERVIEW_LONG_WAIT_S: i64 = 300;
 pub const OVERVIEW_FAILED_DELIVERY_S: i64 = 3_600;
 /// Workers that the page of a job names.
 pub const JOB_PAGE_WORKERS: usize = 8;
+/// Intervals of the charts of a queue or a kind.
+pub const ACTIVITY_INTERVALS: i64 = 60;
+/// Ended jobs that the latencies of a queue or a kind are computed from, the newest ones.
+pub const RECENT_ENDS: usize = 5_000;
+/// Failed jobs that the page of a queue lists.
+pub const ACTIVITY_FAILED_JOBS: usize = 10;
+/// Newest jobs of a queue, whose payloads the form to push a job offers.
+pub const PUSH_PAYLOAD_JOBS: usize = 20;
+/// Newest jobs that the page of a kind lists.
+pub const KIND_PAGE_JOBS: usize = 20;
+/// Failure groups that the page of a kind reads.
+pub const KIND_PAGE_FAILURES: usize = 100;
+/// Claims of a worker that its page reads, and jobs that it lists.
+pub const WORKER_PAGE_CLAIMS: usize = 50;
+pub const WORKER_PAGE_JOBS: usize = 100;
 /// Kinds whose statistics the estimate of a run on its page reads.
 pub const RUN_ETA_KINDS: usize = 50;
 /// Entries of a journal on one page of the dashboard.

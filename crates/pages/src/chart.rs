@@ -210,6 +210,35 @@ pub(crate) fn percentiles(hours: &[HourlyPercentiles], targets: [i64; 2], now: T
     Markup::new(svg)
 }
 
+/// Draws figures as a filled area, with `label` as its accessible name.
+pub(crate) fn area(figures: &[i64], label: String) -> Markup {
+    let top = round_up(figures.iter().copied().max().unwrap_or(0).max(2));
+    let (width, plot) = (HALF_WIDTH as f64, (HEIGHT - BOTTOM) as f64);
+    let step = (width - LEFT as f64) / figures.len().max(2).saturating_sub(1) as f64;
+    let y = |figure: i64| plot - figure as f64 / top as f64 * (plot - 8.0);
+    let mut line = String::new();
+    for (number, figure) in figures.iter().enumerate() {
+        let _ = write!(line, "L{:.1} {:.1}", LEFT as f64 + number as f64 * step, y(*figure));
+    }
+    let label = html::escape(&label);
+    let mut svg = format!(
+        "<svg class=\"chart small\" viewBox=\"0 0 {HALF_WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{label}\"><title>{label}</title>"
+    );
+    for figure in [0, top / 2, top] {
+        let _ = write!(
+            svg,
+            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{HALF_WIDTH}\" y1=\"{0:.1}\" y2=\"{0:.1}\"/><text x=\"{1}\" y=\"{2:.1}\" \
+             text-anchor=\"end\">{3}</text>",
+            y(figure),
+            LEFT - 6,
+            y(figure) + 3.5,
+            compact(figure)
+        );
+    }
+    let _ = write!(svg, "<path class=\"area\" d=\"M{LEFT} {plot}{line}L{width} {plot}Z\"/></svg>");
+    Markup::new(svg)
+}
+
 /// Draws a sparkline with `label` as its accessible name.
 pub(crate) fn spark(figures: &[i64], label: String) -> Markup {
     let top = figures.iter().copied().max().unwrap_or(0).max(1) as f64;

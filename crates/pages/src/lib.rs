@@ -13,6 +13,7 @@ pub mod fleet;
 pub mod frame;
 mod html;
 mod icons;
+pub mod latency;
 pub mod overview;
 pub mod queue;
 pub mod runtimes;

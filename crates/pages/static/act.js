@@ -14,12 +14,13 @@ export function start() {
     send(form, event.submitter);
   });
   document.addEventListener("click", (event) => {
-    const target = event.target.closest("[data-open], [data-close], [data-copy], [data-preview]");
+    const target = event.target.closest("[data-open], [data-close], [data-copy], [data-preview], [data-put]");
     if (!target) return;
     const { open, copy, preview } = target.dataset;
     if (open) openDialog(document.getElementById(open), target.dataset.set);
     else if (copy !== undefined) copyText(copy, target);
     else if (preview) showPreview(preview, target.dataset.as);
+    else if (target.dataset.put) putRecent(target);
     else target.closest("dialog").close();
   });
 }
@@ -36,6 +37,12 @@ function openDialog(dialog, set) {
   for (const result of dialog.querySelectorAll(".dry-run-result")) result.hidden = true;
   dialog.showModal();
   for (const field of dialog.querySelectorAll("[data-fill]")) fill(field);
+}
+
+// Fills a recent payload and its kind into the form.
+function putRecent({ form, dataset }) {
+  form.elements[dataset.put].value = dataset.value;
+  form.elements.kind.value = dataset.kind;
 }
 
 // Loads the text of a field when its dialog opens. The form cannot be sent before the text has arrived.

@@ -83,11 +83,11 @@ const entry = (name, kind, path) => ({ name, kind, href: new URL(path, root).hre
 
 // Objects with names, by the key of their page. Requested only if their page is in the menu.
 const NAMED = {
-  q: ["queues", ({ name }) => entry(name, "queue", `jobs?queue=${encodeURIComponent(name)}`)],
+  q: ["queues", ({ name }) => entry(name, "queue", `queues/${encodeURIComponent(name)}`)],
   r: ["runtimes", ({ name }) => entry(name, "runtime", `runtimes/${encodeURIComponent(name)}`)],
   t: ["triggers", ({ id, name }) => entry(name, "trigger", `triggers/${id}`)],
   u: ["runs", ({ id, name }) => entry(name ?? id, "run", `runs/${encodeURIComponent(id)}`)],
-  w: ["workers", ({ id, name }) => entry(name, "worker", `workers#worker-${id}`)],
+  w: ["workers", ({ id, name }) => entry(name, "worker", `workers/${id}`)],
 };
 
 // Pages that can search for the entered text, by key.

@@ -121,7 +121,13 @@ impl JobPage {
         let linked = |id: &Uuid| {
             Markup::new(format!("<a class=\"id\" href=\"{root}jobs/{id}\" title=\"{id}\">{}</a>", html::short(id)))
         };
-        let mut facts = vec![("Queue", filtered("queue", &job.queue)), ("Kind", filtered("kind", &job.kind))];
+        let page = |page: DashboardPage, group: &str, name: &str| {
+            self.frame.link(page, &format!("{group}/{}", html::segment(name)), name)
+        };
+        let mut facts = vec![
+            ("Queue", page(DashboardPage::Queues, "queues", &job.queue)),
+            ("Kind", page(DashboardPage::Workers, "kinds", &job.kind)),
+        ];
         facts.extend(job.affinity.as_ref().map(|affinity| ("Affinity", filtered("affinity", affinity))));
         facts.extend(job.subject.as_ref().map(|subject| match self.has_subject_page {
             true => ("Subject", self.frame.subject(subject)),
@@ -179,7 +185,10 @@ impl JobPage {
     /// A worker's name while it is registered, else its id.
     fn worker(&self, id: &Uuid) -> Markup {
         Markup::new(match self.workers.get(id) {
-            Some(name) => format!("<span title=\"{id}\">{}</span>", html::escape(name)),
+            Some(name) => {
+                let link = self.frame.link(DashboardPage::Workers, &format!("workers/{id}"), name);
+                format!("<span title=\"{id}\">{link}</span>")
+            }
             None => format!("<code title=\"{id}\">{}</code>", html::short(id)),
         })
     }

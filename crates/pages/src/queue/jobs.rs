@@ -4,6 +4,7 @@ use askama::Template;
 use jiff::Timestamp;
 use wire::{JobView, Page, QueueCounts};
 
+use super::push::PushForm;
 use crate::chart;
 use crate::frame::Frame;
 use crate::html::{self, Markup};
@@ -22,6 +23,7 @@ pub struct Jobs {
     pub totals: Option<QueueCounts>,
     /// Suggestions for each datalist of the form.
     pub completions: Vec<(&'static str, Vec<String>)>,
+    pub push: PushForm,
 }
 
 /// The filter parameters of the URL, unparsed.
@@ -185,6 +187,7 @@ mod tests {
             searched_to: None,
             totals: None,
             completions: Vec::new(),
+            push: PushForm::default(),
         };
         let html = jobs.render().unwrap();
         assert!(html.contains("No match among the searched jobs") && html.contains("?cursor=further"), "{html}");

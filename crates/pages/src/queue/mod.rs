@@ -1,8 +1,13 @@
-//! Pages for jobs, queues and workers.
+//! Pages for jobs, kinds, queues and workers.
 
+pub mod activity;
 pub mod job;
 pub mod jobs;
+pub mod kind;
+pub mod push;
+pub mod queue;
 pub mod queues;
+pub mod worker;
 pub mod workers;
 
 /// Queues of Windlass itself, such as those of operations on containers. Users cannot create such names.

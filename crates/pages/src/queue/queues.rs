@@ -31,10 +31,8 @@ impl QueueRow {
         super::is_system(&self.view.name)
     }
 
-    /// All settings as JSON, so that saving some of them does not reset the others. A webhook's URL is included; a URL
-    /// without a secret retains the stored secrets.
     fn settings(&self) -> String {
-        serde_json::to_string(&self.view.settings).expect("plain data has a JSON form")
+        settings(&self.view)
     }
 
     fn limits(&self) -> String {
@@ -52,10 +50,16 @@ impl QueueRow {
     }
 }
 
+/// All settings as JSON, so that saving some of them does not reset the others. A webhook's URL is included; a URL
+/// without a secret retains the stored secrets.
+pub(crate) fn settings(queue: &QueueView) -> String {
+    serde_json::to_string(&queue.settings).expect("plain data has a JSON form")
+}
+
 fn wait(seconds: &Option<f64>) -> String {
     seconds.map_or_else(|| "–".into(), html::seconds)
 }
 
-fn number<T: ToString>(number: &Option<T>) -> String {
+pub(crate) fn number<T: ToString>(number: &Option<T>) -> String {
     number.as_ref().map(T::to_string).unwrap_or_default()
 }

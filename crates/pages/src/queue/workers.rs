@@ -13,10 +13,10 @@ pub struct Workers {
     pub page: Page<WorkerView>,
 }
 
-fn list(names: &Option<Vec<String>>) -> String {
+pub(crate) fn list(names: &Option<Vec<String>>) -> String {
     names.as_ref().map_or_else(|| "any".into(), |names| names.join(", "))
 }
 
-fn state(worker: &WorkerView) -> &'static str {
+pub(crate) fn state(worker: &WorkerView) -> &'static str {
     if worker.draining { "draining" } else { "active" }
 }

@@ -19,6 +19,7 @@ pub mod promote;
 pub mod prune;
 pub mod queues;
 pub mod ready_queue_poller;
+pub mod recent_ends;
 pub mod repair_parked_jobs;
 pub mod retry;
 pub(crate) mod revocations;

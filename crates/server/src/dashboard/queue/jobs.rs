@@ -8,6 +8,7 @@ use domain::limits::PAGE_ITEMS;
 use pages::DashboardPage;
 use pages::queue::is_system;
 use pages::queue::jobs::{JobFilter, Jobs};
+use pages::queue::push::PushForm;
 use store::queue::queues::autocomplete::FilterSuggestions;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -15,6 +16,7 @@ use wire::Timestamp;
 
 use crate::cursor;
 use crate::dashboard::frame::Viewer;
+use crate::dashboard::queue::queue::recent_jobs;
 use crate::dashboard::{PageParams, render};
 use crate::error::ApiError;
 use crate::http::v1;
@@ -59,8 +61,23 @@ async fn page(
         suggestions = state.store.filter_suggestions(principal.tenant, PAGE_ITEMS).await?;
     }
     let FilterSuggestions { queues, kinds, affinities, tags } = suggestions;
+    let can_push = frame.can.enqueue;
+    let recent = match can_push {
+        true => recent_jobs(&state, principal, None).await?,
+        false => Vec::new(),
+    };
+    let push = PushForm::new(can_push, None, kinds.clone(), &recent);
     let completions = vec![("queues", queues), ("kinds", kinds), ("affinities", affinities), ("tags", tags)];
-    Ok(render(&Jobs { frame, filter, page, system: system.into_iter().collect(), searched_to, totals, completions }))
+    Ok(render(&Jobs {
+        frame,
+        filter,
+        page,
+        system: system.into_iter().collect(),
+        searched_to,
+        totals,
+        completions,
+        push,
+    }))
 }
 
 fn filter(query: &JobQuery) -> JobFilter {

@@ -2,7 +2,6 @@
 
 use axum::extract::State;
 use axum::response::Response;
-use domain::Right;
 use pages::DashboardPage;
 use pages::triggers::dead_letters::{DeadLetterFilters, DeadLetters, LetterGroup};
 use store::triggers::dead_letters::groups::{DeadLetterGroup, DeadLetterGroups};
@@ -51,7 +50,7 @@ async fn page(
         true => state.store.group_dead_letters(viewer.principal.tenant).await?,
         false => DeadLetterGroups::default(),
     };
-    let shows_message = viewer.has(Right::ReadLogs) || viewer.has(Right::ReadResults);
+    let shows_message = view::reads_messages(&viewer.principal);
     let groups = grouped.groups.into_iter().map(|found| group(found, shows_message)).collect();
     Ok(render(&DeadLetters { frame, filter, page, groups, groups_are_partial: grouped.is_partial }))
 }

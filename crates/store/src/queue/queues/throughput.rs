@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use domain::limits::{THROUGHPUT_MINUTES, THROUGHPUT_RETENTION_S};
 use domain::{Name, TenantId, Time};
 
-use crate::db::tx::{Operation, Param, Sql, Tx};
+use crate::db::tx::{Operation, Param, Row, Sql, Tx};
 use crate::error::StoreError;
 use crate::queue::counters::Counts;
 use crate::queue::fold_counters::minute;
@@ -44,6 +44,16 @@ impl Throughput {
 impl Store {
     pub async fn throughput(&self, tenant: TenantId) -> Result<Throughput, StoreError> {
         self.read(ReadThroughput { tenant }).await
+    }
+
+    /// Returns the minutes of one queue since a time. A minute without jobs is missing.
+    pub async fn queue_throughput(
+        &self,
+        tenant: TenantId,
+        queue: Name,
+        since: Time,
+    ) -> Result<Vec<(Time, Minute)>, StoreError> {
+        self.read(ReadQueueThroughput { tenant, queue, since }).await
     }
 
     /// Returns the sum of the stored counters of all queues of a tenant.
@@ -89,6 +99,34 @@ impl Operation for ReadThroughput {
                 Minute { enqueued: row.int("enqueued")?, succeeded: row.int("succeeded")?, failed: row.int("failed")? };
         }
         Ok(Throughput { minutes, by_queue })
+    }
+}
+
+struct ReadQueueThroughput {
+    tenant: TenantId,
+    queue: Name,
+    since: Time,
+}
+
+const OF_QUEUE: Sql = Sql::both(&["select minute_at, enqueued, succeeded, failed from throughput
+     where tenant = $1 and queue = $2 and minute_at >= $3 order by minute_at limit $4"]);
+
+impl Operation for ReadQueueThroughput {
+    type Output = Vec<(Time, Minute)>;
+
+    fn tenant(&self) -> Option<TenantId> {
+        Some(self.tenant)
+    }
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Self::Output, StoreError> {
+        let limit = Param::Int(THROUGHPUT_RETENTION_S / 60 + 60);
+        let params = [Param::Int(self.tenant.0), Param::Text(self.queue.as_str()), Param::Time(self.since), limit];
+        let minute = |row: &Row| {
+            let counts =
+                Minute { enqueued: row.int("enqueued")?, succeeded: row.int("succeeded")?, failed: row.int("failed")? };
+            Ok((row.time("minute_at")?, counts))
+        };
+        tx.query(&OF_QUEUE, &params).await?.iter().map(minute).collect()
     }
 }
 

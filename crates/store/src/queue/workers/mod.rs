@@ -3,6 +3,7 @@
 
 pub mod count;
 pub mod heartbeat;
+pub mod jobs;
 pub mod list;
 pub mod register;
 pub mod remove;

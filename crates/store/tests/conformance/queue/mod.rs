@@ -10,6 +10,7 @@ pub(crate) mod limits;
 pub(crate) mod list;
 pub(crate) mod prune;
 pub(crate) mod ready_queue_poller;
+pub(crate) mod recent_ends;
 pub(crate) mod retry;
 pub(crate) mod settle;
 pub(crate) mod sql_function;

@@ -72,7 +72,7 @@ async fn reachable_queues(
 /// A queue exists once it was configured or has had a job.
 #[utoipa::path(get, path = "/api/v1/queues/{name}", tag = "queues", params(("name" = String, Path)),
     responses((status = 200, body = QueueView)))]
-async fn get(
+pub(crate) async fn get(
     State(state): State<AppState>,
     principal: Principal,
     PathQueue(name): PathQueue,
