@@ -1,7 +1,7 @@
 //! Runs the examples of the guide.
 
 #[path = "../examples/order.rs"]
-#[expect(dead_code, reason = "the example has a main function")]
+#[expect(dead_code, unreachable_pub, reason = "the example is a program of its own")]
 mod order;
 
 #[tokio::test(flavor = "multi_thread")]

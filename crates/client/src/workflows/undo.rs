@@ -23,8 +23,11 @@ pub(crate) struct UndoStep {
 /// The work that undoes a step, and the step's result.
 pub(super) struct UndoWork {
     pub(super) result: Option<Box<RawValue>>,
-    work: Box<dyn Fn(&RawValue) -> BoxFuture<'static, Result<(), HandlerError>> + Send + Sync>,
+    work: Box<Undo>,
 }
+
+/// Undoes a step, given its recorded result.
+type Undo = dyn Fn(&RawValue) -> BoxFuture<'static, Result<(), HandlerError>> + Send + Sync;
 
 pub(super) fn undo_work<T, F, Fut>(undo: F) -> UndoWork
 where

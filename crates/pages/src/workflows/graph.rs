@@ -98,13 +98,16 @@ fn layers(needs: &[Vec<usize>]) -> Vec<usize> {
     layers
 }
 
+/// What nodes that look alike have in common: queue, kind, needs and dependents.
+type NodeLook<'a> = (&'a str, &'a str, &'a [usize], &'a [usize]);
+
 /// Groups nodes that look alike. A small group is one box per node.
 fn alike(nodes: &[RunNodeView], needs: &[Vec<usize>], layers: &[usize]) -> Vec<Vec<usize>> {
     let mut dependents = vec![Vec::new(); nodes.len()];
     for (index, needs) in needs.iter().enumerate() {
         needs.iter().for_each(|need| dependents[*need].push(index));
     }
-    let mut groups: HashMap<(&str, &str, &[usize], &[usize]), Vec<usize>> = HashMap::new();
+    let mut groups: HashMap<NodeLook, Vec<usize>> = HashMap::new();
     for (index, node) in nodes.iter().enumerate() {
         groups.entry((&node.queue, &node.kind, &needs[index], &dependents[index])).or_default().push(index);
     }

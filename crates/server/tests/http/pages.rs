@@ -209,7 +209,8 @@ async fn a_page_shows_only_the_controls_and_data_that_the_token_permits() {
     let run = admin.post("/api/v1/runs", run).await.json()["id"].as_str().unwrap().to_owned();
     let (asking, worker, epoch) = admin.claimed("flow").await;
     let ask = json!([{"op": "approval", "key": "ok", "title": "Deploy?", "right": "manage_tokens"}]);
-    admin.journal(&worker, &asking, epoch, ask).await;
+    let writes = json!({"writes": [{"job_id": asking, "epoch": epoch, "ops": ask}]});
+    assert_eq!(admin.post(&format!("/api/v1/workers/{worker}/journal"), writes).await.status, 200);
     for (path, control) in [(format!("/runs/{run}"), "/cancel\""), (format!("/jobs/{asking}"), "/fork\"")] {
         assert!(html(&operator.get(&path).await).contains(control), "{path}");
         assert!(!html(&viewer.get(&path).await).contains("data-call"), "{path}");

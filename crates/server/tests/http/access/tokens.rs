@@ -62,13 +62,24 @@ impl Caller<'_> {
         response.json()["id"].as_str().unwrap().to_owned()
     }
 
-    /// Claims the one job of the queue and completes it with a result, an artifact and a log.
-    pub(crate) async fn run(&self, queue: &str) {
+    /// Enqueues and claims a job. Returns the job, the worker and the epoch.
+    pub(crate) async fn claimed(&self, queue: &str) -> (String, String, i64) {
+        self.job(queue).await;
+        self.claim_first(queue).await
+    }
+
+    async fn claim_first(&self, queue: &str) -> (String, String, i64) {
         let worker = self.post("/api/v1/workers", json!({"name": "w", "queues": [queue]})).await.json();
         let worker = worker["id"].as_str().unwrap().to_owned();
         let claimed = self.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1})).await.json();
-        let (job, epoch) = (claimed["jobs"][0]["id"].clone(), claimed["jobs"][0]["epoch"].clone());
-        let job_id = job.as_str().unwrap();
+        let job = &claimed["jobs"][0];
+        (job["id"].as_str().unwrap().to_owned(), worker, job["epoch"].as_i64().unwrap())
+    }
+
+    /// Claims the one job of the queue and completes it with a result, an artifact and a log.
+    pub(crate) async fn run(&self, queue: &str) {
+        let (job, worker, epoch) = self.claim_first(queue).await;
+        let job_id = &job;
         for name in ["log", "picture"] {
             let path = format!("/api/v1/jobs/{job_id}/artifacts/{name}");
             let put = request("PUT", &path).header("x-windlass-epoch", epoch.to_string()).body(Body::from("bytes"));

@@ -7,7 +7,7 @@ use crate::api::{Api, Response, members};
 
 impl Api {
     /// Records operations of one job.
-    pub(super) async fn journal(&self, worker: &str, job: &str, epoch: i64, ops: Value) -> Response {
+    pub(crate) async fn journal(&self, worker: &str, job: &str, epoch: i64, ops: Value) -> Response {
         let writes = json!({"writes": [{"job_id": job, "epoch": epoch, "ops": ops}]});
         self.post(&format!("/api/v1/workers/{worker}/journal"), writes).await
     }
