@@ -29,6 +29,7 @@ pub use queue::job::{Epoch, Job, JobError, JobState, Outcome, Refusal, State};
 pub use queue::job_origin::Origin;
 pub use queue::retry::RetryPolicy;
 pub use queue::settings::{KindSettings, QueueSettings, Webhook};
+pub use queue::trace_context::TraceContext;
 pub use runtimes::RuntimeName;
 pub use signals::signal::SignalKind;
 pub use time::Time;

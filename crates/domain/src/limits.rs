@@ -21,6 +21,17 @@ pub const RUN_NEEDS: usize = 100_000;
 pub const INPUT_INLINE_BYTES: i64 = 64 << 10;
 /// Results in the `inputs` of one claimed job. Results beyond that are references.
 pub const INPUTS_BYTES: i64 = 4 << 20;
+/// Spans of attempts in progress that a node holds for a collector of traces.
+pub const ATTEMPT_SPANS: usize = 10_000;
+/// Payloads of one batched job.
+pub const BATCH_PAYLOADS: i64 = 10_000;
+/// Longest delay of a debounced or batched job.
+pub const GATHER_MAX_S: i64 = 7 * 24 * 3_600;
+/// Simulated ends of a run in one forecast, and simulated nodes in all of them.
+pub const RUN_FORECAST_ROUNDS: usize = 200;
+pub const RUN_FORECAST_NODES: usize = 100_000;
+/// Queues of a run whose workers its forecast reads. A run with more has no forecast.
+pub const RUN_FORECAST_QUEUES: usize = 20;
 /// Needs that `why` follows from a waiting job.
 pub const WHY_NEEDS: usize = 16;
 /// Jobs that one `claim` may return.

@@ -256,6 +256,7 @@ fn view(job: ClaimedJob) -> Result<wire::ClaimedJob, BackendError> {
         timeout_s: job.timeout_s,
         created_at: timestamp(job.created_at),
         tenant: None,
+        traceparent: job.traceparent.map(|context| context.as_str().to_owned()),
         journal: job.journal.map(journal::page).transpose()?,
         state: job.state.to_string(),
     })

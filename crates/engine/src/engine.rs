@@ -23,6 +23,7 @@ use crate::outbound::Outbound;
 use crate::prune::Prune;
 use crate::queue::check_counters::CheckCounters;
 use crate::queue::collect_artifact_garbage::CollectArtifactGarbage;
+use crate::queue::fail_overdue_jobs::FailOverdueJobs;
 use crate::queue::fold_counters::FoldCounters;
 use crate::queue::poll_ready_queues::PollReadyQueues;
 use crate::queue::promote_due::PromoteDue;
@@ -104,6 +105,7 @@ impl Engine {
         let mut engine = Self::idle(store, options.allowed);
         engine.run(Heartbeat);
         engine.run(SweepLeases);
+        engine.run(FailOverdueJobs);
         engine.run(RepairParkedJobs);
         engine.run(PromoteDue);
         engine.run(StopRuns);

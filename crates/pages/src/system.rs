@@ -52,6 +52,7 @@ fn title(name: &str) -> String {
         "collect_garbage" => "Delete unused blobs",
         "deliver" => "Send deliveries",
         "dispatch_outbox" => "Dispatch outbox",
+        "fail_overdue_jobs" => "Fail jobs past their deadline",
         "fire_schedules" => "Fire schedules",
         "fold_counters" => "Fold counters",
         "fold_figures" => "Fold run-time statistics",

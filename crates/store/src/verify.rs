@@ -229,13 +229,16 @@ const LETTERS_ARE_RESOLVED_WHOLE: Sql = Sql::new(
          or (replayed_as is not null and coalesce(resolution, '') <> 'replayed')
          or (resolution = 'replayed' and replayed_as is null) limit $1",
 );
+// A deadline may end a job between two attempts, or before the first.
 const LETTERS_TELL_EVERY_ATTEMPT: Sql = Sql::new(
     &["select hex(d.id) as example from dead_letters d left join ended e on e.id = d.job and d.queue is not null
        where d.attempt_count <> json_array_length(d.attempts) or d.attempt_count < 1
-           or e.state <> 'failed' or e.attempt <> d.attempt_count limit $1"],
+           or e.state <> 'failed' or d.attempt_count < e.attempt
+           or d.attempt_count > e.attempt + case when e.error_code = 'deadline' then 1 else 0 end limit $1"],
     "select d.id::text as example from dead_letters d left join ended e on e.id = d.job and d.queue is not null
      where d.attempt_count <> json_array_length(d.attempts) or d.attempt_count < 1
-         or e.state <> 'failed' or e.attempt <> d.attempt_count limit $1",
+         or e.state <> 'failed' or d.attempt_count < e.attempt
+         or d.attempt_count > e.attempt + case when e.error_code = 'deadline' then 1 else 0 end limit $1",
 );
 const STANDINGS_HAVE_SUBJECTS: Sql = Sql::both(&["select s.process || ' of ' || s.subject as example from standings s
      left join subjects o on o.tenant = s.tenant and o.id = s.subject where o.id is null limit $1"]);

@@ -25,8 +25,8 @@ pub use problem::{Problem, code};
 pub use queue::artifact::ArtifactView;
 pub use queue::call::{AbandonedView, CallView};
 pub use queue::job::{
-    BatchAccepted, BatchRequest, CancelByKey, CancelView, HistoryItem, JobAccepted, JobError, JobRequest, JobView,
-    RetryRequest, RetrySettings, WebhookSettings, WhyView,
+    BatchAccepted, BatchRequest, BatchSettings, CancelByKey, CancelRequest, CancelView, DebounceSettings, HistoryItem,
+    JobAccepted, JobError, JobRequest, JobView, RetryRequest, RetrySettings, WebhookSettings, WhyView,
 };
 pub use queue::queues::{KindSettings, PauseRequest, PruneRequest, PruneView, QueueCounts, QueueSettings, QueueView};
 pub use queue::worker::{

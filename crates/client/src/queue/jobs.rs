@@ -6,9 +6,9 @@ use reqwest::{Method, StatusCode};
 use serde::Serialize;
 use uuid::Uuid;
 use wire::{
-    ApprovalRequest, ApprovalView, BatchAccepted, BatchRequest, CancelByKey, CancelView, EstimateView, ForkRequest,
-    HistoryItem, JobAccepted, JobRequest, JobView, JournalView, Page, RetryRequest, SignalUpdate, SignalView, TaskView,
-    Timestamp, WhyView,
+    ApprovalRequest, ApprovalView, BatchAccepted, BatchRequest, CancelByKey, CancelRequest, CancelView, EstimateView,
+    ForkRequest, HistoryItem, JobAccepted, JobRequest, JobView, JournalView, Page, RetryRequest, SignalUpdate,
+    SignalView, TaskView, Timestamp, WhyView,
 };
 
 use crate::client::Client;
@@ -97,6 +97,11 @@ impl Client {
 
     pub async fn cancel(&self, id: Uuid) -> Result<CancelView, ClientError> {
         self.fetch(self.request(Method::POST, &["jobs", &id.to_string(), "cancel"])).await
+    }
+
+    /// Lets the handler of a job with a journal undo its steps before the job ends as canceled.
+    pub async fn cancel_with_undo(&self, id: Uuid) -> Result<CancelView, ClientError> {
+        self.post(&["jobs", &id.to_string(), "cancel"], &CancelRequest { compensate: true }).await
     }
 
     pub async fn cancel_by_key(&self, queue: &str, unique_key: &str) -> Result<CancelView, ClientError> {

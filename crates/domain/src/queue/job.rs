@@ -100,6 +100,15 @@ impl JobError {
         summary
     }
 
+    /// The job did not end before its deadline.
+    pub fn past_deadline(deadline_s: i64) -> Self {
+        Self {
+            code: "deadline".into(),
+            message: format!("the job did not end within its deadline of {deadline_s} s"),
+            retryable: false,
+        }
+    }
+
     /// The worker's lease expired: it died or stopped sending heartbeats.
     pub fn expired() -> Self {
         Self { code: "expired".into(), message: "the worker's lease expired".into(), retryable: true }
@@ -216,6 +225,12 @@ pub enum Event {
         timeout_s: i64,
         random_unit: f64,
     },
+    /// The job did not end before its deadline.
+    PassDeadline {
+        deadline_s: i64,
+    },
+    /// The server ends the claim, so that the job runs again at once with a changed journal.
+    Interrupt,
     /// A user or a program cancels the job.
     Cancel,
     /// The worker cancels the job that it holds.
@@ -323,6 +338,17 @@ impl Job {
                 self.claimed(by)?;
                 Ok(self.ended(Outcome::Canceled, now))
             }
+            Event::PassDeadline { .. } if self.job_state().is_terminal() => Err(Refusal::AlreadyEnded),
+            Event::PassDeadline { deadline_s } => {
+                Ok(self.ended(Outcome::Failed(JobError::past_deadline(deadline_s)), now))
+            }
+            Event::Interrupt => match self.state {
+                State::Loading(_) | State::Working(_) => {
+                    let queued = self.with(State::Queued { since: now });
+                    Ok(Job { epoch: self.epoch.next(), attempt: self.attempt - 1, ..queued })
+                }
+                _ => Err(self.refusal()),
+            },
             Event::Cancel => match self.state {
                 State::Ended { .. } => Err(Refusal::AlreadyEnded),
                 _ => Ok(self.ended(Outcome::Canceled, now)),

@@ -8,4 +8,5 @@ pub mod lease;
 pub mod queue_position;
 pub mod retry;
 pub mod settings;
+pub mod trace_context;
 pub mod why;

@@ -49,6 +49,9 @@ impl fmt::Display for JournalOp {
     }
 }
 
+/// Key of the entry that the server records when a canceled job is to undo its steps.
+pub const CANCEL_KEY: &str = "$cancel";
+
 /// Why a journal refuses an operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JournalError {

@@ -2,6 +2,7 @@
 
 pub(crate) mod check_counters;
 pub(crate) mod collect_artifact_garbage;
+pub(crate) mod fail_overdue_jobs;
 pub(crate) mod fold_counters;
 pub mod long_poll;
 pub(crate) mod poll_ready_queues;

@@ -152,6 +152,7 @@ fn job(
     let max_attempts = own_attempts.unwrap_or(trigger.max_attempts).max(1);
     let cause = Cause { event: row.event, source: row.source.clone(), op: row.op.clone() };
     let unique_key = label("unique_key", &template.unique_key)?;
+    let has_key = unique_key.is_some();
     let subject = validated("subject", &template.subject, Label::of_subject)?;
     if template.process.is_some() && subject.is_none() {
         return Err(invalid("process", NEEDS_A_SUBJECT.into()));
@@ -182,6 +183,10 @@ fn job(
             parent: None,
             triggered_by: Origin::Trigger { trigger: trigger.id, cause }.stored(),
             depth,
+            deadline_s: template.deadline_s,
+            traceparent: None,
+            // A key that is empty for this event gathers nothing.
+            gather: has_key.then(|| template.gather()).flatten(),
             waits: false,
             has_inputs: false,
         })),

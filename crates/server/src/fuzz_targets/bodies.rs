@@ -86,7 +86,8 @@ pub fn body(data: &[u8]) {
 }
 
 fn jobs(data: &[u8]) {
-    let builder = JobBuilder { principal: "tester".into(), payload_bytes: PAYLOAD_BYTES, now: NOW, depth: 0 };
+    let builder =
+        JobBuilder { principal: "tester".into(), payload_bytes: PAYLOAD_BYTES, now: NOW, depth: 0, traceparent: None };
     if let Some(request) = read::<wire::JobRequest>(data) {
         let payload = request.payload.as_ref().map_or("null", |payload| payload.get()).to_owned();
         if let Some(job) = accepted(builder.single(request.clone())) {

@@ -75,6 +75,7 @@ fn describe() {
     describe_counter!("windlass_health_changes_total", "Health changes of runtimes, by new status.");
     describe_counter!("windlass_claims_expired_total", "Claims released because the worker's lease expired.");
     describe_counter!("windlass_attempts_timed_out_total", "Attempts ended by their timeout.");
+    describe_counter!("windlass_jobs_past_deadline_total", "Jobs that failed because their deadline passed.");
     describe_counter!("windlass_pruned_total", "Records deleted after their retention, by kind.");
     describe_counter!("windlass_calls_total", "Synchronous calls accepted by this node.");
     describe_counter!("windlass_calls_abandoned_total", "Results of synchronous calls that no caller received.");

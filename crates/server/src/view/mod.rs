@@ -91,6 +91,8 @@ pub(crate) fn job(job: StoredJob, principal: &Principal) -> Result<JobView, Stor
         max_attempts: job.max_attempts.into(),
         retry: job.retry.map(retry),
         timeout_s: job.timeout_s,
+        deadline_s: job.deadline_s,
+        traceparent: job.traceparent.map(|context| context.as_str().to_owned()),
         tags: job.tags,
         phase: job.phase,
         progress: job.progress,
@@ -167,6 +169,7 @@ pub(crate) fn claimed(job: ClaimedJob) -> Result<wire::ClaimedJob, StoreError> {
         timeout_s: job.timeout_s,
         created_at: time(job.created_at),
         tenant: job.tenant.map(|tenant| tenant.to_string()),
+        traceparent: job.traceparent.map(|context| context.as_str().to_owned()),
         journal: job.journal.map(crate::http::v1::workflows::journal::claimed).transpose()?,
         state: job.state.to_string(),
     })

@@ -66,6 +66,7 @@ pub const MIGRATIONS: &[Migration] = migrations! {
     15 "0015_runs"
     16 "0016_journal"
     17 "0017_waits"
+    18 "0018_job_options"
 };
 
 /// Lock timeout of a migration on PostgreSQL. DDL waits for running queries on the table, and all later queries wait

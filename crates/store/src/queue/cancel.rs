@@ -13,10 +13,11 @@ use crate::fleet::timeline::Entry;
 use crate::queue::counters::CounterDeltas;
 use crate::queue::lanes::LaneCache;
 use crate::queue::transition;
-use crate::queue::transition::Transition;
+use crate::queue::transition::{LiveJob, Transition};
 use crate::store::Store;
 use crate::triggers::events::queues::drained;
-use crate::workflows::runs::cancel::lock_run;
+use crate::workflows::journal::compensate::{CancelEntry, record_cancel};
+use crate::workflows::runs::cancel::lock_run_of;
 use crate::workflows::runs::end;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub enum Canceled {
     Canceled(JobId),
     /// The job succeeded or failed before.
     AlreadyEnded(JobState),
+    /// The job runs once more, so that its handler can undo its steps. By this call or an earlier one.
+    Compensating(JobId, JobState),
     /// A worker has claimed the job, and the caller wanted to cancel only a waiting job.
     Claimed,
     NotFound,
@@ -34,6 +37,12 @@ impl Store {
     /// Cancels a live job, running or not.
     pub async fn cancel(&self, tenant: TenantId, job: JobId, actor: String) -> Result<Canceled, StoreError> {
         self.cancel_target(tenant, CancelTarget::Id(job), actor).await
+    }
+
+    /// Lets the handler of a live job with a journal undo its steps: the job runs once more, with the cancel in its journal.
+    /// A job without a journal is canceled at once.
+    pub async fn cancel_with_undo(&self, tenant: TenantId, job: JobId, actor: String) -> Result<Canceled, StoreError> {
+        self.cancel_target(tenant, CancelTarget::Compensate(job), actor).await
     }
 
     /// Cancels a job unless a worker has claimed it.
@@ -68,6 +77,7 @@ impl Store {
 enum CancelTarget {
     Id(JobId),
     Waiting(JobId),
+    Compensate(JobId),
     Key(Name, String),
 }
 
@@ -80,8 +90,6 @@ struct CancelJob {
 
 const BY_KEY: Sql = Sql::both(&["select job from unique_keys where tenant = $1 and queue = $2 and key = $3
      and (until is null or until > $4)"]);
-const WAITS_IN_RUN: Sql =
-    Sql::both(&["select run from jobs where id = $1 and tenant = $2 and state = 'waiting' and run is not null"]);
 const ENDED: Sql = Sql::both(&["select state from ended where id = $1 and tenant = $2"]);
 
 impl Operation for CancelJob {
@@ -95,7 +103,7 @@ impl Operation for CancelJob {
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(Canceled, Effects), StoreError> {
         let mut effects = Effects::default();
         let id = match &self.target {
-            CancelTarget::Id(id) | CancelTarget::Waiting(id) => *id,
+            CancelTarget::Id(id) | CancelTarget::Waiting(id) | CancelTarget::Compensate(id) => *id,
             CancelTarget::Key(queue, key) => {
                 let (tenant, now) = (Param::Int(self.tenant.0), Param::Time(tx.now()));
                 let params = [tenant, Param::Text(queue.as_str()), Param::Text(key), now];
@@ -106,9 +114,7 @@ impl Operation for CancelJob {
             }
         };
         // The lock of a run comes before the locks of the jobs that wait in it.
-        if let Some(row) = tx.query_opt(&WAITS_IN_RUN, &[Param::from(id), Param::Int(self.tenant.0)]).await? {
-            lock_run(tx, self.tenant, &row.text("run")?).await?;
-        }
+        lock_run_of(tx, id).await?;
         let live = transition::load(tx, &[id]).await?.remove(&id).filter(|job| job.tenant == self.tenant);
         let Some(before) = live else {
             let row = tx.query_opt(&ENDED, &[Param::from(id), Param::Int(self.tenant.0)]).await?;
@@ -122,6 +128,16 @@ impl Operation for CancelJob {
         };
         if before.state.is_claimed() && matches!(self.target, CancelTarget::Waiting(_)) {
             return Ok((Canceled::Claimed, effects));
+        }
+        if matches!(self.target, CancelTarget::Compensate(_)) {
+            match record_cancel(tx, self.tenant, id, before.epoch.0, &self.actor).await? {
+                CancelEntry::NoJournal => {}
+                CancelEntry::AlreadyRecorded => return Ok((Canceled::Compensating(id, before.state), effects)),
+                CancelEntry::Recorded => {
+                    let state = self.resume(tx, before, &mut effects).await?;
+                    return Ok((Canceled::Compensating(id, state), effects));
+                }
+            }
         }
         let lane =
             self.lanes.of(tx, &[before.lane]).await?.remove(&before.lane).expect("`of` returns every requested lane");
@@ -144,5 +160,33 @@ impl Operation for CancelJob {
             timeline::write(tx, &[entry]).await?;
         }
         Ok((Canceled::Canceled(id), effects))
+    }
+}
+
+impl CancelJob {
+    /// Lets the job run again: wakes it, or takes it from its worker. A queued or scheduled job runs anyway.
+    async fn resume(&self, tx: &mut Tx<'_>, before: LiveJob, effects: &mut Effects) -> Result<JobState, StoreError> {
+        let mut counters = CounterDeltas::default();
+        let state = match before.state {
+            JobState::Waiting => {
+                transition::wake(tx, &self.lanes, &[before.id], &mut counters, effects).await?;
+                JobState::Queued
+            }
+            state if state.is_claimed() => {
+                let lane = self.lanes.of(tx, &[before.lane]).await?.remove(&before.lane);
+                let lane = lane.expect("`of` returns every requested lane");
+                let after = before.job(&lane.kind, &Default::default())?.apply(Event::Interrupt, tx.now());
+                let after = after.map_err(|refusal| StoreError::unexpected(refusal.to_string()))?;
+                let actor = Some(self.actor.clone());
+                let transition =
+                    Transition { actor, revoke: true, ..Transition::new(before, after, "released", None, None) };
+                transition::write(tx, &self.lanes, vec![transition], &mut counters, effects).await?;
+                JobState::Queued
+            }
+            state => state,
+        };
+        drained(tx, &self.lanes.triggers, &counters, effects).await?;
+        counters.write(tx).await?;
+        Ok(state)
     }
 }

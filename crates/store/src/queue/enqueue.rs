@@ -3,13 +3,14 @@
 //! Each request succeeds or fails as a whole. A request whose idempotency key or unique key is taken gets the job that
 //! has it.
 
+mod gather;
 mod insert;
 mod keys;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use domain::{Affinity, JobId, JobState, Label, Name, RetryPolicy, TenantId, Time};
+use domain::{Affinity, JobId, JobState, Label, Name, RetryPolicy, TenantId, Time, TraceContext};
 
 use crate::db::clock::new_job_ids;
 use crate::db::group_commit::{Batch, GroupCommit, RequestSize};
@@ -53,6 +54,11 @@ pub struct Extras {
     pub parent: Option<JobId>,
     pub triggered_by: Option<String>,
     pub depth: i32,
+    /// Seconds from its creation after which the live job fails.
+    pub deadline_s: Option<i64>,
+    pub traceparent: Option<TraceContext>,
+    /// With a unique key without a lifetime: further requests change the job that has the key until it starts.
+    pub gather: Option<Gather>,
     /// The job waits until something wakes it.
     pub waits: bool,
     /// A claim of the job carries the results of the jobs that it needs.
@@ -65,6 +71,15 @@ pub struct Unique {
     pub key: String,
     /// `None`: until the job ends.
     pub for_s: Option<i64>,
+}
+
+/// How requests with the same unique key become one job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gather {
+    /// The job runs with the last payload, `delay_s` after the last request and at most `max_s` after the first.
+    Debounce { delay_s: i64, max_s: Option<i64> },
+    /// The job runs with the array of up to `max` payloads, at most `within_s` after the first.
+    Batch { max: i64, within_s: i64 },
 }
 
 #[derive(Clone, Debug)]
@@ -120,6 +135,10 @@ impl NewJob {
             affinity: self.affinity.clone(),
             guarded: self.extras.as_deref().is_some_and(guarded),
         }
+    }
+
+    fn gather(&self) -> Option<Gather> {
+        self.extras.as_deref().and_then(|extras| extras.gather)
     }
 
     fn unique(&self) -> Option<&Unique> {
@@ -191,6 +210,10 @@ impl Batch for EnqueueBatch {
         let mut last_notified: Option<(TenantId, &Name)> = None;
         for reply in replies {
             let EnqueueReply::Accepted(jobs) = reply else { continue };
+            // A batch that is full runs at once.
+            if jobs.iter().any(|job| job.existing && job.state == JobState::Scheduled) {
+                store.notifier().notify_local(&Topic::Due);
+            }
             for job in jobs.iter().filter(|job| !job.existing) {
                 if job.run_at < job.created_at {
                     store.fast_path().watermarks().remove(job.tenant, &job.queue);
@@ -218,6 +241,10 @@ struct PendingJob<'a> {
     id: JobId,
     run_at: Time,
     state: JobState,
+    /// The payload of a job that gathers the payloads of several requests.
+    gathered: Option<String>,
+    /// Number of these payloads.
+    payloads: i64,
 }
 
 impl Operation for EnqueueBatch {
@@ -235,7 +262,8 @@ impl Operation for EnqueueBatch {
         let mut entries: Vec<PendingJob<'_>> = Vec::with_capacity(count);
         for (number, request) in self.requests.iter().enumerate() {
             for (place, (job, lane)) in request.jobs.iter().zip(&request.lanes).enumerate() {
-                let run_at = job.run_at.unwrap_or(now);
+                let gather = job.gather();
+                let run_at = gather.map_or(job.run_at.unwrap_or(now), |gather| gather.first_run_at(now));
                 let waits = job.extras.as_deref().is_some_and(|extras| extras.waits);
                 let state = match run_at > now {
                     _ if waits => JobState::Waiting,
@@ -252,12 +280,19 @@ impl Operation for EnqueueBatch {
                     id,
                     run_at,
                     state,
+                    gathered: gather.and_then(|gather| gather.first_payload(&job.payload)),
+                    payloads: 1,
                 });
             }
         }
         let keys::UsedKeys { mut replies, repeats } = keys::answer_used(tx, &self.requests, &entries).await?;
         entries.retain(|entry| replies[entry.request].is_none() && !repeats.contains_key(&entry.request));
-        let taken = keys::take_unique(tx, &entries).await?;
+        let keys::UniqueKeys { taken, mut gathered } = keys::take_unique(tx, &entries).await?;
+        for entry in entries.iter_mut() {
+            let Some(keys::PendingChange { payload, payloads, run_at }) = gathered.remove(&entry.id) else { continue };
+            entry.state = if run_at > now { JobState::Scheduled } else { JobState::Queued };
+            (entry.gathered, entry.payloads, entry.run_at) = (Some(payload), payloads, run_at);
+        }
         let mut counters = CounterDeltas::default();
         let made: Vec<&PendingJob<'_>> = entries.iter().filter(|entry| !taken.contains_key(&entry.id)).collect();
         for entry in &made {
@@ -265,6 +300,7 @@ impl Operation for EnqueueBatch {
         }
         insert::jobs(tx, &made, &counters).await?;
         insert::tags(tx, &made).await?;
+        insert::options(tx, &made).await?;
         let mut accepted: HashMap<usize, Vec<Accepted>> = HashMap::new();
         for entry in &entries {
             let answer = taken.get(&entry.id).cloned().unwrap_or_else(|| entry.accepted(now));
@@ -299,6 +335,10 @@ async fn join_runs(tx: &mut Tx<'_>, made: &[&PendingJob<'_>]) -> Result<(), Stor
 }
 
 impl PendingJob<'_> {
+    fn payload(&self) -> &str {
+        self.gathered.as_deref().unwrap_or(&self.job.payload)
+    }
+
     fn accepted(&self, now: Time) -> Accepted {
         Accepted {
             id: self.id,

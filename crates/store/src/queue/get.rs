@@ -1,6 +1,6 @@
 //! Reads one job, live or ended. Also maps a row of `live_jobs` or `ended_jobs` to [`StoredJob`] for other operations.
 
-use domain::{Affinity, Epoch, JobError, JobId, JobState, Name, RetryPolicy, TenantId, Time, WorkerId};
+use domain::{Affinity, Epoch, JobError, JobId, JobState, Name, RetryPolicy, TenantId, Time, TraceContext, WorkerId};
 
 use crate::db::codec::{error_from_json, from_json, retry_from_json};
 use crate::db::tx::{Operation, Param, Prefetch, Row, Sql, Tx};
@@ -46,6 +46,10 @@ pub struct StoredJob {
     pub version: i64,
     /// Scope that the job is parked for (a hold or a backoff), if it is parked.
     pub parked: Option<String>,
+    /// Seconds from its creation after which the live job fails. Only jobs that were read by their ids have it.
+    pub deadline_s: Option<i64>,
+    /// Only jobs that were read by their ids have it.
+    pub traceparent: Option<TraceContext>,
 }
 
 impl StoredJob {
@@ -63,12 +67,16 @@ impl StoredJob {
 const LIVE: Sql = Sql::both(&["select id, tenant, queue, kind, priority, affinity, guarded, state, payload, run_at,
          attempt, max_attempts, epoch, worker, started_at, finished_at, created_at, updated_at, timeout_s, retry,
          subject, process, run, unique_key, concurrency_key, tags, phase, progress, result, error, webhook, parent,
-         retried_as, principal, actor, triggered_by, depth, version, parked, lane
+         retried_as, principal, actor, triggered_by, depth, version, parked, lane,
+         (select o.deadline_s from job_options o where o.job = id) as deadline_s,
+         (select o.traceparent from job_options o where o.job = id) as traceparent
      from live_jobs where id = $1 and tenant = $2"]);
 const ENDED: Sql = Sql::both(&["select id, tenant, queue, kind, priority, affinity, guarded, state, payload, run_at,
          attempt, max_attempts, epoch, worker, started_at, finished_at, created_at, updated_at, timeout_s, retry,
          subject, process, run, unique_key, concurrency_key, tags, phase, progress, result, error, webhook, parent,
-         retried_as, principal, actor, triggered_by, depth, version, parked, lane
+         retried_as, principal, actor, triggered_by, depth, version, parked, lane,
+         (select o.deadline_s from job_options o where o.job = id) as deadline_s,
+         (select o.traceparent from job_options o where o.job = id) as traceparent
      from ended_jobs where id = $1 and tenant = $2"]);
 
 impl Store {
@@ -151,5 +159,10 @@ pub(crate) fn read(row: &Row) -> Result<StoredJob, StoreError> {
         depth: row.int("depth")? as i32,
         version: row.int("version")?,
         parked: row.opt_text("parked")?,
+        deadline_s: row.positions(["deadline_s"]).ok().map_or(Ok(None), |[position]| row.opt_int(position))?,
+        traceparent: match row.positions(["traceparent"]) {
+            Ok([position]) => row.opt_text(position)?.as_deref().and_then(TraceContext::parse),
+            Err(_) => None,
+        },
     })
 }

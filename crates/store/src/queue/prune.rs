@@ -283,6 +283,7 @@ const DELETE: Sql = Sql::new(
         "delete from journals where job = $1",
         "delete from journal_children where job = $1",
         "delete from job_events where job = $1",
+        "delete from job_options where job = $1",
         "delete from ended where id = $1",
     ],
     "with garbage as (
@@ -293,7 +294,8 @@ const DELETE: Sql = Sql::new(
      no_entries as (delete from journal_entries where job = any($1::uuid[])),
      no_journals as (delete from journals where job = any($1::uuid[])),
      no_children as (delete from journal_children where job = any($1::uuid[])),
-     no_events as (delete from job_events where job = any($1::uuid[]))
+     no_events as (delete from job_events where job = any($1::uuid[])),
+     no_options as (delete from job_options where job = any($1::uuid[]))
      delete from ended where id = any($1::uuid[])",
 );
 const UNTAG: Sql = Sql::new(

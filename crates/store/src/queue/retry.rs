@@ -85,6 +85,8 @@ pub(crate) fn copy(old: &StoredJob, payload: Option<Box<str>>, by: &Caller) -> N
             tags: old.tags.iter().map(|tag| Label::stored(tag)).collect(),
             webhook: old.webhook.clone().filter(|webhook| webhook != QUEUE_WEBHOOK),
             parent: Some(old.id),
+            deadline_s: old.deadline_s,
+            traceparent: old.traceparent.clone(),
             // The depth never shrinks, so a job that retries itself reaches the depth limit.
             depth: old.depth.max(by.depth),
             ..Extras::default()

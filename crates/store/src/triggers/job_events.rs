@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use domain::limits::{ARTIFACTS_PER_JOB, WEBHOOK_RESULT_BYTES};
 use domain::triggers::trigger::Source;
-use domain::{JobId, JobState, Name, TenantId, Time, Webhook};
+use domain::{JobId, JobState, Name, TenantId, Time, TraceContext, Webhook};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -15,6 +15,7 @@ use crate::db::effects::Effects;
 use crate::db::tx::{Column, Param, Row, Sql, Tx};
 use crate::error::StoreError;
 use crate::queue::lanes::Lane;
+use crate::queue::traces::traces;
 use crate::queue::transition::{StateChange, WebhookInterest};
 use crate::triggers::cache::{Listener, Listeners, TriggerCache};
 use crate::triggers::deliveries::{NewDelivery, insert};
@@ -232,6 +233,7 @@ async fn deliver(
     }
     let webhooks = webhooks(tx, changes.iter().filter_map(|change| details.get_key_value(&change.job))).await?;
     let artifacts = artifacts(tx, changes).await?;
+    let traces = traces(tx, changes.iter().map(|change| change.job)).await?;
     let at = rfc3339(tx.now());
     let mut deliveries = Vec::with_capacity(changes.len());
     for change in changes {
@@ -250,6 +252,7 @@ async fn deliver(
             principal: details.principal.clone(),
             depth: details.depth,
             secrets: webhook.secrets.clone(),
+            headers: traces.get(&change.job).map(TraceContext::header).into_iter().collect(),
             ..NewDelivery::post(change.tenant, webhook.url.clone(), body)
         });
     }

@@ -12,6 +12,7 @@ use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
+use crate::queue::enqueue::Gather;
 use crate::triggers::expression::{check_mapping, is_template};
 use crate::triggers::fault::{self, Fault};
 
@@ -47,6 +48,12 @@ pub struct JobTemplate {
     #[serde(default)]
     pub unique_for_s: Option<i64>,
     #[serde(default)]
+    pub debounce: Option<DebounceTemplate>,
+    #[serde(default)]
+    pub batch: Option<BatchTemplate>,
+    #[serde(default)]
+    pub deadline_s: Option<i64>,
+    #[serde(default)]
     pub concurrency_key: Option<String>,
     #[serde(default)]
     pub max_attempts: Option<i64>,
@@ -61,11 +68,32 @@ pub struct JobTemplate {
 }
 
 impl JobTemplate {
+    /// Debounce or batch, as validated.
+    pub fn gather(&self) -> Option<Gather> {
+        let debounce = self.debounce.map(|DebounceTemplate { delay_s, max_s }| Gather::Debounce { delay_s, max_s });
+        debounce.or(self.batch.map(|BatchTemplate { max, within_s }| Gather::Batch { max, within_s }))
+    }
+
     /// True if the event's data can appear in a member that is shown without the right to read payloads.
     pub fn has_visible_expression(&self) -> bool {
         let texts = [&self.affinity, &self.subject, &self.run, &self.unique_key, &self.concurrency_key];
         texts.into_iter().flatten().chain(&self.tags).any(|text| is_template(text))
     }
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DebounceTemplate {
+    pub delay_s: i64,
+    #[serde(default)]
+    pub max_s: Option<i64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchTemplate {
+    pub max: i64,
+    pub within_s: i64,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]

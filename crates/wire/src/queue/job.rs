@@ -46,6 +46,12 @@ pub struct JobRequest {
     /// The unique key is reserved for this many seconds, instead of until the job ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unique_for_s: Option<i64>,
+    /// Requests with the same unique key become one job that runs with the last payload. Requires a unique key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub debounce: Option<DebounceSettings>,
+    /// Requests with the same unique key become one job with the array of their payloads. Requires a unique key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<BatchSettings>,
     /// At most `per_key` jobs (a setting of the queue) with the same key run at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency_key: Option<String>,
@@ -58,12 +64,40 @@ pub struct JobRequest {
     /// Seconds after which a running attempt is stopped and counts as failed. Default: the queue's setting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<i64>,
+    /// Seconds from its creation after which the job fails with the code `deadline`, in any state. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_s: Option<i64>,
+    /// The trace that the job belongs to, as in the header `traceparent` of W3C Trace Context. Workers, children and
+    /// webhooks get it. Default: the header of the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
     /// Labels for listings, at most 32.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tags: Option<Vec<String>>,
     /// Receives every state change of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook: Option<WebhookSettings>,
+}
+
+/// The job runs `delay_s` after the last request with its unique key, at most `max_s` after the first.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DebounceSettings {
+    /// Seconds without another request, from 1 to 604,800.
+    pub delay_s: i64,
+    /// The longest delay in seconds after the first request. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_s: Option<i64>,
+}
+
+/// The job runs with `max` payloads, or `within_s` after the first request with its unique key.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BatchSettings {
+    /// The largest number of payloads, from 1 to 10,000. A batch also ends before its payload exceeds 1 MiB.
+    pub max: i64,
+    /// Seconds after the first request, from 1 to 604,800.
+    pub within_s: i64,
 }
 
 /// Backoff between attempts: `initial_s` seconds (default: 1), multiplied by `exponent` (default: 1) after each
@@ -184,6 +218,12 @@ pub struct JobView {
     pub retry: Option<RetrySettings>,
     /// Seconds after which a running attempt is stopped.
     pub timeout_s: Option<i64>,
+    /// Seconds from its creation after which the live job fails. Only `GET /jobs/{id}` has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_s: Option<i64>,
+    /// The trace that the job belongs to. Only `GET /jobs/{id}` has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
     /// Labels.
     pub tags: Vec<String>,
     /// The phase of the running attempt.
@@ -231,7 +271,7 @@ pub struct JobView {
 pub struct CancelView {
     /// The job's id.
     pub id: Uuid,
-    /// The job's state: `canceled`, or `working` until its worker stops.
+    /// The job's state: `canceled`; with `compensate` the state in which the job waits for its undo steps.
     pub state: String,
 }
 
@@ -242,6 +282,16 @@ pub struct CancelByKey {
     pub queue: String,
     /// The unique key of the job to cancel.
     pub unique_key: String,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CancelRequest {
+    /// Let the handler of a job with a journal undo its steps: the job runs once more, with the entry `$cancel` in its
+    /// journal, and ends as canceled when the handler has settled it. A job without a journal is canceled at once.
+    /// Default: false.
+    #[serde(default)]
+    pub compensate: bool,
 }
 
 /// A manual retry creates a new job that is linked to the old one. `payload` replaces the payload.

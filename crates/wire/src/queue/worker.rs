@@ -119,6 +119,9 @@ pub struct ClaimedJob {
     /// The job's tenant, if it differs from the worker's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
+    /// The trace that the job belongs to, as in the header `traceparent` of W3C Trace Context.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
     /// The recorded operations of the job, if it has any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub journal: Option<ClaimedJournal>,

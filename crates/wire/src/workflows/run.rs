@@ -90,6 +90,13 @@ pub struct NodeRequest {
     /// Seconds after which a running attempt is stopped and counts as failed. Default: the queue's setting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<i64>,
+    /// Seconds from its creation after which the job fails with the code `deadline`, in any state. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_s: Option<i64>,
+    /// The trace that the job belongs to, as in the header `traceparent` of W3C Trace Context. Workers, children and
+    /// webhooks get it. Default: the header of the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
     /// Labels for listings, at most 32.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tags: Option<Vec<String>>,

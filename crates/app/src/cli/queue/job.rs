@@ -143,6 +143,9 @@ pub(crate) struct JobCancelArgs {
     /// Queue of the unique key
     #[arg(long, requires = "unique_key")]
     queue: Option<String>,
+    /// Let the handlers of jobs with a journal undo their steps first
+    #[arg(long, conflicts_with = "unique_key")]
+    compensate: bool,
     /// Cancel the unfinished job with this unique key
     #[arg(long, requires = "queue")]
     unique_key: Option<String>,
@@ -225,7 +228,8 @@ async fn cancel(client: &Client, args: JobCancelArgs, format: Output) -> anyhow:
     // A job that has already ended must not prevent the cancellation of the others.
     let mut worst = Exit::Done;
     for id in args.id {
-        match client.cancel(id).await {
+        let canceled = if args.compensate { client.cancel_with_undo(id).await } else { client.cancel(id).await };
+        match canceled {
             Ok(canceled) => show::canceled(&canceled, format)?,
             Err(error) => worst = exit::report_of(error, &format!("cannot cancel {id}")),
         }

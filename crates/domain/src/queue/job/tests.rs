@@ -65,6 +65,8 @@ fn every_event(by: ClaimRef) -> Vec<(&'static str, Event)> {
         ("release", Event::Release { by }),
         ("expire", Event::Expire { by }),
         ("time out", Event::TimeOut { by, timeout_s: 5, random_unit: 0.0 }),
+        ("pass deadline", Event::PassDeadline { deadline_s: 9 }),
+        ("interrupt", Event::Interrupt),
         ("cancel", Event::Cancel),
         ("cancel claimed", Event::CancelClaimed { by }),
     ]
@@ -85,14 +87,14 @@ fn the_transition_table_matches_its_specification() {
         })
         .collect::<Vec<_>>();
     let claimed_row = "wake: -, due: -, claim: -, claim and load: -, load: loading, work: working, finish: succeeded, fail: scheduled, \
-                       snooze: scheduled, release: queued, expire: queued, time out: scheduled, cancel: canceled, \
-                       cancel claimed: canceled";
+                       snooze: scheduled, release: queued, expire: queued, time out: scheduled, pass deadline: failed, interrupt: queued, \
+                       cancel: canceled, cancel claimed: canceled";
     let ended_row = "wake: -, due: -, claim: -, claim and load: -, load: -, work: -, finish: -, fail: -, snooze: -, release: -, expire: -, \
-                     time out: -, cancel: -, cancel claimed: -";
+                     time out: -, pass deadline: -, interrupt: -, cancel: -, cancel claimed: -";
     let unclaimed = |wake: &str, due: &str, claim: &str, load: &str| {
         format!(
             "wake: {wake}, due: {due}, claim: {claim}, claim and load: {load}, load: -, work: -, finish: -, fail: -, snooze: -, release: -, expire: -, \
-             time out: -, cancel: canceled, cancel claimed: -"
+             time out: -, pass deadline: failed, interrupt: -, cancel: canceled, cancel claimed: -"
         )
     };
     assert_eq!(
@@ -246,4 +248,20 @@ fn an_error_is_summarized_by_its_code_and_the_first_line_of_its_message() {
     assert_eq!(error("BMC did not answer\nat 10.0.0.7"), "boom: BMC did not answer");
     assert_eq!(error(""), "boom");
     assert_eq!(error(&"x".repeat(10_000)).len(), crate::limits::REASON_BYTES);
+}
+
+#[test]
+fn an_interrupt_takes_the_claim_and_its_attempt_back() {
+    let before = claimed();
+    let after = before.apply(Event::Interrupt, at(9)).expect("applies");
+    assert_eq!(after.state, State::Queued { since: at(9) });
+    assert_eq!((after.epoch, after.attempt), (before.epoch.next(), before.attempt - 1));
+}
+
+#[test]
+fn a_job_past_its_deadline_fails_for_good() {
+    let after = claimed().apply(Event::PassDeadline { deadline_s: 60 }, at(9)).expect("applies");
+    let error = after.failure().expect("failed");
+    assert_eq!((error.code.as_str(), error.retryable), ("deadline", false));
+    assert_eq!(error.message, "the job did not end within its deadline of 60 s");
 }

@@ -111,7 +111,7 @@ async fn infer(
         ..JobRequest::default()
     };
     let payload_bytes = state.options.payload_bytes;
-    let builder = JobBuilder { principal: principal.name.clone(), payload_bytes, now, depth };
+    let builder = JobBuilder { principal: principal.name.clone(), payload_bytes, now, depth, traceparent: None };
     let (job, wait_s) = builder.call(request)?;
     let subscription = (request_value.stream == Some(true)).then(|| state.engine.relay().subscribe(&run));
     let call = Call::start(state, principal, job, wait_s).await?;

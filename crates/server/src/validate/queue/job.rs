@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use domain::fleet::process::NEEDS_A_SUBJECT;
 use domain::limits::{
-    BATCH_JOBS, CALL_LATE_RESULT_S, CALL_TIMEOUT_DEFAULT_S, CALL_TIMEOUT_MAX_S, DEFAULT_MAX_ATTEMPTS, MAX_ATTEMPTS,
-    PRIORITY_MAX, PRIORITY_MIN, TAGS, TIMEOUT_MAX_S, WAIT_MAX_S,
+    BATCH_JOBS, BATCH_PAYLOADS, CALL_LATE_RESULT_S, CALL_TIMEOUT_DEFAULT_S, CALL_TIMEOUT_MAX_S, DEFAULT_MAX_ATTEMPTS,
+    GATHER_MAX_S, MAX_ATTEMPTS, PRIORITY_MAX, PRIORITY_MIN, TAGS, TIMEOUT_MAX_S, WAIT_MAX_S,
 };
-use domain::{Label, Name, Origin, Time};
+use domain::{Label, Name, Origin, Time, TraceContext};
 use sha2::{Digest, Sha256};
 use store::db::canonical_json::canonical_json;
-use store::queue::enqueue::{Extras, NewJob, Unique};
-use wire::{BatchRequest, JobRequest, RawValue, Timestamp};
+use store::queue::enqueue::{Extras, Gather, NewJob, Unique};
+use wire::{BatchRequest, BatchSettings, DebounceSettings, JobRequest, RawValue, Timestamp};
 
 use crate::error::ApiError;
 use crate::validate::FieldPath;
@@ -25,6 +25,8 @@ pub(crate) struct JobBuilder {
     pub(crate) now: Time,
     /// Number of triggers that led to the request.
     pub(crate) depth: i32,
+    /// The trace of the request.
+    pub(crate) traceparent: Option<TraceContext>,
 }
 
 impl JobBuilder {
@@ -37,6 +39,9 @@ impl JobBuilder {
         let path = FieldPath::Member { of };
         if request.run_at.is_some() {
             return Err(path.refuse("run_at", "is not allowed in a trigger; remove it"));
+        }
+        if request.traceparent.is_some() {
+            return Err(path.refuse("traceparent", "is not allowed in a trigger; remove it"));
         }
         if request.unique_by.is_some() {
             return Err(path.refuse("unique_by", "is not allowed in a trigger; use unique_key with an expression"));
@@ -126,7 +131,9 @@ impl JobBuilder {
 
     fn extras(&self, path: FieldPath, request: &JobRequest) -> Result<Option<Box<Extras>>, ApiError> {
         let JobRequest { subject, process, run, concurrency_key, retry, timeout_s, tags, webhook: hook, .. } = request;
+        let JobRequest { deadline_s, traceparent, .. } = request;
         let unique = self.unique(path, request)?;
+        let gather = gather(path, request, unique.as_ref())?;
         let texts = [subject, process, run, concurrency_key];
         let plain = texts.iter().all(|text| text.is_none())
             && unique.is_none()
@@ -134,6 +141,11 @@ impl JobBuilder {
             && timeout_s.is_none()
             && tags.as_ref().is_none_or(Vec::is_empty)
             && hook.is_none()
+            && deadline_s.is_none()
+            && request.debounce.is_none()
+            && request.batch.is_none()
+            && traceparent.is_none()
+            && self.traceparent.is_none()
             && self.depth == 0;
         if plain {
             return Ok(None);
@@ -152,6 +164,12 @@ impl JobBuilder {
             tags: labels(path, tags.as_deref().unwrap_or_default())?,
             webhook: hook.as_ref().map(|hook| webhook::stored(path, hook)).transpose()?,
             depth: self.depth,
+            gather,
+            deadline_s: deadline_s.map(|seconds| path.between("deadline_s", seconds, 1, WAIT_MAX_S)).transpose()?,
+            traceparent: match traceparent {
+                Some(text) => Some(trace_context(path, text)?),
+                None => self.traceparent.clone(),
+            },
             ..Extras::default()
         })))
     }
@@ -180,6 +198,37 @@ impl JobBuilder {
         }
         Ok(at)
     }
+}
+
+/// Debounce or batch. Both decide when the job runs, and their unique key lasts until it starts.
+fn gather(path: FieldPath, request: &JobRequest, unique: Option<&Unique>) -> Result<Option<Gather>, ApiError> {
+    let (member, gather) = match (request.debounce, request.batch) {
+        (None, None) => return Ok(None),
+        (Some(_), Some(_)) => return Err(path.refuse("batch", "cannot be combined with debounce; remove one")),
+        (Some(DebounceSettings { delay_s, max_s }), None) => {
+            let delay_s = path.between("debounce.delay_s", delay_s, 1, GATHER_MAX_S)?;
+            let max_s = max_s.map(|max_s| path.between("debounce.max_s", max_s, delay_s, GATHER_MAX_S)).transpose()?;
+            ("debounce", Gather::Debounce { delay_s, max_s })
+        }
+        (None, Some(BatchSettings { max, within_s })) => {
+            let max = path.between("batch.max", max, 1, BATCH_PAYLOADS)?;
+            ("batch", Gather::Batch { max, within_s: path.between("batch.within_s", within_s, 1, GATHER_MAX_S)? })
+        }
+    };
+    if unique.is_none() {
+        return Err(path.refuse(member, "requires unique_key or unique_by"));
+    }
+    for (other, is_set) in [("unique_for_s", request.unique_for_s.is_some()), ("run_at", request.run_at.is_some())] {
+        if is_set {
+            return Err(path.refuse(other, format_args!("cannot be combined with {member}; remove it")));
+        }
+    }
+    Ok(Some(gather))
+}
+
+fn trace_context(path: FieldPath, text: &str) -> Result<TraceContext, ApiError> {
+    let detail = "must be a W3C trace context, for example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    TraceContext::parse(text).ok_or_else(|| path.refuse("traceparent", detail))
 }
 
 pub(crate) fn labels(path: FieldPath, tags: &[String]) -> Result<Vec<Label>, ApiError> {

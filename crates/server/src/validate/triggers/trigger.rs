@@ -223,6 +223,7 @@ fn check_target(
                 payload_bytes: state.options.payload_bytes,
                 now: state.store.clock().now(),
                 depth: 0,
+                traceparent: None,
             };
             builder.template("target.job", request).map(|_| ())
         }

@@ -6,6 +6,7 @@ use domain::limits::{
     APPROVAL_TITLE_BYTES, EVENT_MATCHES, JOURNAL_CHILDREN, JOURNAL_HASH_BYTES, JOURNAL_OPS, JOURNAL_WRITES,
     MAX_STEP_DURATION_MS, REASON_BYTES, RESULT_BYTES, WAIT_MAX_S,
 };
+use domain::workflows::journal::CANCEL_KEY;
 use domain::{Epoch, JobId, Label, Right, Time};
 use store::workflows::journal::write::{JournalWrite, NewJournalOperation, OperationInput, SleepEnd, StepOutcome};
 use wire::{EventsSince, JournalOp, JournalOperation, JournalRequest, RawValue, Timestamp};
@@ -57,6 +58,9 @@ fn operation(
     refuse_strays(path, &request)?;
     let JournalOperation { key, hash, result, error, attempt, duration_ms, topic, data, .. } = request;
     let key = Label::new(&key).map_err(|error| path.refuse("key", error))?;
+    if key.as_str() == CANCEL_KEY {
+        return Err(path.refuse("key", format_args!("cannot be {CANCEL_KEY}, which only the server records")));
+    }
     if let Some(hash) = &hash
         && (hash.is_empty() || hash.len() > JOURNAL_HASH_BYTES || !hash.bytes().all(|byte| byte.is_ascii_graphic()))
     {

@@ -67,6 +67,8 @@ fn node(builder: &JobBuilder, number: usize, request: NodeRequest) -> Result<New
         max_attempts: request.max_attempts,
         retry: request.retry,
         timeout_s: request.timeout_s,
+        deadline_s: request.deadline_s,
+        traceparent: request.traceparent,
         tags: request.tags,
         webhook: request.webhook,
         ..JobRequest::default()

@@ -309,3 +309,61 @@ async fn job_listings_filter_and_page_newest_first() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_trace_context_comes_from_the_field_or_the_header_and_reaches_the_worker() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let trace = |number: u8| format!("00-4bf92f3577b34da6a3ce929d0e0e47{number:02x}-00f067aa0ba902b7-01");
+        let push = async |field: Option<String>, header: &str| {
+            let mut body = json!({"queue": "q", "kind": "k"});
+            field.into_iter().for_each(|field| body["traceparent"] = field.into());
+            let mut sent = json_request("POST", "/api/v1/jobs", &body);
+            sent.headers_mut().insert("traceparent", header.parse().unwrap());
+            api.send(sent).await
+        };
+        let id = |response: crate::api::Response| response.json()["id"].as_str().unwrap().to_owned();
+        let by_header = id(push(None, &trace(1)).await);
+        let by_field = id(push(Some(trace(2)), &trace(1)).await);
+        let untraced = id(push(None, "not a trace").await);
+        push(Some("not a trace".into()), &trace(1)).await.problem(422, "invalid_field", Some("traceparent"));
+        let run = json!({"nodes": [{"name": "a", "queue": "q", "kind": "k"}]});
+        let mut sent = json_request("POST", "/api/v1/runs", &run);
+        sent.headers_mut().insert("traceparent", trace(3).parse().unwrap());
+        let node = api.send(sent).await.json()["nodes"]["a"].as_str().unwrap().to_owned();
+        let worker = api.worker("q").await;
+        let claim = api.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 10})).await.json();
+        let claimed = claim["jobs"].as_array().unwrap();
+        assert_eq!(claimed.len(), 4);
+        for (id, expected) in [
+            (by_header, json!(trace(1))),
+            (by_field, json!(trace(2))),
+            (untraced, Value::Null),
+            (node, json!(trace(3))),
+        ] {
+            let job = claimed.iter().find(|job| job["id"] == json!(id)).unwrap();
+            assert_eq!((&job["traceparent"], &job["inputs"]), (&expected, &Value::Null), "{id}");
+            assert_eq!(api.get(&format!("/api/v1/jobs/{id}")).await.json()["traceparent"], expected);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_deadline_is_stored_and_an_invalid_one_is_refused() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        for bad in [json!(0), json!(-5), json!(400_000_000)] {
+            let sent = api.post("/api/v1/jobs", json!({"queue": "q", "kind": "k", "deadline_s": bad})).await;
+            sent.problem(422, "invalid_field", Some("deadline_s"));
+        }
+        let node = json!({"name": "a", "queue": "q", "kind": "k", "deadline_s": 0});
+        let refused = api.post("/api/v1/runs", json!({"nodes": [node]})).await;
+        refused.problem(422, "invalid_field", Some("nodes[0].deadline_s"));
+        assert_eq!(api.job_count().await, 0);
+        let sent = api.post("/api/v1/jobs", json!({"queue": "q", "kind": "k", "deadline_s": 60})).await.json();
+        let job = api.get(&format!("/api/v1/jobs/{}", sent["id"].as_str().unwrap())).await.json();
+        assert_eq!(job["deadline_s"], 60);
+    })
+    .await;
+}

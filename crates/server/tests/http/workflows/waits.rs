@@ -96,6 +96,7 @@ async fn a_wait_with_an_invalid_member_names_it() {
         let (job, worker, epoch) = api.claimed("q").await;
         let child = json!({"queue": "parts", "kind": "k", "unique_key": "u"});
         for (op, member) in [
+            (json!({"op": "sleep", "key": "$cancel", "for_s": 1}), "key"),
             (json!({"op": "sleep", "key": "a"}), "for_s"),
             (json!({"op": "sleep", "key": "a", "for_s": 1, "until": "2030-01-01T00:00:00Z"}), "for_s"),
             (json!({"op": "sleep", "key": "a", "for_s": -1}), "for_s"),
@@ -124,6 +125,41 @@ async fn a_wait_with_an_invalid_member_names_it() {
         let no_payload = json!({"job_id": job, "epoch": epoch, "outcome": "continue_as"});
         api.settle(&worker, no_payload).await.problem(422, "invalid_field", Some("outcomes[0].payload"));
         assert_eq!(api.state(&job).await, "working");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_canceled_job_with_a_journal_runs_once_more_to_undo_its_steps() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let (job, worker, epoch) = api.claimed("q").await;
+        let ops =
+            json!([{"op": "step", "key": "book", "result": 1}, {"op": "approval", "key": "pay", "title": "Pay?"}]);
+        api.journal(&worker, &job, epoch, ops).await;
+        api.suspend(&worker, &job, epoch, json!({"any": ["pay"]})).await;
+        let cancel = format!("/api/v1/jobs/{job}/cancel");
+        for bad in [json!({"compensate": "yes"}), json!({"undo": true})] {
+            let refused = api.post(&cancel, bad).await;
+            assert_eq!(refused.status, 422, "{:?}", refused.body);
+        }
+        assert_eq!(api.state(&job).await, "waiting");
+        for _ in 0..2 {
+            let canceled = api.post(&cancel, json!({"compensate": true})).await.json();
+            assert_eq!((&canceled["id"], &canceled["state"]), (&json!(job), &json!("queued")));
+        }
+        let resumed = api.next_job(&worker).await;
+        let entries = resumed["journal"]["entries"].as_array().unwrap();
+        let keys: Vec<&str> = entries.iter().map(|entry| entry["key"].as_str().unwrap()).collect();
+        assert_eq!(keys, ["book", "pay", "$cancel"]);
+        let outcome = json!({"job_id": job, "epoch": resumed["epoch"], "outcome": "cancel"});
+        api.settle(&worker, outcome).await;
+        assert_eq!(api.state(&job).await, "canceled");
+        api.post(&format!("/api/v1/jobs/{job}/approvals/pay"), json!({"approve": true})).await.problem(
+            409,
+            "already_ended",
+            None,
+        );
     })
     .await;
 }

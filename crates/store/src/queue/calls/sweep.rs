@@ -49,7 +49,7 @@ impl Store {
                     swept.canceled += 1;
                 }
                 // A later sweep stores the result.
-                Canceled::Claimed | Canceled::AlreadyEnded(_) | Canceled::NotFound => {}
+                Canceled::Claimed | Canceled::Compensating(..) | Canceled::AlreadyEnded(_) | Canceled::NotFound => {}
             },
             None => self.end_call(call.job).await?,
         }

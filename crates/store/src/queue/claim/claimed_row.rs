@@ -92,6 +92,7 @@ impl ClaimColumns {
                 true => Some(Vec::new()),
                 false => None,
             },
+            traceparent: None,
             run_at: row.time(run_at)?,
             lane: lane_id,
             has_webhook: row.bool(has_webhook)?,

@@ -14,7 +14,7 @@ mod lane_heads;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use domain::{Affinity, Epoch, JobId, JobState, Name, TenantId, Time, WorkerId};
+use domain::{Affinity, Epoch, JobId, JobState, Name, TenantId, Time, TraceContext, WorkerId};
 
 use fast_path::FastPath;
 use fast_path::claimed_row_cache::ClaimedRow;
@@ -30,6 +30,7 @@ use crate::error::StoreError;
 use crate::fleet::subjects::work::AttemptOutcome;
 use crate::queue::claim_gate::ClaimFilter;
 use crate::queue::lanes::LaneCache;
+use crate::queue::traces::traces;
 use crate::queue::transition::{ChangeDetails, StateChange, SubjectOutcome, WebhookInterest};
 use crate::queue::workers;
 use crate::store::Store;
@@ -60,6 +61,7 @@ pub struct ClaimedJob {
     pub state: JobState,
     /// The results of the jobs that this job needs, by the names of their nodes. `None` if it needs none.
     pub inputs: Option<Vec<(String, Input)>>,
+    pub traceparent: Option<TraceContext>,
     run_at: Time,
     lane: i64,
     /// The row names a webhook, or says that its queue has one.
@@ -287,11 +289,14 @@ impl Operation for Claim {
     }
 }
 
-/// Reads the inputs of the jobs that have needs.
+/// Reads the inputs and the trace contexts of the jobs that have some.
 async fn read_inputs(tx: &mut Tx<'_>, jobs: &mut [ClaimedJob]) -> Result<(), StoreError> {
-    let mut found = inputs(tx, jobs.iter().filter(|job| job.inputs.is_some()).map(|job| job.id)).await?;
+    let with_inputs: Vec<JobId> = jobs.iter().filter(|job| job.inputs.is_some()).map(|job| job.id).collect();
+    let mut found = inputs(tx, with_inputs.iter().copied()).await?;
+    let mut traces = traces(tx, with_inputs.iter().copied()).await?;
     for job in jobs.iter_mut().filter(|job| job.inputs.is_some()) {
-        job.inputs = Some(found.remove(&job.id).unwrap_or_default());
+        job.inputs = found.remove(&job.id);
+        job.traceparent = traces.remove(&job.id);
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! Inserts the rows of new jobs and their tags.
+//! Inserts the rows of new jobs, their tags and their rare options.
 
-use domain::{JobId, JobState, Label, Name, Time};
+use domain::{JobId, JobState, Label, Name, Time, TraceContext};
 
 use super::{Extras, PendingJob};
 use crate::db::codec::{retry_to_json, to_json};
@@ -71,7 +71,7 @@ pub(super) async fn jobs(
         Some((first, rest)) if rest.iter().all(|entry| entry.is_like(first)) => {
             let mut columns = vec![
                 Column::jobs(plain.iter().map(|entry| entry.id)),
-                Column::Json(plain.iter().map(|entry| Some(&*entry.job.payload)).collect()),
+                Column::Json(plain.iter().map(|entry| Some(entry.payload())).collect()),
             ];
             columns.extend(counter_columns);
             let params = [
@@ -116,7 +116,7 @@ pub(super) async fn jobs(
         Column::Uuid(extras.iter().map(|e| e.parent.map(JobId::uuid)).collect()),
         Column::Text(extras.iter().map(|e| e.triggered_by.as_deref()).collect()),
         Column::ints(extras.iter().map(|e| i64::from(e.depth))),
-        Column::ints(extras.iter().map(|e| i64::from(e.has_inputs))),
+        Column::ints(extras.iter().map(|e| i64::from(e.has_inputs || e.traceparent.is_some()))),
     ]);
     tx.defer(&INSERT_FULL, &columns, &[now]).await
 }
@@ -161,7 +161,7 @@ fn plain_columns<'a>(entries: &[&'a PendingJob<'a>]) -> Vec<Column<'a>> {
         Column::Time(of().map(|entry| Some(entry.run_at)).collect()),
         Column::Time(of().map(|entry| entry.due_at()).collect()),
         Column::ints(of().map(|entry| i64::from(entry.job.max_attempts))),
-        Column::Json(of().map(|entry| Some(&*entry.job.payload)).collect()),
+        Column::Json(of().map(|entry| Some(entry.payload())).collect()),
         Column::texts(of().map(|entry| &*entry.job.principal)),
     ]
 }
@@ -184,4 +184,30 @@ pub(super) async fn tags(tx: &mut Tx<'_>, entries: &[&PendingJob<'_>]) -> Result
         Column::jobs(tagged.iter().map(|(entry, _)| entry.id)),
     ];
     tx.defer(&INSERT_TAGS, &columns, &[]).await
+}
+
+const INSERT_OPTIONS: Sql = Sql::new(
+    &[
+        "insert into job_options (job, tenant, deadline_s, due_at, traceparent, gathered) values ($1, $2, $3, $4, $5, $6)",
+    ],
+    "insert into job_options (job, tenant, deadline_s, due_at, traceparent, gathered)
+     select n.* from unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::timestamptz[], $5::text[], $6::bigint[]) n",
+);
+
+/// Inserts the options that most jobs do not have.
+pub(super) async fn options(tx: &mut Tx<'_>, entries: &[&PendingJob<'_>]) -> Result<(), StoreError> {
+    let has_options =
+        |extras: &&Extras| extras.deadline_s.is_some() || extras.traceparent.is_some() || extras.gather.is_some();
+    let with_options: Vec<(&PendingJob<'_>, &Extras)> =
+        entries.iter().filter_map(|entry| Some((*entry, entry.job.extras.as_deref().filter(has_options)?))).collect();
+    let now = tx.now();
+    let columns = [
+        Column::jobs(with_options.iter().map(|(entry, _)| entry.id)),
+        Column::ints(with_options.iter().map(|(entry, _)| entry.tenant.0)),
+        Column::Int(with_options.iter().map(|(_, extras)| extras.deadline_s).collect()),
+        Column::Time(with_options.iter().map(|(_, extras)| extras.deadline_s.map(|s| now.plus_s(s))).collect()),
+        Column::Text(with_options.iter().map(|(_, e)| e.traceparent.as_ref().map(TraceContext::as_str)).collect()),
+        Column::Int(with_options.iter().map(|(entry, e)| e.gather.map(|_| entry.payloads)).collect()),
+    ];
+    tx.defer(&INSERT_OPTIONS, &columns, &[]).await
 }

@@ -7,6 +7,7 @@ use domain::{JobId, JobState, Name, TenantId, Time};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::gather::{Gathered, GatheringJob, GatheringJobs, gather};
 use super::{Accepted, EnqueueReply, EnqueueRequest, Idempotency, PendingJob, Unique};
 use crate::db::codec::{from_json, to_json};
 use crate::db::tx::{Operation, Param, Row, Sql, Tx};
@@ -207,16 +208,30 @@ const UNIQUE_JOB: Sql = Sql::both(&[
      where u.tenant = $1 and u.queue = $2 and u.key = $3",
 ]);
 
-/// Takes the unique keys. Returns, for jobs whose key is taken, the job that has it.
-pub(super) async fn take_unique(
-    tx: &mut Tx<'_>,
-    entries: &[PendingJob<'_>],
-) -> Result<HashMap<JobId, Accepted>, StoreError> {
+/// The unique keys of a commit.
+#[derive(Default)]
+pub(super) struct UniqueKeys {
+    /// For jobs whose key is taken, the job that has it.
+    pub(super) taken: HashMap<JobId, Accepted>,
+    /// Jobs of this commit that have the payloads of others of this commit.
+    pub(super) gathered: HashMap<JobId, PendingChange>,
+}
+
+/// What later requests of a commit change in one of its jobs.
+pub(super) struct PendingChange {
+    pub(super) payload: String,
+    pub(super) payloads: i64,
+    pub(super) run_at: Time,
+}
+
+/// Takes the unique keys.
+pub(super) async fn take_unique(tx: &mut Tx<'_>, entries: &[PendingJob<'_>]) -> Result<UniqueKeys, StoreError> {
     let mut keyed: Vec<(&PendingJob<'_>, &Unique)> =
         entries.iter().filter_map(|entry| entry.job.unique().map(|unique| (entry, unique))).collect();
     keyed.sort_by(|(a, x), (b, y)| (a.tenant, &a.job.queue, &x.key, a.id).cmp(&(b.tenant, &b.job.queue, &y.key, b.id)));
     let now = tx.now();
-    let mut taken = HashMap::new();
+    let mut keys = UniqueKeys::default();
+    let mut gathering = GatheringJobs::new();
     let mut made_here: HashMap<JobId, Accepted> = HashMap::new();
     for (entry, unique) in keyed {
         let params = [
@@ -229,19 +244,38 @@ pub(super) async fn take_unique(
         ];
         if tx.query_opt(&TAKE_UNIQUE, &params).await?.is_some() {
             made_here.insert(entry.id, entry.accepted(now));
+            if entry.job.gather().is_some() {
+                gathering.insert(entry.id, GatheringJob::of(entry, now));
+            }
             continue;
         }
         let find = [params[0], params[1], params[2], Param::Time(now)];
         let row = tx.query_opt(&UNIQUE_JOB, &find).await?;
         let row = row.ok_or_else(|| StoreError::unavailable("a unique key was freed in between"))?;
-        let owner = made_here.get(&row.job("job")?).cloned();
+        let owner = row.job("job")?;
+        if let Some(by) = entry.job.gather() {
+            match gather(tx, by, (entry, &unique.key), owner, &mut gathering).await? {
+                Gathered::Stored(owner) => drop(keys.taken.insert(entry.id, owner)),
+                Gathered::Pending(change) => {
+                    keys.gathered.insert(owner, change);
+                    let accepted = made_here.get(&owner).cloned().expect("a job of this commit");
+                    keys.taken.insert(entry.id, Accepted { existing: true, ..accepted });
+                }
+                Gathered::TakenOver => {
+                    made_here.insert(entry.id, entry.accepted(now));
+                    gathering.insert(entry.id, GatheringJob::of(entry, now));
+                }
+            }
+            continue;
+        }
+        let owner = made_here.get(&owner).cloned();
         let owner = match owner {
             Some(owner) => owner,
             None => existing(&row, entry)?,
         };
-        taken.insert(entry.id, Accepted { existing: true, ..owner });
+        keys.taken.insert(entry.id, Accepted { existing: true, ..owner });
     }
-    Ok(taken)
+    Ok(keys)
 }
 
 fn existing(row: &Row, entry: &PendingJob<'_>) -> Result<Accepted, StoreError> {

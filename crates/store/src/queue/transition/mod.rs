@@ -79,8 +79,8 @@ impl Transition {
             _ => None,
         };
         let outcome = match &self.error {
-            // The cause of a cancel is no failure of the subject.
-            Some(error) if to != JobState::Canceled => AttemptOutcome::Failure {
+            // The cause of a cancel is no failure of the subject, nor is a deadline that passes without an attempt.
+            Some(error) if to != JobState::Canceled && before.worker.is_some() => AttemptOutcome::Failure {
                 error,
                 retry: before.retry,
                 triggered_by: before.triggered_by.as_deref(),

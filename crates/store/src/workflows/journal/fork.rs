@@ -1,6 +1,7 @@
 //! Forks a job: creates a new job with the same settings that starts with the part of the journal before one entry.
-//! Only resolved entries are copied. Their events are not published again.
+//! Only resolved entries are copied. Their events are not published again. The cancel of the old job is not copied.
 
+use domain::workflows::journal::CANCEL_KEY;
 use domain::{JobId, Label, TenantId};
 
 use crate::access::caller::Caller;
@@ -68,7 +69,7 @@ const COPY: Sql =
          attempts, result, error, bytes, duration_ms, resolved_at, input, created_at)
      select $1, row_number() over (order by position), tenant, key, op, row_number() over (order by seq), 0, hash,
          attempt, attempts, result, error, bytes, duration_ms, resolved_at, input, created_at
-     from journal_entries where job = $2 and position < $3 and seq is not null"]);
+     from journal_entries where job = $2 and position < $3 and seq is not null and key <> $4"]);
 const HEAD: Sql = Sql::both(&["insert into journals (job, tenant, entries, resolved, bytes)
      select $1, tenant, count(*), count(*), sum(bytes) from journal_entries where job = $1 group by tenant"]);
 
@@ -94,7 +95,8 @@ impl Operation for ForkJob {
         if created.existing {
             return Ok(Forked::Created(created));
         }
-        let copied = tx.execute(&COPY, &[Param::from(created.id), Param::from(self.old), Param::Int(from)]).await?;
+        let params = [Param::from(created.id), Param::from(self.old), Param::Int(from), Param::Text(CANCEL_KEY)];
+        let copied = tx.execute(&COPY, &params).await?;
         if copied > 0 {
             tx.execute(&HEAD, &[Param::from(created.id)]).await?;
             // The row of the job is written with the commit, before this statement.

@@ -3,6 +3,7 @@
 
 pub mod approvals;
 pub(crate) mod children;
+pub(crate) mod compensate;
 pub mod events;
 pub mod fork;
 pub mod read;

@@ -22,6 +22,7 @@ use crate::error::StoreError;
 use crate::queue::enqueue::{Accepted, EnqueueBatch, EnqueueReply, EnqueueRequest, NewJob};
 use crate::queue::lanes::Lane;
 use crate::queue::settle::SettleStatus;
+use crate::queue::traces::traces;
 use crate::queue::workers;
 use crate::store::Store;
 use crate::triggers::cache::TriggerCache;
@@ -646,12 +647,14 @@ async fn start_children(
     if started.is_empty() {
         return Ok(Vec::new());
     }
+    let traces = traces(tx, started.iter().map(|started| started.parent)).await?;
     let position = |started: &StartedChildren<'_>| journals[&started.parent].entries[started.key].entry.position;
     let child = |started: &StartedChildren<'_>, job: &NewJob| {
         let mut child = job.clone();
         let extras = child.extras.get_or_insert_default();
         extras.parent = Some(started.parent);
         extras.depth = extras.depth.max(started.depth);
+        extras.traceparent = extras.traceparent.take().or_else(|| traces.get(&started.parent).cloned());
         extras.triggered_by = Some(format!("{}{}:{}", children::ORIGIN, started.parent, position(started)));
         child
     };

@@ -197,3 +197,14 @@ const LOCK: Sql = Sql::new(
 pub(crate) async fn lock_run(tx: &mut Tx<'_>, tenant: TenantId, run: &str) -> Result<(), StoreError> {
     tx.query(&LOCK, &[Param::Int(tenant.0), Param::Text(run)]).await.map(|_| ())
 }
+
+const WAITS_IN_RUN: Sql =
+    Sql::both(&["select tenant, run from jobs where id = $1 and state = 'waiting' and run is not null"]);
+
+/// Locks the run of a job that waits. Other jobs need no lock of their run.
+pub(crate) async fn lock_run_of(tx: &mut Tx<'_>, job: JobId) -> Result<(), StoreError> {
+    match tx.query_opt(&WAITS_IN_RUN, &[Param::from(job)]).await? {
+        Some(row) => lock_run(tx, TenantId(row.int("tenant")?), &row.text("run")?).await,
+        None => Ok(()),
+    }
+}

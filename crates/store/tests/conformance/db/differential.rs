@@ -354,7 +354,7 @@ impl<'a> Run<'a> {
         match canceled {
             Canceled::Canceled(job) => StepResult::Canceled(self.number(job)),
             Canceled::AlreadyEnded(state) => StepResult::AlreadyEnded(state),
-            Canceled::Claimed => panic!("the cancel was not restricted to waiting jobs"),
+            Canceled::Claimed | Canceled::Compensating(..) => panic!("the cancel was not restricted to waiting jobs"),
             Canceled::NotFound => StepResult::NotFound,
         }
     }

@@ -3,8 +3,10 @@
 pub(crate) mod artifact_garbage;
 pub(crate) mod cancel;
 pub(crate) mod claim;
+pub(crate) mod deadlines;
 pub(crate) mod enqueue;
 pub(crate) mod fast_path;
+pub(crate) mod gather;
 pub(crate) mod lease;
 pub(crate) mod limits;
 pub(crate) mod list;
@@ -14,5 +16,6 @@ pub(crate) mod recent_ends;
 pub(crate) mod retry;
 pub(crate) mod settle;
 pub(crate) mod sql_function;
+pub(crate) mod traces;
 pub(crate) mod twin;
 pub(crate) mod why;

@@ -52,7 +52,7 @@ pub(super) async fn journal(store: &Store, worker: WorkerId, writes: Vec<Journal
 }
 
 /// Records operations of one claimed job. Returns the answers.
-pub(super) async fn record(
+pub(crate) async fn record(
     store: &Store,
     worker: WorkerId,
     claimed: &ClaimedJob,

@@ -18,7 +18,7 @@ use testkit::{Database, job, label, on_both, on_postgres};
 use crate::support::*;
 use crate::triggers::declarations::{create, new};
 
-fn node(name: &str, needs: &[&str]) -> NewNode {
+pub(crate) fn node(name: &str, needs: &[&str]) -> NewNode {
     let needs = needs.iter().map(|need| label(need)).collect();
     NewNode { name: label(name), job: job("q"), needs, earlier_needs: Vec::new(), condition: NeedCondition::Success }
 }
@@ -32,13 +32,13 @@ fn new_run(id: &str, on_failure: OnFailure) -> NewRun {
     NewRun { id: label(id), name, on_failure, webhook, tags, principal: "test".into(), depth: 0, parent: None }
 }
 
-type Jobs = BTreeMap<String, JobId>;
+pub(crate) type Jobs = BTreeMap<String, JobId>;
 
 fn by_name(jobs: Vec<(Label, JobId)>) -> Jobs {
     jobs.into_iter().map(|(name, job)| (name.to_string(), job)).collect()
 }
 
-async fn start(store: &Store, id: &str, on_failure: OnFailure, nodes: Vec<NewNode>) -> Jobs {
+pub(crate) async fn start(store: &Store, id: &str, on_failure: OnFailure, nodes: Vec<NewNode>) -> Jobs {
     match store.start_run(T, new_run(id, on_failure), nodes).await.expect("starts") {
         RunStarted::Started(jobs) => by_name(jobs),
         other => panic!("{other:?}"),
@@ -49,7 +49,7 @@ async fn run(store: &Store, id: &str) -> Run {
     store.run(T, label(id)).await.expect("reads").expect("the run exists").0
 }
 
-async fn states(store: &Store, jobs: &Jobs) -> String {
+pub(crate) async fn states(store: &Store, jobs: &Jobs) -> String {
     let mut text = Vec::new();
     for (name, job) in jobs {
         text.push(format!("{name} {}", state(store, *job).await));

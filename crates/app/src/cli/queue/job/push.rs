@@ -67,6 +67,9 @@ pub(crate) struct PushArgs {
     /// Timeout of an attempt [default: the queue's timeout, else none]
     #[arg(long, value_name = "SECONDS")]
     timeout_s: Option<i64>,
+    /// Seconds after which the job fails in any state [default: none]
+    #[arg(long, value_name = "SECONDS")]
+    deadline_s: Option<i64>,
     /// Tag to find the job by; may be repeated
     #[arg(long = "tag", value_name = "TAG")]
     tags: Vec<String>,
@@ -179,6 +182,10 @@ pub(super) async fn run(client: &Client, args: PushArgs, format: Output) -> anyh
         max_attempts: args.max_attempts,
         retry: args.retry.apply(None),
         timeout_s: args.timeout_s,
+        deadline_s: args.deadline_s,
+        debounce: None,
+        batch: None,
+        traceparent: None,
         tags: Some(args.tags).filter(|tags| !tags.is_empty()),
         webhook: webhook(args.webhook, args.webhook_secret, webhook_secret())?,
     };

@@ -31,6 +31,8 @@ pub(super) fn job(job: &JobView, format: Output) -> anyhow::Result<Exit> {
         .maybe("tags", Some(job.tags.join(", ")).filter(|tags| !tags.is_empty()))
         .maybe("retry", job.retry.map(crate::cli::queue::queues::retry))
         .maybe("timeout", job.timeout_s.map(|timeout| format!("{timeout} s")))
+        .maybe("deadline", job.deadline_s.map(|deadline| format!("{deadline} s")))
+        .maybe("trace", job.traceparent.as_ref())
         .maybe("webhook", job.webhook_url.as_ref())
         .maybe("worker", job.worker)
         .maybe("retry of", job.parent)

@@ -25,12 +25,10 @@ use crate::access::auth::Principal;
 use crate::cursor;
 use crate::error::ApiError;
 use crate::extract::{JsonBody, Params};
-use crate::http::v1::queue::jobs::{IDEMPOTENCY_KEY, check_quota};
+use crate::http::v1::queue::jobs::{IDEMPOTENCY_KEY, check_quota, traced_builder};
 use crate::page::page;
 use crate::state::AppState;
-use crate::triggers::depth;
 use crate::validate::query::{PageQuery, limit};
-use crate::validate::queue::job::JobBuilder;
 use crate::view;
 
 pub(crate) fn routes() -> OpenApiRouter<AppState> {
@@ -53,10 +51,7 @@ async fn call(
         let detail = "is not supported by calls, which run once per request; enqueue the job and wait for it instead";
         return Err(ApiError::invalid_header("Idempotency-Key", detail));
     }
-    let payload_bytes = state.options.payload_bytes;
-    let (now, depth) = (state.store.clock().now(), depth::of(&headers)?);
-    let builder = JobBuilder { principal: principal.name.clone(), payload_bytes, now, depth };
-    let (job, wait_s) = builder.call(request)?;
+    let (job, wait_s) = traced_builder(&state, &principal, &headers)?.call(request)?;
     call_view(Call::start(&state, &principal, job, wait_s).await?.result().await?)
 }
 
@@ -120,7 +115,7 @@ impl Call {
                     None,
                 ));
             }
-            Canceled::AlreadyEnded(_) | Canceled::NotFound => {
+            Canceled::Compensating(..) | Canceled::AlreadyEnded(_) | Canceled::NotFound => {
                 let job = state.store.job(principal.tenant, id).await?;
                 guard.finish(&state).await;
                 return job.ok_or_else(|| ApiError::not_found("job"));

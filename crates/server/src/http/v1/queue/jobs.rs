@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, StatusCode};
-use domain::JobId;
+use domain::{JobId, TraceContext};
 use engine::queue::long_poll;
 use metrics::Counter;
 use sha2::{Digest, Sha256};
@@ -17,8 +17,8 @@ use store::queue::retry::Retried;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use wire::{
-    BatchAccepted, BatchRequest, CancelByKey, CancelView, EstimateView, HistoryItem, JobAccepted, JobRequest, JobView,
-    Page, RetryRequest, WhyView,
+    BatchAccepted, BatchRequest, CancelByKey, CancelRequest, CancelView, EstimateView, HistoryItem, JobAccepted,
+    JobRequest, JobView, Page, RetryRequest, WhyView,
 };
 
 use crate::access::auth::Principal;
@@ -34,6 +34,7 @@ use crate::validate::query::{JobQuery, WaitQuery, limit, wait};
 use crate::validate::queue::job::{JobBuilder, queue_and_key};
 use crate::view;
 
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const IDEMPOTENCY_KEY_BYTES: usize = 255;
 static ENQUEUED: LazyLock<Counter> = LazyLock::new(|| metrics::counter!("windlass_jobs_enqueued_total"));
@@ -66,7 +67,7 @@ async fn enqueue(
 ) -> Result<(StatusCode, Json<JobAccepted>), ApiError> {
     let idempotency = idempotency(&principal, &headers, &bytes)?;
     drop(bytes);
-    let job = builder(&state, &principal, depth::of(&headers)?).single(value)?;
+    let job = traced_builder(&state, &principal, &headers)?.single(value)?;
     principal.check_new_job(&job)?;
     let mut jobs = enqueue_all(&state, &principal, vec![job], idempotency).await?;
     let job = jobs.pop().expect("one job has one answer");
@@ -87,7 +88,7 @@ async fn enqueue_batch(
 ) -> Result<(StatusCode, Json<BatchAccepted>), ApiError> {
     let idempotency = idempotency(&principal, &headers, &bytes)?;
     drop(bytes);
-    let jobs = builder(&state, &principal, depth::of(&headers)?).batch(value)?;
+    let jobs = traced_builder(&state, &principal, &headers)?.batch(value)?;
     jobs.iter().try_for_each(|job| principal.check_new_job(job))?;
     let jobs = enqueue_all(&state, &principal, jobs, idempotency).await?;
     let all_existing = jobs.iter().all(|job| job.existing);
@@ -113,8 +114,19 @@ async fn estimate(
 }
 
 pub(crate) fn builder(state: &AppState, principal: &Principal, depth: i32) -> JobBuilder {
-    let payload_bytes = state.options.payload_bytes;
-    JobBuilder { principal: principal.name.clone(), payload_bytes, now: state.store.clock().now(), depth }
+    let (payload_bytes, now) = (state.options.payload_bytes, state.store.clock().now());
+    JobBuilder { principal: principal.name.clone(), payload_bytes, now, depth, traceparent: None }
+}
+
+/// A builder of jobs that belong to the trace of the request. An invalid header counts as missing, as W3C Trace Context
+/// requires.
+pub(crate) fn traced_builder(
+    state: &AppState,
+    principal: &Principal,
+    headers: &HeaderMap,
+) -> Result<JobBuilder, ApiError> {
+    let traceparent = headers.get(TRACEPARENT).and_then(|value| TraceContext::parse(value.to_str().ok()?));
+    Ok(JobBuilder { traceparent, ..builder(state, principal, depth::of(headers)?) })
 }
 
 fn status(existing: bool) -> StatusCode {
@@ -212,17 +224,23 @@ async fn get(
 
 /// Cancel a job.
 ///
-/// Idempotent. The job ends at once; the worker of a running job learns of it with its next heartbeat. Returns 409 if
-/// the job has already succeeded or failed.
+/// Idempotent. The job ends at once; the worker of a running job learns of it with its next heartbeat. With
+/// `{"compensate": true}` a job with a journal runs once more instead, so that its handler can undo its steps. Returns 409
+/// if the job has already succeeded or failed.
 #[utoipa::path(post, path = "/api/v1/jobs/{id}/cancel", tag = "jobs", params(("id" = Uuid, Path)),
-    responses((status = 200, body = CancelView)))]
+    request_body = Option<CancelRequest>, responses((status = 200, body = CancelView)))]
 async fn cancel(
     State(state): State<AppState>,
     principal: Principal,
     PathJob(id): PathJob,
+    OptionalJson(CancelRequest { compensate }): OptionalJson<CancelRequest>,
 ) -> Result<Json<CancelView>, ApiError> {
     state.check_reached(&principal, id).await?;
-    canceled(state.store.cancel(principal.tenant, id, principal.name.to_string()).await?)
+    let by = principal.name.to_string();
+    canceled(match compensate {
+        true => state.store.cancel_with_undo(principal.tenant, id, by).await?,
+        false => state.store.cancel(principal.tenant, id, by).await?,
+    })
 }
 
 /// Cancel the job with a unique key.
@@ -243,6 +261,7 @@ async fn cancel_by_key(
 fn canceled(canceled: Canceled) -> Result<Json<CancelView>, ApiError> {
     match canceled {
         Canceled::Canceled(id) => Ok(Json(CancelView { id: id.uuid(), state: "canceled".into() })),
+        Canceled::Compensating(id, state) => Ok(Json(CancelView { id: id.uuid(), state: state.to_string() })),
         Canceled::AlreadyEnded(state) => Err(ApiError::already_ended(state)),
         Canceled::Claimed => Err(StoreError::unexpected("cancel skipped a running job").into()),
         Canceled::NotFound => Err(ApiError::not_found("job")),

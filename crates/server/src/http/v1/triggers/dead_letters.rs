@@ -111,6 +111,7 @@ async fn replay(
         payload_bytes: state.options.payload_bytes,
         now: state.store.clock().now(),
         depth: by.depth,
+        traceparent: None,
     };
     let payload = request.payload.map(|payload| builder.payload(FieldPath::Body, Some(payload))).transpose()?;
     let replayed = state.store.replay_dead_letter(principal.tenant, id, payload, by).await?;

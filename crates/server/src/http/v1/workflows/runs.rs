@@ -15,7 +15,7 @@ use crate::access::auth::Principal;
 use crate::cursor;
 use crate::error::ApiError;
 use crate::extract::{JsonBody, Params, PathRun};
-use crate::http::v1::queue::jobs::{builder, check_quota};
+use crate::http::v1::queue::jobs::{check_quota, traced_builder};
 use crate::page::page;
 use crate::state::AppState;
 use crate::triggers::depth;
@@ -46,7 +46,7 @@ async fn start(
     headers: HeaderMap,
     JsonBody(request): JsonBody<RunRequest>,
 ) -> Result<(StatusCode, Json<RunAccepted>), ApiError> {
-    let (run, nodes) = new_run(&builder(&state, &principal, depth::of(&headers)?), request, new_id(&state))?;
+    let (run, nodes) = new_run(&traced_builder(&state, &principal, &headers)?, request, new_id(&state))?;
     check_nodes(&state, &principal, &nodes).await?;
     let id = run.id.clone();
     match state.store.start_run(principal.tenant, run, nodes).await? {
@@ -70,7 +70,7 @@ async fn add_nodes(
     headers: HeaderMap,
     JsonBody(request): JsonBody<NodesRequest>,
 ) -> Result<(StatusCode, Json<RunAccepted>), ApiError> {
-    let nodes = nodes(&builder(&state, &principal, depth::of(&headers)?), request.nodes)?;
+    let nodes = nodes(&traced_builder(&state, &principal, &headers)?, request.nodes)?;
     check_nodes(&state, &principal, &nodes).await?;
     match state.store.add_nodes(principal.tenant, id.clone(), nodes).await? {
         NodesAdded::Added(jobs) => Ok(accepted(&id, jobs)),
