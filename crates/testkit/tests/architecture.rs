@@ -144,7 +144,7 @@ const GROUPS_MAY_USE: &[GroupRules] = &[
             ("runtimes", &[]),
             ("signals", &["queue"]),
             ("triggers", &[]),
-            ("workflows", &[]),
+            ("workflows", &["signals"]),
         ],
     ),
     (
@@ -192,7 +192,7 @@ const GROUPS_MAY_USE: &[GroupRules] = &[
             ("runtimes", &["access", "queue", "triggers"]),
             ("signals", &["access", "triggers"]),
             ("triggers", &["access", "queue"]),
-            ("workflows", &["access", "queue", "triggers"]),
+            ("workflows", &["access", "queue", "signals", "triggers"]),
         ],
     ),
 ];

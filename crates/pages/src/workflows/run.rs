@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use askama::Template;
 use jiff::Timestamp;
-use wire::{EtaRange, RunNodeView, RunSignalView, RunView};
+use wire::{RunNodeView, RunSignalView, RunView};
 
 use super::graph::{self, Graph};
 use super::runs;
@@ -22,8 +22,6 @@ pub struct RunPage {
     pub run: RunView,
     pub nodes: Vec<RunNodeView>,
     pub signal: RunSignalView,
-    /// `None` for an ended run, or without statistics of a kind.
-    pub eta: Option<EtaRange>,
 }
 
 /// A row of the waterfall.

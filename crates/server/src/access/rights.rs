@@ -138,6 +138,7 @@ const ROUTES: &[Route] = &[
     tenant("GET", "/api/v1/runs/{id}", &[Read]),
     tenant("POST", "/api/v1/runs/{id}/nodes", &[Enqueue]),
     tenant("GET", "/api/v1/runs/{id}/signal", &[Read]),
+    tenant("GET", "/api/v1/runs/{id}/stream", &[Read]),
     tenant("POST", "/api/v1/runs/{id}/cancel", &[Operate]),
     tenant("POST", "/api/v1/runs/{id}/retry", &[Operate]),
 

@@ -162,6 +162,7 @@ const ROUTES: &[(&str, &[&str])] = &[
     ("/api/v1/runs/{id}/nodes", &["post"]),
     ("/api/v1/runs/{id}/retry", &["post"]),
     ("/api/v1/runs/{id}/signal", &["get"]),
+    ("/api/v1/runs/{id}/stream", &["get"]),
     ("/api/v1/workers/{id}/journal", &["post"]),
 ];
 

@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::queue::job::{JobError, RetrySettings, WebhookSettings};
+use crate::signals::signal::EtaRange;
 
 /// A group of jobs with dependencies. All jobs are created or none.
 #[derive(Debug, Default, Clone, Serialize, Deserialize, ToSchema)]
@@ -203,7 +204,11 @@ pub struct RunSignalView {
     pub summary: String,
     /// The share of jobs that ended, from 0 to 1.
     pub progress: f64,
-    /// The longest chain of nodes that have not ended, first node first, at most 100 names.
+    /// When the run is expected to end, from the durations of earlier jobs of the same kinds, its graph and its workers. `null`
+    /// if a kind has too little history, no worker serves a node, or the run has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eta_seconds: Option<EtaRange>,
+    /// The chain of nodes that have not ended with the longest expected duration, first node first, at most 100 names.
     pub critical_path: Vec<String>,
     /// Incremented by every end of a job.
     pub version: i64,

@@ -38,6 +38,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(crate::http::v1::runtimes::nodes::routes())
         .merge(crate::http::v1::runtimes::pools::routes())
         .merge(crate::http::v1::workflows::runs::routes())
+        .merge(crate::http::v1::workflows::run_signals::routes())
         .merge(crate::http::v1::access::history::routes())
         .merge(tasks::routes())
 }

@@ -1,8 +1,10 @@
 //! Views of runs and of the inputs of their jobs.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 
-use domain::{JobState, Right, RunState};
+use domain::signals::signal::{Eta, about_s};
+use domain::{JobId, JobState, Right, RunState};
 use serde_json::json;
 use store::StoreError;
 use store::workflows::runs::inputs::Input;
@@ -10,6 +12,7 @@ use store::workflows::runs::{Run, RunNode};
 use wire::{RawValue, RunCounts, RunNodeView, RunSignalView, RunView};
 
 use crate::access::auth::Principal;
+use crate::signals::view::range;
 use crate::view::{raw, time};
 
 /// Running nodes that a signal names.
@@ -73,8 +76,17 @@ fn node(node: RunNode, principal: &Principal) -> RunNodeView {
     }
 }
 
+/// What is expected of the nodes that have not ended.
+#[derive(Default)]
+pub(crate) struct RunForecast {
+    /// When the run ends. `None`: unknown.
+    pub(crate) eta: Option<Eta>,
+    /// Expected remaining seconds of nodes, where they are known.
+    pub(crate) expected_s: HashMap<JobId, f64>,
+}
+
 /// The first signal of a run, from the states of its nodes.
-pub(crate) fn signal(run: &Run, nodes: &[RunNode]) -> RunSignalView {
+pub(crate) fn signal(run: &Run, nodes: &[RunNode], forecast: &RunForecast) -> RunSignalView {
     let running: Vec<String> = nodes.iter().filter(|node| node.state.is_claimed()).map(name).collect();
     let queued = nodes.iter().filter(|node| matches!(node.state, JobState::Queued | JobState::Scheduled)).count();
     let ended = run.succeeded + run.failed + run.canceled;
@@ -101,13 +113,17 @@ pub(crate) fn signal(run: &Run, nodes: &[RunNode]) -> RunSignalView {
     if !failed.is_empty() {
         summary.push_str(&format!("; failed {}", named(&failed)));
     }
+    if let Some(eta) = forecast.eta {
+        summary.push_str(&format!("; ends in {}", about_s(eta.p50_s)));
+    }
     summary.push('.');
     RunSignalView {
         kind: kind.into(),
         phase: (!running.is_empty()).then(|| named(&running)),
         summary,
         progress: if total == 0 { 0.0 } else { ended as f64 / total as f64 },
-        critical_path: critical_path(nodes),
+        eta_seconds: forecast.eta.map(range),
+        critical_path: critical_path(nodes, &forecast.expected_s),
         version: run.version,
     }
 }
@@ -121,12 +137,13 @@ const fn past(state: RunState) -> &'static str {
     }
 }
 
-/// The longest chain of nodes that have not ended, first node first.
-fn critical_path(nodes: &[RunNode]) -> Vec<String> {
+/// The chain of nodes that have not ended with the longest expected duration, first node first. A node without a known
+/// duration counts as one second.
+fn critical_path(nodes: &[RunNode], expected_s: &HashMap<JobId, f64>) -> Vec<String> {
     let open: HashMap<String, &RunNode> =
         nodes.iter().filter(|node| !node.state.is_terminal()).map(|node| (name(node), node)).collect();
     // The graph has no cycle. Every node is visited once, after the nodes that it needs.
-    let mut best: HashMap<&str, (usize, Option<&str>)> = HashMap::new();
+    let mut best: HashMap<&str, (f64, Option<&str>)> = HashMap::new();
     for start in open.keys() {
         let mut stack = vec![(start.as_str(), false)];
         while let Some((at, needs_are_done)) = stack.pop() {
@@ -140,12 +157,14 @@ fn critical_path(nodes: &[RunNode]) -> Vec<String> {
                 stack.extend(needs().filter(|need| !best.contains_key(need)).map(|need| (need, false)));
                 continue;
             }
-            let longest = needs().map(|need| (best[need].0, need)).max();
-            best.insert(at, longest.map_or((1, None), |(length, need)| (length + 1, Some(need))));
+            let own_s = expected_s.get(&open[at].job).copied().unwrap_or(1.0);
+            let longest = needs().map(|need| (best[need].0, need)).max_by(|one, other| later(*one, *other));
+            best.insert(at, longest.map_or((own_s, None), |(length_s, need)| (length_s + own_s, Some(need))));
         }
     }
     let mut path = Vec::new();
-    let mut at = best.iter().max_by_key(|(name, (length, _))| (*length, **name)).map(|(name, _)| *name);
+    let ends = best.iter().map(|(name, (length_s, _))| (*length_s, *name));
+    let mut at = ends.max_by(|one, other| later(*one, *other)).map(|(_, name)| name);
     while let Some(name) = at {
         path.push(name.to_owned());
         at = best[name].1;
@@ -153,4 +172,9 @@ fn critical_path(nodes: &[RunNode]) -> Vec<String> {
     path.reverse();
     path.truncate(CRITICAL_PATH_NODES);
     path
+}
+
+/// Orders chains by their length, and equal ones by the names of their last nodes.
+fn later(one: (f64, &str), other: (f64, &str)) -> Ordering {
+    one.0.total_cmp(&other.0).then(one.1.cmp(other.1))
 }

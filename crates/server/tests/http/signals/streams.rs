@@ -9,7 +9,11 @@ use tokio::sync::Notify;
 use crate::api::{Api, request};
 
 /// Reads events until `enough` returns true or the stream ends.
-async fn events(api: &Api, request: axum::http::Request<Body>, enough: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+pub(crate) async fn events(
+    api: &Api,
+    request: axum::http::Request<Body>,
+    enough: impl Fn(&[Value]) -> bool,
+) -> Vec<Value> {
     use http_body_util::BodyExt;
     let response = api.raw(request).await;
     assert_eq!(response.status(), 200);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use domain::limits::{RUN_NODES, SCAN_ROWS};
-use domain::{JobError, JobId, JobState, Label, NeedCondition, OnFailure, RunState, TenantId, Time};
+use domain::{Affinity, JobError, JobId, JobState, Label, NeedCondition, OnFailure, RunState, TenantId, Time};
 
 use super::needs::read_condition;
 use crate::db::codec::{error_from_json, from_json};
@@ -45,6 +45,7 @@ pub struct RunNode {
     pub job: JobId,
     pub queue: String,
     pub kind: String,
+    pub affinity: Affinity,
     pub state: JobState,
     pub attempt: i32,
     pub condition: NeedCondition,
@@ -95,14 +96,14 @@ const RUN: Sql =
     Sql::both(&["select run, name, state, on_failure, is_open, live, succeeded, failed, canceled, skipped,
          stopping_at, canceled_by, tags, principal, depth, webhook, parent, retried_as, version, created_at, finished_at
      from runs where tenant = $1 and run = $2"]);
-const JOBS: Sql = Sql::both(&["select j.id, j.queue, j.kind, j.state, j.attempt, j.phase, j.progress, j.error,
+const JOBS: Sql = Sql::both(&["select j.id, j.queue, j.kind, j.affinity, j.state, j.attempt, j.phase, j.progress, j.error,
          j.created_at, j.started_at, j.finished_at, n.name, n.condition
      from (select * from (
-               select id, queue, kind, state, attempt, phase, progress, error, created_at, started_at, finished_at
+               select id, queue, kind, affinity, state, attempt, phase, progress, error, created_at, started_at, finished_at
                from live_jobs where tenant = $1 and run = $2 order by id limit $3) live
            union all
            select * from (
-               select id, queue, kind, state, attempt, phase, progress, error, created_at, started_at, finished_at
+               select id, queue, kind, affinity, state, attempt, phase, progress, error, created_at, started_at, finished_at
                from ended_jobs where tenant = $1 and run = $2 order by id limit $3) over) j
      left join run_nodes n on n.job = j.id order by j.id limit $3"]);
 const NEEDS: Sql = Sql::both(&["select e.node, n.name from run_nodes x join run_needs e on e.node = x.job
@@ -165,6 +166,7 @@ impl Operation for GetRun {
                 job,
                 queue: row.text("queue")?,
                 kind: row.text("kind")?,
+                affinity: Some(row.text("affinity")?).filter(|text| !text.is_empty()).map(|text| Label::stored(&text)),
                 state: JobState::parse(&state).ok_or_else(|| StoreError::unexpected(format!("state {state}")))?,
                 attempt: row.int("attempt")? as i32,
                 condition: match row.opt_text("condition")? {

@@ -75,7 +75,7 @@ async fn job(
     Ok(sse(unfold(stream, JobStream::next)))
 }
 
-fn sse(events: impl Stream<Item = Result<Event, Infallible>> + Send + 'static) -> Response {
+pub(crate) fn sse(events: impl Stream<Item = Result<Event, Infallible>> + Send + 'static) -> Response {
     let headers = [("cache-control", "no-store"), ("x-accel-buffering", "no")];
     (headers, Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE))).into_response()
 }

@@ -1,4 +1,4 @@
-//! Runs: start, add nodes, list, get, signal, cancel and retry.
+//! Runs: start, add nodes, list, get, cancel and retry.
 
 use axum::Json;
 use axum::extract::State;
@@ -9,7 +9,7 @@ use store::workflows::runs::retry::RunRetried;
 use store::workflows::runs::{NewNode, NodesAdded, RunStarted};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use wire::{NodesRequest, Page, RunAccepted, RunRequest, RunSignalView, RunView};
+use wire::{NodesRequest, Page, RunAccepted, RunRequest, RunView};
 
 use crate::access::auth::Principal;
 use crate::cursor;
@@ -29,7 +29,6 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(start, list))
         .routes(routes!(get))
         .routes(routes!(add_nodes))
-        .routes(routes!(signal))
         .routes(routes!(cancel))
         .routes(routes!(retry))
 }
@@ -111,21 +110,6 @@ pub(crate) async fn get(
     let found = state.store.run(principal.tenant, id).await?;
     let (run, nodes) = found.ok_or_else(|| ApiError::not_found("run"))?;
     Ok(Json(view::run(run, Some(nodes), &principal)))
-}
-
-/// Get the first signal of a run: its state in a sentence.
-///
-/// The signal is computed from the nodes at each read: the share of jobs that ended, the running nodes, and the critical path.
-#[utoipa::path(get, path = "/api/v1/runs/{id}/signal", tag = "runs", params(("id" = String, Path)),
-    responses((status = 200, body = RunSignalView)))]
-async fn signal(
-    State(state): State<AppState>,
-    principal: Principal,
-    PathRun(id): PathRun,
-) -> Result<Json<RunSignalView>, ApiError> {
-    let found = state.store.run(principal.tenant, id).await?;
-    let (run, nodes) = found.ok_or_else(|| ApiError::not_found("run"))?;
-    Ok(Json(view::signal(&run, &nodes)))
 }
 
 /// Cancel a run and all its jobs that have not ended.
