@@ -42,6 +42,9 @@ impl Telemetry {
         }
         let lines = if *log_json { lines.json().boxed() } else { lines.compact().with_target(false).boxed() };
         let provider = otlp_endpoint.as_deref().map(provider).transpose()?;
+        if let Some(provider) = &provider {
+            opentelemetry::global::set_tracer_provider(provider.clone());
+        }
         let traces = provider.as_ref().map(|provider| {
             let spans = tracing_opentelemetry::layer().with_tracer(provider.tracer("windlass"));
             spans.with_filter(EnvFilter::new("info,windlass=info,server=info,engine=info"))

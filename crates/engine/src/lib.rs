@@ -10,6 +10,7 @@ pub mod queue;
 pub mod runtimes;
 pub(crate) mod signals;
 mod task;
+pub mod trace_spans;
 pub mod triggers;
 pub(crate) mod workflows;
 

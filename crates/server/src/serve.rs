@@ -38,6 +38,7 @@ pub fn router(state: AppState) -> Router {
 /// all of them for every request.
 async fn trace_request(State(state): State<AppState>, request: Request, next: Next) -> Response {
     let span = trace::span(&request);
+    trace::set_parent(&span, &request);
     let response = handle(state, request, next).instrument(span.clone()).await;
     trace::record_status(&span, &response);
     response

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::host::HostCheck;
 use crate::access::session::CookieKey;
+use crate::http::v1::queue::attempt_spans::AttemptSpans;
 use crate::signals::streams::Streams;
 use crate::tls::Tls;
 
@@ -25,6 +26,8 @@ pub struct Shared {
     pub engine: Arc<Engine>,
     pub blobs: Arc<Blobs>,
     pub options: Arc<ServerOptions>,
+    /// Spans of traced jobs that workers of this node run.
+    pub spans: AttemptSpans,
     /// Subscriptions to live job signals.
     pub streams: Streams,
     /// Canceled at shutdown: long-polls then answer at once with what they have.
@@ -90,7 +93,7 @@ impl AppState {
         let background = streams.clone();
         engine.spawn_until_stopped(async move { background.run().await });
         let (options, stopping) = (Arc::new(options), CancellationToken::new());
-        Self(Arc::new(Shared { store, engine, blobs, options, streams, stopping }))
+        Self(Arc::new(Shared { store, engine, blobs, options, spans: AttemptSpans::default(), streams, stopping }))
     }
 
     /// Returns a copy that ends its long-polls when `stopping` is canceled.

@@ -7,8 +7,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use domain::TraceContext;
 use domain::access::principal::EffectTarget;
 use domain::limits::{DELIVERIES_IN_FLIGHT, RESPONSE_EXCERPT_BYTES};
+use opentelemetry::KeyValue;
+use opentelemetry::global::BoxedSpan;
+use opentelemetry::trace::{Span, SpanKind, Tracer};
 use store::db::notifier::Topic;
 use store::triggers::deliveries::claim::{ClaimedDelivery, Signing};
 use store::triggers::deliveries::settle::{Blame, CompletedAttempt, DeliveryOutcome, RetryAdvice, SettledDelivery};
@@ -18,6 +22,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::outbound::{Outbound, OutboundError, OutboundRequest, OutboundResponse, sign};
 use crate::task::{Task, TaskOutcome};
+use crate::trace_spans;
 use crate::triggers::plan;
 
 pub(crate) struct Deliver {
@@ -93,13 +98,31 @@ fn allowed(delivery: &ClaimedDelivery) -> Result<(), OutboundError> {
     }
 }
 
+/// Starts the span of an attempt that belongs to a trace, and passes its context on to the receiver.
+fn start_span(delivery: &mut ClaimedDelivery) -> Option<BoxedSpan> {
+    let (_, value) = delivery.headers.iter_mut().find(|(name, _)| name == "traceparent")?;
+    let (tracer, parent) = (trace_spans::tracer(), trace_spans::parent(&TraceContext::parse(value)?));
+    let attributes = [
+        KeyValue::new("windlass.delivery.id", delivery.id.to_string()),
+        KeyValue::new("windlass.attempt", i64::from(delivery.attempt)),
+    ];
+    let span = tracer.span_builder(format!("webhook {}", delivery.method)).with_kind(SpanKind::Client);
+    let span = span.with_attributes(attributes).start_with_context(&tracer, &parent);
+    if let Some(context) = trace_spans::context_of(&span) {
+        *value = context.as_str().to_owned();
+    }
+    Some(span)
+}
+
 /// Makes one attempt and records its outcome.
-async fn deliver(outbound: &Outbound, store: &Store, delivery: ClaimedDelivery) {
+async fn deliver(outbound: &Outbound, store: &Store, mut delivery: ClaimedDelivery) {
+    let span = start_span(&mut delivery);
     let (at, started) = (store.clock().now(), Instant::now());
     let answer = match allowed(&delivery).and_then(|()| request(&delivery, at.millis() / 1_000)) {
         Ok(request) => outbound.send(request).await,
         Err(error) => Err(error),
     };
+    span.into_iter().for_each(|mut span| span.end());
     let took = started.elapsed();
     metrics::histogram!("windlass_delivery_seconds").record(took.as_secs_f64());
     let (status, response) = match &answer {

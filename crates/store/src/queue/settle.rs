@@ -85,6 +85,19 @@ impl ChosenBackoff {
 }
 
 impl End {
+    /// The name of the outcome, as workers send it.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Finish(_) | Self::FinishWith { .. } => "finish",
+            Self::Fail(_) | Self::FailUntil { .. } => "fail",
+            Self::Cancel => "cancel",
+            Self::Snooze { .. } => "snooze",
+            Self::Release => "release",
+            Self::Suspend(_) => "suspend",
+            Self::ContinueAs { .. } => "continue_as",
+        }
+    }
+
     fn chosen_backoff(&self, now: Time) -> Option<Time> {
         match self {
             Self::FailUntil { backoff, .. } => Some(backoff.until(now)),

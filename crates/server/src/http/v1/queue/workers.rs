@@ -118,7 +118,9 @@ async fn claim(
     match long_poll::claim(claim, wait, stop).await? {
         Claimed::Jobs { jobs, .. } => {
             metrics::counter!("windlass_jobs_claimed_total").increment(jobs.len() as u64);
-            Ok(Json(ClaimView { jobs: jobs.into_iter().map(view::claimed).collect::<Result<_, _>>()? }))
+            let mut jobs: Vec<wire::ClaimedJob> = jobs.into_iter().map(view::claimed).collect::<Result<_, _>>()?;
+            jobs.iter_mut().for_each(|job| state.spans.claimed(job));
+            Ok(Json(ClaimView { jobs }))
         }
         Claimed::LeaseExpired => Err(ApiError::worker_gone()),
         Claimed::NotFound => Err(ApiError::not_found("worker")),
@@ -140,6 +142,10 @@ async fn settle(
     let outcomes = outcomes(request, state.store.clock().now())?;
     state.check_worker(&principal, id).await?;
     let jobs: Vec<Uuid> = outcomes.iter().map(|outcome| outcome.job.uuid()).collect();
+    let traced: Vec<(Uuid, i64, &'static str)> = match state.spans.is_empty() {
+        true => Vec::new(),
+        false => outcomes.iter().map(|outcome| (outcome.job.uuid(), outcome.epoch.0, outcome.end.as_str())).collect(),
+    };
     let settled = match principal.serves() {
         None => state.store.settle(principal.tenant, id, outcomes).await?,
         Some(serves) => state.store.settle_serving(principal.tenant, id, serves, outcomes).await?,
@@ -156,6 +162,7 @@ async fn settle(
         }
         Settled::NoSuchWorker => return Err(ApiError::not_found("worker")),
     };
+    traced.into_iter().for_each(|(job, epoch, outcome)| state.spans.settled(job, epoch, outcome));
     let results =
         jobs.into_iter().zip(statuses).map(|(job_id, status)| OutcomeView { job_id, status: outcome_status(status) });
     Ok(Json(SettleView { results: results.collect() }))

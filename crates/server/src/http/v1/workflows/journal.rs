@@ -12,7 +12,7 @@ use store::workflows::journal::approvals::{Answered, ApprovalAnswer};
 use store::workflows::journal::events::{NewJobEvent, Sent};
 use store::workflows::journal::fork::Forked;
 use store::workflows::journal::read::JournalPage;
-use store::workflows::journal::write::{Journaled, OperationInput};
+use store::workflows::journal::write::{JournalWrite, Journaled, OperationInput};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use wire::{
@@ -64,6 +64,7 @@ async fn record(
         }
     }
     let jobs: Vec<JobId> = writes.iter().map(|write| write.job).collect();
+    let steps = steps(&state, &writes);
     let journaled = match principal.serves() {
         None => state.store.journal(principal.tenant, id, writes).await?,
         Some(serves) => state.store.journal_serving(principal.tenant, id, serves, writes).await?,
@@ -75,6 +76,15 @@ async fn record(
         }
         Journaled::NoSuchWorker => return Err(ApiError::not_found("worker")),
     };
+    if !steps.is_empty() {
+        let now = view::time(state.store.clock().now());
+        for (number, place, attempt, key, duration_ms) in steps {
+            let recorded = results.get(number).and_then(|result| result.entries.get(place));
+            if recorded.is_some_and(|recorded| !recorded.existing && recorded.entry.seq.is_some()) {
+                state.spans.step_recorded(attempt, key.as_str(), duration_ms, now);
+            }
+        }
+    }
     let result = |(job, result): (JobId, store::workflows::journal::write::JournalResult)| {
         let entries = result.entries.into_iter();
         let entries = entries.map(|recorded| view::workflows::entry(recorded.entry, Some(recorded.existing)));
@@ -86,6 +96,23 @@ async fn record(
     };
     let results = jobs.into_iter().zip(results).map(result).collect::<Result<_, StoreError>>()?;
     Ok(Json(JournalWritten { results }))
+}
+
+/// The steps of traced attempts: their places in the request, their attempts, keys and durations.
+fn steps(state: &AppState, writes: &[JournalWrite]) -> Vec<(usize, usize, (uuid::Uuid, i64), Label, i64)> {
+    if state.spans.is_empty() {
+        return Vec::new();
+    }
+    let mut steps = Vec::new();
+    for (number, write) in writes.iter().enumerate() {
+        for (place, op) in write.ops.iter().enumerate() {
+            if let OperationInput::Step { duration_ms, .. } = &op.input {
+                let attempt = (write.job.uuid(), write.epoch.0);
+                steps.push((number, place, attempt, op.key.clone(), duration_ms.unwrap_or(0)));
+            }
+        }
+    }
+    steps
 }
 
 /// Read the journal of a job.
