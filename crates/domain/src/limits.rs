@@ -499,8 +499,6 @@ pub const KIND_PAGE_FAILURES: usize = 100;
 /// Claims of a worker that its page reads, and jobs that it lists.
 pub const WORKER_PAGE_CLAIMS: usize = 50;
 pub const WORKER_PAGE_JOBS: usize = 100;
-/// Kinds whose statistics the estimate of a run on its page reads.
-pub const RUN_ETA_KINDS: usize = 50;
 /// Entries of a journal on one page of the dashboard.
 pub const JOURNAL_ROWS: usize = 100;
 /// Lanes with an affinity that the affinity page reads.
