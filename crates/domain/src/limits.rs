@@ -111,6 +111,8 @@ pub const TIMEOUT_MAX_S: i64 = 30 * 24 * 3_600;
 pub const LONG_POLL_S: u64 = 60;
 pub const PAGE_ITEMS: usize = 500;
 pub const PAGE_DEFAULT_ITEMS: usize = 50;
+/// Fewest digits of an id by which a job is found: 24 random bits of a suffix tell a few thousand jobs apart.
+pub const ID_PART_DIGITS: usize = 6;
 /// Rows that a filter without an index may scan for one page. A page that hits this limit is marked `partial`.
 pub const SCAN_ROWS: usize = 5_000;
 /// Counts of potentially large sets stop here and are marked as lower bounds.

@@ -113,6 +113,11 @@ impl ApiError {
         Self::new(StatusCode::CONFLICT, code::ALREADY_ENDED, format!("the job has already {state}"))
     }
 
+    pub(crate) fn queue_has_jobs(queue: &domain::Name) -> Self {
+        let detail = format!("the queue {queue} has jobs; cancel those that have not ended and prune the others first");
+        Self::new(StatusCode::CONFLICT, code::CONFLICT, detail)
+    }
+
     pub(crate) fn already_answered() -> Self {
         let detail = "the approval has another answer, or its time is over";
         Self::new(StatusCode::CONFLICT, code::ALREADY_RESOLVED, detail)

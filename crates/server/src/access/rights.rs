@@ -166,6 +166,7 @@ const ROUTES: &[Route] = &[
     queues("GET", "/api/v1/queues", &[Read]),
     queues("GET", "/api/v1/queues/{name}", &[Read]),
     queues("PUT", "/api/v1/queues/{name}", &[Operate]),
+    queues("DELETE", "/api/v1/queues/{name}", &[Operate]),
     queues("POST", "/api/v1/queues/{name}/pause", &[Operate]),
     queues("POST", "/api/v1/queues/{name}/prune", &[Operate]),
     queues("POST", "/api/v1/queues/{name}/resume", &[Operate]),

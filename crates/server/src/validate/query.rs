@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use domain::limits::{LABEL_BYTES, LONG_POLL_S, PAGE_DEFAULT_ITEMS, PAGE_ITEMS};
-use domain::{JobState, Label, Name, Time};
+use domain::{IdPart, JobState, Label, Name, Time};
 use serde::Deserialize;
 use store::fleet::subjects::list::SubjectFilter;
 use store::queue::list::JobFilter;
@@ -118,6 +118,13 @@ pub(crate) struct JobQuery {
     /// Created before this time.
     #[param(value_type = Option<String>, format = DateTime)]
     pub(crate) until: Option<String>,
+    /// First digits of the id, at least 6; dashes are ignored.
+    pub(crate) id_prefix: Option<String>,
+    /// Last digits of the id, at least 6; dashes are ignored. The newest jobs are searched.
+    pub(crate) id_suffix: Option<String>,
+    /// `true`: only jobs that the caller has enqueued directly.
+    #[param(value_type = Option<bool>)]
+    pub(crate) mine: Option<String>,
     /// Prefix of a kind, tag, unique key or error code; or any part of the newest payloads.
     pub(crate) text: Option<String>,
     /// Items per page, 1 to 500 (default: 50).
@@ -139,9 +146,25 @@ impl JobQuery {
             tag: label("tag", &self.tag)?,
             since: time("since", &self.since)?,
             until: time("until", &self.until)?,
+            id_prefix: id_part("id_prefix", &self.id_prefix)?,
+            id_suffix: id_part("id_suffix", &self.id_suffix)?,
             text: text("text", &self.text)?,
             ..JobFilter::default()
         })
+    }
+}
+
+fn id_part(parameter: &str, value: &Option<String>) -> Result<Option<IdPart>, ApiError> {
+    let refuse = |error| ApiError::invalid_query(parameter, format_args!("{parameter} {error}"));
+    value.as_deref().map(|text| IdPart::parse(text).map_err(refuse)).transpose()
+}
+
+/// A parameter that is `true` or `false`. Absent is false.
+pub(crate) fn flag(parameter: &str, value: &Option<String>) -> Result<bool, ApiError> {
+    match value.as_deref() {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(_) => Err(ApiError::invalid_query(parameter, format_args!("{parameter} must be true or false"))),
     }
 }
 

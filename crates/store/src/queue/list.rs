@@ -10,7 +10,7 @@ mod candidates;
 use std::collections::BTreeMap;
 
 use domain::limits::{PAGE_FIRST_SCAN_ROWS, SCAN_ROWS};
-use domain::{JobId, JobState, TenantId, Time};
+use domain::{IdPart, JobId, JobState, TenantId, Time};
 use uuid::Uuid;
 
 use crate::db::tx::{Column, Operation, Param, Sql, Tx};
@@ -34,6 +34,10 @@ pub struct JobFilter {
     pub tag: Option<String>,
     pub since: Option<Time>,
     pub until: Option<Time>,
+    /// First digits of the id.
+    pub id_prefix: Option<IdPart>,
+    /// Last digits of the id. Only the newest jobs are searched.
+    pub id_suffix: Option<IdPart>,
     /// Prefix of a kind, tag, unique key or error code, or a substring of a payload.
     pub text: Option<String>,
     /// `text` is not searched in payloads and errors.
@@ -103,7 +107,10 @@ impl Operation for ListJobs {
     }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<JobPage, StoreError> {
-        let candidates = Candidates::find(tx, self).await?;
+        let mut candidates = Candidates::find(tx, self).await?;
+        if let Some(suffix) = &self.filter.id_suffix {
+            candidates.ids.retain(|id| suffix.ends(*id));
+        }
         let mut jobs = self.first_matching(tx, &candidates.ids).await?;
         let mut more = jobs.len() > self.limit;
         jobs.truncate(self.limit);
@@ -133,7 +140,13 @@ impl ListJobs {
         let until = self.filter.until.map_or(Uuid::max(), |until| first_of(until).into_uuid());
         let before = self.before.map_or(Uuid::max(), JobId::uuid);
         let oldest = self.filter.since.map_or(Uuid::nil(), |since| first_of(since).into_uuid());
-        (until.min(before), oldest)
+        match self.filter.id_prefix.as_ref().map(IdPart::range) {
+            Some((first, last)) => {
+                let end = Uuid::from_u128(last.as_u128().saturating_add(1));
+                (until.min(before).min(end), oldest.max(first))
+            }
+            None => (until.min(before), oldest),
+        }
     }
 
     /// Returns the first `limit + 1` matching jobs. `ids` must be sorted newest first.

@@ -163,3 +163,32 @@ async fn the_full_webhook_url_requires_the_right_to_read_payloads() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_queue_is_deleted_once_it_has_no_jobs_and_a_job_creates_it_again() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        api.put("/api/v1/queues/gone", json!({"concurrency": 3})).await;
+        let job = api.job("gone").await;
+        api.job("stays").await;
+        let delete = async || api.call("DELETE", "/api/v1/queues/gone").await;
+        delete().await.problem(409, "conflict", None);
+        api.call("POST", &format!("/api/v1/jobs/{job}/cancel")).await;
+        delete().await.problem(409, "conflict", None);
+        api.post("/api/v1/queues/gone/prune", json!({"older_than_s": 0})).await;
+        assert_eq!(delete().await.status, 204);
+        delete().await.problem(404, "not_found", None);
+        api.get("/api/v1/queues/gone").await.problem(404, "not_found", None);
+        let names = async || -> Vec<Value> {
+            let page = api.get("/api/v1/queues").await.json();
+            page["items"].as_array().unwrap().iter().map(|queue| queue["name"].clone()).collect()
+        };
+        assert_eq!(names().await, ["stays"]);
+        api.job("gone").await;
+        assert_eq!(names().await, ["gone", "stays"]);
+        let queue = api.get("/api/v1/queues/gone").await.json();
+        assert_eq!((&queue["settings"], &queue["counts"]["canceled"]), (&json!({}), &json!(0)));
+        assert_eq!(queue["counts"]["queued"], 1);
+    })
+    .await;
+}

@@ -88,9 +88,10 @@ impl Search<'_> {
     /// Number of ids to read from an index that already applies the filter except for `rest`: one page if `rest` is
     /// empty, otherwise the whole scan limit.
     fn window_for(&self, rest: JobFilter) -> usize {
-        let JobFilter { state, queue, kind, affinity, subject, run, tag, text, principal, queues, .. } = rest;
+        let JobFilter { state, queue, kind, affinity, subject, run, tag, text, principal, queues, id_suffix, .. } =
+            rest;
         let others = [queue, kind, affinity, subject, run, tag, text, principal];
-        let is_empty = state.is_none() && queues.is_none() && others.iter().all(Option::is_none);
+        let is_empty = state.is_none() && queues.is_none() && id_suffix.is_none() && others.iter().all(Option::is_none);
         if is_empty { self.query.limit + 1 } else { SCAN_ROWS }
     }
 

@@ -28,7 +28,7 @@ pub struct Pause {
 }
 
 impl Store {
-    /// Returns the queue. A queue exists once it has settings or has had a job.
+    /// Returns the queue. A queue exists once it has settings or has had a job, until it is deleted.
     pub async fn queue(&self, tenant: TenantId, name: &Name) -> Result<Option<Queue>, StoreError> {
         let list = ListQueues { tenant, only: Some(name.clone()), after: None, limit: 1 };
         Ok(self.read(list).await?.pop())
@@ -53,7 +53,8 @@ struct ListQueues {
 }
 
 const NAMES: Sql = Sql::both(&["select name from (
-         select name from queues where tenant = $1 union select queue from lanes where tenant = $1) names
+         select name from queues where tenant = $1 union select queue from counters where tenant = $1
+         union select queue from counter_deltas where tenant = $1) names
      where ($2 = '' or name = $2) and name > $3 order by name limit $4"]);
 // Reads the name range of the page, so that a page takes the same number of round trips whatever its size.
 const SETTINGS: Sql = Sql::both(&["select name, settings, concurrency, per_key, rate_per_s, starvation_s,

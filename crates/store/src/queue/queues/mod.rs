@@ -2,6 +2,7 @@
 
 pub mod affinities;
 pub mod autocomplete;
+pub mod delete;
 pub mod get;
 pub mod pause;
 pub mod put;

@@ -356,3 +356,32 @@ async fn a_page_includes_results_and_name_search_includes_error_codes() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn jobs_are_found_by_the_first_and_the_last_digits_of_their_ids() {
+    on_both(async |db| {
+        let store = &db.store;
+        let ended = push(store, job("q")).await;
+        let worker = register(store, &["q"]).await;
+        let claimed = claim(store, worker, 1).await;
+        finish(store, worker, &claimed[0]).await;
+        db.pass_ms(10).await;
+        let live = push(store, job("q")).await;
+        for id in [ended, live] {
+            let digits = id.uuid().as_simple().to_string();
+            let part = |text: &str| Some(domain::IdPart::parse(text).expect("digits"));
+            let suffix = JobFilter { id_suffix: part(&digits[20..]), ..JobFilter::default() };
+            assert_eq!(ids(store, suffix.clone()).await, [id]);
+            let elsewhere = JobFilter { queue: Some("elsewhere".into()), ..suffix };
+            assert!(ids(store, elsewhere).await.is_empty(), "the filters combine");
+            for prefix in [&digits[..13], &digits] {
+                let prefix = JobFilter { id_prefix: part(prefix), ..JobFilter::default() };
+                assert_eq!(ids(store, prefix).await, [id]);
+            }
+        }
+        let neither = domain::IdPart::parse("000000").expect("digits");
+        let prefix = JobFilter { id_prefix: Some(neither), ..JobFilter::default() };
+        assert!(ids(store, prefix).await.is_empty());
+    })
+    .await;
+}

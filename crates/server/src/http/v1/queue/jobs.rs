@@ -30,7 +30,7 @@ use crate::signals;
 use crate::state::AppState;
 use crate::triggers::depth;
 use crate::validate::FieldPath;
-use crate::validate::query::{JobQuery, WaitQuery, limit, wait};
+use crate::validate::query::{JobQuery, WaitQuery, flag, limit, wait};
 use crate::validate::queue::job::{JobBuilder, queue_and_key};
 use crate::view;
 
@@ -192,7 +192,11 @@ pub(crate) async fn list(
 ) -> Result<Json<Page<JobView>>, ApiError> {
     let before = cursor::job(query.cursor.as_deref())?;
     let limit = limit(query.limit.as_deref())?;
-    let page = state.store.list_jobs(principal.tenant, principal.narrow(query.filter()?), before, limit).await?;
+    let mut filter = principal.narrow(query.filter()?);
+    if flag("mine", &query.mine)? {
+        filter.principal = Some(principal.name.to_string());
+    }
+    let page = state.store.list_jobs(principal.tenant, filter, before, limit).await?;
     Ok(Json(Page {
         items: page.jobs.into_iter().map(|job| view::job(job, &principal)).collect::<Result<_, _>>()?,
         next_cursor: page.next.map(cursor::after_job),

@@ -2,8 +2,9 @@
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
 use domain::{Name, Webhook};
+use store::queue::queues::delete::QueueDeletion;
 use store::queue::queues::get::Queue;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -23,7 +24,7 @@ use crate::view;
 pub(crate) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(list))
-        .routes(routes!(get, put))
+        .routes(routes!(get, put, delete))
         .routes(routes!(pause))
         .routes(routes!(resume))
         .routes(routes!(prune))
@@ -102,6 +103,27 @@ async fn put(
     }
     state.store.put_queue(principal.tenant, name.clone(), settings, by).await?;
     current_view(&state, &principal, &name).await.map_err(ApiError::after_a_change)
+}
+
+/// Delete a queue without jobs: its settings, its pause and its counters.
+///
+/// Returns 409 while the queue has jobs: cancel unfinished ones and prune ended ones first. A later job creates the queue
+/// again with default settings.
+#[utoipa::path(delete, path = "/api/v1/queues/{name}", tag = "queues", params(("name" = String, Path)),
+    responses((status = 204), (status = 409, description = "The queue has jobs")))]
+async fn delete(
+    State(state): State<AppState>,
+    principal: Principal,
+    headers: HeaderMap,
+    PathQueue(name): PathQueue,
+) -> Result<StatusCode, ApiError> {
+    principal.check_queue(&name)?;
+    let by = caller(&principal, &headers)?;
+    match state.store.delete_queue(principal.tenant, name.clone(), by).await? {
+        QueueDeletion::Deleted => Ok(StatusCode::NO_CONTENT),
+        QueueDeletion::NotFound => Err(ApiError::not_found("queue")),
+        QueueDeletion::HasJobs => Err(ApiError::queue_has_jobs(&name)),
+    }
 }
 
 /// Pause a queue: its jobs are not claimed until it is resumed.
