@@ -27,10 +27,7 @@ impl Slots {
         if schedule.schedule.len() > SCHEDULE_BYTES {
             return Err(Fault::new("schedule", format!("may have at most {SCHEDULE_BYTES} bytes")));
         }
-        let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build();
-        let cron = parser
-            .parse(&schedule.schedule)
-            .map_err(|error| Fault::new("schedule", format!("is not a cron expression: {error}")))?;
+        let cron = parse(&schedule.schedule).map_err(|reason| Fault::new("schedule", reason))?;
         // Use the bundled time zone database, so that a zone means the same on every node and after a system update.
         let zone = TimeZoneDatabase::bundled()
             .get(&schedule.timezone)
@@ -71,6 +68,39 @@ impl Slots {
             window_ms = window_ms.saturating_mul(2);
         }
     }
+}
+
+const FIELDS: [&str; 6] = ["second", "minute", "hour", "day of the month", "month", "day of the week"];
+
+/// Parses a cron expression. An error names the field that is wrong.
+fn parse(text: &str) -> Result<Cron, String> {
+    let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build();
+    let error = match parser.parse(text) {
+        Ok(cron) => return Ok(cron),
+        Err(error) => error,
+    };
+    let fields: Vec<&str> = text.split_whitespace().collect();
+    if text.starts_with('@') {
+        return Err(format!(
+            "is not a cron expression: {text} is unknown; use @hourly, @daily, @weekly or five fields"
+        ));
+    }
+    if !matches!(fields.len(), 5 | 6) {
+        let names = FIELDS[1..].join(", ");
+        return Err(format!(
+            "has {} fields; a cron expression has five: {names}; or six with seconds first",
+            fields.len()
+        ));
+    }
+    let names = &FIELDS[FIELDS.len() - fields.len()..];
+    for (place, (field, name)) in fields.iter().zip(names).enumerate() {
+        // Every other field accepts any value, so the error is about this field.
+        let alone: Vec<&str> = (0..fields.len()).map(|other| if other == place { *field } else { "*" }).collect();
+        if let Err(error) = parser.parse(&alone.join(" ")) {
+            return Err(format!("has an invalid {name} `{field}`: {error}"));
+        }
+    }
+    Err(format!("is not a cron expression: {error}"))
 }
 
 #[cfg(test)]

@@ -118,3 +118,26 @@ proptest! {
         prop_assert_eq!(back, found);
     }
 }
+
+/// Requirement T10.
+#[test]
+fn an_invalid_cron_expression_names_its_wrong_field() {
+    let refused = |schedule: &str| {
+        let schedule = Schedule { schedule: schedule.into(), timezone: "UTC".into(), missed: Missed::Skip };
+        Slots::read(&schedule).map(drop).expect_err("it is refused").to_string()
+    };
+    for (schedule, part) in [
+        ("61 * * * *", "invalid minute `61`"),
+        ("* 25 * * *", "invalid hour `25`"),
+        ("* * 32 * *", "invalid day of the month `32`"),
+        ("* * * 13 *", "invalid month `13`"),
+        ("* * * * someday", "invalid day of the week `someday`"),
+        ("99 * * * * *", "invalid second `99`"),
+        ("* * *", "has 3 fields; a cron expression has five"),
+        ("every minute", "has 2 fields"),
+        ("@sometimes", "@sometimes is unknown"),
+    ] {
+        let error = refused(schedule);
+        assert!(error.contains(part), "{schedule}: {error}");
+    }
+}
