@@ -5,7 +5,8 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use anyhow::Context;
-use clap::{ArgAction, CommandFactory, FromArgMatches};
+use clap::error::{ContextKind, ContextValue};
+use clap::{ArgAction, FromArgMatches};
 
 use crate::cli::Cli;
 use crate::cli::exit::UsageError;
@@ -18,12 +19,37 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> anyhow::Result<
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         command = with_defaults(command, &text).with_context(|| format!("in {}", path.display()))?;
     }
-    let matches = command.get_matches_from(args);
+    let matches = match command.clone().try_get_matches_from(args) {
+        Ok(matches) => matches,
+        Err(error) => match verb_without_noun(&command, &error) {
+            Some(message) => return Err(UsageError(message).into()),
+            None => error.exit(),
+        },
+    };
     Ok(Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()))
 }
 
+/// The message for a verb without its noun: `windlass push` for `windlass job push`.
+fn verb_without_noun(command: &clap::Command, error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return None };
+    // Another command was wrong below a noun.
+    if !error.to_string().contains("Usage: windlass [") {
+        return None;
+    }
+    let has_verb = |noun: &&clap::Command| {
+        noun.get_subcommands().any(|verb| verb.get_name() == word || verb.get_all_aliases().any(|alias| alias == word))
+    };
+    let nouns = command.get_subcommands().filter(|noun| !noun.is_hide_set()).filter(has_verb);
+    let commands: Vec<String> = nouns.map(|noun| format!("`windlass {} {word}`", noun.get_name())).collect();
+    match commands.as_slice() {
+        [] => None,
+        [only] => Some(format!("unrecognized command `{word}`; did you mean {only}?")),
+        many => Some(format!("unrecognized command `{word}`; did you mean one of {}?", many.join(", "))),
+    }
+}
+
 fn command() -> clap::Command {
-    without_empty_variables(Cli::command())
+    without_empty_variables(crate::cli::command())
 }
 
 /// Ignores environment variables that are empty, because that is how container and service files unset one.
@@ -120,6 +146,8 @@ fn written(key: &str, value: toml::Value) -> Result<&'static str, UsageError> {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
     use crate::cli::Command;
     use crate::cli::serve::ServeArgs;
@@ -184,6 +212,23 @@ mod tests {
         let mut command = with_defaults(Cli::command(), file).unwrap();
         let help = command.find_subcommand_mut("serve").unwrap().render_long_help().to_string();
         assert!(help.contains("--database") && !help.contains("s3cret"), "{help}");
+    }
+
+    #[test]
+    fn a_verb_without_its_noun_is_suggested_with_it() {
+        let suggested = |words: &[&str]| {
+            let error = command().try_get_matches_from(words).expect_err("the command is unknown");
+            verb_without_noun(&command(), &error)
+        };
+        let expected = "unrecognized command `push`; did you mean `windlass job push`?";
+        assert_eq!(suggested(&["windlass", "push"]).as_deref(), Some(expected));
+        let pause = suggested(&["windlass", "--output", "json", "resume", "mail"]);
+        assert_eq!(pause.as_deref(), Some("unrecognized command `resume`; did you mean `windlass queue resume`?"));
+        assert!(
+            suggested(&["windlass", "cancel"]).unwrap().contains("one of `windlass job cancel`, `windlass run cancel`")
+        );
+        assert_eq!(suggested(&["windlass", "jobb"]), None, "clap suggests similar commands");
+        assert_eq!(suggested(&["windlass", "queue", "push"]), None);
     }
 
     #[test]

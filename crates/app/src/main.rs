@@ -20,6 +20,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
+    // Completes a command line and exits if the shell's script asks for it.
+    clap_complete::CompleteEnv::with_factory(cli::complete::command).complete();
     match run() {
         Ok(exit) => exit.into(),
         Err(error) => exit::report(&error).into(),

@@ -87,32 +87,58 @@ pub(crate) fn report(error: &anyhow::Error) -> Exit {
     of(error)
 }
 
-/// The server at an address could not be reached.
+/// The server at an address could not be reached, or did not respond.
 #[derive(Debug)]
-struct CannotReach {
-    address: String,
-    reason: String,
-}
+struct CannotReach(String);
 
 impl fmt::Display for CannotReach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { address, reason } = self;
-        write!(f, "cannot reach {address}: {reason}; is `windlass serve` running?")
+        f.write_str(&self.0)
     }
 }
 
-/// Adds the server's address to an error if the server could not be reached.
+/// Adds the server's address and a remedy to an error if the server could not be reached.
 pub(crate) fn with_address(error: anyhow::Error, address: &str) -> anyhow::Error {
-    let is_unreachable = |cause: &ClientError| matches!(cause, ClientError::Unreachable { sent: false, .. });
-    if !error.chain().any(|cause| cause.downcast_ref().is_some_and(is_unreachable)) {
-        return error;
-    }
+    let sent = error.chain().find_map(|cause| match cause.downcast_ref() {
+        Some(ClientError::Unreachable { sent, .. }) => Some(*sent),
+        _ => None,
+    });
+    let Some(sent) = sent else { return error };
     let cause = error.root_cause();
     let reason = match cause.downcast_ref::<io::Error>() {
-        Some(cause) => cause.kind().to_string(),
-        None => cause.to_string(),
+        Some(cause) if cause.kind() != io::ErrorKind::Other && cause.get_ref().is_none() => cause.kind().to_string(),
+        _ => cause.to_string(),
     };
-    error.context(CannotReach { address: address.to_owned(), reason })
+    let message = match sent {
+        true => no_response(address, &reason),
+        false => cannot_reach(address, &reason),
+    };
+    error.context(CannotReach(message))
+}
+
+fn cannot_reach(address: &str, reason: &str) -> String {
+    let plain = address.strip_prefix("https://");
+    let remedy = match plain {
+        // rustls reports bytes that are not TLS in these terms.
+        Some(host) if reason.contains("corrupt message") || reason.contains("InvalidContentType") => {
+            return format!("{address} does not speak TLS; use http://{host}");
+        }
+        Some(_) if reason.contains("UnknownIssuer") => {
+            "pass its certificate authority with --ca FILE or WINDLASS_CA".to_owned()
+        }
+        _ if reason.contains("lookup") => "check the host name in --url or WINDLASS_URL".to_owned(),
+        _ => "is `windlass serve` running?".to_owned(),
+    };
+    format!("cannot reach {address}: {reason}; {remedy}")
+}
+
+fn no_response(address: &str, reason: &str) -> String {
+    match address.strip_prefix("http://") {
+        Some(host) if !reason.contains("timed out") => {
+            format!("no response from {address}: {reason}; if the server uses TLS, use https://{host}")
+        }
+        _ => format!("no response from {address}: {reason}"),
+    }
 }
 
 fn wants_token(error: &anyhow::Error) -> bool {
@@ -125,8 +151,8 @@ fn wants_token(error: &anyhow::Error) -> bool {
 }
 
 /// Reports an error for one of several objects; the caller continues with the others.
-pub(crate) fn report_of(error: ClientError, what: &str) -> Exit {
-    report(&anyhow::Error::from(error).context(what.to_owned()))
+pub(crate) fn report_of(error: impl Into<anyhow::Error>, what: &str) -> Exit {
+    report(&error.into().context(what.to_owned()))
 }
 
 fn of(error: &anyhow::Error) -> Exit {
@@ -194,8 +220,20 @@ mod tests {
         let error = with_address(error.into(), "http://127.0.0.1:7717");
         let expected = "cannot reach http://127.0.0.1:7717: connection refused; is `windlass serve` running?";
         assert_eq!((error.to_string().as_str(), of(&error)), (expected, Exit::Unavailable));
-        let error = ClientError::Unreachable { sent: true, source: Box::new(refused()) };
-        assert_eq!(with_address(error.into(), "http://x").to_string(), "no response from the server");
+        let closed = ClientError::Unreachable { sent: true, source: "connection closed".into() };
+        let expected = "no response from http://x: connection closed; if the server uses TLS, use https://x";
+        assert_eq!(with_address(closed.into(), "http://x").to_string(), expected);
+    }
+
+    #[test]
+    fn the_remedy_for_an_unreachable_server_depends_on_the_reason() {
+        let error = |address: &str, reason: &str| cannot_reach(address, reason);
+        let plain = error("https://x:1", "received corrupt message of type InvalidContentType");
+        assert_eq!(plain, "https://x:1 does not speak TLS; use http://x:1");
+        assert!(error("https://x", "invalid peer certificate: UnknownIssuer").contains("--ca FILE"));
+        assert!(error("http://x", "failed to lookup address information").contains("check the host name"));
+        assert!(error("http://x", "connection refused").ends_with("is `windlass serve` running?"));
+        assert!(!no_response("http://x", "operation timed out").contains("TLS"));
     }
 
     /// Requirement X7.

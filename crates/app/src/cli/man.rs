@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
-use clap::{Args, CommandFactory};
+use clap::Args;
 
-use super::Cli;
 use super::exit::Exit;
 
 #[derive(Args)]
@@ -15,7 +14,7 @@ pub(crate) struct ManArgs {
 }
 
 pub(super) fn run(args: &ManArgs) -> anyhow::Result<Exit> {
-    clap_mangen::generate_to(Cli::command(), &args.directory)
+    clap_mangen::generate_to(super::command(), &args.directory)
         .with_context(|| format!("cannot write manual pages to {}", args.directory.display()))?;
     Ok(Exit::Done)
 }

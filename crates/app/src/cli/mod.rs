@@ -3,11 +3,14 @@
 pub(crate) mod access;
 mod backup;
 pub(crate) mod bench;
+pub(crate) mod complete;
 mod completions;
 mod doctor;
 pub(crate) mod drive;
+mod examples;
 pub(crate) mod exit;
 pub(crate) mod fleet;
+pub(crate) mod id_argument;
 mod list;
 mod man;
 mod migrate;
@@ -31,12 +34,15 @@ use client::Client;
 use exit::{Exit, UsageError};
 use output::Output;
 
+/// Heading of the options that every command accepts.
+const GLOBAL: &str = "Global options";
+
 /// A durable job queue with leased fleet work, triggers and container runtimes
 #[derive(Parser)]
 #[command(name = "windlass", version, arg_required_else_help = true, after_help = exit::HELP)]
 pub(crate) struct Cli {
     /// Output format: `table` for people, `json` for programs
-    #[arg(long, global = true, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
+    #[arg(long, global = true, value_enum, default_value_t = Output::Table, value_name = "FORMAT", help_heading = GLOBAL)]
     pub(crate) output: Output,
     #[command(flatten)]
     pub(crate) connection: Connection,
@@ -143,6 +149,11 @@ pub(crate) enum Command {
     Reference(reference::ReferenceArgs),
 }
 
+/// The command tree with examples in its help.
+pub(crate) fn command() -> clap::Command {
+    examples::attach(<Cli as clap::CommandFactory>::command())
+}
+
 /// Runs one command. The caller passes an error to `exit::report`.
 pub(crate) async fn run(cli: Cli) -> anyhow::Result<Exit> {
     let address = cli.connection.address();
@@ -200,16 +211,16 @@ async fn execute(cli: Cli) -> anyhow::Result<Exit> {
 #[derive(Args)]
 pub(crate) struct Connection {
     /// Address of the server [default: http://127.0.0.1:7717]
-    #[arg(long, global = true, env = "WINDLASS_URL", hide_env_values = true)]
+    #[arg(long, global = true, env = "WINDLASS_URL", hide_env_values = true, help_heading = GLOBAL)]
     url: Option<String>,
     /// Token. Set WINDLASS_TOKEN instead: a flag is visible in process listings
-    #[arg(long, global = true, env = "WINDLASS_TOKEN", hide = true, hide_env_values = true)]
+    #[arg(long, global = true, env = "WINDLASS_TOKEN", hide = true, hide_env_values = true, help_heading = GLOBAL)]
     token: Option<String>,
     /// File with the token, for example a mounted secret
-    #[arg(long, global = true, env = "WINDLASS_TOKEN_FILE", value_name = "FILE")]
+    #[arg(long, global = true, env = "WINDLASS_TOKEN_FILE", value_name = "FILE", help_heading = GLOBAL)]
     token_file: Option<PathBuf>,
     /// Additional certificate authorities to trust, as PEM, for a server with a private certificate
-    #[arg(long, global = true, env = "WINDLASS_CA", value_name = "FILE")]
+    #[arg(long, global = true, env = "WINDLASS_CA", value_name = "FILE", help_heading = GLOBAL)]
     ca: Option<PathBuf>,
 }
 
@@ -246,7 +257,28 @@ impl Connection {
         format!("{scheme}://{host}")
     }
 
+    /// Returns an error that shows the URL as it must be written. The client would read `host:7717` as a scheme.
+    fn check_url(&self) -> Result<(), UsageError> {
+        let url = self.url();
+        match url.split_once("://") {
+            Some(("http" | "https", rest)) if !rest.is_empty() => Ok(()),
+            Some(("http" | "https", _)) => Err(UsageError(format!("--url {url} names no server; use {URL}"))),
+            Some((scheme, _)) => {
+                Err(UsageError(format!("--url has the scheme {scheme}; it must start with http:// or https://")))
+            }
+            None if url.starts_with(':') => {
+                Err(UsageError(format!("--url {url} names no host; use http://127.0.0.1{url}")))
+            }
+            // A user name and a password must not appear in a message.
+            None if url.contains('@') => {
+                Err(UsageError("--url has no scheme; it must start with http:// or https://".into()))
+            }
+            None => Err(UsageError(format!("--url {url} has no scheme; use http://{url}"))),
+        }
+    }
+
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
+        self.check_url()?;
         let mut builder = Client::builder(self.url());
         if let Some(token) = self.token()? {
             builder = builder.token(token);
@@ -277,6 +309,23 @@ mod tests {
             |url: &str| Connection { url: Some(url.into()), token: None, token_file: None, ca: None }.address();
         assert_eq!(address("https://me:s3cret@jobs.example:8443/path?x#y"), "https://jobs.example:8443");
         assert_eq!(address("http://127.0.0.1:7717"), "http://127.0.0.1:7717");
+    }
+
+    #[test]
+    fn a_url_without_a_scheme_is_shown_as_it_must_be_written() {
+        let check = |url: &str| {
+            let connection = Connection { url: Some(url.into()), token: None, token_file: None, ca: None };
+            connection.check_url().map_err(|error| error.to_string())
+        };
+        assert_eq!(check("http://127.0.0.1:7717"), Ok(()));
+        assert_eq!(
+            check("jobs.example:7717").unwrap_err(),
+            "--url jobs.example:7717 has no scheme; use http://jobs.example:7717"
+        );
+        assert_eq!(check(":7717").unwrap_err(), "--url :7717 names no host; use http://127.0.0.1:7717");
+        assert!(check("ftp://x").unwrap_err().contains("the scheme ftp"));
+        assert!(check("http://").unwrap_err().contains("names no server"));
+        assert!(!check("me:s3cret@host").unwrap_err().contains("s3cret"));
     }
 
     #[test]

@@ -33,8 +33,8 @@ use crate::telemetry::{Telemetry, TelemetryArgs};
 
 #[derive(Args)]
 pub(crate) struct ServeArgs {
-    /// Address to listen on
-    #[arg(long, env = "WINDLASS_LISTEN", default_value = "127.0.0.1:7717")]
+    /// Address to listen on; `:7717` listens on all IPv4 addresses
+    #[arg(long, env = "WINDLASS_LISTEN", default_value = "127.0.0.1:7717", value_parser = listen)]
     pub(crate) listen: SocketAddr,
     /// Database: `sqlite:PATH`, or `postgres://…` for any number of nodes
     #[arg(long, env = "WINDLASS_DATABASE", hide_env_values = true, default_value = "sqlite:windlass.db")]
@@ -87,7 +87,7 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) drive: DriveArgs,
     /// Accept mail for triggers of source `email` on this address [default: no mail server]
-    #[arg(long, env = "WINDLASS_SMTP_LISTEN", value_name = "ADDR")]
+    #[arg(long, env = "WINDLASS_SMTP_LISTEN", value_name = "ADDR", value_parser = listen)]
     pub(crate) smtp_listen: Option<SocketAddr>,
     /// Maximum size of a payload, in bytes of JSON
     #[arg(long, env = "WINDLASS_PAYLOAD_BYTES", default_value_t = domain::limits::PAYLOAD_BYTES)]
@@ -125,6 +125,15 @@ pub(crate) struct ServeArgs {
     pub(crate) dead_letter_retention_days: i64,
     #[command(flatten)]
     pub(crate) telemetry: TelemetryArgs,
+}
+
+/// Parses an address to listen on. A missing host stands for every IPv4 address.
+fn listen(text: &str) -> Result<SocketAddr, String> {
+    let full = match text.strip_prefix(':') {
+        Some(port) => format!("0.0.0.0:{port}"),
+        None => text.replacen("localhost:", "127.0.0.1:", 1),
+    };
+    full.parse().map_err(|_| format!("{text:?} is not an address; use 127.0.0.1:7717, or :7717 for all addresses"))
 }
 
 pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {

@@ -23,6 +23,7 @@ mod outage;
 mod runtimes;
 mod secrets;
 mod serve;
+mod shell;
 mod signals;
 mod subjects;
 mod tls;

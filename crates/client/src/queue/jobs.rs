@@ -38,6 +38,15 @@ pub struct JobFilter {
     /// Created before this time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
+    /// First digits of the id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id_prefix: Option<String>,
+    /// Last digits of the id. Only the newest jobs are searched.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id_suffix: Option<String>,
+    /// Only jobs that the caller has enqueued directly.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub mine: bool,
     /// Prefix of a kind, a tag, a unique key or an error code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,

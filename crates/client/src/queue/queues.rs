@@ -21,6 +21,11 @@ impl Client {
         self.fetch(self.request(Method::PUT, &["queues", name]).json(settings)).await
     }
 
+    /// Deletes a queue without jobs.
+    pub async fn delete_queue(&self, name: &str) -> Result<(), ClientError> {
+        self.execute(self.request(Method::DELETE, &["queues", name])).await
+    }
+
     /// Stops handing out jobs; running jobs continue.
     pub async fn pause_queue(&self, name: &str, reason: Option<&str>) -> Result<QueueView, ClientError> {
         self.post(&["queues", name, "pause"], &PauseRequest { reason: reason.map(Into::into) }).await

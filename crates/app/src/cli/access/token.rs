@@ -18,10 +18,12 @@ use wire::{Page, Problem, Serves, Timestamp, TokenRequest, TokenView};
 use crate::cli::Connection;
 use crate::cli::exit;
 use crate::cli::exit::{Exit, UsageError};
+use crate::cli::id_argument::IdArgument;
 use crate::cli::list;
 use crate::cli::migrate::{check_schema, make_schema, open_existing, shared};
 use crate::cli::output;
 use crate::cli::output::{Output, cell, relative, relative_maybe};
+use crate::cli::value::time;
 
 const DATABASE: &str = "sqlite:windlass.db";
 const TENANT: &str = "default";
@@ -45,7 +47,7 @@ pub(crate) enum TokenVerb {
         #[command(flatten)]
         backend: TokenBackendArgs,
         #[arg(required = true)]
-        id: Vec<Uuid>,
+        id: Vec<IdArgument>,
     },
 }
 
@@ -79,7 +81,7 @@ pub(crate) struct TokenCreateArgs {
     #[arg(long = "serves", value_name = "TENANT")]
     serves: Vec<String>,
     /// Expiry time, for example 2027-01-31T00:00:00Z [default: never]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     expires_at: Option<Timestamp>,
 }
 
@@ -158,8 +160,8 @@ pub(crate) async fn run(connection: &Connection, verb: TokenVerb, format: Output
             // An unknown id must not prevent the revocation of the others.
             let mut worst = Exit::Done;
             for id in id {
-                match revoke(&backend, id).await {
-                    Ok(()) => {
+                match revoke(&backend, &id).await {
+                    Ok(id) => {
                         output::done(format, &format!("Revoked token {id}."), &json!({"id": id, "revoked": true}))?;
                     }
                     Err(error) => worst = exit::report_of(error, &format!("cannot revoke {id}")),
@@ -170,11 +172,22 @@ pub(crate) async fn run(connection: &Connection, verb: TokenVerb, format: Output
     }
 }
 
-async fn revoke(backend: &TokenBackend, id: Uuid) -> Result<(), ClientError> {
+async fn revoke(backend: &TokenBackend, id: &IdArgument) -> anyhow::Result<Uuid> {
+    let tokens = async |_: Option<&str>| {
+        let items = match backend {
+            TokenBackend::Database(store) => {
+                server::access::local_admin::list_tokens(store, TENANT).await.map_err(refused)?
+            }
+            TokenBackend::Server(client) => from_server(client, None).await?,
+        };
+        Ok(Page { items, next_cursor: None, partial: false })
+    };
+    let id = id.search("token", tokens, |token: &TokenView| (token.id, token.name.clone())).await?;
     match backend {
-        TokenBackend::Database(store) => server::access::local_admin::revoke_token(store, id).await.map_err(refused),
-        TokenBackend::Server(client) => client.revoke_token(id).await,
+        TokenBackend::Database(store) => server::access::local_admin::revoke_token(store, id).await.map_err(refused)?,
+        TokenBackend::Server(client) => client.revoke_token(id).await?,
     }
+    Ok(id)
 }
 
 async fn create(connection: &Connection, args: TokenCreateArgs, format: Output) -> anyhow::Result<Exit> {

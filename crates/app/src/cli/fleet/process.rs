@@ -9,9 +9,9 @@ use crate::cli::exit::{Exit, UsageError};
 use crate::cli::list;
 use crate::cli::output;
 use crate::cli::output::{Details, Listing, Output, cell, moment, relative, relative_maybe};
-use crate::cli::queue::job::json_argument;
+use crate::cli::queue::job::{default_retry, json_argument};
 use crate::cli::queue::queues::retry;
-use crate::cli::value::finite;
+use crate::cli::value::{finite, positive_seconds, seconds};
 
 #[derive(Subcommand)]
 pub(crate) enum ProcessVerb {
@@ -51,16 +51,16 @@ pub(crate) struct ProcessSetArgs {
     #[arg(long, value_name = "N")]
     max_active: Option<i64>,
     /// Seconds before a subject that is still eligible after its job gets another job [default: 60]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     every_s: Option<i64>,
     /// Process that must not run on a subject at the same time; repeat for all excluded processes
     #[arg(long, value_name = "PROCESS")]
     excludes: Vec<String>,
     /// Backoff of a subject after its first failure, in seconds
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = positive_seconds)]
     backoff_initial_s: Option<u64>,
     /// Maximum backoff in seconds
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = positive_seconds)]
     backoff_maximum_s: Option<u64>,
     /// Factor by which the backoff grows with each failure
     #[arg(long, value_name = "N", value_parser = finite)]
@@ -85,7 +85,9 @@ pub(crate) enum ProcessSetting {
 
 impl ProcessSetArgs {
     /// Returns the settings with the given flags applied. A new process has no settings before.
-    fn apply(&self, before: Option<ProcessRequest>) -> anyhow::Result<ProcessRequest> {
+    ///
+    /// Members of a backoff that are given neither now nor before come from `level`, the retry policy of the queue.
+    fn apply(&self, before: Option<ProcessRequest>, level: RetrySettings) -> anyhow::Result<ProcessRequest> {
         let selector = self.selector.as_deref().map(selector).transpose()?;
         let (queue, kind) = (self.queue.clone(), self.kind.clone());
         let needed = |name: &str| UsageError(format!("a new process needs --{name}"));
@@ -124,20 +126,27 @@ impl ProcessSetArgs {
         }
         settings.max_active = self.max_active.or(settings.max_active);
         settings.every_s = self.every_s.or(settings.every_s);
-        settings.backoff = self.backoff(settings.backoff);
+        settings.backoff = self.backoff(settings.backoff, level);
         Ok(settings)
     }
 
+    fn has_backoff(&self) -> bool {
+        let Self { backoff_initial_s, backoff_maximum_s, backoff_exponent, backoff_jitter, .. } = self;
+        backoff_initial_s.or(*backoff_maximum_s).is_some() || backoff_exponent.or(*backoff_jitter).is_some()
+    }
+
     /// Returns the backoff with the given flags applied; `None` if neither has any.
-    fn backoff(&self, settings: Option<RetrySettings>) -> Option<RetrySettings> {
+    fn backoff(&self, settings: Option<RetrySettings>, level: RetrySettings) -> Option<RetrySettings> {
+        if !self.has_backoff() {
+            return settings;
+        }
         let before = settings.unwrap_or_default();
-        let after = RetrySettings {
-            initial_s: self.backoff_initial_s.or(before.initial_s),
-            maximum_s: self.backoff_maximum_s.or(before.maximum_s),
-            exponent: self.backoff_exponent.or(before.exponent),
-            jitter: self.backoff_jitter.or(before.jitter),
-        };
-        if after == RetrySettings::default() { settings } else { Some(after) }
+        Some(RetrySettings {
+            initial_s: self.backoff_initial_s.or(before.initial_s).or(level.initial_s),
+            maximum_s: self.backoff_maximum_s.or(before.maximum_s).or(level.maximum_s),
+            exponent: self.backoff_exponent.or(before.exponent).or(level.exponent),
+            jitter: self.backoff_jitter.or(before.jitter).or(level.jitter),
+        })
     }
 }
 
@@ -264,7 +273,16 @@ async fn set(client: &Client, args: ProcessSetArgs) -> anyhow::Result<ProcessVie
         Err(error) if error.status() == Some(404) => None,
         Err(error) => return Err(error.into()),
     };
-    Ok(client.set_process(&args.name, &args.apply(before)?).await?)
+    let queue = args.queue.as_ref().or(before.as_ref().map(|before| &before.queue));
+    let level = match queue {
+        Some(queue) if args.has_backoff() => match client.queue(queue).await {
+            Ok(queue) => queue.settings.retry,
+            Err(error) if error.status() == Some(404) => None,
+            Err(error) => return Err(error.into()),
+        },
+        _ => None,
+    };
+    Ok(client.set_process(&args.name, &args.apply(before, level.unwrap_or_else(default_retry))?).await?)
 }
 
 fn selector(text: &str) -> anyhow::Result<Selector> {
@@ -273,7 +291,7 @@ fn selector(text: &str) -> anyhow::Result<Selector> {
 }
 
 /// The request that would declare the process as it is.
-fn declared(process: ProcessView) -> ProcessRequest {
+pub(crate) fn declared(process: ProcessView) -> ProcessRequest {
     ProcessRequest {
         selector: process.selector,
         queue: process.queue,
@@ -291,6 +309,10 @@ mod tests {
     use super::*;
     use crate::cli::tests::parse_args;
 
+    fn level() -> RetrySettings {
+        RetrySettings { initial_s: Some(1), maximum_s: Some(100), exponent: Some(3.0), jitter: Some(0.3) }
+    }
+
     fn before() -> ProcessRequest {
         ProcessRequest {
             selector: selector(r#"{"kind": "machine"}"#).unwrap(),
@@ -305,7 +327,8 @@ mod tests {
     }
 
     fn check(flags: &[&str], after: &ProcessRequest) {
-        let request = parse_args::<ProcessSetArgs>(&[&["install"], flags].concat()).apply(Some(before())).unwrap();
+        let request =
+            parse_args::<ProcessSetArgs>(&[&["install"], flags].concat()).apply(Some(before()), level()).unwrap();
         let json = |request: &ProcessRequest| serde_json::to_value(request).unwrap();
         assert_eq!(json(&request), json(after), "{flags:?}");
     }
@@ -320,15 +343,18 @@ mod tests {
             &["--unset", "excludes", "--excludes", "wipe"],
             &ProcessRequest { excludes: Some(vec!["wipe".into()]), ..before() },
         );
-        let backoff = Some(RetrySettings { maximum_s: Some(5), ..RetrySettings::default() });
+        let backoff = Some(RetrySettings { initial_s: Some(9), maximum_s: Some(5), ..level() });
+        check(&["--backoff-maximum-s", "5"], &ProcessRequest { backoff, ..before() });
+        let backoff = Some(RetrySettings { maximum_s: Some(5), ..level() });
         check(&["--unset", "backoff", "--backoff-maximum-s", "5"], &ProcessRequest { backoff, ..before() });
     }
 
     /// Requirement W1.
     #[test]
     fn a_new_process_needs_a_selector_a_queue_and_a_kind() {
-        let error =
-            parse_args::<ProcessSetArgs>(&["install", "--selector", "{}", "--queue", "q"]).apply(None).unwrap_err();
+        let error = parse_args::<ProcessSetArgs>(&["install", "--selector", "{}", "--queue", "q"])
+            .apply(None, level())
+            .unwrap_err();
         assert!(error.is::<UsageError>() && error.to_string().contains("--kind"), "{error}");
     }
 }

@@ -14,7 +14,7 @@ use wire::{BackoffRequest, RawValue, SubjectRequest};
 use crate::cli::exit::{Exit, UsageError};
 use crate::cli::output;
 use crate::cli::output::Output;
-use crate::cli::value::duration;
+use crate::cli::value::{duration, time};
 
 #[derive(Subcommand)]
 pub(crate) enum SubjectVerb {
@@ -85,8 +85,8 @@ pub(crate) struct LockoutArgs {
     /// Reason for the lockout
     #[arg(long)]
     cause: String,
-    /// End of the lockout, in RFC 3339 [default: until released]
-    #[arg(long, value_name = "TIME")]
+    /// End of the lockout: 2026-12-01T10:00:00Z, or '2026-12-01 10:00' in local time [default: until released]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     until: Option<Timestamp>,
     /// Duration of the lockout: 30m, 2h, 1d
     #[arg(long = "for", value_name = "DURATION", value_parser = duration, conflicts_with = "until")]

@@ -4,14 +4,16 @@ use clap::{Args, Subcommand, ValueEnum};
 use client::Client;
 use domain::address::{AddressClass, classify};
 use engine::outbound::parse_url;
+use serde_json::json;
 use wire::{PruneView, QueueSettings, QueueView, RetrySettings, WebhookSettings};
 
 use super::job::RetryArgs;
+use super::job::bulk::{self, BulkAction};
 use crate::cli::exit::{Exit, UsageError};
 use crate::cli::list;
 use crate::cli::output;
 use crate::cli::output::{Details, Output, cell, relative_maybe};
-use crate::cli::value::finite;
+use crate::cli::value::{finite, seconds};
 use crate::config::webhook_secret;
 
 #[derive(Subcommand)]
@@ -35,8 +37,28 @@ pub(crate) enum QueueVerb {
     Prune {
         name: String,
         /// Delete jobs that ended at least this long ago [default: the queue's retention]
-        #[arg(long, value_name = "SECONDS")]
+        #[arg(long, value_name = "SECONDS", value_parser = seconds)]
         older_than_s: Option<i64>,
+    },
+    /// Cancel all jobs of a queue that have not started
+    Purge {
+        name: String,
+        /// Cancel running jobs too
+        #[arg(long)]
+        running: bool,
+        /// Show which jobs would be canceled
+        #[arg(long)]
+        dry_run: bool,
+        /// Confirm the cancellation
+        #[arg(long, required_unless_present = "dry_run")]
+        yes: bool,
+    },
+    /// Delete a queue without unfinished jobs: its settings, counters and ended jobs
+    Delete {
+        name: String,
+        /// Confirm the deletion of the ended jobs
+        #[arg(long)]
+        yes: bool,
     },
 }
 
@@ -53,15 +75,15 @@ pub(crate) struct QueueSetArgs {
     #[arg(long, value_name = "N", value_parser = finite)]
     rate_per_s: Option<f64>,
     /// Seconds for which older jobs of other affinities may be passed over [default: 300]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     starvation_s: Option<i64>,
     #[command(flatten)]
     retry: RetryArgs,
     /// Timeout of an attempt, unless the job sets one [default: none]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     timeout_s: Option<i64>,
     /// Retention of ended jobs [default: 604800, a week]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     retention_s: Option<i64>,
     /// Phase in addition to the built-in ones; repeat for all phases of the queue
     #[arg(long = "phase", value_name = "NAME")]
@@ -102,6 +124,15 @@ pub(crate) async fn run(client: &Client, verb: QueueVerb, format: Output) -> any
         QueueVerb::Pause { name, reason } => pause(client, &name, reason.as_deref()).await?,
         QueueVerb::Resume { name } => client.resume_queue(&name).await?,
         QueueVerb::Prune { name, older_than_s } => return prune(client, &name, older_than_s, format).await,
+        QueueVerb::Purge { name, running, dry_run, yes: _ } => {
+            // A queue that does not exist is reported instead of canceling nothing.
+            client.queue(&name).await?;
+            let states = if running { "waiting,scheduled,queued,loading,working" } else { "waiting,scheduled,queued" };
+            let matching = [format!("queue={name}"), format!("state={states}")];
+            let filters = bulk::parse(BulkAction::Cancel, &matching)?;
+            return bulk::run(client, BulkAction::Cancel, filters, dry_run, format).await;
+        }
+        QueueVerb::Delete { name, yes } => return delete(client, &name, yes, format).await,
     };
     match format {
         Output::Json => output::json(&queue)?,
@@ -121,6 +152,33 @@ async fn prune(client: &Client, name: &str, older_than_s: Option<i64>, format: O
         Output::Json => output::json(&total)?,
         Output::Table => output::line(&format!("{} jobs deleted", total.pruned))?,
     }
+    Ok(Exit::Done)
+}
+
+async fn delete(client: &Client, name: &str, yes: bool, format: Output) -> anyhow::Result<Exit> {
+    let counts = client.queue(name).await?.counts;
+    let unfinished = counts.waiting + counts.scheduled + counts.queued + counts.running;
+    if unfinished > 0 {
+        let unfinished = output::many(unfinished as usize, "unfinished job");
+        let remedy = format!("`windlass queue purge {name} --running --yes` cancels them");
+        return Err(UsageError(format!("the queue {name} has {unfinished}; {remedy}")).into());
+    }
+    if !yes {
+        let what =
+            format!("the ended jobs of the queue {name} and their artifacts will be lost; pass --yes to confirm");
+        return Err(UsageError(what).into());
+    }
+    let mut pruned = 0;
+    loop {
+        let PruneView { pruned: some, more } = client.prune_queue(name, Some(0)).await?;
+        pruned += some;
+        if !more {
+            break;
+        }
+    }
+    client.delete_queue(name).await?;
+    let deleted = json!({"name": name, "deleted": true, "pruned": pruned});
+    output::done(format, &format!("Deleted queue {name} with {} ended jobs.", pruned), &deleted)?;
     Ok(Exit::Done)
 }
 
@@ -189,17 +247,17 @@ fn show(queue: &QueueView) -> anyhow::Result<()> {
         .maybe("concurrency", settings.concurrency)
         .maybe("per key", settings.per_key)
         .maybe("rate", settings.rate_per_s.map(|rate| format!("{rate} per second")))
-        .maybe("starvation", settings.starvation_s.map(seconds))
+        .maybe("starvation", settings.starvation_s.map(in_seconds))
         .maybe("retry", settings.retry.map(retry))
-        .maybe("timeout", settings.timeout_s.map(seconds))
-        .maybe("retention", settings.retention_s.map(seconds))
+        .maybe("timeout", settings.timeout_s.map(in_seconds))
+        .maybe("retention", settings.retention_s.map(in_seconds))
         .maybe("phases", settings.phases.as_ref().map(|phases| phases.join(", ")))
         .maybe("webhook", settings.webhook.as_ref().map(|webhook| &webhook.url))
         .maybe("kinds", settings.kinds.as_ref().map(|kinds| kinds.keys().cloned().collect::<Vec<_>>().join(", ")));
     details.print()
 }
 
-fn seconds(seconds: i64) -> String {
+fn in_seconds(seconds: i64) -> String {
     format!("{seconds} s")
 }
 

@@ -8,6 +8,7 @@ use wire::WorkerView;
 
 use crate::cli::exit;
 use crate::cli::exit::Exit;
+use crate::cli::id_argument::IdArgument;
 use crate::cli::list;
 use crate::cli::output;
 use crate::cli::output::{Output, cell, relative, relative_maybe};
@@ -19,7 +20,7 @@ pub(crate) enum WorkerVerb {
     /// Remove workers; their jobs return to the queues without using up an attempt
     Remove {
         #[arg(required = true)]
-        id: Vec<Uuid>,
+        id: Vec<IdArgument>,
     },
 }
 
@@ -30,8 +31,8 @@ pub(crate) async fn run(client: &Client, verb: WorkerVerb, format: Output) -> an
             // A worker that has already unregistered must not prevent the removal of the others.
             let mut worst = Exit::Done;
             for id in id {
-                match client.remove_worker(id).await {
-                    Ok(()) => {
+                match remove(client, &id).await {
+                    Ok(id) => {
                         output::done(format, &format!("Removed worker {id}."), &json!({"id": id, "removed": true}))?;
                     }
                     Err(error) => worst = exit::report_of(error, &format!("cannot remove {id}")),
@@ -40,6 +41,12 @@ pub(crate) async fn run(client: &Client, verb: WorkerVerb, format: Output) -> an
             Ok(worst)
         }
     }
+}
+
+async fn remove(client: &Client, id: &IdArgument) -> anyhow::Result<Uuid> {
+    let id = id.worker(client).await?;
+    client.remove_worker(id).await?;
+    Ok(id)
 }
 
 async fn list(client: &Client, format: Output) -> anyhow::Result<Exit> {

@@ -2,14 +2,13 @@
 
 use std::fmt::Write;
 
-use clap::{Arg, Command, CommandFactory};
+use clap::{Arg, Command};
 
-use super::super::Cli;
 use super::super::exit;
 use super::{flag, help_and_default, is_silently_repeatable, markdown, value_names, variable};
 
 pub(super) fn generate() -> String {
-    let mut root = Cli::command();
+    let mut root = super::super::command();
     root.build();
     let mut text = String::from("## Commands\n\n| command | purpose |\n|---|---|\n");
     for command in visible(&root) {

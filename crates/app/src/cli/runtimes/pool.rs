@@ -10,6 +10,7 @@ use crate::cli::exit::{Exit, UsageError};
 use crate::cli::list;
 use crate::cli::output;
 use crate::cli::output::{Details, Listing, Output, cell, relative_maybe};
+use crate::cli::value::seconds;
 
 #[derive(Subcommand)]
 pub(crate) enum PoolVerb {
@@ -39,16 +40,16 @@ pub(crate) struct PoolSetArgs {
     #[arg(long)]
     queue: Option<String>,
     /// Seconds for which older jobs of other affinities may be passed over
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     starvation_s: Option<i64>,
     /// Stop a runtime after this many seconds without work
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     idle_stop_s: Option<i64>,
     /// Path of the runtime's endpoint that receives payloads by POST [default: /]
     #[arg(long, value_name = "PATH")]
     path: Option<String>,
     /// Timeout of a job [default: 300]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     timeout_s: Option<i64>,
     /// Jobs in progress per slot [default: 1]
     #[arg(long, value_name = "N")]
@@ -112,7 +113,7 @@ fn member(text: &str) -> Result<MemberSettings, UsageError> {
 }
 
 /// The request that would declare the pool as it is.
-fn declared(pool: PoolView) -> PoolRequest {
+pub(crate) fn declared(pool: PoolView) -> PoolRequest {
     let member = |member: MemberView| {
         let MemberView { affinity, runtime, stay, .. } = member;
         MemberSettings { affinity, runtime, stay: Some(stay) }

@@ -16,7 +16,7 @@ use crate::cli::exit::{Exit, UsageError};
 use crate::cli::list;
 use crate::cli::output;
 use crate::cli::output::{Details, Listing, Output, cell, moment, relative, relative_maybe};
-use crate::cli::value::finite;
+use crate::cli::value::{finite, seconds};
 
 /// How long a command waits for its operation.
 const WAIT: Duration = Duration::from_secs(60);
@@ -101,10 +101,10 @@ pub(crate) struct RuntimeSetArgs {
     #[arg(long)]
     desired: Option<String>,
     /// Stop the runtime this many seconds after its start
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     ttl_s: Option<i64>,
     /// Seconds between the stop signal and the kill signal [default: 10]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     stop_grace_s: Option<i64>,
     /// Label that the node must have: NAME=VALUE; may be repeated
     #[arg(long = "placement", value_name = "NAME=VALUE")]
@@ -294,7 +294,7 @@ async fn set(client: &Client, args: RuntimeSetArgs, format: Output) -> anyhow::R
 }
 
 /// The request that would declare the runtime as it is.
-fn declared(runtime: RuntimeView) -> RuntimeRequest {
+pub(crate) fn declared(runtime: RuntimeView) -> RuntimeRequest {
     RuntimeRequest {
         image: runtime.image,
         command: Some(runtime.command),

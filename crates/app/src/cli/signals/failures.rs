@@ -2,10 +2,10 @@
 
 use clap::Subcommand;
 use client::Client;
-use uuid::Uuid;
 use wire::FailureView;
 
 use crate::cli::exit::Exit;
+use crate::cli::id_argument::IdArgument;
 use crate::cli::list;
 use crate::cli::output;
 use crate::cli::output::{Details, Listing, Output, cell, relative, spark};
@@ -15,10 +15,10 @@ pub(crate) enum FailureVerb {
     /// List failure groups, most recently seen first
     List,
     /// Show a failure group
-    Show { group: Uuid },
+    Show { group: IdArgument },
     /// Replay the failed jobs of a group, each as a new job
     Replay {
-        group: Uuid,
+        group: IdArgument,
         /// Maximum number of jobs, newest first [default: 500]
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
@@ -28,9 +28,9 @@ pub(crate) enum FailureVerb {
 pub(crate) async fn run(client: &Client, verb: FailureVerb, format: Output) -> anyhow::Result<Exit> {
     match verb {
         FailureVerb::List => list(client, format).await,
-        FailureVerb::Show { group } => show(&client.failure(group).await?, format),
+        FailureVerb::Show { group } => show(&client.failure(group.failure(client).await?).await?, format),
         FailureVerb::Replay { group, limit } => {
-            let replayed = client.replay_failures(group, limit).await?;
+            let replayed = client.replay_failures(group.failure(client).await?, limit).await?;
             match format {
                 Output::Json => output::json(&replayed)?,
                 Output::Table => {

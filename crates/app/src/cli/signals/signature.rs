@@ -4,42 +4,42 @@ use clap::{Args, Subcommand};
 use client::Client;
 use jiff::Timestamp;
 use serde_json::json;
-use uuid::Uuid;
 use wire::{MatchRequest, SignatureOutcome, SignaturePattern, SignatureRequest, SignatureUpdate, SignatureView};
 
 use crate::cli::exit::Exit;
+use crate::cli::id_argument::IdArgument;
 use crate::cli::list;
 use crate::cli::output;
 use crate::cli::output::{Details, Output, cell, relative_maybe};
-use crate::cli::value::finite;
+use crate::cli::value::{finite, time};
 
 #[derive(Subcommand)]
 pub(crate) enum SignatureVerb {
     /// List signatures, newest first
     List,
     /// Show a signature
-    Show { id: Uuid },
+    Show { id: IdArgument },
     /// Create a signature and print its id
     Create(Box<SignatureCreateArgs>),
     /// Change the cause, confidence or pattern of a signature
     Set(Box<SignatureSetArgs>),
     /// Confirm a learned signature
-    Confirm { id: Uuid },
+    Confirm { id: IdArgument },
     /// Stop a signature from matching and predicting
-    Mute { id: Uuid },
+    Mute { id: IdArgument },
     /// Let a muted signature match and predict again
-    Unmute { id: Uuid },
+    Unmute { id: IdArgument },
     /// Mark the cause as fixed: the next matching failure is a recurrence
-    Fixed { id: Uuid },
+    Fixed { id: IdArgument },
     /// Merge a signature into another one with the same cause
     Merge {
-        id: Uuid,
+        id: IdArgument,
         /// Signature to retain
         #[arg(long)]
-        into: Uuid,
+        into: IdArgument,
     },
     /// Delete a signature
-    Delete { id: Uuid },
+    Delete { id: IdArgument },
     /// Find the most specific signature that matches a failure
     Match(SignaturePatternArgs),
 }
@@ -86,13 +86,13 @@ pub(crate) struct SignatureCreateArgs {
     #[arg(long, value_parser = finite)]
     confidence: Option<f64>,
     /// Expiry time of the signature [default: never]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     expires_at: Option<Timestamp>,
 }
 
 #[derive(Args)]
 pub(crate) struct SignatureSetArgs {
-    id: Uuid,
+    id: IdArgument,
     #[command(flatten)]
     pattern: SignaturePatternArgs,
     #[command(flatten)]
@@ -101,14 +101,14 @@ pub(crate) struct SignatureSetArgs {
     confidence: Option<f64>,
     #[arg(long)]
     enabled: Option<bool>,
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     expires_at: Option<Timestamp>,
 }
 
 pub(crate) async fn run(client: &Client, verb: SignatureVerb, format: Output) -> anyhow::Result<Exit> {
     let (id, change) = match verb {
         SignatureVerb::List => return list(client, format).await,
-        SignatureVerb::Show { id } => return shown(&client.signature(id).await?, format),
+        SignatureVerb::Show { id } => return shown(&client.signature(id.signature(client).await?).await?, format),
         SignatureVerb::Create(args) => {
             let request = SignatureRequest {
                 pattern: pattern(args.pattern),
@@ -124,7 +124,7 @@ pub(crate) async fn run(client: &Client, verb: SignatureVerb, format: Output) ->
             return Ok(Exit::Done);
         }
         SignatureVerb::Set(args) => {
-            let before = client.signature(args.id).await?;
+            let before = client.signature(args.id.signature(client).await?).await?;
             let pattern = changed(before.pattern, args.pattern);
             let (outcome, confidence) = (Some(merged(before.outcome, args.outcome)), args.confidence);
             let (enabled, expires_at) = (args.enabled, args.expires_at);
@@ -134,15 +134,19 @@ pub(crate) async fn run(client: &Client, verb: SignatureVerb, format: Output) ->
         SignatureVerb::Mute { id } => (id, SignatureUpdate { muted: Some(true), ..Default::default() }),
         SignatureVerb::Unmute { id } => (id, SignatureUpdate { muted: Some(false), ..Default::default() }),
         SignatureVerb::Fixed { id } => (id, SignatureUpdate { fixed: Some(true), ..Default::default() }),
-        SignatureVerb::Merge { id, into } => return shown(&client.merge_signature(id, into).await?, format),
+        SignatureVerb::Merge { id, into } => {
+            let (id, into) = (id.signature(client).await?, into.signature(client).await?);
+            return shown(&client.merge_signature(id, into).await?, format);
+        }
         SignatureVerb::Delete { id } => {
+            let id = id.signature(client).await?;
             client.delete_signature(id).await?;
             output::done(format, &format!("Signature {id} was deleted."), &json!({"id": id, "deleted": true}))?;
             return Ok(Exit::Done);
         }
         SignatureVerb::Match(args) => return find(client, args, format).await,
     };
-    shown(&client.update_signature(id, &change).await?, format)
+    shown(&client.update_signature(id.signature(client).await?, &change).await?, format)
 }
 
 fn pattern(args: SignaturePatternArgs) -> SignaturePattern {

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use wire::TtfsEvent;
 
 use crate::cli::exit::Exit;
+use crate::cli::id_argument::IdArgument;
 use crate::cli::output;
 use crate::cli::output::{Listing, Output, cell, spark};
 
@@ -33,7 +34,7 @@ pub(crate) enum TtfsVerb {
 pub(crate) struct EventsArgs {
     /// Only events of this job
     #[arg(long, value_name = "ID")]
-    job: Option<Uuid>,
+    job: Option<IdArgument>,
     /// Only events with this error code
     #[arg(long, value_name = "CODE")]
     error_code: Option<String>,
@@ -61,6 +62,10 @@ pub(crate) async fn run(client: &Client, verb: TtfsVerb, format: Output) -> anyh
 
 async fn events(client: &Client, args: EventsArgs, format: Output) -> anyhow::Result<Exit> {
     let EventsArgs { job, error_code, since, cursor } = args;
+    let job = match job {
+        Some(job) => Some(job.job(client).await?),
+        None => None,
+    };
     let parameters =
         [("job_id", job.map(|job| job.to_string())), ("error_code", error_code), ("since", since), ("cursor", cursor)];
     let query: Vec<_> = parameters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();

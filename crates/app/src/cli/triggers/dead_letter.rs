@@ -7,6 +7,7 @@ use uuid::Uuid;
 use wire::{DeadLetterFilter, DeadLetterView, ReplayManyRequest, ReplayRequest, ReplayView, Timestamp};
 
 use crate::cli::exit::{Exit, UsageError};
+use crate::cli::id_argument::IdArgument;
 use crate::cli::list;
 use crate::cli::output;
 use crate::cli::output::{Details, Output, cell, many, moment, relative};
@@ -19,12 +20,12 @@ pub(crate) enum DeadLetterVerb {
     /// Count dead letters; only unresolved ones unless --all is given
     Count(DeadLetterFilterArgs),
     /// Show a dead letter with every attempt
-    Show { id: Uuid },
+    Show { id: IdArgument },
     /// Replay one dead letter, several, or all unresolved ones that match
     Replay(DeadLetterReplayArgs),
     /// Resolve a dead letter without replaying it
     Resolve {
-        id: Uuid,
+        id: IdArgument,
         #[arg(long, value_enum, default_value_t = ResolutionArg::Ignored, value_name = "RESOLUTION")]
         resolution: ResolutionArg,
         /// Reason for the resolution
@@ -70,7 +71,7 @@ pub(crate) struct DeadLetterListArgs {
 pub(crate) struct DeadLetterReplayArgs {
     /// Dead letters to replay
     #[arg(required_unless_present = "matching", conflicts_with = "matching")]
-    ids: Vec<Uuid>,
+    ids: Vec<IdArgument>,
     /// Replay all unresolved ones that match: FIELD=VALUE, as for `list`; may be repeated
     #[arg(long = "where", value_name = "FIELD=VALUE")]
     matching: Vec<String>,
@@ -94,13 +95,14 @@ pub(crate) async fn run(client: &Client, verb: DeadLetterVerb, format: Output) -
             }
             Ok(Exit::Done)
         }
-        DeadLetterVerb::Show { id } => show(&client.dead_letter(id).await?, format),
+        DeadLetterVerb::Show { id } => show(&client.dead_letter(id.dead_letter(client).await?).await?, format),
         DeadLetterVerb::Replay(args) => replay(client, args, format).await,
         DeadLetterVerb::Resolve { id, resolution, note } => {
             let resolution = match resolution {
                 ResolutionArg::Ignored => "ignored",
                 ResolutionArg::HandledByScript => "handled_by_script",
             };
+            let id = id.dead_letter(client).await?;
             show(&client.resolve_dead_letter(id, resolution, note.as_deref()).await?, format)
         }
     }
@@ -200,7 +202,11 @@ fn show(letter: &DeadLetterView, format: Output) -> anyhow::Result<Exit> {
 }
 
 async fn replay(client: &Client, args: DeadLetterReplayArgs, format: Output) -> anyhow::Result<Exit> {
-    if let ([id], false) = (args.ids.as_slice(), args.dry_run) {
+    let mut ids = Vec::with_capacity(args.ids.len());
+    for id in &args.ids {
+        ids.push(id.dead_letter(client).await?);
+    }
+    if let ([id], false) = (ids.as_slice(), args.dry_run) {
         let payload = args.payload.as_deref().map(|text| json_argument("--payload", text)).transpose()?;
         let replayed = client.replay_dead_letter(*id, &ReplayRequest { payload }).await?;
         match (format, replayed) {
@@ -216,9 +222,9 @@ async fn replay(client: &Client, args: DeadLetterReplayArgs, format: Output) -> 
     if args.payload.is_some() {
         return Err(UsageError("--payload requires exactly one dead letter".into()).into());
     }
-    let by_filter = args.ids.is_empty();
+    let by_filter = ids.is_empty();
     let request = ReplayManyRequest {
-        ids: (!by_filter).then_some(args.ids),
+        ids: (!by_filter).then_some(ids),
         filter: if by_filter { Some(filter(&args.matching)?) } else { None },
         dry_run: Some(args.dry_run),
     };

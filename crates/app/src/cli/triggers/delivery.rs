@@ -2,11 +2,11 @@
 
 use clap::{Args, Subcommand};
 use client::{Client, DeliveryFilter};
-use uuid::Uuid;
 use wire::{DeliveryAttemptView, DeliveryDetails, DeliveryView};
 
 use crate::cli::exit;
 use crate::cli::exit::Exit;
+use crate::cli::id_argument::IdArgument;
 use crate::cli::list;
 use crate::cli::output;
 use crate::cli::output::{Details, Output, cell, moment, relative};
@@ -16,11 +16,11 @@ pub(crate) enum DeliveryVerb {
     /// List deliveries, newest first
     List(DeliveryListArgs),
     /// Show a delivery with every attempt
-    Show { id: Uuid },
+    Show { id: IdArgument },
     /// Send deliveries again immediately, with the same message id
     Redeliver {
         #[arg(required = true)]
-        id: Vec<Uuid>,
+        id: Vec<IdArgument>,
     },
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct DeliveryListArgs {
     state: Option<String>,
     /// Show only deliveries about this job
     #[arg(long, value_name = "ID")]
-    job: Option<Uuid>,
+    job: Option<IdArgument>,
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
     /// Continue from the cursor of the previous page
@@ -42,15 +42,15 @@ pub(crate) struct DeliveryListArgs {
 pub(crate) async fn run(client: &Client, verb: DeliveryVerb, format: Output) -> anyhow::Result<Exit> {
     match verb {
         DeliveryVerb::List(args) => list(client, args, format).await,
-        DeliveryVerb::Show { id } => show(&client.delivery(id).await?, format),
+        DeliveryVerb::Show { id } => show(&client.delivery(id.delivery(client).await?).await?, format),
         DeliveryVerb::Redeliver { id } => {
             // An unknown id must not prevent the redelivery of the others.
             let mut worst = Exit::Done;
             for id in id {
-                match (client.redeliver(id).await, format) {
+                match (redeliver(client, &id).await, format) {
                     (Ok(delivery), Output::Json) => output::json(&delivery)?,
                     (Ok(delivery), Output::Table) => {
-                        output::line(&format!("{id} {}", output::clean(&delivery.delivery.state)))?;
+                        output::line(&format!("{} {}", delivery.delivery.id, output::clean(&delivery.delivery.state)))?;
                     }
                     (Err(error), _) => worst = exit::report_of(error, &format!("cannot redeliver {id}")),
                 }
@@ -60,8 +60,16 @@ pub(crate) async fn run(client: &Client, verb: DeliveryVerb, format: Output) -> 
     }
 }
 
+async fn redeliver(client: &Client, id: &IdArgument) -> anyhow::Result<DeliveryDetails> {
+    Ok(client.redeliver(id.delivery(client).await?).await?)
+}
+
 async fn list(client: &Client, args: DeliveryListArgs, format: Output) -> anyhow::Result<Exit> {
     let DeliveryListArgs { state, job, limit, cursor } = args;
+    let job = match job {
+        Some(job) => Some(job.job(client).await?),
+        None => None,
+    };
     let page = client.deliveries(&DeliveryFilter { state, job, limit, cursor }).await?;
     list::print(
         format,

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use clap::{Args, Subcommand};
-use client::Client;
+use client::{Client, ClientError};
 use serde_json::json;
 use uuid::Uuid;
-use wire::{FireRequest, RawValue, TriggerRequest, TriggerView};
+use wire::{FireRequest, RawValue, TriggerRequest, TriggerRetry, TriggerView};
 
 use crate::cli::exit::{Exit, NotFound, UsageError};
+use crate::cli::id_argument::IdArgument;
 use crate::cli::list;
 use crate::cli::output;
 use crate::cli::output::{Details, Output, cell, moment, relative_maybe};
@@ -22,6 +23,8 @@ pub(crate) enum TriggerVerb {
     Show { trigger: String },
     /// Create a trigger
     Create(Box<TriggerCreateArgs>),
+    /// Create or change a trigger; settings that are not given keep their values
+    Set(Box<TriggerSetArgs>),
     /// Enable a trigger
     Enable { trigger: String },
     /// Disable a trigger; events that it has already matched wait until it is enabled
@@ -106,25 +109,112 @@ pub(crate) struct TriggerCreateArgs {
     handles: bool,
 }
 
+#[derive(Args)]
+#[command(after_help = FILTERS)]
+pub(crate) struct TriggerSetArgs {
+    /// Name of the trigger
+    name: String,
+    /// Source; required for a new trigger: kv, cron, pubsub, queue, http, email, job, runtime, run or dead_letter
+    #[arg(long)]
+    source: Option<String>,
+    /// Filter as JSON; see below
+    #[arg(long, value_name = "JSON")]
+    filter: Option<String>,
+    /// Action as JSON; a new trigger needs a target or a script
+    #[arg(long, value_name = "JSON")]
+    target: Option<String>,
+    /// Script to run instead, in Rhai: a file, or - for stdin
+    #[arg(long, value_name = "FILE", conflicts_with = "target")]
+    script: Option<String>,
+    /// async or sync [default: async]
+    #[arg(long)]
+    mode: Option<String>,
+    /// Members of the retry policy to change, as JSON: {"max_attempts": 5, "initial_s": 10}
+    #[arg(long, value_name = "JSON")]
+    retry: Option<String>,
+    /// Enable or disable the trigger [default: true]
+    #[arg(long, value_name = "BOOL")]
+    enabled: Option<bool>,
+    /// For dead_letter triggers: a successful run resolves the dead letter [default: false]
+    #[arg(long, value_name = "BOOL")]
+    handles: Option<bool>,
+}
+
+impl TriggerSetArgs {
+    /// Returns the trigger with the given flags applied. A new trigger has none before.
+    fn apply(&self, before: Option<TriggerRequest>) -> anyhow::Result<TriggerRequest> {
+        let filter = self.filter.as_deref().map(|text| json_argument("--filter", text)).transpose()?;
+        let given = match (&self.target, &self.script) {
+            (None, None) => None,
+            (target, script) => Some(target_of(target.as_deref(), script.as_deref())?),
+        };
+        let retry = self.retry.as_deref().map(retry).transpose()?;
+        let needed = |name: &str| UsageError(format!("a new trigger needs {name}"));
+        let mut request = match before {
+            Some(before) => before,
+            None => TriggerRequest {
+                name: self.name.clone(),
+                source: self.source.clone().ok_or_else(|| needed("--source"))?,
+                filter: None,
+                target: given.clone().ok_or_else(|| needed("--target or --script"))?,
+                mode: None,
+                retry: None,
+                enabled: None,
+                handles: None,
+            },
+        };
+        request.source = self.source.clone().unwrap_or(request.source);
+        request.filter = filter.or(request.filter);
+        request.target = given.unwrap_or(request.target);
+        request.mode = self.mode.clone().or(request.mode);
+        request.enabled = self.enabled.or(request.enabled);
+        request.handles = self.handles.or(request.handles);
+        if let Some(given) = retry {
+            let before = request.retry.unwrap_or_default();
+            request.retry = Some(TriggerRetry {
+                max_attempts: given.max_attempts.or(before.max_attempts),
+                initial_s: given.initial_s.or(before.initial_s),
+                maximum_s: given.maximum_s.or(before.maximum_s),
+                exponent: given.exponent.or(before.exponent),
+                jitter: given.jitter.or(before.jitter),
+            });
+        }
+        Ok(request)
+    }
+}
+
+fn retry(text: &str) -> Result<TriggerRetry, UsageError> {
+    serde_json::from_str(text).map_err(|error| UsageError(format!("invalid --retry: {error}")))
+}
+
 pub(crate) async fn run(client: &Client, verb: TriggerVerb, format: Output) -> anyhow::Result<Exit> {
     match verb {
         TriggerVerb::List => list(client, format).await,
         TriggerVerb::Show { trigger } => show(&find(client, &trigger).await?, format),
         TriggerVerb::Create(args) => {
             let args = *args;
-            let retry = args.retry.as_deref().map(serde_json::from_str).transpose();
-            let retry = retry.map_err(|error| UsageError(format!("invalid --retry: {error}")))?;
+            let retry = args.retry.as_deref().map(retry).transpose()?;
             let request = TriggerRequest {
                 name: args.name,
                 source: args.source,
                 filter: args.filter.as_deref().map(|text| json_argument("--filter", text)).transpose()?,
-                target: target(args.target.as_deref(), args.script.as_deref())?,
+                target: target_of(args.target.as_deref(), args.script.as_deref())?,
                 mode: args.mode,
                 retry,
                 enabled: Some(!args.disabled),
                 handles: args.handles.then_some(true),
             };
             show(&client.create_trigger(&request).await?, format)
+        }
+        TriggerVerb::Set(args) => {
+            let before = by_name(client, &args.name).await?;
+            let id = before.as_ref().map(|before| before.id);
+            let request = args.apply(before.as_ref().map(declared).transpose()?)?;
+            let trigger = match id {
+                Some(id) => client.replace_trigger(id, &request).await?,
+                None => client.create_trigger(&request).await?,
+            };
+            show(&trigger, format)
         }
         TriggerVerb::Enable { trigger } => switch(client, &trigger, Some(true), format).await,
         TriggerVerb::Disable { trigger } => switch(client, &trigger, Some(false), format).await,
@@ -158,7 +248,7 @@ pub(crate) async fn run(client: &Client, verb: TriggerVerb, format: Output) -> a
     }
 }
 
-fn target(target: Option<&str>, script: Option<&str>) -> anyhow::Result<Box<RawValue>> {
+fn target_of(target: Option<&str>, script: Option<&str>) -> anyhow::Result<Box<RawValue>> {
     let Some(file) = script else { return json_argument("--target", target.unwrap_or_default()) };
     let source = match file {
         "-" => std::io::read_to_string(std::io::stdin()),
@@ -202,17 +292,43 @@ async fn find(client: &Client, wanted: &str) -> anyhow::Result<TriggerView> {
     if let Ok(id) = wanted.parse::<Uuid>() {
         return Ok(client.trigger(id).await?);
     }
+    if let Some(found) = by_name(client, wanted).await? {
+        return Ok(found);
+    }
+    if let Ok(id) = wanted.parse::<IdArgument>() {
+        let described = |trigger: &TriggerView| (trigger.id, trigger.name.clone());
+        let id = id.search_newest("trigger", async |cursor| client.triggers(cursor).await, described).await?;
+        return Ok(client.trigger(id).await?);
+    }
+    Err(NotFound(format!("no trigger named `{wanted}`")).into())
+}
+
+pub(crate) async fn by_name(client: &Client, wanted: &str) -> Result<Option<TriggerView>, ClientError> {
     let mut cursor = None;
     loop {
         let page = client.triggers(cursor.as_deref()).await?;
         if let Some(found) = page.items.into_iter().find(|trigger| trigger.name == wanted) {
-            return Ok(found);
+            return Ok(Some(found));
         }
         cursor = page.next_cursor;
         if cursor.is_none() {
-            return Err(NotFound(format!("no trigger named `{wanted}`")).into());
+            return Ok(None);
         }
     }
+}
+
+/// The request that would declare the trigger as it is.
+pub(crate) fn declared(trigger: &TriggerView) -> anyhow::Result<TriggerRequest> {
+    Ok(TriggerRequest {
+        name: trigger.name.clone(),
+        source: trigger.source.clone(),
+        filter: Some(RawValue::from_string(trigger.filter.get().to_owned())?),
+        target: RawValue::from_string(trigger.target.get().to_owned())?,
+        mode: Some(trigger.mode.clone()),
+        retry: Some(trigger.retry),
+        enabled: Some(trigger.enabled),
+        handles: Some(trigger.handles).filter(|handles| *handles),
+    })
 }
 
 async fn list(client: &Client, format: Output) -> anyhow::Result<Exit> {
@@ -273,18 +389,7 @@ fn show(trigger: &TriggerView, format: Output) -> anyhow::Result<Exit> {
 // The route replaces the whole trigger, so send everything else unchanged.
 async fn switch(client: &Client, wanted: &str, enabled: Option<bool>, format: Output) -> anyhow::Result<Exit> {
     let trigger = find(client, wanted).await?;
-    let filter = RawValue::from_string(trigger.filter.get().to_owned())?;
-    let target = RawValue::from_string(trigger.target.get().to_owned())?;
-    let request = TriggerRequest {
-        name: trigger.name.clone(),
-        source: trigger.source.clone(),
-        filter: Some(filter),
-        target,
-        mode: Some(trigger.mode.clone()),
-        retry: Some(trigger.retry),
-        enabled,
-        handles: Some(trigger.handles).filter(|handles| *handles),
-    };
+    let request = TriggerRequest { enabled, ..declared(&trigger)? };
     show(&client.replace_trigger(trigger.id, &request).await?, format)
 }
 
@@ -321,6 +426,34 @@ mod tests {
     use store::triggers::filter;
 
     use super::*;
+    use crate::cli::tests::parse_args;
+
+    #[test]
+    fn settings_of_a_trigger_that_are_not_given_keep_their_values() {
+        let args = |flags: &[&str]| parse_args::<TriggerSetArgs>(&[&["nightly"], flags].concat());
+        let new = [
+            "--source",
+            "cron",
+            "--filter",
+            r#"{"schedule": "0 2 * * *"}"#,
+            "--target",
+            r#"{"job": {"queue": "q", "kind": "k"}}"#,
+        ];
+        let before = args(&new).apply(None).unwrap();
+        assert_eq!(before.source, "cron");
+        let before =
+            TriggerRequest { retry: Some(TriggerRetry { initial_s: Some(9), ..TriggerRetry::default() }), ..before };
+        let filter = before.filter.clone();
+        let after = args(&["--retry", r#"{"jitter": 0.5}"#, "--enabled", "false"]).apply(Some(before)).unwrap();
+        assert_eq!(after.filter.unwrap().get(), filter.unwrap().get());
+        assert_eq!(
+            after.retry,
+            Some(TriggerRetry { initial_s: Some(9), jitter: Some(0.5), ..TriggerRetry::default() })
+        );
+        assert_eq!(after.enabled, Some(false));
+        let error = args(&["--source", "cron"]).apply(None).unwrap_err();
+        assert!(error.is::<UsageError>() && error.to_string().contains("--target or --script"), "{error}");
+    }
 
     /// Requirement T2.
     #[test]

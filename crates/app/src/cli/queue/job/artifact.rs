@@ -11,13 +11,14 @@ use client::{Client, Download};
 use uuid::Uuid;
 
 use crate::cli::exit::Exit;
+use crate::cli::id_argument::IdArgument;
 use crate::cli::output::{self, Listing, Output, bytes, cell, relative};
 
 #[derive(Subcommand)]
 pub(crate) enum ArtifactVerb {
     /// Download an artifact to stdout or to a file
     Get {
-        id: Uuid,
+        id: IdArgument,
         name: String,
         /// File to write; it is created only when the download is complete
         #[arg(short = 'o', long = "to", value_name = "FILE")]
@@ -25,7 +26,7 @@ pub(crate) enum ArtifactVerb {
     },
     /// Upload a file, or stdin, as an artifact of a job
     Put {
-        id: Uuid,
+        id: IdArgument,
         name: String,
         /// File to upload [default: stdin]
         file: Option<PathBuf>,
@@ -40,13 +41,14 @@ pub(crate) enum ArtifactVerb {
 pub(super) async fn run(client: &Client, verb: ArtifactVerb, format: Output) -> anyhow::Result<Exit> {
     match verb {
         ArtifactVerb::Get { id, name, to } => {
-            let download = client.artifact(id, &name).await?;
+            let download = client.artifact(id.job(client).await?, &name).await?;
             match to {
                 Some(file) => save(download, &file).await?,
                 None => copy(download, &mut std::io::stdout().lock()).await?,
             }
         }
         ArtifactVerb::Put { id, name, file, content_type, epoch } => {
+            let id = id.job(client).await?;
             let artifact = match file {
                 Some(path) => {
                     let file = tokio::fs::File::open(&path).await;

@@ -8,6 +8,7 @@ use super::push;
 use super::show;
 use crate::cli::exit::Exit;
 use crate::cli::output::{self, Listing, Output, cell, relative};
+use crate::cli::value::seconds;
 
 #[derive(Args)]
 pub(crate) struct CallArgs {
@@ -24,7 +25,7 @@ pub(crate) struct CallArgs {
     #[arg(long, allow_negative_numbers = true)]
     priority: Option<i64>,
     /// Seconds to wait for the response [default: 30]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     timeout_s: Option<i64>,
 }
 

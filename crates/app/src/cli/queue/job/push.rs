@@ -6,13 +6,14 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use client::Client;
+use domain::RetryPolicy;
 use jiff::Timestamp;
-use wire::{JobRequest, RawValue, RetrySettings, WebhookSettings};
+use wire::{JobRequest, QueueSettings, RawValue, RetrySettings, WebhookSettings};
 
 use super::follow;
 use crate::cli::exit::{Exit, UsageError};
 use crate::cli::output::{self, Output};
-use crate::cli::value::{duration, finite};
+use crate::cli::value::{duration, finite, positive_seconds, seconds, time};
 use crate::config::webhook_secret;
 
 #[derive(Args)]
@@ -32,8 +33,8 @@ pub(crate) struct PushArgs {
     /// Priority from -32768 to 32767; higher runs first [default: 0]
     #[arg(long, allow_negative_numbers = true)]
     priority: Option<i64>,
-    /// Earliest start, in RFC 3339 [default: now]
-    #[arg(long, value_name = "TIME")]
+    /// Earliest start: 2026-12-01T10:00:00Z, or '2026-12-01 10:00' in local time [default: now]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     run_at: Option<Timestamp>,
     /// Delay before the earliest start: 30s, 5m, 2h, 1d
     #[arg(long = "in", value_name = "DURATION", value_parser = duration, conflicts_with = "run_at")]
@@ -65,7 +66,7 @@ pub(crate) struct PushArgs {
     #[command(flatten)]
     retry: RetryArgs,
     /// Timeout of an attempt [default: the queue's timeout, else none]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     timeout_s: Option<i64>,
     /// Seconds after which the job fails in any state [default: none]
     #[arg(long, value_name = "SECONDS")]
@@ -117,33 +118,71 @@ pub(crate) struct EstimateArgs {
 
 #[derive(Args)]
 pub(crate) struct RetryArgs {
-    /// Backoff after the first failure [default: the queue's, else 5; 1 if another --retry flag is given]
-    #[arg(long, value_name = "SECONDS")]
+    /// Backoff after the first failure [default: the queue's, else 5]
+    #[arg(long, value_name = "SECONDS", value_parser = positive_seconds)]
     retry_initial_s: Option<u64>,
-    /// Maximum backoff [default: the queue's, else 3600; 86400 if another --retry flag is given]
-    #[arg(long, value_name = "SECONDS")]
+    /// Maximum backoff [default: the queue's, else 3600]
+    #[arg(long, value_name = "SECONDS", value_parser = positive_seconds)]
     retry_maximum_s: Option<u64>,
-    /// Factor by which the backoff grows with each failure [default: the queue's, else 2; 1 if another --retry flag is
-    /// given]
+    /// Factor by which the backoff grows with each failure [default: the queue's, else 2]
     #[arg(long, value_name = "FACTOR", value_parser = finite)]
     retry_exponent: Option<f64>,
-    /// Share of the backoff that is added at random, from 0 to 1 [default: the queue's, else 0.1; 0 if another --retry
-    /// flag is given]
+    /// Share of the backoff that is added at random, from 0 to 1 [default: the queue's, else 0.1]
     #[arg(long, value_name = "SHARE", value_parser = finite)]
     retry_jitter: Option<f64>,
 }
 
 impl RetryArgs {
-    /// Returns the settings with the given flags applied; `None` if neither has any.
+    fn is_empty(&self) -> bool {
+        let Self { retry_initial_s, retry_maximum_s, retry_exponent, retry_jitter } = self;
+        retry_initial_s.or(*retry_maximum_s).is_none() && retry_exponent.or(*retry_jitter).is_none()
+    }
+
+    /// Returns `settings` with the given flags applied. The server would set members that are missing to constants of
+    /// its own, so they come from the defaults of a queue.
     pub(crate) fn apply(&self, settings: Option<RetrySettings>) -> Option<RetrySettings> {
-        let before = settings.unwrap_or_default();
-        let after = RetrySettings {
-            initial_s: self.retry_initial_s.or(before.initial_s),
-            maximum_s: self.retry_maximum_s.or(before.maximum_s),
-            exponent: self.retry_exponent.or(before.exponent),
-            jitter: self.retry_jitter.or(before.jitter),
+        if self.is_empty() {
+            return settings;
+        }
+        let (before, default) = (settings.unwrap_or_default(), default_retry());
+        Some(RetrySettings {
+            initial_s: self.retry_initial_s.or(before.initial_s).or(default.initial_s),
+            maximum_s: self.retry_maximum_s.or(before.maximum_s).or(default.maximum_s),
+            exponent: self.retry_exponent.or(before.exponent).or(default.exponent),
+            jitter: self.retry_jitter.or(before.jitter).or(default.jitter),
+        })
+    }
+
+    /// The retry policy of a new job: `None` without flags, else the policy of the queue with the flags applied.
+    async fn for_job(&self, client: &Client, queue: &str, kind: &str) -> anyhow::Result<Option<RetrySettings>> {
+        if self.is_empty() {
+            return Ok(None);
+        }
+        let settings = match client.queue(queue).await {
+            Ok(queue) => queue.settings,
+            // The first job creates its queue.
+            Err(error) if error.status() == Some(404) => QueueSettings::default(),
+            Err(error) if error.status() == Some(403) => {
+                output::note(
+                    "The token may not read the queue: retry settings that are not given have their defaults.",
+                );
+                QueueSettings::default()
+            }
+            Err(error) => return Err(error.into()),
         };
-        if after == RetrySettings::default() { settings } else { Some(after) }
+        let of_kind = settings.kinds.and_then(|kinds| kinds.get(kind).and_then(|kind| kind.retry));
+        Ok(self.apply(of_kind.or(settings.retry)))
+    }
+}
+
+/// The retry policy of a queue without one.
+pub(crate) fn default_retry() -> RetrySettings {
+    let policy = RetryPolicy::QUEUE_DEFAULT;
+    RetrySettings {
+        initial_s: Some(policy.initial_s()),
+        maximum_s: Some(policy.maximum_s()),
+        exponent: Some(policy.exponent()),
+        jitter: Some(policy.jitter()),
     }
 }
 
@@ -162,6 +201,7 @@ fn webhook(
 }
 
 pub(super) async fn run(client: &Client, args: PushArgs, format: Output) -> anyhow::Result<Exit> {
+    let retry = args.retry.for_job(client, &args.queue, &args.kind).await?;
     let request = JobRequest {
         queue: args.queue,
         kind: args.kind,
@@ -180,7 +220,7 @@ pub(super) async fn run(client: &Client, args: PushArgs, format: Output) -> anyh
         unique_for_s: args.unique_for.map(|duration| duration.as_secs() as i64),
         concurrency_key: args.concurrency_key,
         max_attempts: args.max_attempts,
-        retry: args.retry.apply(None),
+        retry,
         timeout_s: args.timeout_s,
         deadline_s: args.deadline_s,
         debounce: None,
@@ -205,6 +245,7 @@ pub(super) async fn run(client: &Client, args: PushArgs, format: Output) -> anyh
 
 /// Shows when such a job would end.
 pub(super) async fn estimate(client: &Client, args: EstimateArgs, format: Output) -> anyhow::Result<Exit> {
+    let retry = args.retry.for_job(client, &args.queue, &args.kind).await?;
     let run_at = args.delay.map(|delay| Timestamp::now().checked_add(delay));
     let request = JobRequest {
         queue: args.queue,
@@ -213,7 +254,7 @@ pub(super) async fn estimate(client: &Client, args: EstimateArgs, format: Output
         priority: args.priority,
         run_at: run_at.transpose().context("the time given by --in is out of range")?,
         max_attempts: args.max_attempts,
-        retry: args.retry.apply(None),
+        retry,
         ..JobRequest::default()
     };
     super::show::estimate(&client.estimate(&request).await?, format)
@@ -262,10 +303,11 @@ mod tests {
     #[test]
     fn an_unnamed_retry_setting_is_unchanged() {
         let args =
-            RetryArgs { retry_initial_s: Some(5), retry_maximum_s: None, retry_exponent: None, retry_jitter: None };
-        let before = RetrySettings { maximum_s: Some(60), ..RetrySettings::default() };
-        let after = RetrySettings { initial_s: Some(5), ..before };
+            RetryArgs { retry_initial_s: Some(7), retry_maximum_s: None, retry_exponent: None, retry_jitter: None };
+        let before = RetrySettings { maximum_s: Some(60), jitter: Some(0.5), ..RetrySettings::default() };
+        let after = RetrySettings { initial_s: Some(7), exponent: Some(2.0), ..before };
         assert_eq!(args.apply(Some(before)), Some(after));
+        assert_eq!(args.apply(None), Some(RetrySettings { initial_s: Some(7), ..default_retry() }));
         let nothing = RetryArgs { retry_initial_s: None, ..args };
         assert_eq!(nothing.apply(None), None);
         assert_eq!(nothing.apply(Some(RetrySettings::default())), Some(RetrySettings::default()));

@@ -1,17 +1,44 @@
 //! Terminal output for jobs.
 
+use client::Client;
 use jiff::SignedDuration;
+use serde::Serialize;
 use serde_json::Value;
-use wire::{CancelView, EstimateView, HistoryItem, JobView, JournalView, Page, WhyView};
+use uuid::Uuid;
+use wire::{CancelView, EstimateView, EtaRange, HistoryItem, JobView, JournalView, Page, SignalView, WhyView};
 
 use crate::cli::exit::Exit;
 use crate::cli::output::{self, Details, Listing, Output, cell, clean, moment, relative, span};
 
-pub(super) fn job(job: &JobView, format: Output) -> anyhow::Result<Exit> {
+/// A job with its signal, as JSON.
+#[derive(Serialize)]
+struct JobWithSignal<'a> {
+    #[serde(flatten)]
+    job: &'a JobView,
+    signal: Option<&'a SignalView>,
+}
+
+/// Shows a job with its signal, which expires some time after the end.
+pub(super) async fn job_with_signal(client: &Client, id: Uuid, format: Output) -> anyhow::Result<Exit> {
+    let job = client.job(id).await?;
+    let signal = client.signal(id).await?;
     if format == Output::Json {
-        output::json(job)?;
+        output::json(&JobWithSignal { job: &job, signal: signal.as_ref() })?;
         return Ok(Exit::Done);
     }
+    details(&job, signal.as_ref()).print()?;
+    Ok(Exit::Done)
+}
+
+pub(super) fn job(job: &JobView, format: Output) -> anyhow::Result<Exit> {
+    match format {
+        Output::Json => output::json(job)?,
+        Output::Table => details(job, None).print()?,
+    }
+    Ok(Exit::Done)
+}
+
+fn details(job: &JobView, signal: Option<&SignalView>) -> Details {
     let mut details = Details::new();
     details
         .text("job", job.id)
@@ -49,8 +76,33 @@ pub(super) fn job(job: &JobView, format: Output) -> anyhow::Result<Exit> {
         .text("payload", pretty(job.payload.get()))
         .maybe("result", job.result.as_ref().map(|result| pretty(result.get())))
         .maybe("error", error(job));
-    details.print()?;
-    Ok(Exit::Done)
+    if let Some(signal) = signal {
+        let basis = signal.eta_basis.as_ref();
+        details
+            .text("signal", &signal.summary)
+            .maybe("ETA", signal.eta_seconds.map(eta))
+            .maybe("finishes by", basis.map(|basis| format!("{} (90 %)", moment(basis.finishes_by))))
+            .maybe("ETA basis", basis.map(|basis| &basis.text))
+            .maybe("prediction", signal.predicted.as_ref().and_then(|predicted| described(predicted.get())))
+            .maybe("likely cause", signal.signature.as_ref().and_then(|signature| described(signature.get())));
+    }
+    details
+}
+
+fn eta(eta: EtaRange) -> String {
+    let [p50, p90] = [eta.p50, eta.p90].map(|seconds| span(SignedDuration::from_secs(seconds.ceil() as i64)));
+    if p50 == p90 { p50 } else { format!("{p50} (p50), {p90} (p90)") }
+}
+
+/// A signature of a prediction or a failure: cause, action and confidence.
+fn described(json: &str) -> Option<String> {
+    let value: Value = serde_json::from_str(json).ok()?;
+    let text = |name: &str| value[name].as_str().or_else(|| value["outcome"][name].as_str()).map(str::to_owned);
+    let confidence = value["confidence"].as_f64().map(|share| format!("confidence {:.0} %", share * 100.0));
+    let cause = text("cause").or_else(|| text("likely_cause"));
+    let action = text("action").or_else(|| text("suggested_action"));
+    let parts: Vec<String> = [cause, action, confidence].into_iter().flatten().collect();
+    Some(if parts.is_empty() { pretty(json) } else { parts.join("; ") })
 }
 
 /// Indented JSON.
