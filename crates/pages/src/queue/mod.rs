@@ -5,6 +5,7 @@ pub mod job;
 pub mod jobs;
 pub mod kind;
 pub mod push;
+#[expect(clippy::module_inception, reason = "the page of one queue, beside those of one job and one worker")]
 pub mod queue;
 pub mod queues;
 pub mod worker;

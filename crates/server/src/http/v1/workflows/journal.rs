@@ -78,10 +78,10 @@ async fn record(
     };
     if !steps.is_empty() {
         let now = view::time(state.store.clock().now());
-        for (number, place, attempt, key, duration_ms) in steps {
-            let recorded = results.get(number).and_then(|result| result.entries.get(place));
+        for step in steps {
+            let recorded = results.get(step.write).and_then(|result| result.entries.get(step.op));
             if recorded.is_some_and(|recorded| !recorded.existing && recorded.entry.seq.is_some()) {
-                state.spans.step_recorded(attempt, key.as_str(), duration_ms, now);
+                state.spans.step_recorded(step.attempt, step.key.as_str(), step.duration_ms, now);
             }
         }
     }
@@ -98,8 +98,17 @@ async fn record(
     Ok(Json(JournalWritten { results }))
 }
 
-/// The steps of traced attempts: their places in the request, their attempts, keys and durations.
-fn steps(state: &AppState, writes: &[JournalWrite]) -> Vec<(usize, usize, (uuid::Uuid, i64), Label, i64)> {
+/// A step of a traced attempt, by its place in the request.
+struct TracedStep {
+    write: usize,
+    op: usize,
+    /// The job and the epoch.
+    attempt: (uuid::Uuid, i64),
+    key: Label,
+    duration_ms: i64,
+}
+
+fn steps(state: &AppState, writes: &[JournalWrite]) -> Vec<TracedStep> {
     if state.spans.is_empty() {
         return Vec::new();
     }
@@ -107,8 +116,13 @@ fn steps(state: &AppState, writes: &[JournalWrite]) -> Vec<(usize, usize, (uuid:
     for (number, write) in writes.iter().enumerate() {
         for (place, op) in write.ops.iter().enumerate() {
             if let OperationInput::Step { duration_ms, .. } = &op.input {
-                let attempt = (write.job.uuid(), write.epoch.0);
-                steps.push((number, place, attempt, op.key.clone(), duration_ms.unwrap_or(0)));
+                steps.push(TracedStep {
+                    write: number,
+                    op: place,
+                    attempt: (write.job.uuid(), write.epoch.0),
+                    key: op.key.clone(),
+                    duration_ms: duration_ms.unwrap_or(0),
+                });
             }
         }
     }
