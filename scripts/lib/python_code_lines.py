@@ -1,5 +1,10 @@
 #!/usr/bin/env python3
-"""Prints the lines of code of the Python files below a folder, without blank lines, comments and docstrings."""
+"""Prints the lines of code of the Python files below a folder, without blank lines, comments and docstrings.
+
+    python_code_lines.py FOLDER [NAME]…
+
+NAME is a folder that is left out.
+"""
 
 import ast
 import io
@@ -10,6 +15,8 @@ from pathlib import Path
 LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
 for file in sorted(Path(sys.argv[1]).rglob("*.py")):
+    if set(file.parts) & set(sys.argv[2:]):
+        continue
     text = file.read_text()
     docstrings = set()
     for node in ast.walk(ast.parse(text)):

@@ -21,7 +21,9 @@ sdk_python() {
 
     "$tools/python" -m pip --quiet install --no-index --no-deps --force-reinstall "$wheel"
     python3 sdk/python/reference.py | reference_page docs/reference/python.md check
-    python3 scripts/lib/python_code_lines.py sdk/python/src | count_lines "sdk/python"
+    # The optional integrations, which import other frameworks, are counted apart.
+    python3 scripts/lib/python_code_lines.py sdk/python/src contrib | count_lines "sdk/python"
+    python3 scripts/lib/python_code_lines.py sdk/python/src/windlass/contrib | count_lines "sdk/python, integrations"
     (
         cd sdk/python || exit
         "$tools/ruff" check --quiet --no-cache .

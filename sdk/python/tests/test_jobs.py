@@ -95,7 +95,7 @@ def test_handlers_with_unclear_arguments_are_rejected() -> None:
     wl = Windlass()
     with pytest.raises(TypeError, match="use a list"):
         wl.job(name="a")(lambda *items: items)
-    with pytest.raises(TypeError, match="use no other argument"):
+    with pytest.raises(TypeError, match="use no other one"):
 
         @wl.job
         def mixed(payload: int, /, other: int) -> None: ...

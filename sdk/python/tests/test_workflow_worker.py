@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from workflow_app import STEPS, counted
 
 from windlass import ApiError, JobFailed, Windlass, Workflow
 from windlass.client import Call
 from windlass.testing import Server
-
-from workflow_app import STEPS, counted
 
 HERE = Path(__file__).parent
 WORKFLOWS, KILLS, CONCURRENCY = 30, 3, 8

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from windlass import Fail, JobFailed, Retry, StepFailed, WaitTimeout, Windlass, Workflow
+from windlass import Fail, JobCanceled, JobFailed, Retry, StepFailed, WaitTimeout, Windlass, Workflow
 from windlass.testing import fake
 
 wl = Windlass()
@@ -288,3 +288,18 @@ async def test_a_suspended_handler_runs_no_more_operations() -> None:
     with fake(app):
         assert await (await careless.push()).wait() == 1
     assert executions == {"cleanup": 1}
+
+
+async def test_a_canceled_workflow_undoes_its_steps_if_it_is_asked_to() -> None:
+    with fake(wl) as jobs:
+        handle = await order.push(Order(4, ["a"]))
+        await jobs.drain()
+        await handle.cancel(compensate=True)
+        with pytest.raises(JobCanceled):
+            await handle.wait()
+        at_once = await order.push(Order(5, ["a"]))
+        await jobs.drain()
+        await at_once.cancel()
+        assert (await at_once.job()).state == "canceled"
+        assert "ship" in jobs.jobs[0].journal
+    assert executions == {"charge": 2, "refund 40": 1}

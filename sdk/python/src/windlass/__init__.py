@@ -16,22 +16,14 @@ from .client import Client
 from .context import Context
 from .dependencies import Depends
 from .duration import Duration
+
+# isort: off
 from .errors import (
-    ApiError,
-    Cancel,
-    DecodeError,
-    Fail,
-    HandlerExit,
-    JobCanceled,
-    JobFailed,
-    Retry,
-    Snooze,
-    StepFailed,
-    Unreachable,
-    WaitTimeout,
-    WindlassError,
-    WorkerRejected,
-)
+    ApiError, Cancel, DecodeError, Fail, HandlerExit, JobCanceled, JobFailed, Retry, Snooze, StepFailed, Unreachable,
+    WaitTimeout, WindlassError, WorkerRejected,
+)  # fmt: skip
+
+# isort: on
 from .job import Handle, Job, JobOptions, JobRequest
 from .runs import Node, Run, RunOptions, RunView
 from .views import JobError, JobView, SignalView
@@ -41,43 +33,9 @@ from .workflow import Approval, Child, Operation, Workflow
 __version__ = "0.1.0"
 
 __all__ = [
-    "ApiError",
-    "Approval",
-    "CallNext",
-    "Cancel",
-    "Child",
-    "Client",
-    "Context",
-    "DecodeError",
-    "Depends",
-    "Duration",
-    "Fail",
-    "Handle",
-    "HandlerExit",
-    "Job",
-    "JobCanceled",
-    "JobError",
-    "JobFailed",
-    "JobOptions",
-    "JobRequest",
-    "JobView",
-    "Middleware",
-    "Node",
-    "Operation",
-    "Retry",
-    "Run",
-    "RunOptions",
-    "RunView",
-    "SignalView",
-    "Snooze",
-    "Statistics",
-    "StepFailed",
-    "Unreachable",
-    "WaitTimeout",
-    "Windlass",
-    "WindlassError",
-    "Worker",
-    "WorkerOptions",
-    "WorkerRejected",
-    "Workflow",
-]
+    "ApiError", "Approval", "CallNext", "Cancel", "Child", "Client", "Context", "DecodeError", "Depends", "Duration",
+    "Fail", "Handle", "HandlerExit", "Job", "JobCanceled", "JobError", "JobFailed", "JobOptions", "JobRequest",
+    "JobView", "Middleware", "Node", "Operation", "Retry", "Run", "RunOptions", "RunView", "SignalView", "Snooze",
+    "Statistics", "StepFailed", "Unreachable", "WaitTimeout", "Windlass", "WindlassError", "Worker", "WorkerOptions",
+    "WorkerRejected", "Workflow",
+]  # fmt: skip

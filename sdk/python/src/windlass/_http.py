@@ -139,10 +139,8 @@ class _Connection:
         self.timed_out = True
         self.abort()
 
-    async def exchange(
-        self, method: str, target: str, headers: dict[str, str], body: bytes, timeout: float
-    ) -> Response:
-        lines = [f"{method} {target} HTTP/1.1", f"host: {self._host}", f"content-length: {len(body)}"]
+    async def exchange(self, method: str, route: str, headers: dict[str, str], body: bytes, timeout: float) -> Response:
+        lines = [f"{method} {route} HTTP/1.1", f"host: {self._host}", f"content-length: {len(body)}"]
         lines.extend(f"{name}: {value}" for name, value in headers.items())
         head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
         # A timer is cheaper than asyncio.wait_for, which starts a task on Python before 3.12.

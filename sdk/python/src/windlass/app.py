@@ -122,14 +122,9 @@ class Windlass:
         self, /, *, name: str | None = None, strict: bool = False, **options: Unpack[JobOptions]
     ) -> Decorator[Workflow]: ...
     def workflow(
-        self,
-        fn: Callable[..., Any] | None = None,
-        /,
-        *,
-        name: str | None = None,
-        strict: bool = False,
-        **options: Unpack[JobOptions],
-    ) -> Any:
+        self, fn: Callable[..., Any] | None = None, /, *, name: str | None = None, strict: bool = False, **options:
+        Unpack[JobOptions],
+    ) -> Any:  # fmt: skip
         """Registers a workflow: a handler whose context is a `Workflow`. See `job`.
 
         With `strict`, an attempt that meets a recorded operation with another input or code fails with the code

@@ -77,9 +77,8 @@ class Client:
     def __init__(
         self, url: str | None = None, token: str | None = None, *, timeout: float = 30.0, ca: str | None = None
     ) -> None:
-        self.address = Address.parse(
-            url or os.environ.get("WINDLASS_URL") or DEFAULT_URL, ca or os.environ.get("WINDLASS_CA")
-        )
+        url = url or os.environ.get("WINDLASS_URL") or DEFAULT_URL
+        self.address = Address.parse(url, ca or os.environ.get("WINDLASS_CA"))
         self.timeout = timeout
         token = token or os.environ.get("WINDLASS_TOKEN") or ""
         if not (token.isprintable() and token.isascii()):
@@ -152,9 +151,8 @@ def _problem(response: Response) -> ApiError:
     retry_after = float(after) if after.isdigit() else None
     if isinstance(document, dict) and "code" in document:
         problem = cast("dict[str, Any]", document)
-        return ApiError(
-            response.status, str(problem["code"]), str(problem.get("detail", "")), problem.get("field"), retry_after
-        )
+        code, detail = str(problem["code"]), str(problem.get("detail", ""))
+        return ApiError(response.status, code, detail, problem.get("field"), retry_after)
     detail = f"unexpected response {response.status}; is this the address of a Windlass server?"
     return ApiError(response.status, "", detail, None, retry_after)
 
@@ -178,9 +176,9 @@ def get_job(job: str, wait: float = 0.0) -> Call:
     return Call("GET", path("jobs", job) + query, hold=wait)
 
 
-def cancel_job(job: str) -> Call:
+def cancel_job(job: str, *, compensate: bool = False) -> Call:
     """Cancels a job."""
-    return Call("POST", path("jobs", job, "cancel"))
+    return Call("POST", path("jobs", job, "cancel"), b'{"compensate":true}' if compensate else b"")
 
 
 def get_signal(job: str) -> Call:

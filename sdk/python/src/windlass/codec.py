@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import sys
 import types
+import typing
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
@@ -20,13 +21,10 @@ Decoder = Callable[[Any, str], Any]
 
 _NoneType = type(None)
 _TEXTS: dict[Any, Callable[[str], Any]] = {
-    datetime: lambda text: datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text),
-    date: date.fromisoformat,
-    time: time.fromisoformat,
-    UUID: UUID,
-    Decimal: Decimal,
-    bytes: lambda text: b64decode(text, validate=True),
-}
+    datetime: lambda text: datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text), date:
+    date.fromisoformat, time: time.fromisoformat, UUID: UUID, Decimal: Decimal, bytes: lambda text: b64decode(text,
+    validate=True),
+}  # fmt: skip
 
 
 def encode(value: Any) -> Any:
@@ -87,7 +85,7 @@ def _build(annotation: Any) -> Decoder | None:
     if annotation is Any or annotation is object or isinstance(annotation, str):
         return None
     origin, arguments = get_origin(annotation), get_args(annotation)
-    if sys.version_info >= (3, 12) and isinstance(annotation, _alias_type()):
+    if sys.version_info >= (3, 12) and isinstance(annotation, getattr(typing, "TypeAliasType", ())):
         return decoder(annotation.__value__)
     if (origin is not None and getattr(origin, "__name__", "") == "Annotated") or hasattr(annotation, "__metadata__"):
         return decoder(arguments[0])
@@ -107,9 +105,9 @@ def _build(annotation: Any) -> Decoder | None:
     if dataclasses.is_dataclass(target):
         return _dataclass(target)
     if issubclass(target, enum.Enum):
-        return _enum(target)
+        return _parsed(target, target.__name__)
     if target in _TEXTS:
-        return _text(target)
+        return _parsed(_TEXTS[target], f"a text with a {cast('Any', target).__name__}")
     if target is timedelta:
         return lambda value, path: timedelta(seconds=_check(value, path, (int, float), "a number of seconds"))
     if target is float:
@@ -123,12 +121,6 @@ def _build(annotation: Any) -> Decoder | None:
     if target is dict or _is_abstract(target, Mapping):
         return _dict(arguments)
     return None
-
-
-def _alias_type() -> Any:
-    import typing
-
-    return getattr(typing, "TypeAliasType", ())
 
 
 def _is_abstract(target: Any, base: Any) -> bool:
@@ -174,24 +166,12 @@ def _one_of(values: tuple[Any, ...], expected: Any) -> Decoder:
     return decode
 
 
-def _enum(target: type[enum.Enum]) -> Decoder:
-    def decode(value: Any, path: str) -> Any:
-        try:
-            return target(value)
-        except ValueError:
-            raise DecodeError(path, target.__name__, value) from None
-
-    return decode
-
-
-def _text(target: Any) -> Decoder:
-    parse = _TEXTS[target]
-
+def _parsed(parse: Callable[[Any], Any], expected: str) -> Decoder:
     def decode(value: Any, path: str) -> Any:
         try:
             return parse(value)
         except (ValueError, ArithmeticError, AttributeError, TypeError):
-            raise DecodeError(path, f"a text with a {target.__name__}", value) from None
+            raise DecodeError(path, expected, value) from None
 
     return decode
 
@@ -227,7 +207,7 @@ def _tuple(arguments: tuple[Any, ...]) -> Decoder:
 def _dict(arguments: tuple[Any, ...]) -> Decoder:
     key, item = (decoder(arguments[0]), decoder(arguments[1])) if len(arguments) == 2 else (None, None)
     if arguments and arguments[0] is int:
-        key = _int_key
+        key = _parsed(int, "a whole number as the name")
     if arguments and arguments[0] is str:
         key = None
 
@@ -240,23 +220,14 @@ def _dict(arguments: tuple[Any, ...]) -> Decoder:
     return decode
 
 
-def _int_key(value: Any, path: str) -> Any:
-    try:
-        return int(value)
-    except ValueError:
-        raise DecodeError(path, "a whole number as the name", value) from None
-
-
 def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
 def _fields(
-    target: Any,
-    resolve: Callable[[], dict[str, Decoder | None]],
-    required: set[str],
-    build: Callable[[dict[str, Any]], Any],
-) -> Decoder:
+    target: Any, resolve: Callable[[], dict[str, Decoder | None]], required: set[str], build: Callable[[dict[str,
+    Any]], Any],
+) -> Decoder:  # fmt: skip
     """Decodes an object by its members. Unknown members are ignored, so that producers can be deployed first.
 
     The decoders of the members are resolved at the first use, because a type can contain itself.

@@ -142,16 +142,13 @@ class Context:
 
     async def artifact(self, name: str, data: bytes | str, content_type: str | None = None) -> None:
         """Stores a named blob with the job."""
-        await self.app.client.send(self._artifact(name, data, content_type))
+        body = data.encode() if isinstance(data, str) else data
+        default = "text/plain; charset=utf-8" if isinstance(data, str) else "application/octet-stream"
+        await self.app.client.send(api.put_artifact(self.id, name, body, content_type or default, self.epoch))
 
     def artifact_sync(self, name: str, data: bytes | str, content_type: str | None = None) -> None:
         """Like `artifact`, for synchronous handlers."""
         self.app.client.run(self.artifact(name, data, content_type))
-
-    def _artifact(self, name: str, data: bytes | str, content_type: str | None) -> api.Call:
-        body = data.encode() if isinstance(data, str) else data
-        default = "text/plain; charset=utf-8" if isinstance(data, str) else "application/octet-stream"
-        return api.put_artifact(self.id, name, body, content_type or default, self.epoch)
 
     async def input(self, node: str) -> Any:
         """Returns the result of a node that the job needs, also a large one."""
@@ -237,4 +234,4 @@ class Context:
         if self._lines:
             text = "\n".join(self._lines) + "\n"
             name = "log" if self.epoch == 1 else f"log-{self.epoch}"
-            await self.app.client.once(self._artifact(name, text.encode(errors="replace"), "text/plain; charset=utf-8"))
+            await self.artifact(name, text.encode(errors="replace"), "text/plain; charset=utf-8")

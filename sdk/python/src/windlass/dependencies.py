@@ -56,9 +56,8 @@ class Dependencies:
                 self._values[provider].set_result(await self._open(provider))
             except BaseException as error:
                 failed = self._values.pop(provider)
-                failed.set_exception(
-                    error if isinstance(error, Exception) else RuntimeError("the provider was stopped")
-                )
+                stopped = RuntimeError("the provider was stopped")
+                failed.set_exception(error if isinstance(error, Exception) else stopped)
                 failed.exception()  # Without waiters, the error is not reported as unretrieved.
                 raise
         return await asyncio.shield(self._values[provider])

@@ -97,16 +97,9 @@ class Retry(HandlerExit):
     """
 
     def __init__(
-        self,
-        message: str = "",
-        *,
-        code: str = "retry",
-        initial: Duration = 5,
-        maximum: Duration = 3_600,
-        exponent: float = 2.0,
-        jitter: float = 0.1,
-        attempts: int = 3,
-    ):
+        self, message: str = "", *, code: str = "retry", initial: Duration = 5, maximum: Duration = 3_600, exponent:
+        float = 2.0, jitter: float = 0.1, attempts: int = 3,
+    ):  # fmt: skip
         super().__init__(message)
         #: Maximum number of attempts of a step of a workflow. Jobs have `max_attempts`.
         self.attempts = attempts
@@ -114,11 +107,9 @@ class Retry(HandlerExit):
         self.code = code
         #: The policy as the API takes it.
         self.policy = {
-            "initial_s": whole_seconds(initial),
-            "maximum_s": whole_seconds(maximum),
-            "exponent": exponent,
-            "jitter": jitter,
-        }
+            "initial_s": whole_seconds(initial), "maximum_s": whole_seconds(maximum), "exponent": exponent, "jitter":
+            jitter,
+        }  # fmt: skip
         self._delays = seconds(initial), seconds(maximum), exponent, jitter
 
     def delay(self, attempt: int) -> float:

@@ -72,11 +72,8 @@ class JobOptions(TypedDict, total=False):
 
 
 _TEMPLATES = {
-    "unique": "unique_key",
-    "affinity": "affinity",
-    "concurrency_key": "concurrency_key",
-    "subject": "subject",
-}
+    "unique": "unique_key", "affinity": "affinity", "concurrency_key": "concurrency_key", "subject": "subject",
+}  # fmt: skip
 _SECONDS = {"unique_for": "unique_for_s", "timeout": "timeout_s"}
 _PLAIN = ("priority", "process", "run", "max_attempts", "tags", "webhook")
 
@@ -153,14 +150,16 @@ class Handle(Generic[R]):
             if job.state == "canceled":
                 raise JobCanceled(job)
             if job.state == "succeeded":
-                result: R = job.result if self._decode is None else self._decode(job.result, "")
-                return result
+                return cast("R", job.result if self._decode is None else self._decode(job.result, ""))
             if left <= 0:
                 raise TimeoutError(f"job {self.id} has not ended after {limit:g} s")
 
-    async def cancel(self) -> None:
-        """Cancels the job. A worker that runs it is notified within a second."""
-        await self._client.send(api.cancel_job(self.id))
+    async def cancel(self, *, compensate: bool = False) -> None:
+        """Cancels the job. A worker that runs it is notified within a second.
+
+        With `compensate`, a workflow runs once more to undo its steps, and then ends as canceled.
+        """
+        await self._client.send(api.cancel_job(self.id, compensate=compensate))
 
     async def signal(self) -> SignalView | None:
         """Returns the current status for people, or None if it has expired."""
@@ -186,9 +185,9 @@ class Handle(Generic[R]):
         """Like `wait`, for blocking code."""
         return self._client.run(self.wait(timeout))
 
-    def cancel_sync(self) -> None:
+    def cancel_sync(self, *, compensate: bool = False) -> None:
         """Like `cancel`, for blocking code."""
-        self._client.run(self.cancel())
+        self._client.run(self.cancel(compensate=compensate))
 
     def send_event_sync(self, name: str, data: Any = None, *, idempotency_key: str | None = None) -> None:
         """Like `send_event`, for blocking code."""
@@ -253,9 +252,7 @@ class Signature:
             else:
                 self.arguments.append(argument)
         if self.whole is not None and self.arguments:
-            raise TypeError(
-                f"{fn.__qualname__}: a positional-only argument is the whole payload; use no other argument"
-            )
+            raise TypeError(f"{fn.__qualname__}: a positional-only argument is the whole payload; use no other one")
         self._call = signature.replace(parameters=kept)
         self.result = decoder(hints.get("return", Any))
 

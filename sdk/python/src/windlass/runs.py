@@ -113,5 +113,4 @@ async def start(client: api.Client, nodes: Mapping[str, Node | JobRequest[Any]],
         # An earlier request was applied, and its answer was lost.
         view = await client.send(api.Call("GET", api.path("runs", str(body["id"]))))
         accepted = {"id": view["id"], "nodes": {node["name"]: node["job_id"] for node in view["nodes"]}}
-    handles = {name: Handle[Any](client, job) for name, job in accepted["nodes"].items()}
-    return Run(client, accepted["id"], handles)
+    return Run(client, accepted["id"], {name: Handle[Any](client, job) for name, job in accepted["nodes"].items()})

@@ -7,13 +7,13 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from . import client as api
 from ._http import Pool, background_loop
 from .context import Context
-from .errors import ApiError, Unreachable
+from .errors import ApiError, Fail, Unreachable, error_json
 from .execute import Outcome
 
 if TYPE_CHECKING:
@@ -21,33 +21,30 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("windlass")
 
-#: Limits of one settle request, within those of the server.
-MAX_OUTCOMES = 4_000
-MAX_SETTLE_BYTES = 8 << 20
+#: Limits of one request, within those of the server.
+MAX_OUTCOMES, MAX_OPERATIONS = 4_000, 1_000
+MAX_BATCH_BYTES = 8 << 20
 #: A second settle request is sent while one is in flight if at least this many outcomes wait.
 LARGE_SETTLE = 500
 #: Pause after a heartbeat that returned early. The server repeats a cancellation until it has the outcome.
 REPEAT_PAUSE_S = 0.25
 DEREGISTER_ATTEMPTS = 3
-#: Operations of workflows that happen while this many requests are in flight share the next one.
-JOURNAL_REQUESTS = 2
-MAX_OPERATIONS = 1_000
 
 
+@dataclass(eq=False)
 class Attempt:
     """A claimed attempt of a job."""
 
-    __slots__ = ("canceled", "claimed_at", "ctx", "has_outcome", "is_async", "session", "task")
-
-    def __init__(self, session: Session, ctx: Context, claimed_at: float):
-        self.session, self.ctx, self.claimed_at = session, ctx, claimed_at
-        self.task: asyncio.Task[None] | None = None
-        #: The handler is a coroutine, which is cancelled through its task.
-        self.is_async = False
-        #: The server has taken the job from this worker: it was canceled, or timed out.
-        self.canceled = False
-        #: The outcome is decided; a cancellation of the task would lose it.
-        self.has_outcome = False
+    session: Session
+    ctx: Context
+    claimed_at: float
+    task: asyncio.Task[None] | None = None
+    #: The handler is a coroutine, which is cancelled through its task.
+    is_async: bool = False
+    #: The server has taken the job from this worker: it was canceled, or timed out.
+    canceled: bool = False
+    #: The outcome is decided; a cancellation of the task would lose it.
+    has_outcome: bool = False
 
     def cancel(self) -> None:
         """Cancels the handler."""
@@ -56,17 +53,124 @@ class Attempt:
             self.task.cancel()
 
 
+@dataclass(frozen=True)
+class _Write:
+    """An operation of a journal that is not recorded: the write as JSON, and the future of its answer."""
+
+    body: bytes
+    answer: asyncio.Future[dict[str, Any]]
+
+
+I = TypeVar("I", Outcome, _Write)  # noqa: E741
+
+
+class _Batches(Generic[I]):
+    """Sends items in shared requests until each is answered. Items that become known meanwhile share the next one."""
+
+    def __init__(
+        self, session: Session, route: str, member: str, maximum: int, large: int, refusals: tuple[int, ...],
+        on_result: Callable[[I, Any], None], on_refused: Callable[[I, ApiError], None],
+    ):  # fmt: skip
+        self._session, self._route, self._member, self._refusals = session, route, member.encode(), refusals
+        self._maximum, self._large = maximum, large
+        self._on_result: Callable[[I, Any], None] = on_result
+        self._on_refused: Callable[[I, ApiError], None] = on_refused
+        self.unsent: deque[I] = deque()
+        # Parts of batches that were rejected or not answered, to be sent separately.
+        self.parts: deque[list[I]] = deque()
+        self._in_flight: set[asyncio.Task[None]] = set()
+        self._backoff = api.Backoff()
+        #: Set while every item is answered.
+        self.done = asyncio.Event()
+        self.done.set()
+
+    def add(self, item: I) -> None:
+        self.unsent.append(item)
+        self.done.clear()
+        # The request starts in the next turn of the loop, with what becomes known until then. A second one is sent
+        # while one is in flight if enough items wait.
+        if not self._in_flight or (len(self._in_flight) == 1 and len(self.unsent) >= self._large and not self.parts):
+            self._send()
+
+    def clear(self) -> None:
+        self.unsent.clear()
+        self.parts.clear()
+        self.done.set()
+
+    def cancel(self) -> None:
+        for task in list(self._in_flight):
+            task.cancel()
+
+    def _send(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._request())
+        self._in_flight.add(task)
+        task.add_done_callback(self._on_sent)
+
+    def _on_sent(self, task: asyncio.Task[None]) -> None:
+        self._in_flight.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a request failed", exc_info=error)
+        if self._session.is_lost or self._session.is_closed:
+            self.done.set()
+        elif not self._in_flight and (self.parts or self.unsent):
+            self._send()
+        elif not self._in_flight:
+            self.done.set()
+
+    async def _request(self) -> None:
+        batch, session = self._next(), self._session
+        if not batch:
+            return
+        try:
+            body = b'{"' + self._member + b'":[' + b",".join(item.body for item in batch) + b"]}"
+            view = await session.once(api.Call("POST", api.path("workers", session.id, self._route), body))
+        except (ApiError, Unreachable) as error:
+            if isinstance(error, ApiError) and error.is_worker_gone:
+                session.lose()
+            elif isinstance(error, ApiError) and error.is_refusal and error.status in self._refusals:
+                # A rejected batch is halved until the invalid item is alone.
+                if len(batch) == 1:
+                    self._on_refused(batch[0], error)
+                else:
+                    self._halve(batch)
+            else:
+                if isinstance(error, ApiError) and error.is_refusal:
+                    session.on_rejected(error)
+                # In two halves: a nearly full disk may accept a small commit only.
+                wait = self._backoff.next()
+                message = "worker %s: %s of %d items failed, again in %.1f s: %s"
+                log.warning(message, session.id, self._route, len(batch), wait, error)
+                self._halve(batch)
+                await asyncio.sleep(wait)
+        else:
+            self._backoff.reset()
+            for item, result in zip(batch, view["results"], strict=True):
+                self._on_result(item, result)
+
+    def _next(self) -> list[I]:
+        if self.parts:
+            return self.parts.popleft()
+        batch: list[I] = []
+        size = 0
+        while self.unsent and len(batch) < self._maximum:
+            size += len(self.unsent[0].body) + 1
+            if batch and size > MAX_BATCH_BYTES:
+                break
+            batch.append(self.unsent.popleft())
+        return batch
+
+    def _halve(self, batch: list[I]) -> None:
+        half = (len(batch) + 1) // 2
+        self.parts.extendleft(part for part in (batch[half:], batch[:half]) if part)
+
+
 class Session:
     """One registration. It ends when the worker stops, when its lease is lost, or when a claim got no answer."""
 
     def __init__(
-        self,
-        client: api.Client,
-        registered: dict[str, Any],
-        on_drain: Callable[[], None],
-        on_rejected: Callable[[ApiError], None],
-        on_settled: Callable[[str, bool], None],
-    ):
+        self, client: api.Client, registered: dict[str, Any], on_drain: Callable[[], None], on_rejected:
+        Callable[[ApiError], None], on_settled: Callable[[str, bool], None],
+    ):  # fmt: skip
         self.id: str = registered["id"]
         self.lease_s: float = registered["lease_s"]
         self.heartbeat_s: float = registered["heartbeat_s"]
@@ -79,23 +183,23 @@ class Session:
         #: What the worker has loaded, for the heartbeat.
         self.affinity: str | None = None
         self._client = client
-        self._on_drain, self._on_rejected, self._on_settled = on_drain, on_rejected, on_settled
-        self._unsent: deque[Outcome] = deque()
-        # Parts of batches that were rejected or not answered, to be sent separately.
-        self._parts: deque[list[Outcome]] = deque()
+        self._on_drain, self.on_rejected, self._on_settled = on_drain, on_rejected, on_settled
         # The jobs of unsettled outcomes.
         self._unsettled: Counter[str] = Counter()
         # Jobs that the server has canceled. The value is the number of the last heartbeat that was sent before the
         # server confirmed our outcome: it may still name the job, which may be claimed again by now.
         self._canceled: dict[str, int | None] = {}
-        self._in_flight: set[asyncio.Task[None]] = set()
-        self._settled = asyncio.Event()
-        self._settled.set()
-        # Operations of journals that are not recorded: the write as JSON, and the future of its answer.
-        self._operations: deque[tuple[bytes, asyncio.Future[Any]]] = deque()
-        self._writers: set[asyncio.Task[None]] = set()
-        self._backoff = api.Backoff()
-        self._closed = False
+        self._outcomes = _Batches[Outcome](
+            self, "settle", "outcomes", MAX_OUTCOMES, LARGE_SETTLE, (400, 413, 422), self._on_result, self._on_refused
+        )
+        self._operations = _Batches[_Write](
+            self, "journal", "writes", MAX_OPERATIONS, 1, (400, 403, 409, 413, 422), self._on_recorded,
+            self._on_unrecorded,
+        )  # fmt: skip
+        # The answers to operations that are not recorded.
+        self._pending = set[asyncio.Future[dict[str, Any]]]()
+        #: Sends nothing more.
+        self.is_closed = False
         self._pool = Pool(client.address)
         self._loop = asyncio.get_running_loop()
         # The number of the last heartbeat that was sent.
@@ -114,107 +218,35 @@ class Session:
         if affinity is not None:
             body["affinity"] = affinity
         call = api.Call("POST", api.path("workers", self.id, "claim"), api.encode_json(body), hold=wait)
-        jobs: list[dict[str, Any]] = (await self._client.once(call, pool=self._pool))["jobs"]
-        return jobs
+        return cast("list[dict[str, Any]]", (await self.once(call))["jobs"])
+
+    async def once(self, call: api.Call) -> Any:
+        """Executes a call a single time, over the connections of this session."""
+        return await self._client.once(call, pool=self._pool)
 
     # ---- outcomes
 
     def settle(self, outcome: Outcome) -> None:
         """Sends an outcome until the server has answered. Outcomes that become known meanwhile share a request."""
-        if self.is_lost or self._closed:
+        if self.is_lost or self.is_closed:
             return
-        self._unsent.append(outcome)
         self._unsettled[outcome.job] += 1
-        self._settled.clear()
-        if not self._in_flight:
-            # The request starts in the next turn of the loop, with what has ended until then.
-            self._send()
-        elif len(self._in_flight) == 1 and len(self._unsent) >= LARGE_SETTLE and not self._parts:
-            self._send()
+        self._outcomes.add(outcome)
 
-    def _send(self) -> None:
-        task = asyncio.get_running_loop().create_task(self._settle())
-        self._in_flight.add(task)
-        task.add_done_callback(self._on_sent)
-
-    def _on_sent(self, task: asyncio.Task[None]) -> None:
-        self._in_flight.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("settling failed", exc_info=error)
-        if self.is_lost or self._closed:
-            self._settled.set()
-        elif self._parts or self._unsent:
-            if not self._in_flight:
-                self._send()
-        elif not self._in_flight:
-            self._settled.set()
-
-    async def _settle(self) -> None:
-        batch = self._next_batch()
-        if not batch:
-            return
-        try:
-            body = b'{"outcomes":[' + b",".join(outcome.body for outcome in batch) + b"]}"
-            view = await self._client.once(
-                api.Call("POST", api.path("workers", self.id, "settle"), body), pool=self._pool
-            )
-        except ApiError as error:
-            if error.is_worker_gone:
-                self.lose()
-            elif error.is_refusal and error.status in (400, 413, 422):
-                self._on_refused(batch, error)
-            else:
-                if error.is_refusal:
-                    self._on_rejected(error)
-                await self._repeat(batch, error)
-        except Unreachable as error:
-            await self._repeat(batch, error)
-        else:
-            self._backoff.reset()
-            for outcome, result in zip(batch, view["results"], strict=True):
-                self._on_result(outcome, result["status"])
-
-    def _next_batch(self) -> list[Outcome]:
-        if self._parts:
-            return self._parts.popleft()
-        batch: list[Outcome] = []
-        size = 0
-        while self._unsent and len(batch) < MAX_OUTCOMES:
-            size += len(self._unsent[0].body) + 1
-            if batch and size > MAX_SETTLE_BYTES:
-                break
-            batch.append(self._unsent.popleft())
-        return batch
-
-    async def _repeat(self, batch: list[Outcome], error: Exception) -> None:
-        """Keeps a batch that got no answer, in two halves: a nearly full disk may accept a small commit only."""
-        wait = self._backoff.next()
-        log.warning("worker %s: settling %d outcomes failed, again in %.1f s: %s", self.id, len(batch), wait, error)
-        half = (len(batch) + 1) // 2
-        self._parts.extendleft(part for part in (batch[half:], batch[:half]) if part)
-        await asyncio.sleep(wait)
-
-    def _on_refused(self, batch: list[Outcome], error: ApiError) -> None:
-        """Halves a rejected batch until the invalid outcome is alone. Its attempt then fails."""
-        if len(batch) > 1:
-            half = len(batch) // 2
-            self._parts.extendleft((batch[half:], batch[:half]))
-            return
-        outcome = batch[0]
+    def _on_refused(self, outcome: Outcome, error: ApiError) -> None:
+        """Fails the attempt of an outcome that the server rejects."""
         if outcome.kind == "refused":
             log.error("job %s: the outcome was rejected and is lost: %s", outcome.job, error)
             self._forget(outcome)
             return
         log.warning("job %s: the outcome was rejected, its attempt fails: %s", outcome.job, error)
-        message = {
-            "code": "outcome_refused",
-            "message": f"The worker's outcome was rejected: {error}",
-            "retryable": False,
-        }
+        failure = Fail(f"The worker's outcome was rejected: {error}", code="outcome_refused")
+        message = error_json(failure, retryable=False)
         body = {"job_id": outcome.job, "epoch": outcome.epoch, "outcome": "fail", "error": message}
-        self._parts.appendleft([Outcome(outcome.job, outcome.epoch, "refused", api.encode_json(body))])
+        self._outcomes.parts.appendleft([Outcome(outcome.job, outcome.epoch, "refused", api.encode_json(body))])
 
-    def _on_result(self, outcome: Outcome, status: str) -> None:
+    def _on_result(self, outcome: Outcome, result: dict[str, str]) -> None:
+        status = result["status"]
         self._forget(outcome)
         if outcome.kind == "cancel":
             self._canceled[outcome.job] = self._heartbeat
@@ -236,63 +268,26 @@ class Session:
     async def record(self, ctx: Workflow, operation: dict[str, Any]) -> dict[str, Any]:
         """Records an operation in the journal of a job and returns its entry. Raises ApiError for a rejected one."""
         body = {"job_id": ctx.id, "epoch": ctx.epoch, "strict": ctx.strict, "ops": [operation]}
-        answer = self._loop.create_future()
-        self._operations.append((api.encode_json(body), answer))
-        if self.is_lost or self._closed:
-            self._discard()
-        elif len(self._writers) < JOURNAL_REQUESTS:
-            # The request starts in the next turn of the loop, with the operations of other branches and jobs.
-            task = self._loop.create_task(self._write_journal())
-            self._writers.add(task)
-            task.add_done_callback(self._writers.discard)
-        result = await answer
+        write = _Write(api.encode_json(body), self._loop.create_future())
+        if self.is_lost or self.is_closed:
+            write.answer.cancel()
+        else:
+            self._pending.add(write.answer)
+            write.answer.add_done_callback(self._pending.discard)
+            self._operations.add(write)
+        result = await write.answer
         if result["status"] != "applied":
             ctx.mark_cancelled()  # Another attempt owns the job.
             raise asyncio.CancelledError
-        entry: dict[str, Any] = result["entries"][0]
-        return entry
+        return cast("dict[str, Any]", result["entries"][0])
 
-    async def _write_journal(self) -> None:
-        while self._operations:
-            batch, size = list[tuple[bytes, asyncio.Future[Any]]](), 0
-            while self._operations and len(batch) < MAX_OPERATIONS:
-                size += len(self._operations[0][0]) + 1
-                if batch and size > MAX_SETTLE_BYTES:
-                    break
-                batch.append(self._operations.popleft())
-            await self._write_batch(batch)
+    def _on_recorded(self, write: _Write, result: dict[str, Any]) -> None:
+        if not write.answer.done():  # Otherwise the attempt was cancelled meanwhile.
+            write.answer.set_result(result)
 
-    async def _write_batch(self, batch: list[tuple[bytes, asyncio.Future[Any]]]) -> None:
-        body = b'{"writes":[' + b",".join(write for write, _ in batch) + b"]}"
-        call, backoff = api.Call("POST", api.path("workers", self.id, "journal"), body), api.Backoff()
-        results: list[Any] = []
-        while not results and not self.is_lost and not self._closed:
-            try:
-                results = (await self._client.once(call, pool=self._pool))["results"]
-            except (ApiError, Unreachable) as error:
-                status = error.status if isinstance(error, ApiError) else 0
-                if isinstance(error, ApiError) and error.is_worker_gone:
-                    self.lose()
-                elif status not in (400, 403, 409, 413, 422):
-                    if isinstance(error, ApiError) and error.is_refusal:
-                        self._on_rejected(error)
-                    log.warning("worker %s: recording %d operations failed: %s", self.id, len(batch), error)
-                    await asyncio.sleep(backoff.next())
-                elif len(batch) == 1:
-                    results = [error]
-                else:  # A rejected operation rejects its whole request.
-                    for part in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
-                        await self._write_batch(part)
-                    return
-        for (_, answer), result in zip_longest(batch, results):
-            if answer.done():
-                continue  # The attempt was cancelled meanwhile.
-            if isinstance(result, ApiError):
-                answer.set_exception(result)
-            elif result is None:
-                answer.cancel()
-            else:
-                answer.set_result(result)
+    def _on_unrecorded(self, write: _Write, error: ApiError) -> None:
+        if not write.answer.done():
+            write.answer.set_exception(error)
 
     # ---- heartbeats
 
@@ -347,7 +342,7 @@ class Session:
                 self._loop.call_soon_threadsafe(self.lose)
                 return None
             if isinstance(error, ApiError) and error.is_refusal:
-                self._loop.call_soon_threadsafe(self._on_rejected, error)
+                self._loop.call_soon_threadsafe(self.on_rejected, error)
             log.warning("worker %s: a heartbeat failed: %s", self.id, error)
             return backoff.next()
         backoff.reset()
@@ -358,7 +353,7 @@ class Session:
 
     def lose(self) -> None:
         """Gives up all jobs, because the lease has expired."""
-        if self.is_lost or self._closed:
+        if self.is_lost or self.is_closed:
             return
         self.is_lost = True
         lost = len(self.attempts) + self.unsettled
@@ -372,24 +367,22 @@ class Session:
         self._on_settled("session", False)
 
     def _discard(self) -> None:
-        self._unsent.clear()
-        self._parts.clear()
-        self._unsettled.clear()
-        self._settled.set()
-        for _, answer in self._operations:
-            answer.cancel()
+        self._outcomes.clear()
         self._operations.clear()
+        self._unsettled.clear()
+        for answer in list(self._pending):
+            answer.cancel()
 
     async def close(self, timeout: float) -> None:
         """Sends the remaining outcomes, and deregisters. Jobs that are still claimed return to their queue."""
         try:
-            await asyncio.wait_for(self._settled.wait(), timeout)
+            await asyncio.wait_for(self._outcomes.done.wait(), timeout)
         except asyncio.TimeoutError:
             log.error("worker %s: %d outcomes were not confirmed in time", self.id, self.unsettled)
-        self._closed = True
+        self.is_closed = True
         self._discard()
-        for task in list(self._in_flight):
-            task.cancel()
+        self._outcomes.cancel()
+        self._operations.cancel()
         self._heartbeats.cancel()
         if not self.is_lost:
             await self._deregister()

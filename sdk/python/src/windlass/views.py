@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, Literal
 
@@ -55,25 +55,12 @@ class JobView:
     @staticmethod
     def of(raw: dict[str, Any]) -> JobView:
         """Reads the answer of the server."""
-        error = raw["error"]
-        return JobView(
-            id=raw["id"],
-            queue=raw["queue"],
-            kind=raw["kind"],
-            state=raw["state"],
-            payload=raw["payload"],
-            result=raw["result"],
-            error=JobError(error["code"], error["message"], error["retryable"]) if error else None,
-            attempt=raw["attempt"],
-            max_attempts=raw["max_attempts"],
-            progress=raw["progress"],
-            phase=raw["phase"],
-            created_at=timestamp(raw["created_at"]),
-            run_at=timestamp(raw["run_at"]),
-            started_at=raw["started_at"] and timestamp(raw["started_at"]),
-            finished_at=raw["finished_at"] and timestamp(raw["finished_at"]),
-            raw=raw,
-        )
+        members: dict[str, Any] = {part.name: raw.get(part.name) for part in fields(JobView)} | {"raw": raw}
+        if error := raw["error"]:
+            members["error"] = JobError(error["code"], error["message"], error["retryable"])
+        for name in ("created_at", "run_at", "started_at", "finished_at"):
+            members[name] = raw[name] and timestamp(raw[name])
+        return JobView(**members)
 
 
 @dataclass(frozen=True)
@@ -94,6 +81,5 @@ class SignalView:
     def of(raw: dict[str, Any]) -> SignalView:
         """Reads the answer of the server."""
         eta: dict[str, float] = raw["eta_seconds"] or {}
-        return SignalView(
-            raw["kind"], raw["phase"], raw["summary"], raw["progress"], eta.get("p50"), eta.get("p90"), raw
-        )
+        p50, p90 = eta.get("p50"), eta.get("p90")
+        return SignalView(raw["kind"], raw["phase"], raw["summary"], raw["progress"], p50, p90, raw)

@@ -100,9 +100,8 @@ class Worker:
     def __init__(self, app: Windlass, options: WorkerOptions):
         self._app = app
         self._client = app.client
-        queues = options.get("queues") or sorted(
-            {job.default_options.get("queue", "default") for job in app.jobs.values()}
-        )
+        registered = {job.default_options.get("queue", "default") for job in app.jobs.values()}
+        queues = options.get("queues") or sorted(registered)
         if not queues:
             raise ValueError("a worker needs at least one queue: register a job, or name the queues")
         if not app.jobs and app.fallback is None:
@@ -258,14 +257,11 @@ class Worker:
             try:
                 registered = await self._client.once(call)
                 break
-            except ApiError as error:
-                if error.is_refusal:
+            except (ApiError, Unreachable) as error:
+                if isinstance(error, ApiError) and error.is_refusal:
                     self._on_rejected(error)
                     return
-                wait = max(backoff.next(), error.retry_after or 0.0)
-                log.warning("cannot register, again in %.1f s: %s", wait, error)
-            except Unreachable as error:
-                wait = backoff.next()
+                wait = max(backoff.next(), getattr(error, "retry_after", None) or 0.0)
                 log.warning("cannot register, again in %.1f s: %s", wait, error)
             await asyncio.sleep(wait)
         session = Session(self._client, registered, self._stop_requested.set, self._on_rejected, self._on_settled)
@@ -291,9 +287,7 @@ class Worker:
             try:
                 wait = 0.0 if self._burst else CLAIM_WAIT_S
                 jobs = await session.claim(wanted, wait, self._affinity)
-            except ApiError as error:
-                await self._on_claim_error(session, error, backoff)
-            except Unreachable as error:
+            except (ApiError, Unreachable) as error:
                 await self._on_claim_error(session, error, backoff)
             else:
                 backoff.reset()

@@ -24,20 +24,14 @@ from . import client as api
 from .codec import Decoder, decoder, encode, reference
 from .context import Context
 from .duration import Duration, seconds
+
+# isort: off
 from .errors import (
-    Aborted,
-    ApiError,
-    ContinueAs,
-    Fail,
-    HandlerExit,
-    Retry,
-    Snooze,
-    StepFailed,
-    Suspended,
-    Unreachable,
-    WaitTimeout,
-    error_json,
+    Aborted, ApiError, Cancel, ContinueAs, Fail, HandlerExit, Retry, Snooze, StepFailed, Suspended, Unreachable,
+    WaitTimeout, error_json,
 )  # fmt: skip
+
+# isort: on
 from .job import Job, JobRequest, result_decoder
 from .views import timestamp
 
@@ -52,9 +46,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
 B = TypeVar("B")
-C = TypeVar("C")
 #: An entry of a journal.
 Entry = dict[str, Any]
+#: Reads the result of an operation from its entry, or raises its error.
+Reader = Callable[[Entry], R]
+#: The function of a step or of its undo step.
+Function = Callable[..., Any]
+Args = tuple[Any, ...]
 #: Records an operation of a workflow and returns its entry.
 Recorder = Callable[["Workflow", Entry], Awaitable[Entry]]
 
@@ -112,9 +110,7 @@ class EventOptions(TypedDict, total=False):
 class Operation(Generic[R]):
     """Something that a workflow waits for: `await` it, or pass it to `Workflow.gather` or `Workflow.first`."""
 
-    def __init__(
-        self, workflow: Workflow, key: str, op: str, digested: Any, members: Entry, read: Callable[[Entry], R]
-    ):
+    def __init__(self, workflow: Workflow, key: str, op: str, digested: Any, members: Entry, read: Reader[R]):
         self._workflow, self._op, self._digested, self._members, self._read = workflow, op, digested, members, read
         #: The key in the journal.
         self.key = key
@@ -169,12 +165,14 @@ class Workflow(Context):
         self._recorder = recorder
         self._page: dict[str, Any] = claimed.get("journal") or {"entries": [], "next_cursor": None}
         self._entries: dict[str, Entry] = {}
-        self._undo: list[tuple[int, str, Callable[..., Any], Any]] = []
+        self._undo: list[tuple[int, str, Function, Any]] = []
         # Branches that do not wait for the journal, and steps that are executed.
         self._active = 1
         self._branches = set[Any]()
         self._gathers: list[tuple[list[asyncio.Task[Any]], Any]] = []
         self._blocked: dict[asyncio.Future[None], tuple[str, list[str]]] = {}
+        # The job was canceled, and this run undoes its steps.
+        self._is_compensating = False
         #: What the suspended workflow waits for.
         self.wake: dict[str, list[str]] | None = None
         #: The delay up to which a step is repeated without suspending the workflow, in seconds.
@@ -211,10 +209,10 @@ class Workflow(Context):
     def sleep(self, duration: Duration | datetime, *, name: str = "sleep") -> Operation[None]:
         """Waits for a time, or until a time with a time zone."""
         key = self._key(name)
-        if isinstance(duration, datetime):
-            return Operation(self, key, "sleep", None, {"until": duration.isoformat()}, _value(key, None))
-        length = seconds(duration)
-        return Operation(self, key, "sleep", length, {"for_s": length}, _value(key, None))
+        members: Entry = (
+            {"until": duration.isoformat()} if isinstance(duration, datetime) else {"for_s": seconds(duration)}
+        )
+        return Operation(self, key, "sleep", members.get("for_s"), members, _value(key, None))
 
     @overload
     def wait_for_event(self, name: str, data: type[R], **options: Unpack[EventOptions]) -> Operation[R]: ...
@@ -253,9 +251,8 @@ class Workflow(Context):
         `await` starts it and returns its result. `gather` starts any number of children with one operation. A child
         that fails raises StepFailed.
         """
-        return Child(
-            self, cast("JobRequest[Any]", job if isinstance(job, JobRequest) else job.request(*args, **kwargs))
-        )
+        request: JobRequest[Any] = job.request(*args, **kwargs) if hasattr(job, "request") else job
+        return Child(self, request)
 
     async def publish(self, topic: str, data: Any, *, name: str = "publish") -> None:
         """Publishes an event on a topic, once."""
@@ -279,9 +276,7 @@ class Workflow(Context):
     @overload
     async def gather(self, a: Awaitable[A], b: Awaitable[B], /, *, name: str | None = None) -> tuple[A, B]: ...
     @overload
-    async def gather(
-        self, a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], /, *, name: str | None = None
-    ) -> tuple[A, B, C]: ...
+    async def gather(self, *items: Awaitable[R], name: str | None = None) -> tuple[R, ...]: ...
     @overload
     async def gather(self, items: Iterable[Awaitable[R]], /, *, name: str | None = None) -> list[R]: ...
     @overload
@@ -335,12 +330,8 @@ class Workflow(Context):
         """Awaits an operation in a synchronous workflow: `ctx.wait(ctx.sleep("1h"))`."""
 
         async def run() -> R:
-            task = asyncio.current_task()
-            self._branches.add(task)
-            try:
-                return await operation
-            finally:
-                self._branches.discard(task)
+            self._branches.add(asyncio.current_task())
+            return await operation
 
         try:
             return asyncio.run_coroutine_threadsafe(run(), cast("asyncio.AbstractEventLoop", self._loop)).result()
@@ -364,11 +355,15 @@ class Workflow(Context):
         self._entries = {entry["key"]: entry for entry in entries}
         token = _scope.set(_Scope())
         self._branches.add(asyncio.current_task())
+        self._is_compensating = "$cancel" in self._entries  # Recorded by the server.
         try:
             yield
-        except Exception as error:
-            may_retry = isinstance(error, Retry) or not isinstance(error, HandlerExit)
-            if not self.cancelled and (isinstance(error, Fail) or (may_retry and self.is_last_attempt)):
+            self._check_canceled()
+        except (Exception, Aborted) as error:
+            may_retry = isinstance(error, Retry) or not isinstance(error, (HandlerExit, Aborted))
+            has_failed = isinstance(error, Fail) or (may_retry and self.is_last_attempt)
+            if not self.cancelled and (has_failed or isinstance(error.__cause__, Cancel)):
+                self._is_compensating = False
                 await self._run_undo()
             raise
         finally:
@@ -394,6 +389,7 @@ class Workflow(Context):
         is_met = entry is not None and (entry["op"], entry.get("hash", digest)) == (op, digest)
         if entry is not None and is_met and (op != "step" or entry["status"] == "resolved"):
             return entry
+        self._check_canceled()
         operation = {"op": op, "key": key, "hash": digest, **members}
         try:
             entry = await self._recorder(self, operation)
@@ -417,6 +413,7 @@ class Workflow(Context):
         await asyncio.gather(*(operation.start() for operation in operations))
         keys = [operation.key for operation in operations if operation.entry["status"] != "resolved"]
         if keys and len(operations) - len(keys) < (enough or len(operations)):
+            self._check_canceled()
             blocked = asyncio.get_running_loop().create_future()
             self._blocked[blocked] = ("all" if enough is None else "any", keys)
             self._leave()
@@ -439,6 +436,10 @@ class Workflow(Context):
         if asyncio.current_task() not in self._branches:
             raise RuntimeError("a workflow waits in its own task only; make parallel branches with ctx.gather")
 
+    def _check_canceled(self) -> None:
+        if self._is_compensating:  # What follows is not recorded: undo what is.
+            raise Aborted from Cancel()
+
     def _leave(self) -> None:
         self._active -= 1
         if not self._active:
@@ -456,13 +457,10 @@ class Workflow(Context):
         waits = list(self._blocked.values())
         keys = [key for _, keys in waits for key in keys]
         condition = waits[0][0] if len(waits) == 1 else "any"
-        self.wake = {condition: keys[:MAX_WAKE_KEYS]}
-        too_many = condition == "any" and len(keys) > MAX_WAKE_KEYS
+        # After all of the first keys, the workflow waits for the next ones. The server refuses too many of `any`.
+        self.wake = {condition: keys[:MAX_WAKE_KEYS] if condition == "all" else keys}
         for blocked in self._blocked:
-            message = f"the workflow waits for {len(keys)} operations; the maximum is {MAX_WAKE_KEYS}"
-            blocked.set_exception(Fail(message, code="too_many_waits") if too_many else Suspended())
-        if too_many:
-            self.wake = None
+            blocked.set_exception(Suspended())
 
     async def _run_branches(self, branches: list[Coroutine[Any, Any, Any]], tolerated: Any) -> list[asyncio.Task[Any]]:
         tasks = [asyncio.ensure_future(branch) for branch in branches]
@@ -491,10 +489,7 @@ class Workflow(Context):
             raise error
         return tasks
 
-    async def _step(
-        self, key: str, fn: Callable[..., Any], args: tuple[Any, ...], undo: Callable[[Any], Any] | None,
-        retry: Retry | None,
-    ) -> Any:  # fmt: skip
+    async def _step(self, key: str, fn: Function, args: Args, undo: Function | None, retry: Retry | None) -> Any:
         if self._entries.get(key, {"status": "open"})["status"] == "open":
             entry = await self._run_step(key, fn, args, retry)
         else:
@@ -510,7 +505,8 @@ class Workflow(Context):
             self._undo.append((entry["seq"], key, undo, value))
         return value
 
-    async def _run_step(self, key: str, fn: Callable[..., Any], args: tuple[Any, ...], retry: Retry | None) -> Entry:
+    async def _run_step(self, key: str, fn: Function, args: Args, retry: Retry | None) -> Entry:
+        self._check_canceled()
         attempt: int = self._entries.get(key, {"attempt": 0})["attempt"]
         while True:
             delay = retry.delay(attempt) if retry and attempt else 0.0
@@ -532,7 +528,7 @@ class Workflow(Context):
                 raise Aborted from error
 
     async def _attempt(
-        self, key: str, fn: Callable[..., Any], args: tuple[Any, ...], attempt: int, *, is_last: bool
+        self, key: str, fn: Function, args: Args, attempt: int, *, is_last: bool
     ) -> tuple[Entry, Exception | None]:
         started_at, failure, members = time.monotonic(), None, dict[str, Any]()
         try:
@@ -593,9 +589,8 @@ def _value(key: str, decode: Decoder | None, failure: type[StepFailed] = StepFai
 
 def _approval(entry: Entry) -> Approval:
     answer: Entry | None = entry.get("result")
-    if answer is None:
-        return Approval(None)
-    return Approval(answer["approved"], answer["by"], timestamp(answer["at"]), answer.get("note"))
+    at = timestamp(answer["at"]) if answer else None
+    return Approval(answer["approved"], answer["by"], at, answer.get("note")) if answer else Approval(None)
 
 
 def _timeout(timeout: Duration | None) -> Entry:

@@ -182,18 +182,17 @@ class Fake(Client):
             case "POST", ["jobs", job_id, "approvals", key]:
                 answer = json.loads(call.body)
                 approval = {
-                    "approved": answer["approve"],
-                    "by": "test",
-                    "at": self.now.isoformat(),
-                    "note": answer["note"],
-                }
+                    "approved": answer["approve"], "by": "test", "at": self.now.isoformat(), "note": answer["note"],
+                }  # fmt: skip
                 job = self._find(job_id)
                 self._resolve(job, job.journal[unquote(key)], result=approval)
             case "GET", ["jobs", job_id, "artifacts", name]:
                 return json.loads(self._find(job_id).artifacts[name])
             case "POST", ["jobs", job_id, "cancel"]:
                 job = self._find(job_id)
-                job.state = job.state if job.has_ended else "canceled"
+                if call.body and job.journal and not job.has_ended:
+                    job.journal["$cancel"] = {"key": "$cancel", "op": "event", "status": "resolved", "seq": 0}
+                job.state = job.state if job.has_ended else "queued" if "$cancel" in job.journal else "canceled"
                 return {"id": job_id, "state": job.state}
             case "GET", ["jobs", job_id, "signal"]:
                 view = self._find(job_id).view()
@@ -218,11 +217,8 @@ class Fake(Client):
             return cast("FakeJob", self._answers[key])
         unique = body.get("unique_key") or (body.get("unique_by") and [body["kind"], body["payload"]])
         for job in self.jobs:
-            if (
-                unique
-                and not job.has_ended
-                and (job.request["queue"], job.request["unique"]) == (body["queue"], unique)
-            ):
+            is_same = (job.request["queue"], job.request["unique"]) == (body["queue"], unique)
+            if unique and not job.has_ended and is_same:
                 return job
         job = self._answers[key] = FakeJob(str(uuid4()), {**body, "unique": unique})
         self.jobs.append(job)
@@ -272,12 +268,13 @@ class Fake(Client):
                 job.state, job.result = "succeeded", {"continued_as": successor.id}
             case _:
                 job.state, job.attempt = "queued", job.attempt - 1
-        if job.has_ended:
-            for parent, entry in self._open():
-                children = [self._find(child) for child in entry.get("children", ())]
-                if children and all(child.has_ended for child in children):
-                    outcomes = [{**child.view(), "job_id": child.id} for child in children]
-                    self._resolve(parent, entry, result=outcomes)
+        for parent, entry in self._open():
+            self._resolve_children(parent, entry)
+
+    def _resolve_children(self, parent: FakeJob, entry: dict[str, Any]) -> None:
+        children = [self._find(child) for child in entry.get("children", ())]
+        if children and all(child.has_ended for child in children):
+            self._resolve(parent, entry, result=[{**child.view(), "job_id": child.id} for child in children])
 
     def _open(self) -> list[tuple[FakeJob, dict[str, Any]]]:
         live = [job for job in self.jobs if not job.has_ended]
@@ -291,11 +288,11 @@ class Fake(Client):
             self._resolve(job, entry, **({"result": None} if entry["op"] == "sleep" else {"error": timeout}))
 
     def _send_event(self, job: FakeJob, name: str, data: Any) -> None:
-        for entry in job.journal.values():
-            if entry["status"] == "open" and _matches(entry.get("event"), name, data):
-                self._resolve(job, entry, result=data)
-                return
-        job.events.append((name, data))
+        entries = [entry for entry in job.journal.values() if entry["status"] == "open"]
+        if waits := [entry for entry in entries if _matches(entry.get("event"), name, data)]:
+            self._resolve(job, waits[0], result=data)
+        else:
+            job.events.append((name, data))
 
     def _resolve(self, job: FakeJob, entry: dict[str, Any], **outcome: Any) -> None:
         seq = 1 + sum(entry["status"] == "resolved" for entry in job.journal.values())
@@ -337,6 +334,7 @@ class Fake(Client):
                     self._resolve(job, entry, result=kept[1])
             case "child":
                 entry["children"] = [(await self._push(body, str(uuid4()))).id for body in operation["jobs"]]
+                self._resolve_children(job, entry)  # With `inline`, they have ended.
             case _:
                 pass
         return entry
