@@ -62,7 +62,7 @@ class Program:
         """Reads commands until stdin is closed."""
         reader = asyncio.StreamReader(limit=64 << 20)
         await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-        write("ready", sdk="python", features=["jobs", "workflows", "runs"])
+        write("ready", sdk="python", features=["jobs", "workflows", "runs", "compensation"])
         tasks: set[asyncio.Task[None]] = set()
         while line := await reader.readline():
             task = asyncio.create_task(self.execute(json.loads(line)))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from workflow_app import STEPS, counted
 
-from windlass import ApiError, JobFailed, Windlass, Workflow
+from windlass import ApiError, JobCanceled, JobFailed, Windlass, Workflow
 from windlass.client import Call
 from windlass.testing import Server
 
@@ -105,6 +105,27 @@ def test_a_synchronous_workflow_and_blocking_callers(wl: Windlass, queue: str) -
     wl.client.run(wl.worker().run_until_empty())
     assert handle.wait_sync(30) == [8, {"amount": 30}, False, 0, 2, 4]
     assert len(threads) >= 2
+
+
+async def test_a_canceled_workflow_runs_no_further_step(wl: Windlass, queue: str) -> None:
+    seen: list[str] = []
+
+    def cancel_own_job(job: str) -> None:
+        wl.handle(job).cancel_sync()
+
+    @wl.workflow(queue=queue)
+    async def order(ctx: Workflow) -> None:
+        try:
+            await ctx.step(cancel_own_job, ctx.id, undo=lambda _: seen.append("undo"))
+        except Exception:
+            seen.append("caught")
+        await ctx.step(seen.append, "next")
+
+    handle = await order.push()
+    await wl.worker().run_until_empty()
+    with pytest.raises(JobCanceled):
+        await handle.wait(30)
+    assert seen == []
 
 
 async def test_a_retried_push_of_a_run_starts_one_run(wl: Windlass, queue: str) -> None:
