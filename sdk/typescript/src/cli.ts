@@ -41,9 +41,7 @@ async function main(): Promise<void> {
     return;
   }
   const [path, ...others] = positionals;
-  if (path === undefined || others.length > 0) {
-    throw new UsageError("give exactly one module");
-  }
+  if (path === undefined || others.length > 0) throw new UsageError("give exactly one module");
   const options: WorkerOptions = {
     ...(values.queue && { queues: values.queue }),
     ...(values.concurrency !== undefined && { concurrency: integer("concurrency", values.concurrency) }),
@@ -85,9 +83,7 @@ function clientOf(path: string, module: Record<string, unknown>): Windlass {
 }
 
 function integer(name: string, text: string): number {
-  if (!/^\d+$/.test(text)) {
-    throw new UsageError(`--${name} takes a number; it is ${JSON.stringify(text)}`);
-  }
+  if (!/^\d+$/.test(text)) throw new UsageError(`--${name} takes a number; it is ${JSON.stringify(text)}`);
   return Number(text);
 }
 

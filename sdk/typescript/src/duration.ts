@@ -7,9 +7,7 @@ const UNITS: Record<string, number> = { ms: 0.001, s: 1, m: 60, h: 3_600, d: 86_
 
 /** Converts a duration to seconds. */
 export function toSeconds(duration: Duration): number {
-  if (typeof duration === "number" && Number.isFinite(duration) && duration >= 0) {
-    return duration;
-  }
+  if (typeof duration === "number" && Number.isFinite(duration) && duration >= 0) return duration;
   const [, amount, unit] = /^(\d+(?:\.\d+)?)(ms|s|m|h|d)$/.exec(String(duration)) ?? [];
   const factor = UNITS[unit ?? ""];
   if (factor === undefined) {

@@ -154,28 +154,14 @@ export type FailureKind =
 
 /** Classifies a rejected request. */
 export function classify(error: unknown): FailureKind {
-  if (error instanceof ConnectionError) {
-    return error.sent ? "unanswered" : "unavailable";
-  }
-  if (!(error instanceof ApiError)) {
-    return "refused";
-  }
+  if (error instanceof ConnectionError) return error.sent ? "unanswered" : "unavailable";
+  if (!(error instanceof ApiError)) return "refused";
   const { status, code } = error;
-  if (status === 408 || status === 425 || status === 429) {
-    return "unavailable";
-  }
+  if (status === 408 || status === 425 || status === 429) return "unavailable";
   // A proxy answers 404 while the server is away. A body that is too large for it remains too large.
-  if (!error.isDocumented) {
-    return status === 413 ? "refused" : "unanswered";
-  }
-  if (code === "body_broken_off") {
-    return "unanswered";
-  }
-  if (status === 410) {
-    return "gone";
-  }
-  if (status === 503 && (code === "unavailable" || code === "shutting_down")) {
-    return "unavailable";
-  }
+  if (!error.isDocumented) return status === 413 ? "refused" : "unanswered";
+  if (code === "body_broken_off") return "unanswered";
+  if (status === 410) return "gone";
+  if (status === 503 && (code === "unavailable" || code === "shutting_down")) return "unavailable";
   return status >= 500 ? "unanswered" : "refused";
 }

@@ -53,22 +53,14 @@ export class JobHandle<Result = unknown> {
       try {
         const query = { wait: `${heldMs}ms` };
         const job = await this.#http.request<JobView>("GET", this.#path, { query, heldMs, signal });
-        if (job.state === "succeeded") {
-          return (job.result ?? null) as Result;
-        }
-        if (isFinal(job.state)) {
-          throw new JobFailed(job);
-        }
+        if (job.state === "succeeded") return (job.result ?? null) as Result;
+        if (isFinal(job.state)) throw new JobFailed(job);
         backoff.reset();
       } catch (error) {
-        if (classify(error) === "refused") {
-          throw error;
-        }
+        if (classify(error) === "refused") throw error;
         await sleep(Math.min(backoff.next(), remainingMs), signal);
       }
-      if (remainingMs === 0) {
-        throw new WaitTimeout(this.id, timeoutS);
-      }
+      if (remainingMs === 0) throw new WaitTimeout(this.id, timeoutS);
     }
   }
 

@@ -69,9 +69,7 @@ export class Http {
     const { connection } = this;
     const headers: Record<string, string> = { ...connection.headers, ...options.headers };
     const body = options.body === undefined ? options.rawBody : JSON.stringify(options.body);
-    if (typeof body === "string") {
-      headers["content-type"] ??= "application/json";
-    }
+    if (typeof body === "string") headers["content-type"] ??= "application/json";
     // Not `AbortSignal.any`: on Node.js 20 each call leaves something behind in the caller's signal.
     const ended = new AbortController();
     const abort = (): void => ended.abort(options.signal?.reason);
@@ -79,16 +77,12 @@ export class Http {
     const timer = setTimeout(expire, connection.timeoutMs + (options.heldMs ?? 0));
     options.signal?.addEventListener("abort", abort);
     const init: RequestInit = { method, headers, signal: ended.signal, redirect: "manual" };
-    if (body !== undefined) {
-      init.body = body;
-    }
+    if (body !== undefined) init.body = body;
     try {
       options.signal?.throwIfAborted();
       const response = await connection.fetch(this.address(path, options.query), init);
       const text = await response.text();
-      if (!response.ok) {
-        throw problemOf(response, text);
-      }
+      if (!response.ok) throw problemOf(response, text);
       options.onLength?.(text.length);
       return (text === "" ? undefined : JSON.parse(text)) as T;
     } catch (error) {
@@ -109,9 +103,7 @@ export class Http {
       } catch (error) {
         const kind = classify(error);
         const wait = Math.max(backoff.next(), retryAfterMs(error));
-        if (kind === "refused" || kind === "gone" || performance.now() + wait > giveUpAt) {
-          throw error;
-        }
+        if (kind === "refused" || kind === "gone" || performance.now() + wait > giveUpAt) throw error;
         await sleep(wait, options.signal);
         options.signal?.throwIfAborted();
       }
@@ -119,9 +111,7 @@ export class Http {
   }
 
   #connectionError(error: unknown, caller: AbortSignal | undefined): unknown {
-    if (error instanceof ApiError || caller?.aborted) {
-      return error;
-    }
+    if (error instanceof ApiError || caller?.aborted) return error;
     const cause = (error as { cause?: { code?: string; message?: string } }).cause;
     const code = cause?.code ?? "";
     const reason =

@@ -49,18 +49,12 @@ export class InvalidPayload extends Error {
 
 /** Returns the value as its schema parses it. A payload that was left out travels as `null`. */
 export async function parse(kind: string, schema: StandardSchema | undefined, value: unknown): Promise<unknown> {
-  if (schema === undefined) {
-    return value;
-  }
+  if (schema === undefined) return value;
   const { validate } = schema["~standard"];
   const result = await validate(value);
-  if (!result.issues) {
-    return result.value;
-  }
+  if (!result.issues) return result.value;
   const absent = value === null ? await validate(undefined) : result;
-  if (absent.issues) {
-    throw new InvalidPayload(kind, result.issues);
-  }
+  if (absent.issues) throw new InvalidPayload(kind, result.issues);
   return absent.value;
 }
 

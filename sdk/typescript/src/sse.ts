@@ -45,35 +45,25 @@ export async function* streamSignals(
     let ended = false;
     try {
       const headers: Record<string, string> = { ...options.headers, accept: "text/event-stream" };
-      if (lastEventId !== undefined) {
-        headers["last-event-id"] = lastEventId;
-      }
+      if (lastEventId !== undefined) headers["last-event-id"] = lastEventId;
       const response = await send(url, { headers, ...(signal && { signal }) });
-      if (response.status === 204) {
-        return;
-      }
+      if (response.status === 204) return;
       if (response.status >= 400 && response.status < 500 && response.status !== 429) {
         throw new StreamError(url, response.status);
       }
       if (response.ok && response.body) {
         for await (const event of parseEvents(response.body)) {
           lastEventId = event.id ?? lastEventId;
-          if (event.name !== "signal") {
-            continue;
-          }
+          if (event.name !== "signal") continue;
           const current = JSON.parse(event.data) as Signal;
           ended = isFinal(current.kind);
           backoff.reset();
           yield current;
         }
-        if (ended) {
-          return;
-        }
+        if (ended) return;
       }
     } catch (error) {
-      if (error instanceof StreamError) {
-        throw error;
-      }
+      if (error instanceof StreamError) throw error;
       // The connection broke, or the caller ended the stream.
     }
     await sleep(backoff.next(), signal);
@@ -99,31 +89,21 @@ async function* parseEvents(body: ReadableStream<Uint8Array>): AsyncGenerator<Se
   try {
     for (;;) {
       const { done, value } = await reader.read();
-      if (done) {
-        return;
-      }
+      if (done) return;
       buffer += decoder.decode(value, { stream: true });
       const lines = buffer.split(/\r\n|\n|\r(?!$)/);
       buffer = lines.pop() ?? "";
-      if (buffer.length > MAX_LINE) {
-        throw new RangeError("a line of the stream is too long");
-      }
+      if (buffer.length > MAX_LINE) throw new RangeError("a line of the stream is too long");
       for (const line of lines) {
         if (line === "") {
-          if (event.data !== "") {
-            yield event;
-          }
+          if (event.data !== "") yield event;
           event = { name: "message", id: undefined, data: "" };
           continue;
         }
         const [, field, text = ""] = /^([^:]*):? ?(.*)$/s.exec(line) ?? [];
-        if (field === "event") {
-          event.name = text;
-        } else if (field === "id") {
-          event.id = text;
-        } else if (field === "data") {
-          event.data += event.data === "" ? text : `\n${text}`;
-        }
+        if (field === "event") event.name = text;
+        else if (field === "id") event.id = text;
+        else if (field === "data") event.data += event.data === "" ? text : `\n${text}`;
       }
     }
   } finally {

@@ -57,9 +57,7 @@ export class Windlass {
   constructor(options: WindlassOptions = {}) {
     const token = options.token ?? process.env["WINDLASS_TOKEN"];
     const headers: Record<string, string> = { "user-agent": "windlass-typescript/0.1.0", ...options.headers };
-    if (token) {
-      headers["authorization"] = `Bearer ${token}`;
-    }
+    if (token) headers["authorization"] = `Bearer ${token}`;
     this.http = new Http({
       url: options.url ?? (process.env["WINDLASS_URL"] || "http://127.0.0.1:7717"),
       headers,
@@ -74,9 +72,7 @@ export class Windlass {
       handler?: Handler<never, unknown>,
     ) => {
       const job = new Job(this, kind, jobOptions, handler);
-      if (handler !== undefined) {
-        this.jobs.push(job);
-      }
+      if (handler !== undefined) this.jobs.push(job);
       return job;
     }) as DefineJob;
   }
@@ -92,9 +88,7 @@ export class Windlass {
 
   /** Enqueues jobs of any kinds in one transaction, all or none; at most 10,000. */
   async many(jobs: readonly JobRequest[], options: EnqueueOptions = {}): Promise<JobHandle[]> {
-    if (jobs.length === 0) {
-      return [];
-    }
+    if (jobs.length === 0) return [];
     const { ids } = await this.#enqueue<{ ids: string[] }>("/jobs/batch", { jobs }, options);
     return ids.map((id) => this.handle(id));
   }

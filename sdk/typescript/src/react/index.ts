@@ -36,21 +36,15 @@ export function useJob(url: string | undefined, options: Omit<StreamOptions, "si
   const latest = useRef(options);
   latest.current = options;
   useEffect(() => {
-    if (url === undefined) {
-      return;
-    }
+    if (url === undefined) return;
     const stopped = new AbortController();
     const follow = async (): Promise<void> => {
       for await (const signal of streamSignals(url, { ...latest.current, signal: stopped.signal })) {
-        if (!stopped.signal.aborted) {
-          setState({ url, signal });
-        }
+        if (!stopped.signal.aborted) setState({ url, signal });
       }
     };
     follow().catch((error: Error) => {
-      if (!stopped.signal.aborted) {
-        setState((current) => ({ ...(current.url === url && current), url, error }));
-      }
+      if (!stopped.signal.aborted) setState((current) => ({ ...(current.url === url && current), url, error }));
     });
     return () => stopped.abort();
   }, [url]);

@@ -70,17 +70,13 @@ export class Fake {
 
   /** Fails if a job of this kind was pushed, with this payload if one is given. */
   assertNotPushed<Input>(job: Job<Input, unknown>, payload?: Input): void {
-    if (this.#has(job, payload)) {
-      throw new Error(`${describe(job, payload)} was pushed`);
-    }
+    if (this.#has(job, payload)) throw new Error(`${describe(job, payload)} was pushed`);
   }
 
   /** Runs the jobs that have not ended, and those that they push. Retries, snoozes and delays do not wait. */
   async drain(): Promise<void> {
     const next = () => this.jobs.find(({ view }) => !isFinal(view.state) && !this.#running.has(view.id));
-    for (let job = next(); job !== undefined; job = next()) {
-      await this.#run(job);
-    }
+    for (let job = next(); job !== undefined; job = next()) await this.#run(job);
   }
 
   /** Forgets the jobs. */
@@ -107,9 +103,7 @@ export class Fake {
       const jobs = (path === "" ? [request as JobRequest] : (request.jobs as JobRequest[])).map((job) =>
         this.#enqueue(job),
       );
-      for (const job of this.#isInline ? jobs : []) {
-        await this.#run(job);
-      }
+      for (const job of this.#isInline ? jobs : []) await this.#run(job);
       const ids = jobs.map(({ view }) => view.id);
       return Response.json({ id: ids[0], ids });
     }
@@ -151,9 +145,7 @@ export class Fake {
     const existing = this.jobs.find(
       ({ view }) => view.unique_key === uniqueKey && view.queue === stored.queue && !isFinal(view.state),
     );
-    if (uniqueKey !== undefined && existing !== undefined) {
-      return existing;
-    }
+    if (uniqueKey !== undefined && existing !== undefined) return existing;
     const now = new Date().toISOString();
     const view: JobView = {
       payload: null,
@@ -192,16 +184,12 @@ export class Fake {
     // The caller stores the job as running first.
     await Promise.resolve();
     for (let runs = 0; !isFinal(view.state); runs++) {
-      if (runs === MAX_RUNS) {
-        throw new Error(`job ${view.id} (${view.kind}) has not ended after ${MAX_RUNS} runs`);
-      }
+      if (runs === MAX_RUNS) throw new Error(`job ${view.id} (${view.kind}) has not ended after ${MAX_RUNS} runs`);
       Object.assign(view, { state: "working", attempt: view.attempt + 1, epoch: view.epoch + 1 });
       const context = new Context(view as ClaimedJob, { http: this.#http, logger: this.#windlass.logger });
       Object.assign(this.#running.get(view.id) ?? {}, { context });
       const outcome = await execute(definition, this.#windlass.middleware, context);
-      if (view.state === "working") {
-        settle(job, outcome);
-      }
+      if (view.state === "working") settle(job, outcome);
     }
   }
 }

@@ -13,9 +13,7 @@ const START_MS = 30_000;
 /** The servers that run. They end with this process. */
 const running = new Set<ChildProcess>();
 process.on("exit", () => {
-  for (const child of running) {
-    child.kill("SIGKILL");
-  }
+  for (const child of running) child.kill("SIGKILL");
 });
 
 /** Options of `startServer`. */
@@ -77,9 +75,7 @@ export class TestServer {
     let text = "";
     for await (const chunk of stdout.setEncoding("utf8").iterator({ destroyOnReturn: false })) {
       text += chunk;
-      if (text.includes("\n")) {
-        break;
-      }
+      if (text.includes("\n")) break;
     }
     clearTimeout(timer);
     stdout.resume();

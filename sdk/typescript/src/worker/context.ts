@@ -57,9 +57,7 @@ export class Context {
   get signal(): AbortSignal {
     if (this.#controller === undefined) {
       this.#controller = new AbortController();
-      if (this.#abortReason !== undefined) {
-        this.#controller.abort(this.#abortReason);
-      }
+      if (this.#abortReason !== undefined) this.#controller.abort(this.#abortReason);
     }
     return this.#controller.signal;
   }
@@ -136,9 +134,7 @@ export class Context {
   async end(): Promise<void> {
     await this.#signals?.end();
     // The server does not accept the log of a claim that was canceled or lost.
-    if (this.#log.length === 0 || this.#abortReason !== undefined) {
-      return;
-    }
+    if (this.#log.length === 0 || this.#abortReason !== undefined) return;
     const { epoch, id } = this.job;
     try {
       await this.artifact(epoch === 1 ? "log" : `log-${epoch}`, `${this.#log.join("\n")}\n`);

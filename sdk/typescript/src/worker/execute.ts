@@ -29,9 +29,7 @@ async function invoke(job: Job | undefined, middleware: Middleware[], context: C
     throw new Error(`this worker has no handler for the kind ${JSON.stringify(context.kind)}`);
   }
   const payload = job.input === undefined ? context.job.payload : await parse(job.kind, job.input, context.job.payload);
-  if (middleware.length === 0) {
-    return handler(context, payload);
-  }
+  if (middleware.length === 0) return handler(context, payload);
   const run = async (index: number): Promise<unknown> => {
     const layer = middleware[index];
     return layer === undefined ? handler(context, payload) : layer(context, () => run(index + 1));
@@ -51,20 +49,14 @@ function outcomeOf(error: unknown, context: Context): Outcome {
     default:
       break;
   }
-  if (error instanceof InvalidPayload) {
-    return fail(context.job, "invalid_payload", error.message, false);
-  }
-  if (error instanceof Error && !context.signal.aborted) {
-    context.log(textOf(error.stack));
-  }
+  if (error instanceof InvalidPayload) return fail(context.job, "invalid_payload", error.message, false);
+  if (error instanceof Error && !context.signal.aborted) context.log(textOf(error.stack));
   return fail(context.job, codeOf(error), messageOf(error), true);
 }
 
 /** `ECONNREFUSED` of a system error, else the name of the class. */
 function codeOf(error: unknown): string {
-  if (!(error instanceof Error)) {
-    return "error";
-  }
+  if (!(error instanceof Error)) return "error";
   const { code } = error as { code?: unknown };
   const name = textOf(error.name);
   return typeof code === "string" && code !== "" ? code : name === "Error" ? "error" : name;

@@ -122,9 +122,7 @@ function run({ parentPort, workerData }: typeof import("node:worker_threads")): 
         report({ id, type: "gone" });
         return 0;
       }
-      if (response.status === 401 || response.status === 403) {
-        report({ id, type: "refused", problem: answer });
-      }
+      if (response.status === 401 || response.status === 403) report({ id, type: "refused", problem: answer });
       reason = answer.detail ?? `status ${response.status}`;
     } catch (error) {
       const { cause, message } = error as Error & { cause?: { code?: string } };
@@ -133,9 +131,7 @@ function run({ parentPort, workerData }: typeof import("node:worker_threads")): 
       clearTimeout(timer);
       registration.requests.delete(request);
     }
-    if (registration.isStopped) {
-      return 0;
-    }
+    if (registration.isStopped) return 0;
     report({ id, type: "failed", reason });
     const backoffMs = Math.min(100 * 2 ** Math.min(registration.failures++, 6), 5_000, heartbeatS * 1_000);
     return backoffMs * (0.5 + 0.5 * Math.random());
@@ -146,9 +142,7 @@ function run({ parentPort, workerData }: typeof import("node:worker_threads")): 
     const stopped = live.get(id);
     if (stopped !== undefined) {
       stopped.isStopped = true;
-      for (const request of stopped.requests) {
-        request.abort();
-      }
+      for (const request of stopped.requests) request.abort();
       live.delete(id);
     }
     if (!("stop" in message)) {

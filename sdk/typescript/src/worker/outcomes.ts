@@ -71,9 +71,7 @@ function head({ id, epoch }: Attempt, kind: OutcomeKind): string {
 function validCode(code: string): string {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what is replaced.
   let valid = code.replace(/[\u0000-\u001f\u007f-\u009f]/g, " ").slice(0, MAX_CODE_BYTES);
-  while (Buffer.byteLength(valid) > MAX_CODE_BYTES) {
-    valid = valid.slice(0, -1);
-  }
+  while (Buffer.byteLength(valid) > MAX_CODE_BYTES) valid = valid.slice(0, -1);
   return valid.toWellFormed() || "error";
 }
 
@@ -98,9 +96,7 @@ export class Outcomes {
   /** Takes the outcomes of the next request. */
   nextBatch(): Outcome[] {
     const part = this.#split.shift();
-    if (part !== undefined) {
-      return part;
-    }
+    if (part !== undefined) return part;
     let characters = 0;
     const isTooMuch = ({ json }: Outcome, index: number): boolean => {
       characters += json.length;
@@ -126,9 +122,7 @@ export class Outcomes {
       return undefined;
     }
     const outcome = batch[0];
-    if (outcome === undefined || outcome.code === REFUSED) {
-      return outcome;
-    }
+    if (outcome === undefined || outcome.code === REFUSED) return outcome;
     const message = `The worker's outcome was rejected: ${reason}`;
     const attempt = { id: outcome.jobId, epoch: outcome.epoch };
     this.#split.unshift([fail(attempt, REFUSED, message, outcome.retryable ?? false)]);

@@ -105,9 +105,7 @@ export class Session {
 
   /** Starts everything that can be started now. */
   advance(): void {
-    if (this.isClosed) {
-      return;
-    }
+    if (this.isClosed) return;
     // The claim goes first, so that the server works while jobs start here.
     void this.#claimMore();
     while (this.#waiting.length > 0 && this.#outcomes.length < MAX_UNSETTLED && this.#host.takeSlot()) {
@@ -131,9 +129,7 @@ export class Session {
   /** Aborts the signals of running handlers. If one then rejects, its job is released. */
   stopRunning(): void {
     this.#isStopping = true;
-    for (const { context } of this.#running.values()) {
-      context.abort(new Error("the worker stops"));
-    }
+    for (const { context } of this.#running.values()) context.abort(new Error("the worker stops"));
   }
 
   /** Gives up running handlers that do not stop. Their jobs are released. */
@@ -147,40 +143,26 @@ export class Session {
 
   /** Ends the session. Jobs that are not settled return to their queues. */
   async close({ deregister }: { deregister: boolean }): Promise<void> {
-    if (this.isClosed) {
-      return;
-    }
+    if (this.isClosed) return;
     this.#closed.abort();
     clearTimeout(this.#overdueTimer);
     this.#host.count("lost", this.#running.size + this.#outcomes.length + this.#settling.length);
-    for (const { context } of this.#running.values()) {
-      context.abort(new Error("the worker has lost the job"));
-    }
+    for (const { context } of this.#running.values()) context.abort(new Error("the worker has lost the job"));
     this.#waiting = [];
     this.#running.clear();
     this.#claim?.abort();
-    if (deregister) {
-      await this.#deregister();
-    }
+    if (deregister) await this.#deregister();
   }
 
   onHeartbeat(report: HeartbeatReport): void {
-    if (this.isClosed) {
-      return;
-    }
+    if (this.isClosed) return;
     switch (report.type) {
       case "renewed":
-        for (const job of report.cancel) {
-          this.#cancel(job);
-        }
+        for (const job of report.cancel) this.#cancel(job);
         for (const [job, confirmedAt] of this.#canceled) {
-          if (report.sentAtMs > confirmedAt) {
-            this.#canceled.delete(job);
-          }
+          if (report.sentAtMs > confirmedAt) this.#canceled.delete(job);
         }
-        if (report.drain) {
-          this.#host.drain();
-        }
+        if (report.drain) this.#host.drain();
         break;
       case "gone":
         this.#onLeaseExpired();
@@ -198,9 +180,7 @@ export class Session {
 
   async #claimMore(): Promise<void> {
     const wanted = this.#host.wanted(this.#waiting.length);
-    if (this.#claim !== undefined || this.#isRetired || wanted === 0 || this.#outcomes.length >= MAX_UNSETTLED) {
-      return;
-    }
+    if (this.#claim !== undefined || this.#isRetired || wanted === 0 || this.#outcomes.length >= MAX_UNSETTLED) return;
     const max = Math.min(wanted, Math.ceil(CLAIM_CHARACTERS / this.#jobCharacters));
     const claim = new AbortController();
     this.#claim = claim;
@@ -215,27 +195,19 @@ export class Session {
     try {
       const options = { body, heldMs: CLAIM_WAIT_S * 1_000, signal: claim.signal, onLength };
       const { jobs } = await this.#host.http.request<{ jobs: ClaimedJob[] }>("POST", this.#path("claim"), options);
-      if (this.isClosed) {
-        return;
-      }
+      if (this.isClosed) return;
       this.#claimBackoff.reset();
       this.#host.count("claimed", jobs.length);
-      if (jobs.length > 0) {
-        this.#jobCharacters = Math.max(length / jobs.length, this.#jobCharacters / 2);
-      }
+      if (jobs.length > 0) this.#jobCharacters = Math.max(length / jobs.length, this.#jobCharacters / 2);
       this.#enqueue(jobs);
       if (claim.signal.aborted) {
         // The worker drains: the answer arrived together with the abort.
         this.#release(() => true);
       }
     } catch (error) {
-      if (!this.isClosed && !claim.signal.aborted) {
-        waitMs = this.#onClaimFailed(error);
-      }
+      if (!this.isClosed && !claim.signal.aborted) waitMs = this.#onClaimFailed(error);
     } finally {
-      if (waitMs > 0) {
-        await sleep(waitMs, this.#closed.signal);
-      }
+      if (waitMs > 0) await sleep(waitMs, this.#closed.signal);
       this.#claim = undefined;
       this.advance();
     }
@@ -248,9 +220,7 @@ export class Session {
       return 0;
     }
     const kind = classify(error);
-    if (kind === "unavailable") {
-      return Math.max(this.#claimBackoff.next(), retryAfterMs(error));
-    }
+    if (kind === "unavailable") return Math.max(this.#claimBackoff.next(), retryAfterMs(error));
     if (kind === "refused") {
       this.#host.drain(error as Error);
     } else {
@@ -282,13 +252,9 @@ export class Session {
     const outcome = await this.#host.execute(context);
     // A handler that was given up has no outcome. It has occupied its slot until now.
     if (this.#running.delete(key)) {
-      if (running.isCanceled) {
-        this.#push(plain(job, "cancel"));
-      } else if (this.#isStopping && outcome.kind !== "finish") {
-        this.#push(plain(job, "release"));
-      } else {
-        this.#push(outcome);
-      }
+      if (running.isCanceled) this.#push(plain(job, "cancel"));
+      else if (this.#isStopping && outcome.kind !== "finish") this.#push(plain(job, "release"));
+      else this.#push(outcome);
     }
     this.#host.freeSlot(performance.now() - startedAt);
   }
@@ -296,9 +262,7 @@ export class Session {
   #cancel(jobId: string): void {
     const isBeingSettled = this.#settling.some((outcome) => outcome.jobId === jobId);
     // After a timeout, the next attempt of the job may be here already. The cancellation concerns the older one.
-    if (this.#canceled.has(jobId) || isBeingSettled || this.#outcomes.has(jobId)) {
-      return;
-    }
+    if (this.#canceled.has(jobId) || isBeingSettled || this.#outcomes.has(jobId)) return;
     const attempts = [...this.#running.values()].filter(({ context }) => context.id === jobId);
     const [oldest] = attempts.sort((one, other) => one.context.job.epoch - other.context.job.epoch);
     if (oldest !== undefined) {
@@ -326,9 +290,7 @@ export class Session {
     const released = this.#waiting.filter(matches);
     if (released.length > 0) {
       this.#waiting = this.#waiting.filter((waiting) => !matches(waiting));
-      for (const { job } of released) {
-        this.#push(plain(job, "release"));
-      }
+      for (const { job } of released) this.#push(plain(job, "release"));
     }
   }
 
@@ -375,9 +337,7 @@ export class Session {
         this.#host.logger.error(`the outcome of job ${lost.jobId} was rejected and is lost: ${reason}`);
       }
     } else {
-      if (classify(error) === "refused") {
-        this.#host.drain(error as Error);
-      }
+      if (classify(error) === "refused") this.#host.drain(error as Error);
       this.#host.logger.warn(`a settle of ${batch.length} outcomes failed and is repeated: ${reason}`);
       await sleep(Math.max(this.#settleBackoff.next(), retryAfterMs(error)), this.#closed.signal);
       this.#outcomes.returnBatch(batch);
@@ -385,11 +345,8 @@ export class Session {
   }
 
   #onSettled(outcome: Outcome, status: string | undefined): void {
-    if (status === "applied") {
-      this.#host.count(outcome.kind, 1);
-    } else if (outcome.kind !== "cancel") {
-      this.#host.count("lost", 1);
-    }
+    if (status === "applied") this.#host.count(outcome.kind, 1);
+    else if (outcome.kind !== "cancel") this.#host.count("lost", 1);
     if (outcome.kind === "cancel") {
       this.#canceled.set(outcome.jobId, monotonicMs());
     } else if (status === "already_ended" || status === "claim_lost") {
@@ -400,9 +357,7 @@ export class Session {
   }
 
   #onLeaseExpired(): void {
-    if (this.isClosed) {
-      return;
-    }
+    if (this.isClosed) return;
     this.#host.logger.warn(`the lease of worker ${this.id} has expired; registering again`);
     this.#host.replace(this);
     void this.close({ deregister: false });

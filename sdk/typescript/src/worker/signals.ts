@@ -28,9 +28,7 @@ export class SignalSender {
 
   /** Merges the update into the next signal. Returns at once. */
   update(update: SignalUpdate): void {
-    if (this.#isEnded) {
-      return;
-    }
+    if (this.#isEnded) return;
     this.#pending = { ...this.#pending, ...update };
     this.#sending ??= this.#sendAll();
   }
@@ -39,9 +37,7 @@ export class SignalSender {
   async end(): Promise<void> {
     this.#isEnded = true;
     this.#ended.abort();
-    if (this.#sending !== undefined) {
-      await Promise.race([this.#sending, sleep(FLUSH_MS)]);
-    }
+    if (this.#sending !== undefined) await Promise.race([this.#sending, sleep(FLUSH_MS)]);
   }
 
   async #sendAll(): Promise<void> {
@@ -73,14 +69,10 @@ export class SignalSender {
   #onRefused(update: SignalUpdate, error: unknown): void {
     const { code = "", field = "" } = error instanceof ApiError ? error : {};
     // The abort signal reports a lost claim.
-    if (["claim_lost", "already_ended", "not_found"].includes(code)) {
-      return;
-    }
+    if (["claim_lost", "already_ended", "not_found"].includes(code)) return;
     this.#logger.warn(`a signal of job ${this.#job.id} was rejected: ${(error as Error).message}`);
     // An invalid member, for example a phase that the queue does not declare, must not cost the others.
     const { [field as keyof SignalUpdate]: invalid, ...others } = update;
-    if (invalid !== undefined && Object.keys(others).length > 0) {
-      this.#pending = { ...others, ...this.#pending };
-    }
+    if (invalid !== undefined && Object.keys(others).length > 0) this.#pending = { ...others, ...this.#pending };
   }
 }

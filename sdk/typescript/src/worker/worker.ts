@@ -165,27 +165,21 @@ export class Worker {
   }
 
   async #start(): Promise<void> {
-    if (this.#stopping.signal.aborted) {
-      return;
-    }
+    if (this.#stopping.signal.aborted) return;
     const { url, headers } = this.#http.connection;
     const api = this.#http.address("");
     this.#heartbeats = new Heartbeats(
       { api, headers },
       (report) => {
         for (const session of this.#sessions()) {
-          if (session.id === report.id) {
-            session.onHeartbeat(report);
-          }
+          if (session.id === report.id) session.onHeartbeat(report);
         }
       },
       (error) => this.#drain(error),
     );
     this.#registering = this.#register();
     await this.#registering;
-    if (this.#refusal !== undefined) {
-      throw this.#refusal;
-    }
+    if (this.#refusal !== undefined) throw this.#refusal;
     if (this.#active !== undefined) {
       this.#logger.info(
         `worker ${this.#active.id} claims ${(this.#request["queues"] as string[]).join(", ")} at ${url}`,
@@ -205,9 +199,7 @@ export class Worker {
         this.#active.advance();
         return;
       } catch (error) {
-        if (this.#stopping.signal.aborted) {
-          return;
-        }
+        if (this.#stopping.signal.aborted) return;
         if (classify(error) === "refused") {
           this.#drain(error as Error);
           return;
@@ -254,17 +246,11 @@ export class Worker {
     const leaseMs = (this.#active?.registration.lease_s ?? 1) * 1_000;
     const isIdle = (): boolean => this.#sessions().every((session) => session.runningCount === 0);
     const isSettled = (): boolean => this.#sessions().every((session) => session.isSettled || session.isClosed);
-    for (const session of this.#sessions()) {
-      session.drain();
-    }
+    for (const session of this.#sessions()) session.drain();
     if (!(await this.#until(isIdle, this.#drainMs))) {
-      for (const session of this.#sessions()) {
-        session.stopRunning();
-      }
+      for (const session of this.#sessions()) session.stopRunning();
       if (!(await this.#until(isIdle, this.#stopGraceMs))) {
-        for (const session of this.#sessions()) {
-          session.releaseRunning();
-        }
+        for (const session of this.#sessions()) session.releaseRunning();
       }
     }
     // After the lease the server gives the jobs to other workers.
@@ -273,9 +259,7 @@ export class Worker {
     }
     await Promise.all(this.#sessions().map((session) => session.close({ deregister: true })));
     await this.#heartbeats?.close();
-    if (this.#refusal !== undefined) {
-      throw this.#refusal;
-    }
+    if (this.#refusal !== undefined) throw this.#refusal;
     this.#logger.info(`stopped after ${this.#statistics.succeeded} jobs`);
     return this.statistics;
   }
@@ -285,9 +269,7 @@ export class Worker {
   }
 
   #advance(): void {
-    for (const session of this.#sessions()) {
-      session.advance();
-    }
+    for (const session of this.#sessions()) session.advance();
     this.#changed();
   }
 
@@ -301,9 +283,7 @@ export class Worker {
   }
 
   #changed(): void {
-    for (const waiter of this.#waiters.splice(0)) {
-      waiter.abort();
-    }
+    for (const waiter of this.#waiters.splice(0)) waiter.abort();
   }
 
   /** Waits for a condition. Returns false if it does not hold within `ms`. */
@@ -321,12 +301,8 @@ export class Worker {
 function handlersOf(windlass: Windlass, { queues, kinds }: WorkerOptions): Map<string, Job> {
   const handlers = new Map<string, Job>();
   for (const job of windlass.jobs) {
-    if (!(kinds?.includes(job.kind) ?? queues?.includes(job.queue) ?? true)) {
-      continue;
-    }
-    if (handlers.has(job.kind)) {
-      throw new Error(`the kind ${JSON.stringify(job.kind)} has two handlers`);
-    }
+    if (!(kinds?.includes(job.kind) ?? queues?.includes(job.queue) ?? true)) continue;
+    if (handlers.has(job.kind)) throw new Error(`the kind ${JSON.stringify(job.kind)} has two handlers`);
     handlers.set(job.kind, job);
   }
   const missing = kinds?.filter((kind) => !handlers.has(kind)) ?? [];
