@@ -6,7 +6,7 @@
 import { startServer } from "../dist/esm/testing/index.js";
 
 /** The schemas of the document that the SDK exports, with their names here. */
-const REQUESTS = ["JobRequest", "RetrySettings", "WebhookSettings", "SignalUpdate"];
+const REQUESTS = ["JobRequest", "NodeRequest", "RetrySettings", "WebhookSettings", "SignalUpdate"];
 const VIEWS = {
   ArtifactView: "ArtifactView",
   CancelView: "CancelView",
@@ -18,6 +18,10 @@ const VIEWS = {
   JournalEntry: "JournalEntry",
   NextAction: "NextAction",
   Problem: "Problem",
+  RunCounts: "RunCounts",
+  RunNodeView: "RunNodeView",
+  RunSignalView: "RunSignal",
+  RunView: "RunView",
   SettleView: "SettleView",
   SignalView: "Signal",
   WorkerRegistered: "WorkerRegistered",
@@ -32,8 +36,13 @@ const DESCRIPTIONS = {
   JournalAttempt: "A failed attempt of an operation.",
   JournalEntry: "A recorded operation of a job.",
   NextAction: "A link for people in a signal.",
+  NodeRequest: "A node of a run. The members other than `needs` and `when` are those of a job.",
   Problem: "An error of the API (RFC 9457).",
   RetrySettings: "Backoff between attempts.",
+  RunCounts: "The counts of the jobs of a run.",
+  RunNodeView: "A node of a run.",
+  RunSignalView: "The current status of a run, for people and user interfaces.",
+  RunView: "A run as returned by the API.",
   SettleView: "The answer to a settle, in the order of the request.",
   SignalView: "The current status of a job, for people and user interfaces.",
   WebhookSettings: "The receiver of a job's state changes.",
@@ -42,17 +51,22 @@ const DESCRIPTIONS = {
 /** Members with a narrower type than the document states. */
 const TYPES = {
   "CancelView.state": "JobState",
-  "JournalEntry.op": '"step" | "publish"',
+  "JournalEntry.op": '"step" | "sleep" | "event" | "approval" | "child" | "publish"',
   "JournalEntry.status": '"open" | "resolved"',
   "JobView.state": "JobState",
+  "NodeRequest.when": '"success" | "failure" | "always"',
+  "RunNodeView.state": "JobState",
+  "RunNodeView.when": '"success" | "failure" | "always"',
+  "RunView.on_failure": '"cancel" | "continue"',
+  "RunView.state": '"running" | "succeeded" | "failed" | "canceled"',
   "JobRequest.unique_by": '("kind" | "payload")[]',
   "SignalUpdate.state": '"loading" | "working"',
   "SignalView.kind": '"queued" | "started" | "phase" | "blocked" | "failed" | "succeeded" | "canceled" | "unavailable"',
   "SignalUpdate.diagnostics": "Record<string, unknown>",
   "SignalView.diagnostics": "Record<string, unknown>",
 };
-/** A member that the SDK sets itself. */
-const OMITTED = new Set(["SignalUpdate.epoch"]);
+/** Members that the SDK sets itself. */
+const OMITTED = new Set(["SignalUpdate.epoch", "NodeRequest.name"]);
 
 const server = await startServer();
 const response = await fetch(new URL("/openapi.json", server.url));

@@ -36,10 +36,7 @@ class UsageError extends Error {}
 
 async function main(): Promise<void> {
   const { values, positionals } = parse();
-  if (values.help) {
-    process.stdout.write(USAGE);
-    return;
-  }
+  if (values.help) return void process.stdout.write(USAGE);
   const [path, ...others] = positionals;
   if (path === undefined || others.length > 0) throw new UsageError("give exactly one module");
   const options: WorkerOptions = {

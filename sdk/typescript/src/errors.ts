@@ -1,7 +1,7 @@
 /** Errors that handlers throw to decide the outcome of an attempt, and errors that calls to the server reject with. */
 
 import { type Duration, toSeconds } from "./duration.js";
-import type { JobView, Problem } from "./wire.js";
+import type { JobError, JobState, JobView, Problem, RunView } from "./wire.js";
 
 /** What a handler's error means for its job. */
 export type Verdict =
@@ -57,6 +57,40 @@ export class Snooze extends HandlerError {
 export class Cancel extends HandlerError {
   constructor(message = "canceled by its handler") {
     super(message, { outcome: "cancel" });
+  }
+}
+
+/** A step of a workflow has failed for good. If the workflow does not catch it, the job fails without further attempts. */
+export class StepFailed extends HandlerError {
+  /** The key of the step. */
+  readonly key: string;
+  /** The code of the error. */
+  readonly code: string;
+
+  /** @internal */
+  constructor(key: string, code: string, message: string) {
+    super(message || code, { outcome: "fail", code, retryable: false });
+    this.key = key;
+    this.code = code;
+  }
+}
+
+/** A child of a workflow failed or was canceled. If the workflow does not catch it, the job fails with the child's code. */
+export class ChildFailed extends HandlerError {
+  /** The child's id. */
+  readonly id: string;
+  /** `failed` or `canceled`. */
+  readonly state: JobState;
+  /** The code of the child's error, or `canceled`. */
+  readonly code: string;
+
+  /** @internal */
+  constructor(id: string, state: JobState, error: JobError | undefined) {
+    const code = state === "canceled" ? "canceled" : (error?.code ?? "failed");
+    super(`child ${id} ${state}: ${error?.message || code}`, { outcome: "fail", code, retryable: false });
+    this.id = id;
+    this.state = state;
+    this.code = code;
   }
 }
 
@@ -132,25 +166,42 @@ export class JobFailed extends Error {
   }
 }
 
-/** `JobHandle.wait` rejects with this error when the job has not ended in time. The job continues. */
+/** `RunHandle.wait` rejects with this error when the run failed or was canceled. */
+export class RunFailed extends Error {
+  /** The run as it ended. */
+  readonly run: RunView;
+
+  /** @internal */
+  constructor(run: RunView) {
+    const failed = run.nodes?.find(({ state }) => state === "failed");
+    const reason = failed === undefined ? "" : `: ${failed.name}: ${failed.error?.message || failed.error?.code}`;
+    super(`run ${run.id} ${run.state}${reason}`);
+    this.name = "RunFailed";
+    this.run = run;
+  }
+}
+
+/** `wait` rejects with this error when the job or the run has not ended in time. It continues. */
 export class WaitTimeout extends Error {
   /** @internal */
-  constructor(id: string, timeoutS: number) {
-    super(`job ${id} has not ended within ${timeoutS} s`);
+  constructor(id: string, timeoutS: number, what = "job") {
+    super(`${what} ${id} has not ended within ${timeoutS} s`);
     this.name = "WaitTimeout";
   }
 }
 
-/** What a client can do about a failed request. */
-export type FailureKind =
-  /** The worker's lease has expired: register again. */
-  | "gone"
-  /** A repetition of the request is pointless. */
-  | "refused"
-  /** Nothing was changed; repeat later. */
-  | "unavailable"
-  /** The request may have been applied. */
-  | "unanswered";
+/** A worker that the server does not know, for example after a restore, has no lease either. */
+export function isLeaseExpired(error: unknown): boolean {
+  if (!(error instanceof ApiError)) return false;
+  return error.code === "worker_gone" || (error.code === "not_found" && error.isDocumented);
+}
+
+/**
+ * What a client can do about a failed request. `gone`: the worker's lease has expired; register again. `refused`: a
+ * repetition of the request is pointless. `unavailable`: nothing was changed; repeat later. `unanswered`: the request may
+ * have been applied.
+ */
+export type FailureKind = "gone" | "refused" | "unavailable" | "unanswered";
 
 /** Classifies a rejected request. */
 export function classify(error: unknown): FailureKind {

@@ -11,12 +11,7 @@ const RETRY_MS = 15_000;
 const UNSENT = ["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "EHOSTUNREACH", "ENETUNREACH", "UND_ERR_CONNECT_TIMEOUT"];
 
 /** Where and how to reach a server. */
-export interface Connection {
-  url: string;
-  headers: Record<string, string>;
-  fetch: typeof fetch;
-  timeoutMs: number;
-}
+export type Connection = { url: string; headers: Record<string, string>; fetch: typeof fetch; timeoutMs: number };
 
 /** Options of one request. */
 export interface RequestOptions {
@@ -42,16 +37,10 @@ export class Http {
   readonly #api: string;
 
   constructor(connection: Connection) {
-    let url: URL;
-    try {
-      url = new URL(connection.url);
-    } catch {
-      throw new TypeError(`invalid server URL ${JSON.stringify(connection.url)}`);
-    }
-    if (url.protocol !== "http:" && url.protocol !== "https:") {
-      throw new TypeError(
-        `invalid server URL ${JSON.stringify(connection.url)}: it must start with http:// or https://`,
-      );
+    const url = URL.canParse(connection.url) ? new URL(connection.url) : undefined;
+    if (url?.protocol !== "http:" && url?.protocol !== "https:") {
+      const given = JSON.stringify(connection.url);
+      throw new TypeError(`invalid server URL ${given}: it must start with http:// or https://`);
     }
     this.#api = `${url.origin}${url.pathname.replace(/\/+$/, "")}/api/v1`;
     this.connection = connection;

@@ -4,8 +4,9 @@ import { type Duration, toSeconds, toWholeSeconds } from "./duration.js";
 import type { JobHandle } from "./handle.js";
 import { type JsonResult, parse, type SchemaInput, type SchemaOutput, type StandardSchema } from "./schema.js";
 import type { Windlass } from "./windlass.js";
-import type { JobRequest, RetrySettings, WebhookSettings } from "./wire.js";
+import type { JobRequest, NodeRequest, RetrySettings, WebhookSettings } from "./wire.js";
 import type { Context } from "./worker/context.js";
+import type { WorkflowContext } from "./workflow/context.js";
 
 /** Backoff between attempts: `initial`, multiplied by `exponent` after each failure, at most `maximum`. */
 export interface RetryPolicy {
@@ -76,12 +77,28 @@ export interface PushOptions extends Omit<JobOptions<never>, "unique">, EnqueueO
 }
 
 /** Runs a job of a kind. The resolved value is the result. */
-export type Handler<Payload, Returned> = (ctx: Context, payload: Payload) => Promise<Returned> | Returned;
+export type Handler<Payload, Returned, Ctx = Context> = (ctx: Ctx, payload: Payload) => Promise<Returned> | Returned;
 
 /** The parameters of `Job.push`: the payload is optional if it may be undefined. */
-export type PushParameters<Input> = undefined extends Input
-  ? [payload?: Input, options?: PushOptions]
-  : [payload: Input, options?: PushOptions];
+export type PushParameters<Input, Options = PushOptions> = undefined extends Input
+  ? [payload?: Input, options?: Options]
+  : [payload: Input, options?: Options];
+
+/** Options of a node of a run. */
+export interface NodeOptions
+  extends Omit<PushOptions, "uniqueKey" | "uniqueFor" | "run" | "idempotencyKey" | "signal"> {
+  /** The names of the nodes that must end first. */
+  needs?: string[];
+  /** The outcomes of the needs after which the node starts. Default: `success`. */
+  when?: "success" | "failure" | "always";
+}
+
+/** The options of any kind. @internal */
+export type AnyOptions = JobOptions<never> & { input?: StandardSchema; strict?: boolean | undefined };
+/** The handler of any kind. @internal */
+export type AnyHandler = Handler<never, unknown, never>;
+
+const BRAND = Symbol.for("windlass.job");
 
 /** A kind of job: push it, wait for it, and run it in a worker if it has a handler. */
 export class Job<Input = unknown, Result = unknown> {
@@ -94,22 +111,23 @@ export class Job<Input = unknown, Result = unknown> {
   /** @internal */
   readonly input: StandardSchema | undefined;
   /** @internal */
-  readonly handler: Handler<never, unknown> | undefined;
+  readonly handler: AnyHandler | undefined;
+  /** @internal `true` or `false` for a workflow: whether it is strict. */
+  readonly strict: boolean | undefined;
   readonly #options: JobOptions<never>;
+  /** @internal */
+  readonly [BRAND] = true;
 
   /** @internal */
-  constructor(
-    windlass: Windlass,
-    kind: string,
-    options: JobOptions<never> & { input?: StandardSchema },
-    handler: Handler<never, unknown> | undefined,
-  ) {
+  constructor(windlass: Windlass, kind: string, options: AnyOptions, handler?: AnyHandler) {
+    const { strict, ...others } = options;
     this.windlass = windlass;
+    this.strict = strict;
     this.kind = kind;
     this.queue = options.queue ?? "default";
     this.input = options.input;
     this.handler = handler;
-    this.#options = options;
+    this.#options = others;
   }
 
   /** Enqueues a job. It is durable when the promise resolves. The payload is validated first. */
@@ -132,9 +150,24 @@ export class Job<Input = unknown, Result = unknown> {
     return requestOf(this, this.#options, json, options);
   }
 
+  /**
+   * Returns the job as a node of a run, for `Windlass.startRun`. `needs` names the nodes that must end first; their results
+   * are the `inputs` of the context.
+   */
+  async node(...[payload, { needs, when, ...options } = {}]: PushParameters<Input, NodeOptions>): Promise<NodeRequest> {
+    const request = await this.request(...([payload, options] as unknown as PushParameters<Input>));
+    const { unique_key: _, unique_by, unique_for_s, run, ...members } = request;
+    return defined({ ...members, needs, when }) as NodeRequest;
+  }
+
   /** Returns a handle of a job that was pushed before. */
   handle(id: string): JobHandle<Result> {
     return this.windlass.handle<Result>(id);
+  }
+
+  /** @internal Accepts a job of the other build (ESM or CommonJS), too. */
+  static isJob(value: object): value is Job {
+    return BRAND in value;
   }
 }
 
@@ -178,20 +211,24 @@ function defined<T extends object>(value: T): T {
   return Object.fromEntries(Object.entries(value).filter(([, member]) => member !== undefined)) as T;
 }
 
-/** Creates kinds of jobs. The type of `Windlass.job`. */
-export interface DefineJob {
+/** Creates kinds with a handler. */
+export interface DefineHandled<Ctx, Options = unknown> {
   /** A kind with a schema and a handler. The handler receives the output of the schema. */
   <S extends StandardSchema, Returned>(
     kind: string,
-    options: JobOptions<SchemaInput<S>> & { input: S },
-    handler: Handler<SchemaOutput<S>, Returned>,
+    options: JobOptions<SchemaInput<S>> & Options & { input: S },
+    handler: Handler<SchemaOutput<S>, Returned, Ctx>,
   ): Job<SchemaInput<S>, JsonResult<Awaited<Returned>>>;
   /** A kind with a handler. The type of the payload is that of the handler's parameter; it is not checked. */
   <Payload, Returned>(
     kind: string,
-    options: JobOptions<Payload>,
-    handler: Handler<Payload, Returned>,
+    options: JobOptions<Payload> & Options,
+    handler: Handler<Payload, Returned, Ctx>,
   ): Job<Payload, JsonResult<Awaited<Returned>>>;
+}
+
+/** Creates kinds of jobs. The type of `Windlass.job`. */
+export interface DefineJob extends DefineHandled<Context> {
   /** A kind with a schema that another process handles. */
   <S extends StandardSchema, Result = unknown>(
     kind: string,
@@ -200,3 +237,12 @@ export interface DefineJob {
   /** A kind that another process handles: `wl.job<Payload, Result>("kind", {…})`. */
   <Payload = unknown, Result = unknown>(kind: string, options?: JobOptions<Payload>): Job<Payload, Result>;
 }
+
+/** Options that only workflows have. */
+export interface WorkflowOptions {
+  /** Fail a job whose recorded operations do not fit the code, with `workflow_drift`. Default: its signal has a warning. */
+  strict?: boolean;
+}
+
+/** Creates workflows. The type of `Windlass.workflow`. */
+export type DefineWorkflow = DefineHandled<WorkflowContext, WorkflowOptions>;

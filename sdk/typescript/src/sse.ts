@@ -48,9 +48,8 @@ export async function* streamSignals(
       if (lastEventId !== undefined) headers["last-event-id"] = lastEventId;
       const response = await send(url, { headers, ...(signal && { signal }) });
       if (response.status === 204) return;
-      if (response.status >= 400 && response.status < 500 && response.status !== 429) {
-        throw new StreamError(url, response.status);
-      }
+      const { status } = response;
+      if (status >= 400 && status < 500 && status !== 429) throw new StreamError(url, status);
       if (response.ok && response.body) {
         for await (const event of parseEvents(response.body)) {
           lastEventId = event.id ?? lastEventId;
@@ -75,11 +74,7 @@ export function isFinal(state: string): state is "succeeded" | "failed" | "cance
   return state === "succeeded" || state === "failed" || state === "canceled";
 }
 
-interface ServerSentEvent {
-  name: string;
-  id: string | undefined;
-  data: string;
-}
+type ServerSentEvent = { name: string; id: string | undefined; data: string };
 
 async function* parseEvents(body: ReadableStream<Uint8Array>): AsyncGenerator<ServerSentEvent, void, undefined> {
   const reader = body.getReader();

@@ -3,8 +3,15 @@
 import { type Duration, toMilliseconds } from "./duration.js";
 import { JobHandle } from "./handle.js";
 import { Http, type RequestOptions } from "./http.js";
-import { type DefineJob, type EnqueueOptions, type Handler, Job, type JobOptions } from "./job.js";
-import type { StandardSchema } from "./schema.js";
+import {
+  type AnyHandler,
+  type AnyOptions,
+  type DefineJob,
+  type DefineWorkflow,
+  type EnqueueOptions,
+  Job,
+} from "./job.js";
+import { RunHandle, type RunOptions } from "./run.js";
 import type { JobRequest } from "./wire.js";
 import type { Context } from "./worker/context.js";
 import { Worker, type WorkerOptions } from "./worker/worker.js";
@@ -43,6 +50,8 @@ const BRAND = Symbol.for("windlass.client");
 export class Windlass {
   /** Defines a kind of job. */
   readonly job: DefineJob;
+  /** Defines a workflow: a kind of job with durable steps. */
+  readonly workflow: DefineWorkflow;
   /** @internal Replaced by the fake server of `windlass/testing`. */
   http: Http;
   /** @internal */
@@ -66,15 +75,14 @@ export class Windlass {
       timeoutMs: toMilliseconds(options.timeout ?? 30),
     });
     this.logger = options.logger ?? QUIET;
-    this.job = ((
-      kind: string,
-      jobOptions: JobOptions<never> & { input?: StandardSchema } = {},
-      handler?: Handler<never, unknown>,
-    ) => {
+    const define = (kind: string, jobOptions: AnyOptions = {}, handler?: AnyHandler): Job => {
       const job = new Job(this, kind, jobOptions, handler);
       if (handler !== undefined) this.jobs.push(job);
       return job;
-    }) as DefineJob;
+    };
+    this.job = define as unknown as DefineJob;
+    this.workflow = ((kind: string, { strict = false, ...others }: AnyOptions, handler: AnyHandler) =>
+      define(kind, { ...others, strict }, handler)) as DefineWorkflow;
   }
 
   /**
@@ -98,6 +106,16 @@ export class Windlass {
     return new JobHandle<Result>(this.http, id);
   }
 
+  /** Starts a run: jobs with dependencies. All of them are created or none. */
+  async startRun(options: RunOptions): Promise<RunHandle> {
+    return RunHandle.start(this.http, options);
+  }
+
+  /** Returns a handle of a run that was started before. */
+  run(id: string): RunHandle {
+    return new RunHandle(this.http, id);
+  }
+
   /** Adds a middleware around all handlers. The first one added is the outermost. */
   use(middleware: Middleware): this {
     this.middleware.push(middleware);
@@ -114,11 +132,8 @@ export class Windlass {
     return this.http.request<T>(method, path, options);
   }
 
-  #enqueue<T>(
-    path: string,
-    body: unknown,
-    { idempotencyKey = crypto.randomUUID(), signal }: EnqueueOptions,
-  ): Promise<T> {
+  #enqueue<T>(path: string, body: unknown, options: EnqueueOptions): Promise<T> {
+    const { idempotencyKey = crypto.randomUUID(), signal } = options;
     return this.http.persist("POST", path, { body, headers: { "idempotency-key": idempotencyKey }, signal });
   }
 

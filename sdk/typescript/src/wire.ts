@@ -46,6 +46,45 @@ export interface JobRequest {
   webhook?: WebhookSettings;
 }
 
+/** A node of a run. The members other than `needs` and `when` are those of a job. */
+export interface NodeRequest {
+  /** What a worker must have loaded to run the job, for example the name of a model. */
+  affinity?: string;
+  /** At most `per_key` jobs (a setting of the queue) with the same key run at a time. */
+  concurrency_key?: string;
+  /** The kind of work, for example `welcome`. */
+  kind: string;
+  /** Maximum number of attempts, from 1 to 1000. Default: 3. */
+  max_attempts?: number;
+  /** The names of the nodes that must end first. Their results are the `inputs` of the claimed job. */
+  needs?: string[];
+  /** Any JSON; passed to the worker unchanged. */
+  payload?: unknown;
+  /** Jobs with a higher priority run first, from -32768 to 32767. Default: 0. */
+  priority?: number;
+  /** The process that the job counts for. Requires `subject`. */
+  process?: string;
+  /** The queue's name. */
+  queue: string;
+  /** The backoff between attempts. Default: the queue's policy. */
+  retry?: RetrySettings;
+  /** The earliest time at which the job may start. Default: when its needs are met. */
+  run_at?: string;
+  /** The subject that the job works on. */
+  subject?: string;
+  /** Labels for listings, at most 32. */
+  tags?: string[];
+  /** Seconds after which a running attempt is stopped and counts as failed. Default: the queue's setting. */
+  timeout_s?: number;
+  /** Receives every state change of the job. */
+  webhook?: WebhookSettings;
+  /**
+   * When the node starts: `success` after every need succeeded, `failure` after every need ended and at least one
+   * failed or was canceled, `always` after every need ended. Default: `success`.
+   */
+  when?: "success" | "failure" | "always";
+}
+
 /** Backoff between attempts. */
 export interface RetrySettings {
   /** The factor by which each backoff grows. */
@@ -297,7 +336,7 @@ export interface JournalEntry {
   /** The name of the operation in the journal. */
   key: string;
   /** `step`, `sleep`, `event`, `approval`, `child` or `publish`. */
-  op: "step" | "publish";
+  op: "step" | "sleep" | "event" | "approval" | "child" | "publish";
   /** Number of the entry, from 1, in the order in which the operations were recorded first. */
   position: number;
   /** When the operation was resolved. */
@@ -338,6 +377,99 @@ export interface Problem {
   title: string;
   /** The address of the error's documentation, relative to the server. */
   type: string;
+}
+
+/** The counts of the jobs of a run. */
+export interface RunCounts {
+  /** Jobs that were canceled or skipped. */
+  canceled: number;
+  /** Jobs that failed. */
+  failed: number;
+  /** Jobs that have not ended. */
+  live: number;
+  /** Jobs that succeeded. */
+  succeeded: number;
+}
+
+/** A node of a run. */
+export interface RunNodeView {
+  /** The number of attempts that were started. */
+  attempt: number;
+  /**
+   * The error of the last failed attempt, or the need that prevented the node. `null` without the right to read
+   * logs.
+   */
+  error?: JobError | null;
+  /** When the job ended. */
+  finished_at?: string | null;
+  /** The job's id. */
+  job_id: string;
+  /** The kind of work. */
+  kind: string;
+  /** The node's name. A job that was pushed with the run's id has its job id as the name. */
+  name: string;
+  /** The names of the nodes that it needs. */
+  needs: string[];
+  /** The phase of the running attempt. */
+  phase?: string | null;
+  /** From 0 to 1, as last reported by the worker. */
+  progress?: number | null;
+  /** The queue's name. */
+  queue: string;
+  /** When the current or last attempt started. */
+  started_at?: string | null;
+  /** The job's state. */
+  state: JobState;
+  /** `success`, `failure` or `always`. */
+  when: "success" | "failure" | "always";
+}
+
+/** The current status of a run, for people and user interfaces. */
+export interface RunSignal {
+  /** The longest chain of nodes that have not ended, first node first, at most 100 names. */
+  critical_path: string[];
+  /** `queued`, `blocked`, `started`, `succeeded`, `failed` or `canceled`. */
+  kind: string;
+  /** The names of running nodes, at most three. */
+  phase?: string | null;
+  /** The share of jobs that ended, from 0 to 1. */
+  progress: number;
+  /** The state of the run in a sentence. */
+  summary: string;
+  /** Incremented by every end of a job. */
+  version: number;
+}
+
+/** A run as returned by the API. */
+export interface RunView {
+  /** The principal that canceled the run. */
+  canceled_by?: string | null;
+  /** The counts of its jobs. */
+  counts: RunCounts;
+  /** When the run was started. */
+  created_at: string;
+  /** When the run ended. */
+  finished_at?: string | null;
+  /** The run's id. */
+  id: string;
+  /** The run's name, or `null`. */
+  name?: string | null;
+  /** The nodes in the order of their creation. Only `GET /runs/{id}` has them. */
+  nodes?: RunNodeView[] | null;
+  /** `cancel` or `continue`. */
+  on_failure: "cancel" | "continue";
+  /** The run that this run retries. */
+  parent?: string | null;
+  /** The principal that started the run. */
+  principal: string;
+  /** The run that retries this run. */
+  retried_as?: string | null;
+  /** When its first job started. Only `GET /runs/{id}` has it. */
+  started_at?: string | null;
+  /** `running`, `succeeded`, `failed` or `canceled`. */
+  state: "running" | "succeeded" | "failed" | "canceled";
+  /** Labels. */
+  tags: string[];
 }
 
 /** The answer to a settle, in the order of the request. */

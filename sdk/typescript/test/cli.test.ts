@@ -14,6 +14,7 @@ import { createPostgres, history, queue, realServer, until } from "./support.js"
 const real = realServer();
 const PROGRAM = fileURLToPath(import.meta.resolve("windlass").replace(/index\.js$/, "cli.js"));
 const JOBS = fileURLToPath(new URL("./programs/jobs.js", import.meta.url));
+const WORKFLOWS = fileURLToPath(new URL("./programs/workflows.js", import.meta.url));
 
 class WorkerProcess {
   stdout = "";
@@ -32,8 +33,8 @@ class WorkerProcess {
     this.ended = once(this.child, "close").then(([code]) => code as number | null);
   }
 
-  /** The ids of the jobs that it has started. */
-  get jobs(): string[] {
+  /** What the handlers have written: the ids of the jobs that they have started. */
+  get lines(): string[] {
     return this.stdout.split("\n").slice(0, -1);
   }
 }
@@ -111,32 +112,47 @@ test("SIGTERM lets the running job end, and a second one does not wait", async (
 
 const JOB_COUNT = 1_000;
 
-/** Kills workers in the middle of 1,000 jobs, and checks the history of each job. */
-async function killWorkers(server: TestServer): Promise<void> {
-  const name = queue();
-  const wl = server.client();
-  const job = wl.job<{ n: number }, number>("counted", { queue: name, maxAttempts: 10 });
-  const handles = await job.many(Array.from({ length: JOB_COUNT }, (_, n) => ({ n })));
-  const start = () =>
-    new WorkerProcess(["--lease", "1s", "--concurrency", "8", JOBS], { WINDLASS_URL: server.url, QUEUE: name });
+/** Kills workers with SIGKILL while they run jobs that together write `lines` lines. Returns the lines. */
+async function killWorkers(
+  server: TestServer,
+  module: string,
+  name: string,
+  lines: number,
+  isDone: () => Promise<void>,
+): Promise<string[]> {
+  const parameters = ["--lease", "1s", "--concurrency", "8", module];
+  const start = () => new WorkerProcess(parameters, { WINDLASS_URL: server.url, QUEUE: name });
   const workers = [start(), start()];
-  const started = () => workers.reduce((sum, worker) => sum + worker.jobs.length, 0);
+  const written = () => workers.reduce((sum, worker) => sum + worker.lines.length, 0);
   for (const [index, share] of [0.2, 0.4, 0.6].entries()) {
-    await until(`${share} of the jobs`, () => started() >= JOB_COUNT * share);
+    await until(`${share} of the lines`, () => written() >= lines * share);
     workers[index]?.child.kill("SIGKILL");
     workers.push(start());
   }
-  for (const [n, handle] of handles.entries()) {
-    assert.equal(await handle.wait({ timeout: "60s" }), n);
-  }
+  await isDone();
   for (const worker of workers) {
     worker.child.kill("SIGTERM");
     await worker.ended;
   }
+  const binary = process.env["WINDLASS_BIN"] || "windlass";
+  execFileSync(binary, ["verify", "--database", server.database], { stdio: "pipe" });
+  return workers.flatMap((worker) => worker.lines);
+}
+
+async function killAmongJobs(server: TestServer): Promise<void> {
+  const name = queue();
+  const wl = server.client();
+  const job = wl.job<{ n: number }, number>("counted", { queue: name, maxAttempts: 10 });
+  const handles = await job.many(Array.from({ length: JOB_COUNT }, (_, n) => ({ n })));
+  const lines = await killWorkers(server, JOBS, name, JOB_COUNT, async () => {
+    for (const [n, handle] of handles.entries()) {
+      assert.equal(await handle.wait({ timeout: "60s" }), n);
+    }
+  });
 
   // Every start of a handler is in the history, a killed attempt expired, and one attempt finished.
   const starts = new Map<string, number>();
-  for (const id of workers.flatMap((worker) => worker.jobs)) {
+  for (const id of lines) {
     starts.set(id, (starts.get(id) ?? 0) + 1);
   }
   let expired = 0;
@@ -149,19 +165,49 @@ async function killWorkers(server: TestServer): Promise<void> {
     expired += claims - 1;
   }
   assert.ok(expired > 0, "no worker was killed while it had jobs");
-  const binary = process.env["WINDLASS_BIN"] || "windlass";
-  execFileSync(binary, ["verify", "--database", server.database], { stdio: "pipe" });
 }
 
-test("workers killed in the middle of 1,000 jobs lose none on SQLite", () => killWorkers(real.server));
+const WORKFLOW_COUNT = 150;
+/** The steps of each of the two branches share a name. */
+const KEYS = ["last", "left", "left#2", "one", "right", "right#2", "two"];
 
-test("workers killed in the middle of 1,000 jobs lose none on PostgreSQL", async () => {
-  const database = createPostgres();
-  const server = await startServer({ database: database.url });
-  try {
-    await killWorkers(server);
-  } finally {
-    await server.stop();
-    database.drop();
+/** Each kill repeats at most one step of each running branch. */
+async function killAmongWorkflows(server: TestServer): Promise<void> {
+  const name = queue();
+  const wl = server.client();
+  const flow = wl.job<{ n: number }, number>("flow", { queue: name, maxAttempts: 10 });
+  const handles = await flow.many(Array.from({ length: WORKFLOW_COUNT }, (_, n) => ({ n })));
+  const lines = await killWorkers(server, WORKFLOWS, name, WORKFLOW_COUNT * KEYS.length, async () => {
+    for (const handle of handles) {
+      assert.equal(await handle.wait({ timeout: "60s" }), KEYS.length);
+    }
+  });
+  let repeated = 0;
+  for (const { id } of handles) {
+    const executed = lines.filter((line) => line.startsWith(id)).map((line) => line.slice(id.length + 1));
+    assert.deepEqual([...new Set(executed)].sort(), KEYS);
+    const kills = (await history(wl, id)).filter((event) => event === "expired").length;
+    const excess = executed.length - KEYS.length;
+    assert.ok(excess <= 2 * kills, `job ${id}: ${executed} after ${kills} kills`);
+    repeated += kills;
   }
-});
+  assert.ok(repeated > 0, "no worker was killed while it had workflows");
+}
+
+for (const [what, kill] of [
+  ["1,000 jobs lose none", killAmongJobs],
+  ["workflows repeat at most the steps that ran", killAmongWorkflows],
+] as const) {
+  test(`workers killed in the middle of ${what} on SQLite`, () => kill(real.server));
+
+  test(`workers killed in the middle of ${what} on PostgreSQL`, async () => {
+    const database = createPostgres();
+    const server = await startServer({ database: database.url });
+    try {
+      await kill(server);
+    } finally {
+      await server.stop();
+      database.drop();
+    }
+  });
+}

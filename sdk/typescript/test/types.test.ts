@@ -40,6 +40,37 @@ export function types(wl: Windlass): void {
   const nothing = wl.job("nothing", {}, () => "done");
   void nothing.push();
 
+  const order = wl.workflow(
+    "order",
+    { input: z.object({ id: z.coerce.number() }), strict: true },
+    async (ctx, input) => {
+      assertType<Equal<typeof input, { id: number }>>();
+      const paid = await ctx.step("charge", () => ({ at: new Date(), amount: 90 }), {
+        undo: (result) => assertType<Equal<typeof result, { at: string; amount: number }>>(),
+      });
+      assertType<Equal<typeof paid, { at: string; amount: number }>>();
+      const event = await ctx.waitForEvent<{ n: number }>("event");
+      assertType<Equal<typeof event, { n: number }>>();
+      const late = await ctx.waitForEvent<{ n: number }>("event", { timeout: "1h" });
+      assertType<Equal<typeof late, { n: number } | undefined>>();
+      const both = await ctx.gather([ctx.spawn(typed, { n: 1 }), ctx.spawn(greet, { name: "Ada" })]);
+      assertType<Equal<typeof both, [number, null]>>();
+      const [settled] = await ctx.gather([ctx.spawn(typed, { n: 1 }, { tags: ["a"] })], { settled: true });
+      assertType<Equal<(typeof settled)["result"], number | undefined>>();
+      // @ts-expect-error the payload is required
+      ctx.spawn(typed);
+      // @ts-expect-error a child has no unique key
+      ctx.spawn(nothing, undefined, { uniqueKey: "a" });
+      return event.n === 7 ? ctx.continueAs({ id: 8 }) : { paid };
+    },
+  );
+  assertType<Equal<typeof order, Job<{ id: unknown }, { paid: { at: string; amount: number } }>>>();
+  void wl.startRun({
+    nodes: { a: typed.node({ n: 7 }), b: greet.node({ name: "Ada" }, { needs: ["a"], when: "always" }) },
+  });
+  // @ts-expect-error the options of workflows are not those of jobs
+  wl.job("strict", { strict: true }, () => {});
+
   // @ts-expect-error a unit is missing
   wl.job("late", { timeout: "5" });
   // @ts-expect-error there is no such option

@@ -50,11 +50,6 @@ export function useJob(url: string | undefined, options: Omit<StreamOptions, "si
   }, [url]);
   // What another URL returned is not shown.
   const { signal, error } = state.url === url ? state : {};
-  return {
-    signal,
-    progress: signal?.progress ?? undefined,
-    summary: signal?.summary,
-    isEnded: signal !== undefined && isFinal(signal.kind),
-    error,
-  };
+  const { summary, progress } = signal ?? {};
+  return { signal, progress: progress ?? undefined, summary, isEnded: isFinal(signal?.kind ?? ""), error };
 }

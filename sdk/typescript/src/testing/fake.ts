@@ -2,14 +2,18 @@
 
 import { randomUUID } from "node:crypto";
 import { isDeepStrictEqual } from "node:util";
+import { type Duration, toMilliseconds } from "../duration.js";
 import { Http } from "../http.js";
 import type { Job } from "../job.js";
 import { isFinal } from "../sse.js";
 import type { Windlass } from "../windlass.js";
 import type { ClaimedJob, JobRequest, JobView, Signal } from "../wire.js";
-import { Context } from "../worker/context.js";
-import { execute } from "../worker/execute.js";
+import type { Context, Uplink } from "../worker/context.js";
+import { contextOf, execute } from "../worker/execute.js";
 import type { Outcome } from "../worker/outcomes.js";
+import type { Operation } from "../workflow/engine.js";
+import { JournalWriter } from "../workflow/writer.js";
+import { FakeJournal } from "./journal.js";
 
 /** How often a job may be run, so that a handler that always snoozes does not run forever. */
 const MAX_RUNS = 1_000;
@@ -32,17 +36,23 @@ export interface FakeJob {
   readonly artifacts: Map<string, string | Uint8Array>;
   /** The facts that the handler set. */
   readonly facts: Record<string, unknown>;
+  /** @internal */
+  readonly journal: FakeJournal;
 }
 
 /** Replaces the server of a client. */
 export class Fake {
   /** The jobs that were pushed, in order. */
   readonly jobs: FakeJob[] = [];
+  /** The clock of workflows. It begins at the time of the clock and moves with `advance` and with sleeps. */
+  now = new Date();
   readonly #windlass: Windlass;
   readonly #original: Http;
-  /** A client of this server. */
-  readonly #http: Http;
   readonly #isInline: boolean;
+  readonly #uplink: Uplink;
+  readonly #writer: JournalWriter;
+  /** Workflows that wait for something that does not happen by itself. */
+  readonly #blocked = new Set<FakeJob>();
   /** The jobs that run, each with its attempt and its end. */
   readonly #running = new Map<string, { context?: Context; ended: Promise<void> }>();
 
@@ -52,13 +62,24 @@ export class Fake {
     this.#original = windlass.http;
     this.#isInline = options.inline ?? false;
     const respond = async (url: string, init: RequestInit) => this.#respond(new URL(url), init);
-    this.#http = new Http({ url: "http://fake.invalid", headers: {}, timeoutMs: 1e9, fetch: respond as typeof fetch });
-    windlass.http = this.#http;
+    windlass.http = new Http({
+      url: "http://fake.invalid",
+      headers: {},
+      timeoutMs: 1e9,
+      fetch: respond as typeof fetch,
+    });
+    this.#uplink = { http: windlass.http, logger: windlass.logger };
+    this.#writer = new JournalWriter(this.#uplink, "/journal", () => {});
   }
 
   /** The payloads of the jobs of a kind, in order. */
   pushed<Input>(job: Job<Input, unknown>): Input[] {
     return this.jobs.filter(({ view }) => view.kind === job.kind).map(({ view }) => view.payload as Input);
+  }
+
+  /** The events that workflows published, by job. */
+  get published(): { topic: string; data: unknown }[] {
+    return this.jobs.flatMap(({ journal }) => journal.published);
   }
 
   /** Fails unless a job of this kind was pushed, with this payload if one is given. */
@@ -73,10 +94,21 @@ export class Fake {
     if (this.#has(job, payload)) throw new Error(`${describe(job, payload)} was pushed`);
   }
 
-  /** Runs the jobs that have not ended, and those that they push. Retries, snoozes and delays do not wait. */
+  /**
+   * Runs the jobs that have not ended, and those that they push. Retries, snoozes, delays and the sleeps of workflows do
+   * not wait. A workflow that waits for an event or an approval remains in the state `waiting`.
+   */
   async drain(): Promise<void> {
-    const next = () => this.jobs.find(({ view }) => !isFinal(view.state) && !this.#running.has(view.id));
+    const next = () =>
+      this.jobs.find((job) => !isFinal(job.view.state) && !this.#running.has(job.view.id) && !this.#blocked.has(job));
     for (let job = next(); job !== undefined; job = next()) await this.#run(job);
+  }
+
+  /** Moves the clock of workflows, so that timeouts expire. Continue with `drain`. */
+  advance(time: Duration): void {
+    this.now = new Date(this.now.getTime() + toMilliseconds(time));
+    this.#blocked.clear();
+    for (const { journal } of this.jobs) journal.advance(this.now.getTime());
   }
 
   /** Forgets the jobs. */
@@ -97,25 +129,35 @@ export class Fake {
 
   /** Answers a request as a server would. */
   async #respond({ pathname, searchParams }: URL, { method, body }: RequestInit): Promise<Response> {
+    if (pathname === "/api/v1/journal") return this.#record(JSON.parse(body as string));
     const path = pathname.replace("/api/v1/jobs", "");
     if (path === "" || path === "/batch") {
       const request = JSON.parse(body as string);
-      const jobs = (path === "" ? [request as JobRequest] : (request.jobs as JobRequest[])).map((job) =>
-        this.#enqueue(job),
-      );
+      const requests: JobRequest[] = path === "" ? [request] : request.jobs;
+      const jobs = requests.map((job) => this.#enqueue(job));
       for (const job of this.#isInline ? jobs : []) await this.#run(job);
       const ids = jobs.map(({ view }) => view.id);
       return Response.json({ id: ids[0], ids });
     }
-    const [, id, operation, name] = /^\/([^/]+)(?:\/(cancel|signal|stream|artifacts))?(?:\/(.+))?$/.exec(path) ?? [];
+    const [, id, operation, name] =
+      /^\/([^/]+)(?:\/(cancel|signal|stream|artifacts|events|approvals|journal))?(?:\/(.+))?$/.exec(path) ?? [];
     const job = this.jobs.find(({ view }) => view.id === id);
-    if (job === undefined) {
-      const detail = `the fake server has no ${path}`;
-      return Response.json({ status: 404, code: "not_found", detail }, { status: 404 });
-    }
-    const { view } = job;
-    if (name !== undefined) {
-      job.artifacts.set(decodeURIComponent(name), body as string | Uint8Array);
+    if (job === undefined) return notFound(path);
+    const { view, journal } = job;
+    const key = decodeURIComponent(name ?? "");
+    if (operation === "journal") return Response.json({ items: journal.entries });
+    this.#blocked.delete(job);
+    if (operation === "events") {
+      journal.send(key, JSON.parse(body as string));
+    } else if (operation === "approvals") {
+      const { approve: approved, note = null } = JSON.parse(body as string);
+      const asked = journal.entries.find((entry) => entry.key === key && entry.status === "open");
+      if (asked === undefined) return notFound(`approval ${JSON.stringify(key)} that is open`);
+      journal.resolve(asked, { result: { approved, note, by: "fake", at: this.now.toISOString() } });
+    } else if (operation === "artifacts" && method === "GET") {
+      return new Response(job.artifacts.get(key) as string);
+    } else if (name !== undefined) {
+      job.artifacts.set(key, body as string | Uint8Array);
     } else if (operation === "cancel" && !isFinal(view.state)) {
       view.state = "canceled";
       this.#running.get(view.id)?.context?.abort(new Error("the job was canceled or timed out"));
@@ -133,8 +175,22 @@ export class Fake {
       return new Response(before === eventOf(job) ? before : before + eventOf(job), { headers });
     } else if ((searchParams.get("wait") ?? "0ms") !== "0ms") {
       await this.#run(job);
+      if (this.#blocked.has(job)) {
+        const waits = journal.awaited.map(({ op, key }) => `${op} ${JSON.stringify(key)}`).join(" or ");
+        const detail = `job ${view.id} waits for ${waits}; use JobHandle.send, JobHandle.approve or Fake.advance`;
+        return Response.json({ code: "would_wait", detail }, { status: 409 });
+      }
     }
     return Response.json(view);
+  }
+
+  #record({ writes }: { writes: { job_id: string; ops: Operation[] }[] }): Response {
+    const start = (jobs: unknown) => (jobs as JobRequest[]).map((job) => this.#enqueue(job).view);
+    const results = writes.map(({ job_id, ops }) => {
+      const job = this.jobs.find(({ view }) => view.id === job_id) as FakeJob;
+      return { status: "applied", entries: ops.map((op) => job.journal.record(op, this.now.getTime(), start)) };
+    });
+    return Response.json({ results });
   }
 
   #enqueue(request: JobRequest): FakeJob {
@@ -147,25 +203,17 @@ export class Fake {
     );
     if (uniqueKey !== undefined && existing !== undefined) return existing;
     const now = new Date().toISOString();
+    const defaults = { payload: null, priority: 0, run_at: now, max_attempts: 3, tags: [] };
+    const created = { attempt: 0, epoch: 0, depth: 0, principal: "fake", created_at: now, updated_at: now };
     const view: JobView = {
-      payload: null,
-      priority: 0,
-      run_at: now,
-      max_attempts: 3,
-      tags: [],
+      ...defaults,
       ...members,
       ...(uniqueKey !== undefined && { unique_key: uniqueKey }),
       ...(webhook && { webhook_url: webhook.url }),
-      id: randomUUID(),
-      state: "queued",
-      attempt: 0,
-      epoch: 0,
-      depth: 0,
-      principal: "fake",
-      created_at: now,
-      updated_at: now,
+      ...{ id: randomUUID(), state: "queued", ...created },
     };
-    const job: FakeJob = { view, request: stored, signals: [], artifacts: new Map(), facts: {} };
+    const journal = new FakeJournal();
+    const job = { view, request: stored, signals: [], artifacts: new Map(), facts: {}, journal };
     this.jobs.push(job);
     return job;
   }
@@ -179,18 +227,39 @@ export class Fake {
   }
 
   async #runToEnd(job: FakeJob): Promise<void> {
-    const { view } = job;
+    const { view, journal } = job;
     const definition = this.#windlass.jobs.find(({ kind }) => kind === view.kind);
     // The caller stores the job as running first.
     await Promise.resolve();
     for (let runs = 0; !isFinal(view.state); runs++) {
+      await this.#wake(journal);
+      if (journal.awaited.length > 0) {
+        this.#blocked.add(job);
+        return;
+      }
       if (runs === MAX_RUNS) throw new Error(`job ${view.id} (${view.kind}) has not ended after ${MAX_RUNS} runs`);
       Object.assign(view, { state: "working", attempt: view.attempt + 1, epoch: view.epoch + 1 });
-      const context = new Context(view as ClaimedJob, { http: this.#http, logger: this.#windlass.logger });
+      const claimed = { ...(view as ClaimedJob), journal: { entries: structuredClone(journal.entries) } };
+      const context = contextOf(definition, claimed, this.#uplink, this.#writer);
       Object.assign(this.#running.get(view.id) ?? {}, { context });
       const outcome = await execute(definition, this.#windlass.middleware, context);
-      if (view.state === "working") settle(job, outcome);
+      this.#blocked.clear();
+      if (view.state === "working") settle(job, outcome, (payload) => this.#enqueue({ ...job.request, payload }));
     }
+  }
+
+  /** Runs the children of a suspended job, or skips its first sleep. */
+  async #wake(journal: FakeJournal): Promise<void> {
+    for (const entry of journal.awaited) {
+      const children = journal.children.get(entry) ?? [];
+      for (const child of children) await this.#run(this.jobs.find(({ view }) => view === child) as FakeJob);
+      if (children.length > 0 && children.every(({ state }) => isFinal(state))) {
+        const ends = children.map(({ id: job_id, state, result, error }) => ({ job_id, state, result, error }));
+        journal.resolve(entry, { result: ends });
+      }
+    }
+    const sleeps = journal.awaited.filter(({ op }) => op === "sleep").map(({ due_at }) => Date.parse(due_at as string));
+    if (sleeps.length > 0) this.advance(Math.max(0, Math.min(...sleeps) - this.now.getTime()) / 1_000);
   }
 }
 
@@ -200,12 +269,14 @@ export function fake(windlass: Windlass, options: FakeOptions = {}): Fake {
 }
 
 /** Applies an outcome as a server would. */
-function settle({ view, facts }: FakeJob, outcome: Outcome): void {
-  const settled = JSON.parse(outcome.json) as Partial<Pick<JobView, "result" | "error">> & { facts?: object };
+function settle({ view, facts, journal }: FakeJob, outcome: Outcome, continueAs: (payload: unknown) => FakeJob): void {
+  const settled = JSON.parse(outcome.json) as Partial<JobView> & { facts?: object; wake?: { any: string[] } };
   switch (outcome.kind) {
     case "finish":
+    case "continue_as":
       Object.assign(view, { state: "succeeded", result: settled.result ?? null });
       Object.assign(facts, settled.facts);
+      if (outcome.kind === "continue_as") view.result = { continued_as: continueAs(settled.payload).view.id };
       break;
     case "fail": {
       const isLast = outcome.retryable === false || view.attempt >= view.max_attempts;
@@ -216,8 +287,13 @@ function settle({ view, facts }: FakeJob, outcome: Outcome): void {
       view.state = "canceled";
       break;
     default:
-      Object.assign(view, { state: "scheduled", attempt: view.attempt - 1 });
+      journal.wake = settled.wake?.any ?? [];
+      Object.assign(view, { state: settled.wake ? "waiting" : "scheduled", attempt: view.attempt - 1 });
   }
+}
+
+function notFound(what: string): Response {
+  return Response.json({ code: "not_found", detail: `the fake server has no ${what}` }, { status: 404 });
 }
 
 function eventOf(job: FakeJob): string {
@@ -225,18 +301,10 @@ function eventOf(job: FakeJob): string {
 }
 
 function signalOf({ view, signals }: FakeJob): Signal {
-  return {
-    phase: view.state,
-    summary: view.state,
-    next_actions: [],
-    diagnostics: {},
-    ...Object.assign({}, ...signals),
-    job_id: view.id,
-    kind: isFinal(view.state) ? view.state : view.state === "working" ? "started" : "queued",
-    version: signals.length,
-    created_at: view.created_at,
-    updated_at: view.updated_at,
-  };
+  const { id: job_id, state, created_at, updated_at } = view;
+  const kind = isFinal(state) ? state : state === "working" ? "started" : "queued";
+  const unset = { phase: state, summary: state, next_actions: [], diagnostics: {} };
+  return { ...unset, ...Object.assign({}, ...signals), job_id, kind, version: signals.length, created_at, updated_at };
 }
 
 function describe(job: Job<never, unknown> | Job, payload: unknown): string {

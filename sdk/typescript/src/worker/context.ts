@@ -1,9 +1,8 @@
 /** What a handler receives besides its payload: the job, progress reports, artifacts, facts and a cancellation. */
 
 import { Fail } from "../errors.js";
-import type { Http } from "../http.js";
-import type { Logger } from "../windlass.js";
-import type { ArtifactView, ClaimedJob, SignalUpdate } from "../wire.js";
+import type { Windlass } from "../windlass.js";
+import type { ArtifactView, ClaimedJob, JobView, SignalUpdate } from "../wire.js";
 import { SignalSender } from "./signals.js";
 
 /** Longest log of an attempt, in characters. Older text is dropped. */
@@ -12,10 +11,7 @@ const MAX_LOG = 1 << 20;
 const MIN_BYTES_PER_MS = 100;
 
 /** Where a context sends what a handler reports. @internal */
-export interface Uplink {
-  http: Http;
-  logger: Logger;
-}
+export type Uplink = Pick<Windlass, "http" | "logger">;
 
 /** The context of one attempt of a job. */
 export class Context {
@@ -62,6 +58,21 @@ export class Context {
     return this.#controller.signal;
   }
 
+  /**
+   * The results of the nodes of the run that the job needs, by name. A large result is a reference, which `input` reads.
+   */
+  get inputs(): Record<string, unknown> {
+    return this.job.inputs ?? {};
+  }
+
+  /** The result of a node of the run that the job needs, also a large one. */
+  async input<Result = unknown>(name: string): Promise<Result> {
+    const value = this.inputs[name];
+    const reference = (value as { $result?: { job_id?: string } } | null | undefined)?.$result?.job_id;
+    if (reference === undefined) return value as Result;
+    return (await this.#uplink.http.persist<JobView>("GET", `/jobs/${reference}`)).result as Result;
+  }
+
   /** Reports the progress, from 0 to 1, and optionally a sentence for people. Returns at once. */
   progress(progress: number, summary?: string): void {
     const clamped = Math.min(Math.max(progress, 0), 1);
@@ -80,7 +91,7 @@ export class Context {
 
   /** Changes several members of the signal. Returns at once: updates that arrive faster than they are sent are merged. */
   update(update: SignalUpdate): void {
-    this.#signals ??= new SignalSender(this.#uplink.http, this.job, this.#uplink.logger);
+    this.#signals ??= new SignalSender(this.#uplink, this.job);
     this.#signals.update(update);
   }
 
@@ -98,15 +109,13 @@ export class Context {
 
   /** Stores a named blob with the job, at most 10 GiB. Identical content may be stored again. */
   artifact(name: string, content: string | Uint8Array, contentType?: string): Promise<ArtifactView> {
-    const isText = typeof content === "string";
+    const type =
+      contentType ?? (typeof content === "string" ? "text/plain; charset=utf-8" : "application/octet-stream");
     return this.#uplink.http.persist("PUT", `/jobs/${this.job.id}/artifacts/${encodeURIComponent(name)}`, {
       rawBody: content as string | Uint8Array<ArrayBuffer>,
       // A large upload takes its time.
       heldMs: content.length / MIN_BYTES_PER_MS,
-      headers: {
-        "content-type": contentType ?? (isText ? "text/plain; charset=utf-8" : "application/octet-stream"),
-        "x-windlass-epoch": String(this.job.epoch),
-      },
+      headers: { "content-type": type, "x-windlass-epoch": String(this.job.epoch) },
       signal: this.signal,
     });
   }

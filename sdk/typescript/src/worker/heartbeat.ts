@@ -17,10 +17,7 @@ export type HeartbeatReport =
   /** A heartbeat failed and is repeated. */
   | { id: string; type: "failed"; reason: string };
 
-interface ThreadSettings {
-  api: string;
-  headers: Record<string, string>;
-}
+type ThreadSettings = { api: string; headers: Record<string, string> };
 
 /** A request to the thread: start or stop the heartbeats of a registration. */
 type ThreadRequest = { id: string; leaseS: number; heartbeatS: number } | { id: string; stop: true };
@@ -146,13 +143,8 @@ function run({ parentPort, workerData }: typeof import("node:worker_threads")): 
       live.delete(id);
     }
     if (!("stop" in message)) {
-      const registration = {
-        ...message,
-        isStopped: false,
-        requests: new Set<AbortController>(),
-        failures: 0,
-        previous: "",
-      };
+      const requests = new Set<AbortController>();
+      const registration = { ...message, isStopped: false, requests, failures: 0, previous: "" };
       live.set(id, registration);
       void beat(registration);
     }

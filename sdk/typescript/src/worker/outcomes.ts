@@ -4,24 +4,25 @@ import type { ClaimedJob } from "../wire.js";
 
 /** Outcomes per settle request, equal to the server's limit. */
 const MAX_BATCH_OUTCOMES = 4_000;
-/** Characters of JSON per settle request. In UTF-8 they stay below the server's limit for a body, 16 MiB. */
+/** Characters of JSON per request. In UTF-8 they stay below the server's limit for a body, 16 MiB. */
 const MAX_BATCH_CHARACTERS = 5 << 20;
 /** Longest error code, equal to the server's limit. */
 const MAX_CODE_BYTES = 128;
 /** Longest result, equal to the server's limit. */
-const MAX_RESULT_BYTES = 1 << 20;
+export const MAX_RESULT_BYTES = 1 << 20;
 const REFUSED = "outcome_refused";
 
 /** How an attempt ends. */
-export type OutcomeKind = "finish" | "fail" | "cancel" | "snooze" | "release";
+export type OutcomeKind = "finish" | "fail" | "cancel" | "snooze" | "release" | "suspend" | "continue_as";
 
 /** The outcome of one attempt. */
 export interface Outcome {
   jobId: string;
   epoch: number;
   kind: OutcomeKind;
-  /** The error code of a failure. */
+  /** The error of a failure. */
   code?: string;
+  message?: string;
   retryable?: boolean;
   /** The element of the settle request. */
   json: string;
@@ -30,7 +31,7 @@ export interface Outcome {
 type Attempt = Pick<ClaimedJob, "id" | "epoch">;
 
 /** An outcome without a result or an error. `members` starts with a comma. */
-export function plain(attempt: Attempt, kind: "cancel" | "release" | "snooze", members = ""): Outcome {
+export function plain(attempt: Attempt, kind: Exclude<OutcomeKind, "finish" | "fail">, members = ""): Outcome {
   return { jobId: attempt.id, epoch: attempt.epoch, kind, json: `${head(attempt, kind)}${members}}` };
 }
 
@@ -42,13 +43,10 @@ export function finish(attempt: Attempt, result: unknown, facts: Record<string, 
   } catch (error) {
     return fail(attempt, "result_not_json", (error as Error).message, false);
   }
-  // A character has at most three bytes in UTF-8.
-  if (json !== undefined && json.length * 3 > MAX_RESULT_BYTES) {
-    const bytes = Buffer.byteLength(json);
-    if (bytes > MAX_RESULT_BYTES) {
-      const message = `The result has ${bytes} bytes; the limit is ${MAX_RESULT_BYTES}. Store it as an artifact.`;
-      return fail(attempt, "result_too_large", message, false);
-    }
+  const bytes = json === undefined ? 0 : bytesOf(json);
+  if (bytes > MAX_RESULT_BYTES) {
+    const message = `The result has ${bytes} bytes; the limit is ${MAX_RESULT_BYTES}. Store it as an artifact.`;
+    return fail(attempt, "result_too_large", message, false);
   }
   const members = json === undefined || json === "null" ? "" : `,"result":${json}`;
   const withFacts = facts === undefined ? "" : `,"facts":${JSON.stringify(facts)}`;
@@ -56,11 +54,16 @@ export function finish(attempt: Attempt, result: unknown, facts: Record<string, 
   return { jobId, epoch, kind: "finish", json: `${head(attempt, "finish")}${members}${withFacts}}` };
 }
 
+/** The size of a result in UTF-8, or its length if that is small. */
+export function bytesOf(json: string): number {
+  return json.length * 3 > MAX_RESULT_BYTES ? Buffer.byteLength(json) : json.length;
+}
+
 /** A failure. */
 export function fail(attempt: Attempt, code: string, message: string, retryable: boolean): Outcome {
   const error = { code: validCode(code), message, retryable };
   const json = `${head(attempt, "fail")},"error":${JSON.stringify(error)}}`;
-  return { jobId: attempt.id, epoch: attempt.epoch, kind: "fail", code, retryable, json };
+  return { jobId: attempt.id, epoch: attempt.epoch, kind: "fail", code, message, retryable, json };
 }
 
 function head({ id, epoch }: Attempt, kind: OutcomeKind): string {
@@ -73,6 +76,17 @@ function validCode(code: string): string {
   let valid = code.replace(/[\u0000-\u001f\u007f-\u009f]/g, " ").slice(0, MAX_CODE_BYTES);
   while (Buffer.byteLength(valid) > MAX_CODE_BYTES) valid = valid.slice(0, -1);
   return valid.toWellFormed() || "error";
+}
+
+/** Takes what fits into a request out of a queue. */
+export function takeBatch<Item extends { json: string }>(queue: Item[], max: number): Item[] {
+  let characters = 0;
+  const isTooMuch = ({ json }: Item, index: number): boolean => {
+    characters += json.length;
+    return index === max || (index > 0 && characters > MAX_BATCH_CHARACTERS);
+  };
+  const end = queue.findIndex(isTooMuch);
+  return queue.splice(0, end < 0 ? queue.length : end);
 }
 
 /** The queue of unsettled outcomes. */
@@ -95,15 +109,7 @@ export class Outcomes {
 
   /** Takes the outcomes of the next request. */
   nextBatch(): Outcome[] {
-    const part = this.#split.shift();
-    if (part !== undefined) return part;
-    let characters = 0;
-    const isTooMuch = ({ json }: Outcome, index: number): boolean => {
-      characters += json.length;
-      return index === MAX_BATCH_OUTCOMES || (index > 0 && characters > MAX_BATCH_CHARACTERS);
-    };
-    const end = this.#unsent.findIndex(isTooMuch);
-    return this.#unsent.splice(0, end < 0 ? this.#unsent.length : end);
+    return this.#split.shift() ?? takeBatch(this.#unsent, MAX_BATCH_OUTCOMES);
   }
 
   /** Takes back a batch that got no answer. */

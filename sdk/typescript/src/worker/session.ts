@@ -4,13 +4,14 @@
  */
 
 import { Backoff, sleep } from "../backoff.js";
-import { ApiError, classify } from "../errors.js";
-import { type Http, retryAfterMs } from "../http.js";
-import type { Logger } from "../windlass.js";
+import { ApiError, classify, isLeaseExpired } from "../errors.js";
+import { retryAfterMs } from "../http.js";
 import type { ClaimedJob, SettleView, WorkerRegistered } from "../wire.js";
-import { Context } from "./context.js";
+import { JournalWriter } from "../workflow/writer.js";
+import type { Context } from "./context.js";
 import { type HeartbeatReport, monotonicMs } from "./heartbeat.js";
-import { type Outcome, type OutcomeKind, Outcomes, plain } from "./outcomes.js";
+import { type Outcome, Outcomes, plain } from "./outcomes.js";
+import type { Worker } from "./worker.js";
 
 /** How long the server may hold a claim open when there is no work. */
 const CLAIM_WAIT_S = 20;
@@ -23,44 +24,19 @@ const OVERDUE_CHECK_MS = 500;
 const MAX_UNSETTLED = 10_000;
 const DEREGISTER_MS = 5_000;
 
-/** What sessions share: the worker's settings, its slots and its counters. */
-export interface SessionHost {
-  readonly http: Http;
-  readonly logger: Logger;
-  /** Takes a slot for a handler. Returns false if none is free. */
-  takeSlot(): boolean;
-  /** Returns a slot after a handler that ran for `ms`. */
-  freeSlot(ms: number): void;
-  /** The number of jobs to claim while `waiting` jobs wait for a slot; 0 for no claim. */
-  wanted(waiting: number): number;
-  execute(context: Context): Promise<Outcome>;
-  /** Something changed that the worker may wait for. */
-  changed(): void;
-  /** The lease has expired, or a claim got no answer: another registration takes over. */
-  replace(session: Session): void;
-  /** The server rejected the worker, or requested a drain. */
-  drain(refusal?: Error): void;
-  count(outcome: OutcomeKind | "claimed" | "lost", by: number): void;
-}
+/** A claimed job is given back at `startBy`. One that starts after half of its timeout might not end in time. */
+type Waiting = { job: ClaimedJob; startBy: number };
 
-interface Waiting {
-  job: ClaimedJob;
-  /** When the job is given back. A job that starts after half of its timeout might not end in time. */
-  startBy: number;
-}
-
-interface Running {
-  context: Context;
-  /** The server canceled the job or its timeout passed. */
-  isCanceled: boolean;
-}
+/** `isCanceled`: the server canceled the job or its timeout passed. */
+type Running = { context: Context; isCanceled: boolean };
 
 export class Session {
   readonly registration: WorkerRegistered;
-  readonly #host: SessionHost;
+  readonly #host: Worker;
   #waiting: Waiting[] = [];
   readonly #running = new Map<string, Running>();
   readonly #outcomes = new Outcomes();
+  readonly #journal: JournalWriter;
   #settling: Outcome[] = [];
   #settler: Promise<void> | undefined;
   #claim: AbortController | undefined;
@@ -81,9 +57,10 @@ export class Session {
   readonly #claimBackoff = new Backoff();
   readonly #settleBackoff = new Backoff();
 
-  constructor(host: SessionHost, registration: WorkerRegistered) {
+  constructor(host: Worker, registration: WorkerRegistered) {
     this.#host = host;
     this.registration = registration;
+    this.#journal = new JournalWriter(host, this.#path("journal"), () => this.#onLeaseExpired());
   }
 
   get id(): string {
@@ -150,30 +127,22 @@ export class Session {
     for (const { context } of this.#running.values()) context.abort(new Error("the worker has lost the job"));
     this.#waiting = [];
     this.#running.clear();
+    this.#journal.close();
     this.#claim?.abort();
     if (deregister) await this.#deregister();
   }
 
   onHeartbeat(report: HeartbeatReport): void {
     if (this.isClosed) return;
-    switch (report.type) {
-      case "renewed":
-        for (const job of report.cancel) this.#cancel(job);
-        for (const [job, confirmedAt] of this.#canceled) {
-          if (report.sentAtMs > confirmedAt) this.#canceled.delete(job);
-        }
-        if (report.drain) this.#host.drain();
-        break;
-      case "gone":
-        this.#onLeaseExpired();
-        break;
-      case "refused":
-        this.#host.drain(new ApiError(report.problem, true, undefined));
-        break;
-      case "failed":
-        this.#host.logger.warn(`a heartbeat failed: ${report.reason}`);
-        break;
+    if (report.type === "gone") this.#onLeaseExpired();
+    if (report.type === "refused") this.#host.drain(new ApiError(report.problem, true, undefined));
+    if (report.type === "failed") this.#host.logger.warn(`a heartbeat failed: ${report.reason}`);
+    if (report.type !== "renewed") return;
+    for (const job of report.cancel) this.#cancel(job);
+    for (const [job, confirmedAt] of this.#canceled) {
+      if (report.sentAtMs > confirmedAt) this.#canceled.delete(job);
     }
+    if (report.drain) this.#host.drain();
   }
 
   // ---- claims ----
@@ -243,7 +212,7 @@ export class Session {
   // ---- jobs ----
 
   async #run(job: ClaimedJob): Promise<void> {
-    const context = new Context(job, this.#host);
+    const context = this.#host.context(job, this.#journal);
     const key = `${job.id}/${job.epoch}`;
     const running: Running = { context, isCanceled: false };
     this.#running.set(key, running);
@@ -377,17 +346,8 @@ export class Session {
   }
 }
 
-/** A worker that the server does not know, for example after a restore, has no lease either. */
-function isLeaseExpired(error: unknown): boolean {
-  return (
-    error instanceof ApiError && (error.code === "worker_gone" || (error.code === "not_found" && error.isDocumented))
-  );
-}
-
 /** True if the problem concerns the content of outcomes, so that other outcomes would be accepted. */
 function isAboutContent(error: unknown): boolean {
-  return (
-    error instanceof ApiError &&
-    (error.status === 413 || error.code === "invalid_json" || (error.status === 422 && error.code === "invalid_field"))
-  );
+  const { status = 0, code = "" } = error instanceof ApiError ? error : {};
+  return status === 413 || code === "invalid_json" || (status === 422 && code === "invalid_field");
 }

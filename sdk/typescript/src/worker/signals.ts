@@ -2,9 +2,8 @@
 
 import { Backoff, sleep } from "../backoff.js";
 import { ApiError, classify } from "../errors.js";
-import type { Http } from "../http.js";
-import type { Logger } from "../windlass.js";
 import type { ClaimedJob, SignalUpdate } from "../wire.js";
+import type { Uplink } from "./context.js";
 
 /** The shortest time between two signals of a job. */
 const INTERVAL_MS = 100;
@@ -12,18 +11,16 @@ const INTERVAL_MS = 100;
 const FLUSH_MS = 2_000;
 
 export class SignalSender {
-  readonly #http: Http;
+  readonly #uplink: Uplink;
   readonly #job: ClaimedJob;
-  readonly #logger: Logger;
   #pending: SignalUpdate | undefined;
   #sending: Promise<void> | undefined;
   #isEnded = false;
   readonly #ended = new AbortController();
 
-  constructor(http: Http, job: ClaimedJob, logger: Logger) {
-    this.#http = http;
+  constructor(uplink: Uplink, job: ClaimedJob) {
+    this.#uplink = uplink;
     this.#job = job;
-    this.#logger = logger;
   }
 
   /** Merges the update into the next signal. Returns at once. */
@@ -47,7 +44,7 @@ export class SignalSender {
       this.#pending = undefined;
       const body = { ...update, epoch: this.#job.epoch };
       try {
-        await this.#http.request("PUT", `/jobs/${this.#job.id}/signal`, { body });
+        await this.#uplink.http.request("PUT", `/jobs/${this.#job.id}/signal`, { body });
         backoff.reset();
         await sleep(INTERVAL_MS, this.#ended.signal);
       } catch (error) {
@@ -70,7 +67,7 @@ export class SignalSender {
     const { code = "", field = "" } = error instanceof ApiError ? error : {};
     // The abort signal reports a lost claim.
     if (["claim_lost", "already_ended", "not_found"].includes(code)) return;
-    this.#logger.warn(`a signal of job ${this.#job.id} was rejected: ${(error as Error).message}`);
+    this.#uplink.logger.warn(`a signal of job ${this.#job.id} was rejected: ${(error as Error).message}`);
     // An invalid member, for example a phase that the queue does not declare, must not cost the others.
     const { [field as keyof SignalUpdate]: invalid, ...others } = update;
     if (invalid !== undefined && Object.keys(others).length > 0) this.#pending = { ...others, ...this.#pending };

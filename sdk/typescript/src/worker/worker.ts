@@ -9,11 +9,14 @@ import { type Duration, toMilliseconds, toWholeSeconds } from "../duration.js";
 import { classify } from "../errors.js";
 import type { Http } from "../http.js";
 import type { Job } from "../job.js";
-import type { Logger, Windlass } from "../windlass.js";
-import type { WorkerRegistered } from "../wire.js";
-import { execute } from "./execute.js";
+import type { Logger, Middleware, Windlass } from "../windlass.js";
+import type { ClaimedJob, WorkerRegistered } from "../wire.js";
+import type { JournalWriter } from "../workflow/writer.js";
+import type { Context } from "./context.js";
+import { contextOf, execute } from "./execute.js";
 import { Heartbeats } from "./heartbeat.js";
-import { Session, type SessionHost } from "./session.js";
+import type { Outcome } from "./outcomes.js";
+import { Session } from "./session.js";
 
 /** Options of a worker. */
 export interface WorkerOptions {
@@ -56,17 +59,22 @@ const COUNTERS = {
   cancel: "canceled",
   snooze: "snoozed",
   release: "released",
+  suspend: "suspended",
+  continue_as: "continued",
   lost: "lost",
 } as const;
 
 /** Runs the handlers of a client. Create one with `Windlass.worker`. */
 export class Worker {
-  readonly #http: Http;
-  readonly #logger: Logger;
+  /** @internal */
+  readonly http: Http;
+  /** @internal */
+  readonly logger: Logger;
+  readonly #middleware: Middleware[];
+  readonly #handlers: Map<string, Job>;
   readonly #drainMs: number;
   readonly #stopGraceMs: number;
   readonly #request: Record<string, unknown>;
-  readonly #host: SessionHost;
   readonly #concurrency: number;
   readonly #statistics = Object.fromEntries(Object.values(COUNTERS).map((name) => [name, 0])) as unknown as Statistics;
   /** Moving average of the time that a handler takes. */
@@ -93,8 +101,10 @@ export class Worker {
       throw new RangeError(`concurrency must be an integer from 1; it is ${concurrency}`);
     }
     this.#concurrency = concurrency;
-    this.#http = windlass.http;
-    this.#logger = windlass.logger;
+    this.http = windlass.http;
+    this.logger = windlass.logger;
+    this.#middleware = windlass.middleware;
+    this.#handlers = handlers;
     this.#drainMs = toMilliseconds(options.drain ?? 30);
     this.#stopGraceMs = toMilliseconds(options.stopGrace ?? 5);
     this.#request = {
@@ -104,29 +114,36 @@ export class Worker {
       ...(options.affinities && { affinities: options.affinities }),
       ...(options.lease !== undefined && { lease_s: toWholeSeconds(options.lease) }),
     };
-    this.#host = {
-      http: windlass.http,
-      logger: windlass.logger,
-      takeSlot: () => {
-        const isFree = !this.#stopping.signal.aborted && this.#running < concurrency;
-        this.#running += isFree ? 1 : 0;
-        return isFree;
-      },
-      freeSlot: (ms) => {
-        this.#running -= 1;
-        this.#averageMs = Number.isFinite(this.#averageMs) ? this.#averageMs * 0.9 + ms * 0.1 : ms;
-        this.#lastEndAt = performance.now();
-        this.#advance();
-      },
-      wanted: (waiting) => this.#wanted(waiting),
-      execute: (context) => execute(handlers.get(context.kind), windlass.middleware, context),
-      changed: () => this.#changed(),
-      replace: (session) => this.#replace(session),
-      drain: (refusal) => this.#drain(refusal),
-      count: (counter, by) => {
-        this.#statistics[COUNTERS[counter]] += by;
-      },
-    };
+  }
+
+  /** Takes a slot for a handler. Returns false if none is free. @internal */
+  takeSlot(): boolean {
+    const isFree = !this.#stopping.signal.aborted && this.#running < this.#concurrency;
+    this.#running += isFree ? 1 : 0;
+    return isFree;
+  }
+
+  /** Returns a slot after a handler that ran for `ms`. @internal */
+  freeSlot(ms: number): void {
+    this.#running -= 1;
+    this.#averageMs = Number.isFinite(this.#averageMs) ? this.#averageMs * 0.9 + ms * 0.1 : ms;
+    this.#lastEndAt = performance.now();
+    this.#advance();
+  }
+
+  /** @internal */
+  context(job: ClaimedJob, journal: JournalWriter): Context {
+    return contextOf(this.#handlers.get(job.kind), job, this, journal);
+  }
+
+  /** @internal */
+  execute(context: Context): Promise<Outcome> {
+    return execute(this.#handlers.get(context.kind), this.#middleware, context);
+  }
+
+  /** @internal */
+  count(counter: keyof typeof COUNTERS, by: number): void {
+    this.#statistics[COUNTERS[counter]] += by;
   }
 
   /** Counters since the worker was created. */
@@ -166,24 +183,21 @@ export class Worker {
 
   async #start(): Promise<void> {
     if (this.#stopping.signal.aborted) return;
-    const { url, headers } = this.#http.connection;
-    const api = this.#http.address("");
+    const { url, headers } = this.http.connection;
+    const api = this.http.address("");
     this.#heartbeats = new Heartbeats(
       { api, headers },
-      (report) => {
-        for (const session of this.#sessions()) {
-          if (session.id === report.id) session.onHeartbeat(report);
-        }
-      },
-      (error) => this.#drain(error),
+      (report) =>
+        this.#sessions()
+          .find(({ id }) => id === report.id)
+          ?.onHeartbeat(report),
+      (error) => this.drain(error),
     );
     this.#registering = this.#register();
     await this.#registering;
     if (this.#refusal !== undefined) throw this.#refusal;
     if (this.#active !== undefined) {
-      this.#logger.info(
-        `worker ${this.#active.id} claims ${(this.#request["queues"] as string[]).join(", ")} at ${url}`,
-      );
+      this.logger.info(`worker ${this.#active.id} claims ${this.#request["queues"]} at ${url}`);
     }
   }
 
@@ -193,25 +207,22 @@ export class Worker {
     const options = { body: this.#request, signal: this.#stopping.signal };
     while (!this.#stopping.signal.aborted) {
       try {
-        const registration = await this.#http.request<WorkerRegistered>("POST", "/workers", options);
-        this.#active = new Session(this.#host, registration);
+        const registration = await this.http.request<WorkerRegistered>("POST", "/workers", options);
+        this.#active = new Session(this, registration);
         this.#heartbeats?.start(registration.id, registration.lease_s, registration.heartbeat_s);
         this.#active.advance();
         return;
       } catch (error) {
         if (this.#stopping.signal.aborted) return;
-        if (classify(error) === "refused") {
-          this.#drain(error as Error);
-          return;
-        }
-        this.#logger.warn(`cannot register: ${(error as Error).message}`);
+        if (classify(error) === "refused") return this.drain(error as Error);
+        this.logger.warn(`cannot register: ${(error as Error).message}`);
         await sleep(backoff.next(), this.#stopping.signal);
       }
     }
   }
 
-  /** Replaces the active session by another registration. The old one is closed when its jobs are settled. */
-  #replace(session: Session): void {
+  /** Replaces the active session by another registration. The old one is closed when its jobs are settled. @internal */
+  replace(session: Session): void {
     session.retire();
     if (this.#active === session) {
       this.#active = undefined;
@@ -226,13 +237,14 @@ export class Worker {
     this.#heartbeats?.stop(session.id);
     await session.close({ deregister: true });
     this.#retired.delete(session);
-    this.#changed();
+    this.changed();
   }
 
-  #drain(refusal?: Error): void {
+  /** @internal */
+  drain(refusal?: Error): void {
     if (refusal !== undefined && this.#refusal === undefined) {
       this.#refusal = refusal;
-      this.#logger.error(`the worker was rejected: ${refusal.message}`);
+      this.logger.error(`the worker was rejected: ${refusal.message}`);
     }
     // `stop` and `run` report a rejection; a caller of neither must not end the process.
     this.stop().catch(() => {});
@@ -240,8 +252,8 @@ export class Worker {
 
   async #stop(): Promise<Statistics> {
     this.#stopping.abort();
-    this.#changed();
-    this.#logger.info(`stopping; running handlers: ${this.#running}`);
+    this.changed();
+    this.logger.info(`stopping; running handlers: ${this.#running}`);
     await this.#registering;
     const leaseMs = (this.#active?.registration.lease_s ?? 1) * 1_000;
     const isIdle = (): boolean => this.#sessions().every((session) => session.runningCount === 0);
@@ -255,12 +267,12 @@ export class Worker {
     }
     // After the lease the server gives the jobs to other workers.
     if (!(await this.#until(isSettled, leaseMs))) {
-      this.#logger.error("some outcomes were not settled; their jobs run again");
+      this.logger.error("some outcomes were not settled; their jobs run again");
     }
     await Promise.all(this.#sessions().map((session) => session.close({ deregister: true })));
     await this.#heartbeats?.close();
     if (this.#refusal !== undefined) throw this.#refusal;
-    this.#logger.info(`stopped after ${this.#statistics.succeeded} jobs`);
+    this.logger.info(`stopped after ${this.#statistics.succeeded} jobs`);
     return this.statistics;
   }
 
@@ -270,10 +282,11 @@ export class Worker {
 
   #advance(): void {
     for (const session of this.#sessions()) session.advance();
-    this.#changed();
+    this.changed();
   }
 
-  #wanted(waiting: number): number {
+  /** @internal */
+  wanted(waiting: number): number {
     const isSlow = this.#running > 0 && performance.now() - this.#lastEndAt > SLOW_MS;
     const prefetch = isSlow ? 0 : Math.min(Math.floor((this.#concurrency * PREFETCH_MS) / this.#averageMs), MAX_CLAIM);
     const wanted = Math.min(this.#concurrency + prefetch - this.#running - waiting, MAX_CLAIM);
@@ -282,7 +295,8 @@ export class Worker {
     return wanted >= minimum ? wanted : 0;
   }
 
-  #changed(): void {
+  /** @internal */
+  changed(): void {
     for (const waiter of this.#waiters.splice(0)) waiter.abort();
   }
 
