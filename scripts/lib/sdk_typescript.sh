@@ -18,7 +18,7 @@ sdk_typescript() {
     (
         cd "$copy"
         node_modules/.bin/biome ci --colors=off --error-on-warnings
-        node scripts/extract-code.mjs build-readme README.md "$root/docs/guides/typescript.md"
+        node scripts/extract-code.mjs build-readme README.md "$root"/docs/guides/typescript{,-workflows}.md
         node_modules/.bin/tsc -p tsconfig.tests.json
         node scripts/check-package.mjs "$scratch/typescript"
         # A test that hangs fails.
@@ -29,6 +29,13 @@ sdk_typescript() {
     )
     PYTHONDONTWRITEBYTECODE=1 "$target/sdk/python/bin/python" sdk/conformance/run.py -- \
         node "$copy/build-tests/conformance/program.js"
+}
+
+sdk_typescript_build() {
+    local oldest
+    oldest=$(typescript_node "$NODE_OLDEST")
+    PATH=$oldest:$PATH typescript_build >&2
+    printf '%s\n' "$target/sdk/typescript" "$oldest"
 }
 
 sdk_typescript_generate() {
