@@ -351,8 +351,7 @@ class Scenario:
         await self.until("a cancelled handler", lambda: self.stopped_early[self.ids[name]])
 
     async def step_release(self, name: str) -> None:
-        if not self.held[self.ids[name]]:
-            raise Failure("no handler holds")
+        await self.step_holding(name)
         self.program.send({"do": "release", "call": self.held[self.ids[name]].pop(0)})
 
     async def step_state(self, state: dict[str, Any]) -> None:
