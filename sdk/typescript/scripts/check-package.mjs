@@ -54,8 +54,16 @@ const source = `import { Windlass, type JobHandle } from "windlass";
 import { fake } from "windlass/testing";
 const wl = new Windlass();
 const job = wl.job("typed", {}, (_ctx, { n }: { n: number }) => n);
+const flow = wl.workflow("flow", {}, async (ctx, { n }: { n: number }) => {
+  await ctx.sleep("3d");
+  return ctx.step("add", () => n + 1);
+});
+const parent = wl.workflow("parent", {}, async (ctx) => {
+  const [seven, eight] = await ctx.gather([ctx.spawn(job, { n: 7 }), ctx.spawn(flow, { n: 7 })]);
+  return seven * eight;
+});
 fake(wl, { inline: true });
-const handle: Promise<JobHandle<number>> = job.push({ n: 7 });
+const handle: Promise<JobHandle<number>> = parent.push();
 handle.then((pushed) => pushed.wait()).then((result: number) => console.log(result));
 `;
 for (const extension of ["mts", "cts"]) {
@@ -63,6 +71,6 @@ for (const extension of ["mts", "cts"]) {
 }
 const options = ["--strict", "--module", "node20", "--target", "es2022", "--lib", "es2023,dom", "--types", ""];
 run(join(sdk, "node_modules/.bin/tsc"), [...options, "--skipLibCheck", "false", "consumer.mts", "consumer.cts"]);
-assert.equal(run(process.execPath, ["consumer.mjs"]), "7\n");
-assert.equal(run(process.execPath, ["consumer.cjs"]), "7\n");
+assert.equal(run(process.execPath, ["consumer.mjs"]), "56\n");
+assert.equal(run(process.execPath, ["consumer.cjs"]), "56\n");
 console.log(`${filename}: ${files.length} files; the quick start, ESM and CommonJS work`);
