@@ -35,7 +35,7 @@ const OPTIONS = {
 class UsageError extends Error {}
 
 async function main(): Promise<void> {
-  const { values, positionals } = parse();
+  const { values, positionals } = parseArgs({ options: OPTIONS, allowPositionals: true });
   if (values.help) return void process.stdout.write(USAGE);
   const [path, ...others] = positionals;
   if (path === undefined || others.length > 0) throw new UsageError("give exactly one module");
@@ -53,14 +53,6 @@ async function main(): Promise<void> {
   process.stderr.write(`windlass-worker: stopped; ${succeeded} jobs succeeded, ${failed} attempts failed\n`);
   // The module may keep timers or connections open.
   process.exit();
-}
-
-function parse() {
-  try {
-    return parseArgs({ options: OPTIONS, allowPositionals: true });
-  } catch (error) {
-    throw new UsageError((error as Error).message);
-  }
 }
 
 /** Finds the client: an export that is one, or that of an exported job. */
@@ -95,8 +87,9 @@ function logger(isVerbose: boolean): Logger {
   return { info: isVerbose ? write("INFO") : () => {}, warn: write("WARN"), error: write("ERROR") };
 }
 
-main().catch((error: Error) => {
-  const isUsage = error instanceof UsageError || error instanceof RangeError;
+main().catch((error: Error & { code?: string }) => {
+  const isUsage =
+    error instanceof UsageError || error instanceof RangeError || error.code?.startsWith("ERR_PARSE_ARGS");
   process.stderr.write(`windlass-worker: ${isUsage ? error.message : (error.stack ?? error.message)}\n`);
   process.exit(isUsage ? 2 : 1);
 });

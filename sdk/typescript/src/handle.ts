@@ -70,9 +70,12 @@ export class JobHandle<Result = unknown> {
     }
   }
 
-  /** Cancels the job. A handler that runs is notified within a second. A job that has ended is left as it is. */
-  cancel(): Promise<CancelView> {
-    return this.#http.persist("POST", `${this.#path}/cancel`);
+  /**
+   * Cancels the job. A handler that runs is notified within a second. A job that has ended is left as it is. With
+   * `compensate`, a workflow runs once more and undoes its steps.
+   */
+  cancel({ compensate }: { compensate?: boolean } = {}): Promise<CancelView> {
+    return this.#http.persist("POST", `${this.#path}/cancel`, { body: compensate ? { compensate } : undefined });
   }
 
   /**

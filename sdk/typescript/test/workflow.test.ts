@@ -215,6 +215,39 @@ test("a cancellation aborts the signal of a step, and nothing is undone", async 
   assert.deepEqual(steps, ["one", "two"]);
 });
 
+test("a workflow that is canceled with compensation undoes its steps and begins nothing", async () => {
+  // As a server that has recorded the cancellation.
+  const send: typeof fetch = async (input, init) => {
+    const response = await fetch(input, init);
+    if (!String(input).endsWith("/claim")) {
+      return response;
+    }
+    const { jobs } = (await response.json()) as { jobs: { journal?: { entries: object[] } }[] };
+    for (const { journal } of jobs) {
+      const seq = (journal?.entries.length ?? 0) + 1;
+      journal?.entries.push({
+        key: "$cancel",
+        op: "event",
+        status: "resolved",
+        seq,
+        attempt: 1,
+        result: { by: "Ada" },
+      });
+    }
+    return Response.json({ jobs });
+  };
+  const steps: string[] = [];
+  const { job, handle } = await runOne(real.client({ fetch: send }), async (ctx) => {
+    const step = (name: string) => ctx.step(name, () => steps.push(name), { undo: () => steps.push(`undo ${name}`) });
+    await Promise.all([step("one"), step("two")]);
+    failFirst(ctx);
+    await Promise.all([step("three"), ctx.sleep("1d"), ctx.spawn({ queue: "never", kind: "never" })]);
+  });
+  assert.equal(job.state, "canceled");
+  assert.deepEqual(steps, ["one", "two", "undo two", "undo one"]);
+  assert.deepEqual((await handle.journal()).map(({ key }) => key).sort(), ["one", "two", "undo/one", "undo/two"]);
+});
+
 test("a worker that stops keeps what a step has done", async () => {
   const wl = real.client();
   const steps: string[] = [];

@@ -15,20 +15,17 @@ export function outcomeOf(error: unknown, context: Context): Outcome {
   if (verdict?.outcome === "snooze") return plain(context.job, "snooze", `,"delay_s":${verdict.delay_s}`);
   if (verdict?.outcome === "cancel") return plain(context.job, "cancel");
   const { code, message, retryable } = errorOf(error);
-  if (verdict === undefined && retryable && error instanceof Error && !context.signal.aborted) {
-    context.log(textOf(error.stack));
-  }
+  const isUnexpected = verdict === undefined && retryable && error instanceof Error;
+  if (isUnexpected && !context.signal.aborted) context.log(textOf(error.stack));
   return fail(context.job, code, message, retryable);
 }
 
 /** The error as the API has it. */
 export function errorOf(error: unknown): Required<JobError> {
   const verdict = verdictOf(error);
-  if (verdict?.outcome === "fail") {
-    return { code: verdict.code, message: messageOf(error), retryable: verdict.retryable };
-  }
+  const { code = codeOf(error), retryable = true } = verdict?.outcome === "fail" ? verdict : {};
   if (error instanceof InvalidPayload) return { code: "invalid_payload", message: error.message, retryable: false };
-  return { code: codeOf(error), message: messageOf(error), retryable: true };
+  return { code, message: messageOf(error), retryable };
 }
 
 /** `ECONNREFUSED` of a system error, else the name of the class. */

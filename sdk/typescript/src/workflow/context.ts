@@ -232,10 +232,11 @@ export class WorkflowContext extends Context {
     this.#engine.conclude(() => this.#settled(outcome));
   }
 
-  /** Undoes the steps of a job that fails for good. */
+  /** Undoes the steps of a job that fails for good, or that was canceled with `compensate`. */
   async #settled(outcome: Outcome): Promise<Outcome> {
     const isFinal = outcome.retryable === false || this.attempt >= this.maxAttempts;
-    if (outcome.kind !== "fail" || !isFinal || outcome.code === "workflow_drift") return outcome;
+    const isFailure = outcome.kind === "fail" && isFinal && outcome.code !== "workflow_drift";
+    if (!isFailure && !this.#engine.isCanceled) return outcome;
     this.#isUndoing = true;
     const problems: string[] = [];
     for (const { key, undo } of this.#undos.sort((one, other) => other.seq - one.seq)) {
@@ -246,6 +247,7 @@ export class WorkflowContext extends Context {
         problems.push(`undo of ${key} failed: ${(error as Error).message}`);
       }
     }
+    if (this.#engine.isCanceled) return plain(this.job, "cancel");
     const { code = "failed", message = "" } = outcome;
     return problems.length === 0 ? outcome : fail(this.job, code, [message, ...problems].join("; "), false);
   }
@@ -287,7 +289,7 @@ export class WorkflowContext extends Context {
   /** Runs an attempt of a step and records it. Returns nothing if there is another attempt to come. */
   async #attempt(operation: Operation, attempt: number, run: StepFunction, retry?: StepRetry) {
     const { key } = operation;
-    if (this.#engine.isEnding && !this.#isUndoing) throw new Halted();
+    if (this.#engine.isEnding ? !this.#isUndoing : this.#engine.isCanceled) throw new Halted();
     const startedAt = performance.now();
     const outcome = await this.#outcomeOf(run, { key, attempt, signal: this.#engine.stepsEnded.signal });
     const { error } = outcome;

@@ -16,6 +16,9 @@ const MAX_WAKE_KEYS = 1_000;
 /** How often the open operations are read again while a step runs. */
 const POLL_MS = 1_000;
 
+/** The key of the entry that a cancellation with `compensate` records. */
+const CANCEL = "$cancel";
+
 type Members = Record<string, unknown>;
 
 /** An operation of the journal, with the members of `POST /workers/{id}/journal`. */
@@ -68,6 +71,8 @@ export class Engine {
   #pollTimer: NodeJS.Timeout | undefined;
   /** True if the code does not continue in this attempt. */
   isEnding = false;
+  /** True if the job was canceled with `compensate`: no operation begins, and the steps are undone. */
+  isCanceled = false;
   #ending: Ending | undefined;
   #isDone = false;
   /** Aborted when the attempt ends before a step. */
@@ -95,6 +100,8 @@ export class Engine {
   async perform(operation: Operation, { members, complete }: Parts = {}): Promise<JournalEntry> {
     let entry = this.met(operation, members);
     if (entry?.seq != null) return this.inOrder(entry, complete);
+    this.#schedule();
+    if (this.isCanceled && !this.isEnding) throw new Halted();
     const json = JSON.stringify({ ...operation, ...(await this.run(async () => members?.())) });
     entry ??= await this.record(operation.key, json);
     if (entry.seq != null && operation.op === "event" && !entry.existing) {
@@ -193,6 +200,7 @@ export class Engine {
   /** Takes note of a recorded entry. */
   learn(entry: JournalEntry): void {
     this.#entries.set(entry.key, entry);
+    if (entry.key === CANCEL) this.isCanceled = true;
     if (entry.seq != null && entry.seq > this.#knownUpTo) {
       this.#knownBeyond.add(entry.seq);
       while (this.#knownBeyond.delete(this.#knownUpTo + 1)) this.#knownUpTo += 1;
@@ -216,6 +224,8 @@ export class Engine {
       void this.#deliver();
     } else if (this.#ending !== undefined) {
       if (this.#requests === 0 && (this.#running === 0 || !this.#ending.waitsForSteps)) void this.#finish(this.#ending);
+    } else if (this.isCanceled && !this.isEnding && this.#requests + this.#running === 0) {
+      this.#onRefused(plain(this.#job, "cancel"));
     } else if (this.#requests === 0 && this.#open.size > 0) {
       if (this.#running === 0) {
         this.#suspend();
