@@ -6,7 +6,15 @@
 import { startServer } from "../dist/esm/testing/index.js";
 
 /** The schemas of the document that the SDK exports, with their names here. */
-const REQUESTS = ["JobRequest", "NodeRequest", "RetrySettings", "WebhookSettings", "SignalUpdate"];
+const REQUESTS = [
+  "JobRequest",
+  "NodeRequest",
+  "BatchSettings",
+  "DebounceSettings",
+  "RetrySettings",
+  "WebhookSettings",
+  "SignalUpdate",
+];
 const VIEWS = {
   ArtifactView: "ArtifactView",
   CancelView: "CancelView",

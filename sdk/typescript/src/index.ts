@@ -19,7 +19,8 @@ export { InvalidPayload, type Jsonify, type JsonResult, type StandardSchema } fr
 export type { SchemaInput, SchemaIssue, SchemaOutput, SchemaResult } from "./schema.js";
 export { StreamError } from "./sse.js";
 export { type Logger, type Middleware, Windlass, type WindlassOptions } from "./windlass.js";
-export type { ArtifactView, CancelView, ClaimedJob, ClaimedJournal, JobError, JobRequest, JobState } from "./wire.js";
+export type { ArtifactView, BatchSettings, CancelView, DebounceSettings } from "./wire.js";
+export type { ClaimedJob, ClaimedJournal, JobError, JobRequest, JobState } from "./wire.js";
 export type { JobView, JournalAttempt, JournalEntry, NextAction, NodeRequest, Problem, RetrySettings } from "./wire.js";
 export type { RunCounts, RunNodeView, RunSignal, RunView, Signal, SignalUpdate, WebhookSettings } from "./wire.js";
 export { Context } from "./worker/context.js";

@@ -10,8 +10,14 @@ export type JobState = "waiting" | "scheduled" | "queued" | "loading" | "working
 export interface JobRequest {
   /** What a worker must have loaded to run the job, for example the name of a model. */
   affinity?: string;
+  /** Requests with the same unique key become one job with the array of their payloads. Requires a unique key. */
+  batch?: BatchSettings;
   /** At most `per_key` jobs (a setting of the queue) with the same key run at a time. */
   concurrency_key?: string;
+  /** Seconds from its creation after which the job fails with the code `deadline`, in any state. Default: none. */
+  deadline_s?: number;
+  /** Requests with the same unique key become one job that runs with the last payload. Requires a unique key. */
+  debounce?: DebounceSettings;
   /** The kind of work, for example `welcome`. */
   kind: string;
   /** Maximum number of attempts, from 1 to 1000. Default: 3. */
@@ -36,6 +42,11 @@ export interface JobRequest {
   tags?: string[];
   /** Seconds after which a running attempt is stopped and counts as failed. Default: the queue's setting. */
   timeout_s?: number;
+  /**
+   * The trace that the job belongs to, as in the header `traceparent` of W3C Trace Context. Workers, children and
+   * webhooks get it. Default: the header of the request.
+   */
+  traceparent?: string;
   /** Derives the unique key from these fields instead: any of `kind`, `payload`. */
   unique_by?: ("kind" | "payload")[];
   /** The unique key is reserved for this many seconds, instead of until the job ends. */
@@ -52,6 +63,8 @@ export interface NodeRequest {
   affinity?: string;
   /** At most `per_key` jobs (a setting of the queue) with the same key run at a time. */
   concurrency_key?: string;
+  /** Seconds from its creation after which the job fails with the code `deadline`, in any state. Default: none. */
+  deadline_s?: number;
   /** The kind of work, for example `welcome`. */
   kind: string;
   /** Maximum number of attempts, from 1 to 1000. Default: 3. */
@@ -76,6 +89,11 @@ export interface NodeRequest {
   tags?: string[];
   /** Seconds after which a running attempt is stopped and counts as failed. Default: the queue's setting. */
   timeout_s?: number;
+  /**
+   * The trace that the job belongs to, as in the header `traceparent` of W3C Trace Context. Workers, children and
+   * webhooks get it. Default: the header of the request.
+   */
+  traceparent?: string;
   /** Receives every state change of the job. */
   webhook?: WebhookSettings;
   /**
@@ -83,6 +101,22 @@ export interface NodeRequest {
    * failed or was canceled, `always` after every need ended. Default: `success`.
    */
   when?: "success" | "failure" | "always";
+}
+
+/** The job runs with `max` payloads, or `within_s` after the first request with its unique key. */
+export interface BatchSettings {
+  /** The largest number of payloads, from 1 to 10,000. A batch also ends before its payload exceeds 1 MiB. */
+  max: number;
+  /** Seconds after the first request, from 1 to 604,800. */
+  within_s: number;
+}
+
+/** The job runs `delay_s` after the last request with its unique key, at most `max_s` after the first. */
+export interface DebounceSettings {
+  /** Seconds without another request, from 1 to 604,800. */
+  delay_s: number;
+  /** The longest delay in seconds after the first request. Default: none. */
+  max_s?: number;
 }
 
 /** Backoff between attempts. */
@@ -155,7 +189,7 @@ export interface ArtifactView {
 export interface CancelView {
   /** The job's id. */
   id: string;
-  /** The job's state: `canceled`, or `working` until its worker stops. */
+  /** The job's state: `canceled`; with `compensate` the state in which the job waits for its undo steps. */
   state: JobState;
 }
 
@@ -203,6 +237,8 @@ export interface ClaimedJob {
   tenant?: string | null;
   /** Seconds after which the server stops the attempt. */
   timeout_s?: number | null;
+  /** The trace that the job belongs to, as in the header `traceparent` of W3C Trace Context. */
+  traceparent?: string | null;
 }
 
 /** The journal that comes with a claimed job. */
@@ -235,6 +271,8 @@ export interface JobView {
   concurrency_key?: string | null;
   /** When the job was enqueued. */
   created_at: string;
+  /** Seconds from its creation after which the live job fails. Only `GET /jobs/{id}` has it. */
+  deadline_s?: number | null;
   /** How many triggers led to the job. */
   depth: number;
   /** The fencing token of the newest claim. */
@@ -287,6 +325,8 @@ export interface JobView {
   tags: string[];
   /** Seconds after which a running attempt is stopped. */
   timeout_s?: number | null;
+  /** The trace that the job belongs to. Only `GET /jobs/{id}` has it. */
+  traceparent?: string | null;
   /** `api`, or the trigger that enqueued the job. */
   triggered_by?: string | null;
   /** The key that keeps other jobs with it out of the queue. */
@@ -426,8 +466,16 @@ export interface RunNodeView {
 
 /** The current status of a run, for people and user interfaces. */
 export interface RunSignal {
-  /** The longest chain of nodes that have not ended, first node first, at most 100 names. */
+  /**
+   * The chain of nodes that have not ended with the longest expected duration, first node first, at most 100
+   * names.
+   */
   critical_path: string[];
+  /**
+   * When the run is expected to end, from the durations of earlier jobs of the same kinds, its graph and its
+   * workers. `null` if a kind has too little history, no worker serves a node, or the run has ended.
+   */
+  eta_seconds?: { p50: number; p90: number } | null;
   /** `queued`, `blocked`, `started`, `succeeded`, `failed` or `canceled`. */
   kind: string;
   /** The names of running nodes, at most three. */

@@ -245,6 +245,7 @@ export class WorkflowContext extends Context {
       } catch (error) {
         if (error instanceof Halted) throw error;
         problems.push(`undo of ${key} failed: ${(error as Error).message}`);
+        this.log(problems.at(-1) as string);
       }
     }
     if (this.#engine.isCanceled) return plain(this.job, "cancel");
