@@ -105,3 +105,41 @@ test("a step is retried, and continueAs starts a successor", async () => {
   assert.equal(executions, 6);
   assert.deepEqual(server.pushed(loop), [{ round: 1 }, { round: 2 }]);
 });
+
+test("an undo step that fails does not keep the others from running", async () => {
+  const wl = new Windlass();
+  const undone: string[] = [];
+  const trip = wl.workflow("trip", {}, async (ctx) => {
+    await ctx.step("flight", () => "LX8", { undo: (flight) => undone.push(flight) });
+    await ctx.step("hotel", () => "Adler", {
+      undo: () => {
+        throw new Fail("no answer");
+      },
+    });
+    throw new Fail("no car", { code: "no_car" });
+  });
+  server = fake(wl);
+  const handle = await trip.push();
+  await assert.rejects(handle.wait(), { code: "no_car", message: /no car; undo of hotel failed: no answer$/ });
+  assert.deepEqual(undone, ["LX8"]);
+  assert.equal((await handle.journal()).find(({ key }) => key === "undo/hotel")?.error?.message, "no answer");
+});
+
+test("operations that nothing awaits neither suspend the workflow nor keep it from ending", async () => {
+  const wl = new Windlass();
+  const flow = wl.workflow("flow", {}, async (ctx) => {
+    const pause = ctx.sleep("1h");
+    const failing = ctx.step("failing", () => {
+      throw new Fail("not awaited");
+    });
+    void ctx.publish("topic", 7);
+    const first = await Promise.race([ctx.step("fine", () => 1), pause, failing.catch(() => 2)]);
+    return first;
+  });
+  server = fake(wl);
+  const before = server.now.getTime();
+  const handle = await flow.push();
+  assert.ok([1, 2].includes((await handle.wait()) as number));
+  assert.equal(server.now.getTime(), before);
+  assert.deepEqual(server.published, [{ topic: "topic", data: 7 }]);
+});
