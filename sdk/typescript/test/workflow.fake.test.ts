@@ -143,3 +143,21 @@ test("operations that nothing awaits neither suspend the workflow nor keep it fr
   assert.equal(server.now.getTime(), before);
   assert.deepEqual(server.published, [{ topic: "topic", data: 7 }]);
 });
+
+test("a job that is started by code in a scope has no scope", async () => {
+  const wl = new Windlass();
+  const child = wl.workflow("child", {}, async (ctx) => ctx.step("inner", () => 1));
+  const parent = wl.workflow("parent", {}, async (ctx) =>
+    ctx.scope("outer", async () => {
+      await ctx.step("push", async () => (await child.push()).id);
+      return ctx.scope("nested", () => ctx.step("last", () => 2));
+    }),
+  );
+  server = fake(wl, { inline: true });
+  await parent.push();
+  const keys = await Promise.all(server.jobs.map(({ view }) => wl.handle(view.id).journal()));
+  assert.deepEqual(
+    keys.map((entries) => entries.map(({ key }) => key)),
+    [["outer/push", "outer/nested/last"], ["inner"]],
+  );
+});

@@ -88,13 +88,18 @@ export interface SpawnOptions extends Omit<PushOptions, "uniqueKey" | "uniqueFor
   key?: string;
 }
 
+/**
+ * The scope that the code runs in. One storage for all workflows, because each costs every promise of the process. The next
+ * job may be started by code in a scope, so the claim is a part of it.
+ */
+const SCOPE = new AsyncLocalStorage<{ claim: string; prefix: string }>();
+
 type StepFunction = (step: StepContext) => unknown;
 
 /** The context of one attempt of a workflow. */
 export class WorkflowContext extends Context {
   readonly #engine: Engine;
   readonly #uplink: Uplink;
-  readonly #scope = new AsyncLocalStorage<string>();
   readonly #undos: { seq: number; key: string; undo: StepFunction }[] = [];
   #isUndoing = false;
 
@@ -145,8 +150,7 @@ export class WorkflowContext extends Context {
     const operation = { ...this.#operation("approval", key, { title }), title, detail, right, timeout_s };
     return this.#guard(async () => {
       const entry = await this.#engine.perform(operation);
-      const answer = entry.error == null ? (resultOf(entry) as Partial<Approval>) : {};
-      const { approved = false, by = null, at = null, note = null } = answer;
+      const { approved = false, by = null, at = null, note = null } = (resultOf(entry) ?? {}) as Partial<Approval>;
       return { approved, timedOut: entry.error != null, by, at, note };
     });
   }
@@ -200,7 +204,7 @@ export class WorkflowContext extends Context {
 
   /** Puts the keys of the operations in a function below a name: `ctx.scope("order", …)` makes `order/charge`. */
   scope<T>(name: string, run: () => Promise<T>): Promise<T> {
-    return this.#scope.run(`${this.#keyOf(name)}/`, run);
+    return SCOPE.run({ claim: `${this.id}/${this.job.epoch}`, prefix: `${this.#keyOf(name)}/` }, run);
   }
 
   /** @internal */
@@ -263,7 +267,8 @@ export class WorkflowContext extends Context {
   }
 
   #keyOf(name: string): string {
-    return this.#engine.keyOf(`${this.#scope.getStore() ?? ""}${name}`);
+    const { claim, prefix } = SCOPE.getStore() ?? {};
+    return this.#engine.keyOf(claim === `${this.id}/${this.job.epoch}` ? `${prefix}${name}` : name);
   }
 
   #operation(op: Operation["op"], name: string, input: unknown): Operation {
@@ -374,6 +379,6 @@ function jsonOf(result: unknown): unknown {
 
 /** The digest of operation, name and input. */
 function digest(op: string, name: string, input: unknown): string {
-  const text = JSON.stringify([op, name, input ?? null]);
-  return createHash("sha256").update(text).digest("base64url").slice(0, 22);
+  const hash = createHash("sha256").update(JSON.stringify([op, name, input ?? null]));
+  return hash.digest("base64url").slice(0, 22);
 }
