@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -75,7 +75,7 @@ pub struct JournalOperation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hash: Option<String>,
     /// The result of a finished step: any JSON, at most 1 MiB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub result: Option<Box<RawValue>>,
     /// The error of a failed step. A retryable error is recorded as an attempt, any other as the result.
@@ -92,7 +92,7 @@ pub struct JournalOperation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topic: Option<String>,
     /// The data of the event: any JSON, at most 1 MiB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub data: Option<Box<RawValue>>,
     /// The end of a sleep.
@@ -125,6 +125,11 @@ pub struct JournalOperation {
     /// The jobs to start, at most 10,000. They cannot have a unique key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jobs: Option<Vec<JobRequest>>,
+}
+
+/// Reads a member that may be `null`: a step without a value has the result `null`.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    Box::<RawValue>::deserialize(deserializer).map(Some)
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -288,4 +293,16 @@ pub struct WakeRequest {
     /// The entries that `count` counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<Vec<String>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_may_be_null_and_may_be_missing() {
+        let result = |json| serde_json::from_str::<JournalOperation>(json).unwrap().result;
+        assert_eq!(result(r#"{"op": "step", "key": "a", "result": null}"#).unwrap().get(), "null");
+        assert!(result(r#"{"op": "step", "key": "a"}"#).is_none());
+    }
 }
