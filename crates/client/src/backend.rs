@@ -8,7 +8,9 @@ use wire::{
     JournalWritten, Problem, RawValue, SettleRequest, SettleView, SignalUpdate, WorkerRegistered, WorkerRequest,
 };
 
+/// What a worker needs from a server or an engine.
 pub trait Backend: Send + Sync + 'static {
+    /// Registers the worker.
     fn register(&self, request: WorkerRequest) -> impl Future<Output = Result<WorkerRegistered, BackendError>> + Send;
 
     /// Renews the lease immediately. With `wait_s`, the call returns when a cancellation or a drain is requested, or
@@ -19,6 +21,7 @@ pub trait Backend: Send + Sync + 'static {
         request: HeartbeatRequest,
     ) -> impl Future<Output = Result<HeartbeatView, BackendError>> + Send;
 
+    /// Claims jobs. With `wait_s`, the call returns when there is one, or after that time.
     fn claim(
         &self,
         worker: Uuid,
@@ -50,8 +53,10 @@ pub trait Backend: Send + Sync + 'static {
     /// Returns the result of a job, for example of a child whose result is too large for the journal.
     fn read_result(&self, job: Uuid) -> impl Future<Output = Result<Option<Box<RawValue>>, BackendError>> + Send;
 
+    /// Refines the signal of a job.
     fn signal(&self, job: Uuid, update: SignalUpdate) -> impl Future<Output = Result<(), BackendError>> + Send;
 
+    /// Stores a named blob with a claimed job.
     fn put_artifact(
         &self,
         job: Uuid,

@@ -27,6 +27,7 @@ pub struct Client {
     timeout: Duration,
 }
 
+/// Builds a client.
 pub struct ClientBuilder {
     url: String,
     token: Option<String>,
@@ -42,6 +43,7 @@ impl Client {
         Self::builder(url).build()
     }
 
+    /// Starts to build a client for the server at this URL.
     pub fn builder(url: &str) -> ClientBuilder {
         ClientBuilder {
             url: url.to_owned(),
@@ -138,6 +140,7 @@ impl ClientBuilder {
         self
     }
 
+    /// Sets the timeout of a connection attempt [default: 5 s].
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
@@ -156,6 +159,7 @@ impl ClientBuilder {
         self
     }
 
+    /// Builds the client.
     pub fn build(self) -> Result<Client, ClientError> {
         let mut api = Url::parse(&self.url).map_err(|error| ClientError::Address(error.to_string()))?;
         if !matches!(api.scheme(), "http" | "https") {

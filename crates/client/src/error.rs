@@ -6,12 +6,16 @@ use wire::{Problem, code};
 
 use crate::backend::BackendError;
 
+/// Errors of a client.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
+    /// The URL of the server is invalid.
     #[error("invalid server URL: {0}")]
     Address(String),
+    /// The token cannot be sent.
     #[error("the token contains characters that are not valid in a header")]
     Token,
+    /// The certificates are invalid.
     #[error("invalid certificate authorities: {0}")]
     Authority(String),
     /// The server returned an error; see `status` and `code`.
@@ -19,7 +23,13 @@ pub enum ClientError {
     Problem(Box<Problem>),
     /// No response arrived. `sent` is false if the server could not be reached, so that nothing was changed.
     #[error("{}", describe_unreachable(.sent))]
-    Unreachable { sent: bool, source: Box<dyn Error + Send + Sync> },
+    Unreachable {
+        /// The request may have reached the server.
+        sent: bool,
+        /// The cause.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// The response has another form than expected.
     #[error("cannot parse the server's response")]
     Decode(#[source] serde_json::Error),
     /// The request could not be serialized or built.

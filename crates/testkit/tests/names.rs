@@ -13,11 +13,12 @@ const BANNED: [&str; 26] = [
 ];
 
 /// Type names that several modules of a crate may share, each with its reason.
-const SHARED_TYPES: [(&str, &str); 4] = [
+const SHARED_TYPES: [(&str, &str); 5] = [
     ("Error", "each layer has its own error type"),
     ("Filter", "each listing has its own filter"),
     ("State", "private to the module of one mechanism"),
     ("Output", "an associated type"),
+    ("IntoFuture", "an associated type"),
 ];
 
 fn crates() -> Vec<PathBuf> {

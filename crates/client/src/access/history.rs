@@ -8,9 +8,13 @@ use crate::error::ClientError;
 /// Selects a part of the tenant's history.
 #[derive(Clone, Debug, Default)]
 pub struct HistoryFilter {
+    /// The subject that changed.
     pub subject: Option<String>,
+    /// The runtime that changed.
     pub runtime: Option<String>,
+    /// Number of items in a page.
     pub limit: Option<usize>,
+    /// `next_cursor` of the previous page.
     pub cursor: Option<String>,
 }
 

@@ -27,6 +27,7 @@ impl Client {
         self.execute(self.request(Method::DELETE, &["tokens", &id.to_string()])).await
     }
 
+    /// Returns one page of tenants.
     pub async fn tenants(&self, cursor: Option<&str>) -> Result<Page<TenantView>, ClientError> {
         let query: Vec<_> = cursor.map(|cursor| ("cursor", cursor)).into_iter().collect();
         self.fetch(self.get(&["tenants"]).query(&query)).await

@@ -25,6 +25,7 @@ impl Client {
         self.fetch(self.get(&["subjects"]).query(&query)).await
     }
 
+    /// Returns a subject.
     pub async fn subject(&self, id: &str) -> Result<SubjectView, ClientError> {
         self.fetch(self.get(&["subjects", id])).await
     }
@@ -82,11 +83,13 @@ impl Client {
         self.execute(request.json(&FactsReport { facts })).await
     }
 
+    /// Returns one page of processes.
     pub async fn processes(&self, cursor: Option<&str>) -> Result<Page<ProcessView>, ClientError> {
         let query: Vec<_> = cursor.map(|cursor| ("cursor", cursor)).into_iter().collect();
         self.fetch(self.get(&["processes"]).query(&query)).await
     }
 
+    /// Returns a process.
     pub async fn process(&self, name: &str) -> Result<ProcessView, ClientError> {
         self.fetch(self.get(&["processes", name])).await
     }

@@ -19,6 +19,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An artifact that is being downloaded.
 pub struct Download {
+    /// The content type that was uploaded.
     pub content_type: String,
     /// Size in bytes, if the server sent it.
     pub size: Option<u64>,
@@ -73,6 +74,7 @@ impl Client {
         read(self.send(request).await?).await
     }
 
+    /// Downloads an artifact.
     pub async fn artifact(&self, job: Uuid, name: &str) -> Result<Download, ClientError> {
         let response = self.send(self.get(&["jobs", &job.to_string(), "artifacts", name])).await?;
         let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
@@ -93,10 +95,12 @@ impl Download {
         }
     }
 
+    /// Reads the whole content.
     pub async fn bytes(self) -> Result<Bytes, ClientError> {
         self.response.bytes().await.map_err(unreachable)
     }
 
+    /// The content in chunks.
     pub fn stream(self) -> impl Stream<Item = Result<Bytes, ClientError>> + Send {
         self.response.bytes_stream().map(|chunk| chunk.map_err(unreachable))
     }

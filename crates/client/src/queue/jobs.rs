@@ -18,18 +18,25 @@ use crate::queue::job::Job;
 /// Selects jobs; fields that are `None` match everything.
 #[derive(Debug, Default, Clone, Serialize)]
 pub struct JobFilter {
+    /// The state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
+    /// The queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
+    /// The kind.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
+    /// The affinity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub affinity: Option<String>,
+    /// The subject.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
+    /// The run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
+    /// A tag that the jobs have.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
     /// Created at this time or later.
@@ -50,6 +57,7 @@ pub struct JobFilter {
     /// Prefix of a kind, a tag, a unique key or an error code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
+    /// Number of jobs in a page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
     /// `next_cursor` of the previous page.
@@ -89,6 +97,7 @@ impl Client {
         Ok(accepted.ids)
     }
 
+    /// Returns a job.
     pub async fn job(&self, id: Uuid) -> Result<JobView, ClientError> {
         self.fetch(self.get(&["jobs", &id.to_string()])).await
     }
@@ -100,10 +109,12 @@ impl Client {
         self.fetch_held(wait, request).await
     }
 
+    /// Returns one page of jobs.
     pub async fn jobs(&self, filter: &JobFilter) -> Result<Page<JobView>, ClientError> {
         self.fetch(self.get(&["jobs"]).query(filter)).await
     }
 
+    /// Cancels a job.
     pub async fn cancel(&self, id: Uuid) -> Result<CancelView, ClientError> {
         self.fetch(self.request(Method::POST, &["jobs", &id.to_string(), "cancel"])).await
     }
@@ -113,6 +124,7 @@ impl Client {
         self.post(&["jobs", &id.to_string(), "cancel"], &CancelRequest { compensate: true }).await
     }
 
+    /// Cancels the job with this unique key.
     pub async fn cancel_by_key(&self, queue: &str, unique_key: &str) -> Result<CancelView, ClientError> {
         self.post(&["jobs", "cancel"], &CancelByKey { queue: queue.into(), unique_key: unique_key.into() }).await
     }

@@ -7,11 +7,13 @@ use crate::client::Client;
 use crate::error::ClientError;
 
 impl Client {
+    /// Returns one page of queues.
     pub async fn queues(&self, cursor: Option<&str>) -> Result<Page<QueueView>, ClientError> {
         let query: Vec<_> = cursor.map(|cursor| ("cursor", cursor)).into_iter().collect();
         self.fetch(self.get(&["queues"]).query(&query)).await
     }
 
+    /// Returns a queue.
     pub async fn queue(&self, name: &str) -> Result<QueueView, ClientError> {
         self.fetch(self.get(&["queues", name])).await
     }
@@ -36,6 +38,7 @@ impl Client {
         self.post(&["queues", name, "prune"], &PruneRequest { older_than_s }).await
     }
 
+    /// Resumes a paused queue.
     pub async fn resume_queue(&self, name: &str) -> Result<QueueView, ClientError> {
         self.fetch(self.request(Method::POST, &["queues", name, "resume"])).await
     }

@@ -21,6 +21,7 @@ pub(crate) mod handler;
 mod outcomes;
 mod run;
 pub(crate) mod session;
+mod shared_states;
 mod statistics;
 #[cfg(test)]
 mod tests;
@@ -39,34 +40,45 @@ use crate::backend::Backend;
 use crate::queue::job::Job;
 use crate::workflows::Workflow;
 use handler::{Handler, Loader};
+use shared_states::SharedStates;
 use statistics::Counters;
 
 pub use context::JobContext;
 pub use handler::HandlerError;
 pub use statistics::Statistics;
 
+/// Claims jobs and runs handlers on them.
 pub struct Worker<B> {
     backend: Arc<B>,
     settings: Settings,
     handlers: Handlers,
+    states: Arc<SharedStates>,
     counters: Arc<Counters>,
 }
 
+/// Why a worker ended.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum WorkerError {
+    /// The server rejected the worker: a revoked token, or a queue that the token may not use.
     #[error("the worker was rejected: {}", .0.detail)]
     Refused(Box<Problem>),
 }
 
+/// Why a worker cannot be built.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum WorkerBuildError {
+    /// No queue was set.
     #[error("a worker needs at least one queue")]
     NoQueue,
+    /// No handler was set.
     #[error("a worker needs at least one handler")]
     NoHandler,
 }
 
 impl<B: Backend> Worker<B> {
+    /// Starts to build a worker on this backend.
     pub fn builder(backend: B) -> WorkerBuilder<B> {
         let concurrency = std::thread::available_parallelism().map_or(1, NonZero::get);
         WorkerBuilder {
@@ -78,6 +90,7 @@ impl<B: Backend> Worker<B> {
             stop_grace: Duration::from_secs(5),
             handlers: Handlers { by_kind: HashMap::new(), any: None, loader: None },
             is_strict: false,
+            states: SharedStates::default(),
         }
     }
 
@@ -137,6 +150,7 @@ pub struct WorkerBuilder<B> {
     stop_grace: Duration,
     handlers: Handlers,
     is_strict: bool,
+    states: SharedStates,
 }
 
 impl<B: Backend> WorkerBuilder<B> {
@@ -146,11 +160,13 @@ impl<B: Backend> WorkerBuilder<B> {
         self
     }
 
+    /// Adds a queue to claim from.
     pub fn queue(mut self, queue: impl Into<String>) -> Self {
         self.request.queues.push(queue.into());
         self
     }
 
+    /// Adds queues to claim from.
     pub fn queues(mut self, queues: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.request.queues.extend(queues.into_iter().map(Into::into));
         self
@@ -198,6 +214,12 @@ impl<B: Backend> WorkerBuilder<B> {
     /// canceled, times out or is claimed by another worker. Then they are aborted at their next `await` [default: 5 s].
     pub fn stop_grace(mut self, grace: Duration) -> Self {
         self.stop_grace = grace;
+        self
+    }
+
+    /// Shares a value with all handlers, for example a connection pool. `JobContext::state` returns it by its type.
+    pub fn state<S: Send + Sync + 'static>(mut self, state: S) -> Self {
+        self.states.insert(state);
         self
     }
 
@@ -296,6 +318,7 @@ impl<B: Backend> WorkerBuilder<B> {
         self
     }
 
+    /// Builds the worker.
     pub fn build(mut self) -> Result<Worker<B>, WorkerBuildError> {
         if self.request.queues.is_empty() {
             return Err(WorkerBuildError::NoQueue);
@@ -320,6 +343,7 @@ impl<B: Backend> WorkerBuilder<B> {
             stop_grace: self.stop_grace,
         };
         let counters = Arc::default();
-        Ok(Worker { backend: Arc::new(self.backend), settings, handlers: self.handlers, counters })
+        let states = Arc::new(self.states);
+        Ok(Worker { backend: Arc::new(self.backend), settings, handlers: self.handlers, states, counters })
     }
 }

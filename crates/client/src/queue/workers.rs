@@ -16,25 +16,30 @@ use crate::client::Client;
 use crate::error::ClientError;
 
 impl Client {
+    /// Returns one page of workers.
     pub async fn workers(&self, cursor: Option<&str>) -> Result<Page<WorkerView>, ClientError> {
         let query: Vec<_> = cursor.map(|cursor| ("cursor", cursor)).into_iter().collect();
         self.fetch(self.get(&["workers"]).query(&query)).await
     }
 
+    /// Registers a worker.
     pub async fn register_worker(&self, request: &WorkerRequest) -> Result<WorkerRegistered, ClientError> {
         self.post(&["workers"], request).await
     }
 
+    /// Renews the lease of a worker, and returns cancellations.
     pub async fn heartbeat(&self, worker: Uuid, request: &HeartbeatRequest) -> Result<HeartbeatView, ClientError> {
         let path = ["workers", &worker.to_string(), "heartbeat"];
         self.fetch_held(wait(request.wait_s), self.request(Method::POST, &path).json(request)).await
     }
 
+    /// Claims jobs.
     pub async fn claim(&self, worker: Uuid, request: &ClaimRequest) -> Result<ClaimView, ClientError> {
         let path = ["workers", &worker.to_string(), "claim"];
         self.fetch_held(wait(request.wait_s), self.request(Method::POST, &path).json(request)).await
     }
 
+    /// Records the outcomes of claimed jobs.
     pub async fn settle(&self, worker: Uuid, request: &SettleRequest) -> Result<SettleView, ClientError> {
         self.post(&["workers", &worker.to_string(), "settle"], request).await
     }

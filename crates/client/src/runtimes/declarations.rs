@@ -16,6 +16,7 @@ use crate::error::ClientError;
 pub enum OperationResult {
     /// The operation ended within the waiting time.
     Ended(Box<OperationView>),
+    /// The server carries the operation out.
     Accepted(OperationAccepted),
     /// The runtime had no container and was deleted immediately.
     Deleted,
@@ -24,12 +25,17 @@ pub enum OperationResult {
 /// An operation on a runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RuntimeOperation {
+    /// Start it.
     Start,
+    /// Stop it.
     Stop,
+    /// Stop and start it.
     Restart,
+    /// Change it.
     Patch,
     /// Removes the container; the runtime is retained.
     CleanUp,
+    /// Delete it.
     Delete,
 }
 
@@ -40,10 +46,12 @@ impl Client {
         self.fetch(self.get(&["runtimes"]).query(&query)).await
     }
 
+    /// Returns a runtime.
     pub async fn runtime(&self, name: &str) -> Result<RuntimeView, ClientError> {
         self.fetch(self.get(&["runtimes", name])).await
     }
 
+    /// Creates or changes a runtime.
     pub async fn set_runtime(&self, name: &str, request: &RuntimeRequest) -> Result<RuntimeView, ClientError> {
         self.fetch(self.request(Method::PUT, &["runtimes", name]).json(request)).await
     }
@@ -100,6 +108,7 @@ impl Client {
         self.fetch(self.get(&["runtimes", name, "operations"]).query(&query)).await
     }
 
+    /// Returns the latest observations of a runtime.
     pub async fn runtime_health(&self, name: &str) -> Result<RuntimeHealthView, ClientError> {
         self.fetch(self.get(&["runtimes", name, "health"])).await
     }

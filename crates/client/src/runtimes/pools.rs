@@ -13,14 +13,17 @@ impl Client {
         self.fetch(self.get(&["pools"]).query(&query)).await
     }
 
+    /// Returns a pool.
     pub async fn pool(&self, name: &str) -> Result<PoolView, ClientError> {
         self.fetch(self.get(&["pools", name])).await
     }
 
+    /// Creates or changes a pool.
     pub async fn set_pool(&self, name: &str, request: &PoolRequest) -> Result<PoolView, ClientError> {
         self.fetch(self.request(Method::PUT, &["pools", name]).json(request)).await
     }
 
+    /// Deletes a pool.
     pub async fn delete_pool(&self, name: &str) -> Result<(), ClientError> {
         self.execute(self.request(Method::DELETE, &["pools", name])).await
     }

@@ -13,9 +13,11 @@ use crate::error::ClientError;
 /// A signal with the metadata of its response.
 #[derive(Debug, Clone)]
 pub struct SignalResponse {
+    /// The signal.
     pub signal: SignalView,
     /// `snapshot`, `cold_start` or `failure_index`.
     pub source: Option<String>,
+    /// The signal came from the cache of the server.
     pub cache_hit: bool,
 }
 
@@ -33,15 +35,18 @@ impl Client {
         Ok(Some(SignalResponse { signal, source, cache_hit: cache.is_some_and(|cache| cache.contains("; hit")) }))
     }
 
+    /// Returns one page of signatures.
     pub async fn signatures(&self, cursor: Option<&str>) -> Result<Page<SignatureView>, ClientError> {
         let query: Vec<_> = cursor.map(|cursor| ("cursor", cursor)).into_iter().collect();
         self.fetch(self.get(&["signatures"]).query(&query)).await
     }
 
+    /// Returns a signature.
     pub async fn signature(&self, id: Uuid) -> Result<SignatureView, ClientError> {
         self.fetch(self.get(&["signatures", &id.to_string()])).await
     }
 
+    /// Creates a signature.
     pub async fn create_signature(&self, request: &SignatureRequest) -> Result<SignatureView, ClientError> {
         self.post(&["signatures"], request).await
     }
@@ -51,6 +56,7 @@ impl Client {
         self.fetch(self.request(Method::PUT, &["signatures", &id.to_string()]).json(update)).await
     }
 
+    /// Deletes a signature.
     pub async fn delete_signature(&self, id: Uuid) -> Result<(), ClientError> {
         self.execute(self.request(Method::DELETE, &["signatures", &id.to_string()])).await
     }
@@ -76,6 +82,7 @@ impl Client {
         self.fetch(self.get(&["failures"]).query(&query)).await
     }
 
+    /// Returns a failure group.
     pub async fn failure(&self, group: Uuid) -> Result<FailureView, ClientError> {
         self.fetch(self.get(&["failures", &group.to_string()])).await
     }
@@ -85,6 +92,7 @@ impl Client {
         self.post(&["failures", &group.to_string(), "replay"], &ReplayFailures { limit }).await
     }
 
+    /// Records events of the time to first signal.
     pub async fn record_ttfs(&self, events: Vec<TtfsEvent>) -> Result<TtfsAccepted, ClientError> {
         self.post(&["ttfs", "events"], &TtfsEvents { events }).await
     }
@@ -99,6 +107,7 @@ impl Client {
         self.fetch(self.get(&["ttfs", "summary"]).query(&[("by", by)])).await
     }
 
+    /// Returns whether the objective of the time to first signal is met.
     pub async fn ttfs_slo(&self) -> Result<TtfsSlo, ClientError> {
         self.fetch(self.get(&["ttfs", "slo"])).await
     }

@@ -49,6 +49,10 @@ struct ServerState {
     artifacts: BTreeMap<(Uuid, String), Bytes>,
     next_id: u128,
     outcomes: usize,
+    /// Number of operations of each journal request that was answered.
+    writes: Vec<usize>,
+    /// Requests with an operation of this key are refused.
+    refused_key: Option<String>,
 }
 
 struct StoredTestJob {
@@ -148,6 +152,8 @@ impl TestServer {
             artifacts: BTreeMap::new(),
             next_id: 1,
             outcomes: 0,
+            writes: Vec::new(),
+            refused_key: None,
         };
         Self(Arc::new(TestServerInner { state: Mutex::new(state), changed: Notify::new() }))
     }
@@ -251,6 +257,17 @@ impl TestServer {
             let now = later(state.now, duration);
             state.pass_to(now);
         });
+    }
+
+    /// Number of operations of each journal request.
+    #[cfg(test)]
+    pub(super) fn writes(&self) -> Vec<usize> {
+        self.lock().writes.clone()
+    }
+
+    #[cfg(test)]
+    pub(super) fn refuse_key(&self, key: &str) {
+        self.lock().refused_key = Some(key.into());
     }
 
     fn lock(&self) -> MutexGuard<'_, ServerState> {
@@ -432,6 +449,11 @@ impl ServerState {
 
     fn journal(&mut self, request: &JournalRequest) -> Result<JournalWritten, BackendError> {
         let now = self.now;
+        let ops = || request.writes.iter().flat_map(|write| &write.ops);
+        if ops().any(|operation| Some(&operation.key) == self.refused_key.as_ref()) {
+            return Err(BackendError::Refused(problem(422, code::INVALID_FIELD, "an operation is invalid")));
+        }
+        self.writes.push(ops().count());
         let mut results = Vec::new();
         for write in &request.writes {
             let Some(job) = self.jobs.get_mut(&write.job_id) else {

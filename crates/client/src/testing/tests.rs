@@ -83,3 +83,66 @@ async fn a_job_without_a_handler_stays_queued() {
     assert_eq!(server.job(job).unwrap().state, TestJobState::Queued);
     assert!(matches!(server.result::<()>(job), Err(TestServerError::NoResult { .. })));
 }
+
+#[tokio::test]
+async fn workflows_of_one_worker_share_journal_requests() {
+    const JOBS: usize = 64;
+    const STEPS: usize = 20;
+    let server = TestServer::new();
+    let jobs: Vec<_> = (0..JOBS).map(|_| server.push("q", "k", &()).unwrap()).collect();
+    let worker = server.worker().queue("q").concurrency(JOBS).workflow("k", |workflow: Workflow| async move {
+        for number in 0..STEPS {
+            workflow.step("step", || async move { Ok(number) }).await?;
+        }
+        Ok(())
+    });
+    server.run(worker).await.unwrap();
+    assert!(jobs.iter().all(|job| server.job(*job).unwrap().keys.len() == STEPS));
+    let writes = server.writes();
+    assert_eq!(writes.iter().sum::<usize>(), JOBS * STEPS);
+    assert!(writes.len() <= 2 * STEPS, "{} requests: {writes:?}", writes.len());
+}
+
+#[tokio::test]
+async fn a_refused_operation_fails_its_own_workflow_only() {
+    let server = TestServer::new();
+    server.refuse_key("step-5");
+    let jobs: Vec<_> = (0..16).map(|number| server.push("q", "k", &number).unwrap()).collect();
+    let worker = server.worker().queue("q").workflow("k", |workflow: Workflow| async move {
+        let number: usize = workflow.payload()?;
+        workflow.step(&format!("step-{number}"), || async move { Ok(number) }).await
+    });
+    server.run(worker).await.unwrap();
+    for (number, job) in jobs.into_iter().enumerate() {
+        if number == 5 {
+            assert_eq!(server.job(job).unwrap().error.unwrap().code, "invalid_field");
+        } else {
+            assert_eq!(server.result::<usize>(job).unwrap(), number);
+        }
+    }
+}
+
+/// Both branches are ready when the workflow is resumed: the one that was resolved first wins.
+#[tokio::test]
+async fn the_first_of_several_events_wins_on_every_run() {
+    async fn race(workflow: Workflow) -> Result<String, HandlerError> {
+        let winner = tokio::select! {
+            a = workflow.wait_for_event::<()>("a").into_future() => a.map(|()| "a"),
+            b = workflow.wait_for_event::<()>("b").into_future() => b.map(|()| "b"),
+            c = workflow.wait_for_event::<()>("c").into_future() => c.map(|()| "c"),
+        }?;
+        // Runs the handler once more.
+        workflow.sleep(DAY).await?;
+        Ok(winner.to_owned())
+    }
+    for _ in 0..20 {
+        let server = TestServer::new();
+        let job = server.push("q", "race", &()).unwrap();
+        server.run(server.worker().queue("q").workflow("race", race)).await.unwrap();
+        for event in ["b", "c", "a"] {
+            server.send_event(job, event, &()).unwrap();
+        }
+        server.run(server.worker().queue("q").workflow("race", race)).await.unwrap();
+        assert_eq!(server.result::<String>(job).unwrap(), "b");
+    }
+}

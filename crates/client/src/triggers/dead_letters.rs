@@ -14,10 +14,13 @@ use crate::error::ClientError;
 /// Selects a page of dead letters.
 #[derive(Debug, Default, Clone, Serialize)]
 pub struct DeadLetterPage {
+    /// Selects the dead letters.
     #[serde(flatten)]
     pub filter: DeadLetterFilter,
+    /// Only resolved ones, or only unresolved ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resolved: Option<bool>,
+    /// Number of dead letters in a page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
     /// `next_cursor` of the previous page.
@@ -41,6 +44,7 @@ impl Client {
         self.fetch(self.get(&["dead-letters", "count"]).query(&page)).await
     }
 
+    /// Returns a dead letter.
     pub async fn dead_letter(&self, id: Uuid) -> Result<DeadLetterView, ClientError> {
         self.fetch(self.get(&["dead-letters", &id.to_string()])).await
     }
@@ -50,10 +54,12 @@ impl Client {
         self.post(&["dead-letters", &id.to_string(), "replay"], request).await
     }
 
+    /// Replays the dead letters that match.
     pub async fn replay_dead_letters(&self, request: &ReplayManyRequest) -> Result<ReplayManyView, ClientError> {
         self.post(&["dead-letters", "replay"], request).await
     }
 
+    /// Marks a dead letter as resolved.
     pub async fn resolve_dead_letter(
         &self,
         id: Uuid,

@@ -15,18 +15,22 @@ impl Client {
         self.fetch(self.get(&["triggers"]).query(&query)).await
     }
 
+    /// Returns a trigger.
     pub async fn trigger(&self, id: Uuid) -> Result<TriggerView, ClientError> {
         self.fetch(self.get(&["triggers", &id.to_string()])).await
     }
 
+    /// Creates a trigger.
     pub async fn create_trigger(&self, request: &TriggerRequest) -> Result<TriggerView, ClientError> {
         self.post(&["triggers"], request).await
     }
 
+    /// Replaces the declaration of a trigger.
     pub async fn replace_trigger(&self, id: Uuid, request: &TriggerRequest) -> Result<TriggerView, ClientError> {
         self.fetch(self.request(Method::PUT, &["triggers", &id.to_string()]).json(request)).await
     }
 
+    /// Deletes a trigger.
     pub async fn delete_trigger(&self, id: Uuid) -> Result<(), ClientError> {
         self.execute(self.request(Method::DELETE, &["triggers", &id.to_string()])).await
     }
@@ -47,6 +51,7 @@ impl Client {
         self.post(&["topics", topic], data).await
     }
 
+    /// Returns a key of a collection.
     pub async fn kv(&self, collection: &str, key: &str) -> Result<KvView, ClientError> {
         self.fetch(self.get(&["kv", collection, key])).await
     }
@@ -57,6 +62,7 @@ impl Client {
         self.fetch(self.get(&["kv", collection]).query(&query)).await
     }
 
+    /// Sets a key of a collection.
     pub async fn set_kv(&self, collection: &str, key: &str, value: &impl Serialize) -> Result<KvView, ClientError> {
         self.fetch(self.request(Method::PUT, &["kv", collection, key]).json(value)).await
     }

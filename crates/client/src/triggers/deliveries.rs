@@ -14,8 +14,10 @@ pub struct DeliveryFilter {
     /// `pending`, `delivering`, `delivered` or `failed`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
+    /// The job whose changes are delivered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<Uuid>,
+    /// Number of deliveries in a page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
     /// `next_cursor` of the previous page.
@@ -29,6 +31,7 @@ impl Client {
         self.fetch(self.get(&["deliveries"]).query(filter)).await
     }
 
+    /// Returns a delivery with its attempts.
     pub async fn delivery(&self, id: Uuid) -> Result<DeliveryDetails, ClientError> {
         self.fetch(self.get(&["deliveries", &id.to_string()])).await
     }

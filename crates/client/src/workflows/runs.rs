@@ -10,12 +10,16 @@ use crate::error::ClientError;
 /// Selects runs; fields that are `None` match everything.
 #[derive(Debug, Default, Clone, Serialize)]
 pub struct RunFilter {
+    /// The state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
+    /// The name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// A tag that the runs have.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
+    /// Number of runs in a page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
     /// `next_cursor` of the previous page.
@@ -34,6 +38,7 @@ impl Client {
         self.post(&["runs", run, "nodes"], nodes).await
     }
 
+    /// Returns one page of runs.
     pub async fn runs(&self, filter: &RunFilter) -> Result<Page<RunView>, ClientError> {
         self.fetch(self.get(&["runs"]).query(filter)).await
     }
@@ -43,6 +48,7 @@ impl Client {
         self.fetch(self.get(&["runs", run])).await
     }
 
+    /// Returns the signal of a run.
     pub async fn run_signal(&self, run: &str) -> Result<RunSignalView, ClientError> {
         self.fetch(self.get(&["runs", run, "signal"])).await
     }

@@ -16,6 +16,7 @@ use wire::{ArtifactView, ClaimedJob, ClaimedJournal, Problem, RawValue, SignalUp
 use super::bounds::check_fact;
 use super::handler::HandlerError;
 use super::session::Backoff;
+use super::shared_states::SharedStates;
 use crate::backend::{Backend, BackendError};
 use crate::workflows::journal_writer::{JournalWriter, Submission};
 
@@ -32,6 +33,7 @@ struct SharedJob {
     job: ClaimedJob,
     /// The worker that has claimed the job.
     worker: Uuid,
+    states: Arc<SharedStates>,
     cancellation: CancellationToken,
     uplink: Arc<dyn Uplink>,
     pending_signal: Mutex<PendingSignal>,
@@ -53,10 +55,17 @@ struct PendingSignal {
 }
 
 impl JobContext {
-    pub(super) fn new(job: ClaimedJob, worker: Uuid, cancellation: CancellationToken, uplink: Arc<dyn Uplink>) -> Self {
+    pub(super) fn new(
+        job: ClaimedJob,
+        worker: Uuid,
+        states: Arc<SharedStates>,
+        cancellation: CancellationToken,
+        uplink: Arc<dyn Uplink>,
+    ) -> Self {
         Self(Arc::new(SharedJob {
             job,
             worker,
+            states,
             cancellation,
             uplink,
             pending_signal: Mutex::default(),
@@ -65,14 +74,17 @@ impl JobContext {
         }))
     }
 
+    /// The job's id.
     pub fn id(&self) -> Uuid {
         self.0.job.id
     }
 
+    /// The queue's name.
     pub fn queue(&self) -> &str {
         &self.0.job.queue
     }
 
+    /// The kind of work.
     pub fn kind(&self) -> &str {
         &self.0.job.kind
     }
@@ -93,16 +105,27 @@ impl JobContext {
         self.0.job.attempt
     }
 
+    /// Maximum number of attempts.
     pub fn max_attempts(&self) -> i64 {
         self.0.job.max_attempts
     }
 
+    /// What the job needs to be loaded.
     pub fn affinity(&self) -> Option<&str> {
         self.0.job.affinity.as_deref()
     }
 
+    /// The subject that the job works on.
     pub fn subject(&self) -> Option<&str> {
         self.0.job.subject.as_deref()
+    }
+
+    /// The value of this type that `WorkerBuilder::state` shares. Without one, the error fails the job permanently.
+    pub fn state<S: 'static>(&self) -> Result<&S, HandlerError> {
+        self.0.states.get().ok_or_else(|| {
+            let message = format!("The worker shares no {}.", std::any::type_name::<S>());
+            HandlerError::permanent("missing_state", message)
+        })
     }
 
     /// All data of the claimed job.

@@ -244,7 +244,13 @@ impl<'a, B: Backend> Run<'a, B> {
             let cancellation = CancellationToken::new();
             let claim = Claim { job: job.id, epoch: job.epoch };
             let affinity = job.affinity.clone();
-            let context = JobContext::new(job, self.session.id, cancellation.clone(), self.uplink.clone());
+            let context = JobContext::new(
+                job,
+                self.session.id,
+                self.worker.states.clone(),
+                cancellation.clone(),
+                self.uplink.clone(),
+            );
             let task = match affinity {
                 Some(affinity) if swap => self.swap(context, affinity),
                 _ => self.start(context),

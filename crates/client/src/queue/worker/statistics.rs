@@ -6,13 +6,19 @@ use wire::OutcomeKind;
 
 /// Counters of a worker. Outcomes count once the server has applied them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Statistics {
+    /// Claimed jobs.
     pub claimed: u64,
+    /// Succeeded jobs.
     pub done: u64,
     /// Attempts that failed; their jobs may be retried.
     pub failed: u64,
+    /// Canceled jobs.
     pub canceled: u64,
+    /// Attempts that put their job off.
     pub snoozed: u64,
+    /// Jobs that were given back.
     pub released: u64,
     /// Attempts that gave their job back until something happens.
     pub suspended: u64,

@@ -103,6 +103,21 @@ async fn a_handler_error_is_retryable_and_includes_its_source() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn handlers_share_state_by_type() {
+    let fake = FakeServer::default();
+    let builder = builder(&fake).state(7_u32).state("pool".to_owned());
+    let worker = builder.handle("test", |job: JobContext| async move {
+        let missing = job.state::<u64>().is_err();
+        Ok((*job.state::<u32>()?, job.state::<String>()?.clone(), missing))
+    });
+    let running = TestRun::start(worker.build().unwrap());
+    fake.push([job(7)]);
+    let outcome = fake.until_settled(1).await.remove(0);
+    assert_eq!(outcome.result.unwrap().get(), r#"[7,"pool",true]"#);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_payload_of_the_wrong_type_fails_without_retry() {
     let outcome = outcome_of(|job| async move { job.payload::<String>() }).await;
     let error = outcome.error.unwrap();
