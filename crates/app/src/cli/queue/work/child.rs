@@ -8,26 +8,27 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use client::{HandlerError, JobContext};
+use client::{HandlerError, JobContext, Workflow};
 use command_fds::{CommandFdExt, FdMapping};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::timeout;
-use wire::RawValue;
+use wire::{JobError, RawValue};
 
+use super::lines::{Channel, Report};
 use super::log::BoundedLog;
-use super::signals;
 
 /// How long the pipes may stay open after the program has exited, because processes that it started still hold them.
 pub(super) const PIPE_GRACE: Duration = Duration::from_secs(2);
 const SIGNAL_FD: i32 = 3;
 const INPUTS_FD: i32 = 4;
+const ANSWER_FD: i32 = 5;
 /// EX_DATAERR: the payload is invalid, so a retry would fail again.
 const DATA_ERROR: i32 = 65;
 /// Maximum size of stdout, equal to the maximum size of a result in bytes of JSON.
-const RESULT_BYTES: usize = 1 << 20;
+pub(super) const RESULT_BYTES: usize = 1 << 20;
 const MESSAGE_BYTES: usize = 4 << 10;
 const CHUNK_BYTES: usize = 16 << 10;
 /// How often the end of a growing log is reported with the job's signal, and its size.
@@ -45,8 +46,10 @@ pub(super) struct Program {
     pub(super) withheld: Vec<(&'static str, Option<String>)>,
 }
 
-pub(super) async fn run(program: Arc<Program>, job: JobContext) -> Result<Option<Box<RawValue>>, HandlerError> {
-    let (mut child, signals) = match spawn(&program, &job) {
+pub(super) async fn run(program: Arc<Program>, workflow: Workflow) -> Result<Option<Box<RawValue>>, HandlerError> {
+    let (job, report) = (workflow.job().clone(), Report::default());
+    let spawned = inputs(&job).and_then(|inputs| spawn(&program, Some((&job, inputs))));
+    let (mut child, mut channel) = match spawned {
         Ok(spawned) => spawned,
         Err(error) => return Err(start_failed(&error, &job).await),
     };
@@ -61,7 +64,7 @@ pub(super) async fn run(program: Arc<Program>, job: JobContext) -> Result<Option
                     feed(stdin, &job),
                     collect(stdout, |bytes| output.push(bytes)),
                     collect(stderr, |bytes| locked(&log).push(bytes)),
-                    signals::read(signals, &job),
+                    channel.serve(&workflow, &report),
                 )
             };
             tokio::select! {
@@ -88,13 +91,21 @@ pub(super) async fn run(program: Arc<Program>, job: JobContext) -> Result<Option
     group.has_ended();
     let status = status.map_err(|error| HandlerError::retryable("wait_failed", error.to_string()))?;
     let log = log.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let verdict = verdict(status, output, &log, &job);
+    let verdict = match verdict(status, &log, &job, &report) {
+        Some(error) => Err(error),
+        None => report.refused().map_or_else(|| output.result(), Err),
+    };
     store_log(log, &job).await;
     verdict
 }
 
-fn spawn(program: &Program, job: &JobContext) -> anyhow::Result<(Child, pipe::Receiver)> {
+/// Starts the program: for one job with its inputs, or for many.
+pub(super) fn spawn(
+    program: &Program,
+    job: Option<(&JobContext, Option<OwnedFd>)>,
+) -> anyhow::Result<(Child, Channel)> {
     let (reader, writer) = std::io::pipe()?;
+    let (answer_reader, answer_writer) = std::io::pipe()?;
     let mut command = Command::new(&program.command[0]);
     for (variable, value) in &program.withheld {
         match value {
@@ -109,24 +120,33 @@ fn spawn(program: &Program, job: &JobContext) -> anyhow::Result<(Child, pipe::Re
         .stderr(Stdio::piped())
         .process_group(0)
         .kill_on_drop(true)
-        .env("WINDLASS_JOB_ID", job.id().to_string())
-        .env("WINDLASS_JOB_KIND", job.kind())
-        .env("WINDLASS_QUEUE", job.queue())
-        .env("WINDLASS_ATTEMPT", job.attempt().to_string())
-        .env("WINDLASS_AFFINITY", job.affinity().unwrap_or_default())
-        .env("WINDLASS_RUN", job.job().run.as_deref().unwrap_or_default())
-        .env("WINDLASS_SUBJECT", job.subject().unwrap_or_default())
-        .env("WINDLASS_SIGNAL_FD", SIGNAL_FD.to_string());
-    let mut mappings = vec![FdMapping { parent_fd: writer.into(), child_fd: SIGNAL_FD }];
-    if let Some(inputs) = inputs(job)? {
-        command.env("WINDLASS_INPUTS", format!("/dev/fd/{INPUTS_FD}"));
-        mappings.push(FdMapping { parent_fd: inputs, child_fd: INPUTS_FD });
+        .env("WINDLASS_SIGNAL_FD", SIGNAL_FD.to_string())
+        .env("WINDLASS_ANSWER_FD", ANSWER_FD.to_string());
+    let mut mappings = vec![
+        FdMapping { parent_fd: writer.into(), child_fd: SIGNAL_FD },
+        FdMapping { parent_fd: answer_reader.into(), child_fd: ANSWER_FD },
+    ];
+    if let Some((job, inputs)) = job {
+        command
+            .env("WINDLASS_JOB_ID", job.id().to_string())
+            .env("WINDLASS_JOB_KIND", job.kind())
+            .env("WINDLASS_QUEUE", job.queue())
+            .env("WINDLASS_ATTEMPT", job.attempt().to_string())
+            .env("WINDLASS_AFFINITY", job.affinity().unwrap_or_default())
+            .env("WINDLASS_RUN", job.job().run.as_deref().unwrap_or_default())
+            .env("WINDLASS_SUBJECT", job.subject().unwrap_or_default());
+        if let Some(inputs) = inputs {
+            command.env("WINDLASS_INPUTS", format!("/dev/fd/{INPUTS_FD}"));
+            mappings.push(FdMapping { parent_fd: inputs, child_fd: INPUTS_FD });
+        }
     }
     command.fd_mappings(mappings)?;
     let child = command.spawn()?;
-    // The command holds the write end of the signal pipe, which must be closed for the reader to see its end.
+    // The command holds the program's ends of the pipes, which must be closed for the reader to see its end.
     drop(command);
-    Ok((child, pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?))
+    let lines = pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?;
+    let answers = pipe::Sender::from_owned_fd(OwnedFd::from(answer_writer))?;
+    Ok((child, Channel::new(lines, answers)))
 }
 
 /// A file without a name that holds the results of the jobs that this one needs, as a JSON object by their names.
@@ -140,7 +160,7 @@ fn inputs(job: &JobContext) -> anyhow::Result<Option<OwnedFd>> {
 }
 
 /// Delays the job without using up an attempt, because the job did not cause the failure.
-async fn start_failed(error: &anyhow::Error, job: &JobContext) -> HandlerError {
+pub(super) async fn start_failed(error: &anyhow::Error, job: &JobContext) -> HandlerError {
     tracing::warn!(job = %job.id(), error = format!("{error:#}"), "the program cannot be started; the job is delayed");
     // A cancellation ends the pause early.
     let _canceled = timeout(PAUSE_AFTER_FAILED_START, job.cancellation().cancelled()).await;
@@ -148,7 +168,7 @@ async fn start_failed(error: &anyhow::Error, job: &JobContext) -> HandlerError {
 }
 
 /// Waits until the program exits, and terminates it if the job is canceled.
-async fn end(
+pub(super) async fn end(
     child: &mut Child,
     group: &ProcessGroup,
     program: &Program,
@@ -165,20 +185,26 @@ async fn end(
     child.wait().await
 }
 
-fn verdict(
-    status: ExitStatus,
-    output: ResultBuffer,
-    log: &BoundedLog,
-    job: &JobContext,
-) -> Result<Option<Box<RawValue>>, HandlerError> {
+/// The failure of a program that has exited: the one that it reported, or one with its exit code.
+pub(super) fn verdict(status: ExitStatus, log: &BoundedLog, job: &JobContext, report: &Report) -> Option<HandlerError> {
     if status.success() {
-        return output.result();
+        return None;
     }
     if job.cancellation().is_cancelled() {
-        return Err(HandlerError::cancel());
+        return Some(HandlerError::cancel());
     }
-    let message = cause_first(&log.last(MESSAGE_BYTES));
-    Err(match (status.code(), status.signal()) {
+    let last_lines = cause_first(&log.last(MESSAGE_BYTES));
+    if let Some(JobError { code, message, retryable }) = report.error() {
+        let message = if message.is_empty() { last_lines } else { message };
+        let is_final = !retryable || status.code() == Some(DATA_ERROR);
+        return Some(if is_final {
+            HandlerError::permanent(code, message)
+        } else {
+            HandlerError::retryable(code, message)
+        });
+    }
+    let message = last_lines;
+    Some(match (status.code(), status.signal()) {
         (Some(code @ DATA_ERROR), _) => HandlerError::permanent(format!("exit_{code}"), message),
         (Some(code), _) => HandlerError::retryable(format!("exit_{code}"), message),
         (None, Some(signal)) => HandlerError::retryable(format!("signal_{signal}"), message),
@@ -201,13 +227,13 @@ fn cause_first(text: &str) -> String {
     reordered.join("\n")
 }
 
-fn locked(log: &Mutex<BoundedLog>) -> MutexGuard<'_, BoundedLog> {
+pub(super) fn locked(log: &Mutex<BoundedLog>) -> MutexGuard<'_, BoundedLog> {
     log.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Reports the last lines of a growing log as `diagnostics.log` of the job's signal. The complete log is stored as an
 /// artifact only when the attempt has ended. Never returns.
-async fn report_log(log: &Mutex<BoundedLog>, job: &JobContext) {
+pub(super) async fn report_log(log: &Mutex<BoundedLog>, job: &JobContext) {
     let mut reported = 0;
     loop {
         tokio::time::sleep(LOG_REPORT_INTERVAL).await;
@@ -224,7 +250,7 @@ async fn report_log(log: &Mutex<BoundedLog>, job: &JobContext) {
 }
 
 /// Stores the log as an artifact. A failure to do so does not change the outcome of the job.
-async fn store_log(log: BoundedLog, job: &JobContext) {
+pub(super) async fn store_log(log: BoundedLog, job: &JobContext) {
     if log.is_empty() {
         return;
     }
@@ -246,7 +272,7 @@ async fn feed(stdin: Option<ChildStdin>, job: &JobContext) {
 }
 
 /// Reads the pipe to its end even if the output is discarded, because a full pipe would block the program.
-async fn collect(pipe: Option<impl AsyncRead + Unpin>, mut on_chunk: impl FnMut(&[u8])) {
+pub(super) async fn collect(pipe: Option<impl AsyncRead + Unpin>, mut on_chunk: impl FnMut(&[u8])) {
     let Some(mut pipe) = pipe else { return };
     let mut chunk = vec![0; CHUNK_BYTES];
     while let Ok(length @ 1..) = pipe.read(&mut chunk).await {
@@ -286,21 +312,21 @@ impl ResultBuffer {
 }
 
 /// The process group of the program. Dropping it before the program has exited kills the group.
-struct ProcessGroup(Option<Pid>);
+pub(super) struct ProcessGroup(Option<Pid>);
 
 impl ProcessGroup {
-    fn of(child: &Child) -> Self {
+    pub(super) fn of(child: &Child) -> Self {
         Self(child.id().and_then(|id| Pid::from_raw(id as i32)))
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(super) fn signal(&self, signal: Signal) {
         if let Some(leader) = self.0 {
             // The group may have exited already.
             let _exited = kill_process_group(leader, signal);
         }
     }
 
-    fn has_ended(mut self) {
+    pub(super) fn has_ended(mut self) {
         self.0 = None;
     }
 }
