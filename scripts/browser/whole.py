@@ -2,6 +2,7 @@
 
 import json
 import re
+import urllib.request
 
 from browser.docker import Docker
 from browser.server import Server, under_a_path
@@ -158,6 +159,18 @@ def the_menu_has_groups_badges_and_keys_and_a_breadcrumb_leads_back(driver):
         browser.run("document.querySelector('#navigation a[data-key=q]').focus()")
         browser.press("enter")
         wait_for("the queues", lambda: browser.address().endswith("/queues"))
+
+
+def a_page_loads_less_than_60_kb_of_scripts_and_styles(driver):
+    with Server() as server, Browser(driver) as browser:
+        job = server.failed_job()
+        for page in ("", "jobs", f"jobs/{job}", "queues/broken", "dead-letters"):
+            browser.open(f"{server.url}/{page}")
+            # Modules are loaded by other modules, after the page.
+            browser.find("#find:not([hidden])")
+            names = browser.run("return performance.getEntriesByType('resource').map(({ name }) => name).filter((name) => /\\.(js|css)/.test(name))")
+            sizes = {name: len(urllib.request.urlopen(name).read()) for name in names}
+            assert 0 < sum(sizes.values()) < 60_000, (page, sizes)
 
 
 def nothing_that_came_from_a_user_runs(driver):

@@ -69,6 +69,21 @@ def a_run_is_drawn_followed_canceled_and_retried(driver):
         assert browser.has(f"#run-{run}") and not browser.has(f"#run-{again}")
 
 
+def a_run_has_an_estimate_once_its_kinds_have_run(driver):
+    with Server() as server, Browser(driver) as browser:
+        worker = server.worker("ci")
+        # An estimate needs five samples of each kind.
+        for _ in range(5):
+            done, _ = pipeline(server, width=1)
+            while server.get(f"runs/{done}")["state"] == "running":
+                server.settle(worker, server.claim(worker), "finish", result=1)
+        run, _ = pipeline(server, width=2)
+        browser.open(f"{server.url}/runs/{run}")
+        wait_for("the estimate", lambda: browser.has("#eta") and browser.text("#eta").startswith("ETA "))
+        server.post(f"runs/{run}/cancel")
+        wait_for("no estimate after the end", lambda: not browser.has("#eta"))
+
+
 def a_wide_run_is_one_box_and_its_rows_are_bounded(driver):
     with Server() as server, Browser(driver) as browser:
         run, _ = pipeline(server, width=1000)

@@ -3,8 +3,6 @@ import { call, request, root } from "./call.js";
 import { parseMembers, pretty, serializeMembers } from "./json.js";
 import { navigate, refresh } from "./live.js";
 import { dialog, make, toast } from "./make.js";
-import { forEach, listIds } from "./many.js";
-import { replayInBatches, summary } from "./replay.js";
 
 export function start() {
   document.addEventListener("submit", (event) => {
@@ -85,7 +83,9 @@ async function send(form, button) {
   }
   if (button) button.disabled = true;
   try {
-    const text = form.dataset.most ? await replayInBatches(path, form.dataset) : await request(method, path, body);
+    const { most, sums } = form.dataset;
+    const replay = most || sums ? await import("./replay.js") : undefined;
+    const text = most ? await replay.replayInBatches(path, form.dataset) : await request(method, path, body);
     const response = text ? JSON.parse(text) : null;
     const target = form.dataset.show && document.getElementById(form.dataset.show);
     // A response that is shown inside the form's dialog leaves the dialog open for another try.
@@ -94,7 +94,7 @@ async function send(form, button) {
     if (target) showResponse(target, text);
     if (isInForm) return;
     const see = addressOf(form.dataset.see, response);
-    toast(summary(form.dataset, response), see && { action: "Show", act: () => navigate(see), duration_ms: 10000 });
+    toast(replay?.summary(form.dataset, response) ?? (form.dataset.done || "Done"), see && { action: "Show", act: () => navigate(see), duration_ms: 10000 });
     const go = addressOf(form.dataset.go, response);
     if (go) navigate(go); else await refresh();
   } catch (error) {
@@ -108,6 +108,7 @@ async function send(form, button) {
 async function changeEach(form, button) {
   button.disabled = true;
   try {
+    const { forEach, listIds } = await import("./many.js");
     const ids = await listIds(form.dataset.each);
     if (!ids.length) return void toast("No matches.");
     const yes = button.textContent.replace("…", "");

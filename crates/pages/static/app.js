@@ -3,18 +3,24 @@
 import { decorate } from "./decorate.js";
 import { start as startLive } from "./live.js";
 import { start as startActions } from "./act.js";
-import { start as startFollowing } from "./follow.js";
 import { start as startKeys } from "./keys.js";
-import { start as startBulk } from "./bulk.js";
 import { call } from "./call.js";
 
 decorate(document);
 startLive();
 startActions();
-startFollowing();
+loadFollowing();
 startKeys();
-startBulk();
+// Modules that few pages need are loaded by those pages.
+if (document.getElementById("views")) import("./bulk.js").then(({ start }) => start());
 reportFirstSignal();
+
+// A log may appear with a live update.
+function loadFollowing() {
+  document.removeEventListener("windlass:fresh", loadFollowing);
+  if (document.querySelector("[data-follow], [data-tail]")) import("./follow.js").then(({ start }) => start());
+  else document.addEventListener("windlass:fresh", loadFollowing);
+}
 
 const PHASES = ["resolve", "fetch", "restore", "analyze", "policy", "report", "unknown"];
 
