@@ -30,7 +30,11 @@ async fn page(State(state): State<AppState>, viewer: Viewer, PathWorker(id): Pat
     let query = PageQuery { limit: Some(OVERVIEW_WORKERS.to_string()), cursor: None };
     let live = v1::queue::workers::list(State(state.clone()), principal.clone(), Params(query)).await?.0.items;
     let worker = live.into_iter().find(|worker| worker.id == id.uuid()).ok_or_else(|| ApiError::not_found("worker"))?;
-    let held = state.store.jobs_of_worker(principal.tenant, id).await?;
+    // A principal that sees only its own jobs does not see what the worker runs for others.
+    let held = match principal.sees_all() {
+        true => state.store.jobs_of_worker(principal.tenant, id).await?,
+        false => Vec::new(),
+    };
     let row = |job: store::queue::workers::jobs::HeldJob| HeldJobRow {
         id: job.id.uuid(),
         queue: job.queue,
