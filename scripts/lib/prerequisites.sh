@@ -11,6 +11,7 @@ readonly MDBOOK_VERSION=0.5.4
 readonly PYPI_STANDARDWEBHOOKS=1.1.0
 readonly PYPI_SCHEMATHESIS=4.32.5
 readonly PYPI_OPENAI=2.8.1
+readonly PYPI_NUMPY=2.4.6
 readonly NPM_STANDARDWEBHOOKS=1.1.1
 readonly NPM_AXE=4.14.0
 readonly PYPI_CLOUDEVENTS=2.2.0
@@ -194,6 +195,7 @@ prerequisites_install() {
             install_python_client "cloudevents==$PYPI_CLOUDEVENTS" cloudevents >&2 || echo pypi:cloudevents
             install_python_client "schemathesis==$PYPI_SCHEMATHESIS" schemathesis >&2 || echo pypi:schemathesis
             install_python_client "openai==$PYPI_OPENAI" openai >&2 || echo pypi:openai
+            install_python_client "numpy==$PYPI_NUMPY" numpy >&2 || echo pypi:numpy
             install_npm_client "standardwebhooks@$NPM_STANDARDWEBHOOKS" >&2 || echo npm:standardwebhooks
             ;;
         sdk)
