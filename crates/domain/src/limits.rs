@@ -36,6 +36,10 @@ pub const RUN_FORECAST_QUEUES: usize = 20;
 pub const WHY_NEEDS: usize = 16;
 /// Jobs that one `claim` may return.
 pub const CLAIM_JOBS: usize = 2_000;
+/// Payloads of the jobs that one `claim` returns. A claim stops with the job that reaches it.
+pub const CLAIM_BYTES: usize = 16 << 20;
+/// Results in the `inputs` of all jobs that one `claim` returns. Results beyond that are references.
+pub const CLAIM_INPUTS_BYTES: i64 = 16 << 20;
 /// Claim attempts that run concurrently on one node for workers that wait for the same lanes (thundering-herd control).
 pub const CLAIM_GATE_PERMITS: usize = 8;
 /// Additional concurrent claim attempts while attempts find jobs.

@@ -67,6 +67,7 @@ pub const MIGRATIONS: &[Migration] = migrations! {
     16 "0016_journal"
     17 "0017_waits"
     18 "0018_job_options"
+    19 "0019_claim_bytes"
 };
 
 /// Lock timeout of a migration on PostgreSQL. DDL waits for running queries on the table, and all later queries wait

@@ -233,15 +233,17 @@ impl Tx<'_> {
     /// Finds rows, changes them, and returns the rows found. With `ids`, `$1` lists the ids to look among.
     ///
     /// On SQLite the first text selects the rows, with the row id as the last column. Each other text changes the rows
-    /// `in (select value from rarray($n))`, where `$n` follows the last parameter.
+    /// `in (select value from rarray($n))`, where `$n` follows the last parameter. With `max_bytes`, the first text is not
+    /// read further after rows of this size. PostgreSQL ignores `max_bytes`: its statement must contain the limit.
     pub async fn change_and_return(
         &mut self,
         sql: &Sql,
         ids: Option<&[Uuid]>,
         params: &[Param<'_>],
+        max_bytes: Option<usize>,
     ) -> Result<Vec<Row>, StoreError> {
         match &mut self.driver {
-            Driver::Sqlite(tx) => tx.change_and_return(sql.sqlite, ids, params),
+            Driver::Sqlite(tx) => tx.change_and_return(sql.sqlite, ids, params, max_bytes),
             Driver::Postgres(tx) => {
                 let ids: Vec<Column<'_>> = ids.map(|ids| Column::uuids(ids.iter().copied())).into_iter().collect();
                 tx.query(sql.postgres, &ids, params).await

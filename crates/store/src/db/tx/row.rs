@@ -35,6 +35,15 @@ impl Value {
             ValueRef::Blob(bytes) => bytes.try_into().map_or_else(|_| Self::Blob(bytes.to_vec()), Self::Sixteen),
         })
     }
+
+    /// The size of a text or a blob.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Blob(bytes) => bytes.len(),
+            Self::Null | Self::Int(_) | Self::Real(_) | Self::Sixteen(_) => 0,
+        }
+    }
 }
 
 /// One row of a result. Columns are read by name.

@@ -313,6 +313,7 @@ impl SqliteTx<'_> {
         texts: &[&str],
         ids: Option<&[Uuid]>,
         params: &[Param<'_>],
+        max_bytes: Option<usize>,
     ) -> Result<Vec<Row>, StoreError> {
         let (find, changes) = texts.split_first().expect("a statement has text");
         let first = if ids.is_some() { 2 } else { 1 };
@@ -320,7 +321,7 @@ impl SqliteTx<'_> {
         let mut statement = self.statement(find)?;
         ids.map_or(Ok(()), |ids| bind_ids(&mut statement, ids))?;
         bind_from(first, &mut statement, params.iter().copied())?;
-        fetch(&mut statement, &mut rows)?;
+        fetch_up_to(max_bytes, &mut statement, &mut rows)?;
         if rows.is_empty() {
             return Ok(rows);
         }
@@ -447,16 +448,30 @@ fn runs(rows: &[i64]) -> impl Iterator<Item = &[i64]> {
 }
 
 fn fetch(statement: &mut CachedStatement<'_>, into: &mut Vec<Row>) -> Result<(), StoreError> {
+    fetch_up_to(None, statement, into)
+}
+
+/// Reads the rows of a result. With `max_bytes`, stops after the first row with which their texts and blobs reach this size.
+fn fetch_up_to(
+    max_bytes: Option<usize>,
+    statement: &mut CachedStatement<'_>,
+    into: &mut Vec<Row>,
+) -> Result<(), StoreError> {
     let width = statement.column_count();
     let names = (0..width).map(|column| statement.column_name(column).map(Box::from));
     let names: Arc<[Box<str>]> = names.collect::<Result<_, _>>().map_err(sqlite_error)?;
     let mut rows = statement.raw_query();
+    let mut bytes = 0;
     while let Some(row) = rows.next().map_err(sqlite_error)? {
         let mut values = Vec::with_capacity(width);
         for column in 0..width {
             values.push(Value::of(row.get_ref(column).map_err(sqlite_error)?)?);
         }
+        bytes += max_bytes.map_or(0, |_| values.iter().map(Value::bytes).sum());
         into.push(Row::Sqlite(SqliteRow { names: names.clone(), values }));
+        if max_bytes.is_some_and(|max_bytes| bytes >= max_bytes) {
+            break;
+        }
     }
     Ok(())
 }

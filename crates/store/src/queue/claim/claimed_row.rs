@@ -128,6 +128,7 @@ impl ClaimBuilder {
                 let claimed = ClaimedRow { row, claim, tenant: self.tenant, worker, epoch, lane, attempt };
                 self.claimed_rows.push((job.id, claimed));
             }
+            self.bytes_left = self.bytes_left.saturating_sub(job.payload.len());
             self.jobs.push(job);
         }
         // SQLite returns the rows in order.

@@ -25,6 +25,8 @@ use crate::triggers::job_events::QUEUE_WEBHOOK;
 /// Maximum number of rounds of a claim. Each round fills the claim or removes lanes from it.
 const MAX_ROUNDS: usize = 64;
 
+// The window function sees the jobs in the order of `due`, which needs no sort.
+//
 // On SQLite the columns are selected before the update: `returning` buffers every row until the last one is written, which
 // is slower. `claimed_row` reads the columns.
 const TAKE: Sql = Sql::new(
@@ -37,16 +39,20 @@ const TAKE: Sql = Sql::new(
         "update or fail jobs set state = $10, worker = $3, claim = $4, epoch = epoch + 1, attempt = attempt + 1,
              started_at = $5, deadline_at = $5 + coalesce(timeout_s, $6) * 1000000, version = version + 1, updated_at = $5,
              webhook = coalesce(webhook, $9)
-         where rowid in (select value from rarray($11))",
+         where rowid in (select value from rarray($12))",
     ],
     "with due as materialized (
-         select id from jobs where lane = $1 and due_at is null and parked is null and worker is null
+         select id, payload_bytes from jobs where lane = $1 and due_at is null and parked is null and worker is null
              and (run_at, id) > ($7, $8)
-         order by run_at, id limit $2 for update skip locked)
+         order by run_at, id limit $2 for update skip locked),
+     fitting as (
+         select id from (
+             select id, sum(payload_bytes) over (rows unbounded preceding) - payload_bytes as bytes_before from due) sized
+         where bytes_before < $11::bigint)
      update jobs j set state = $10, worker = $3, claim = $4, epoch = epoch + 1, attempt = attempt + 1,
          started_at = $5::timestamptz, deadline_at = $5::timestamptz + coalesce(timeout_s, $6::bigint) * interval '1 second',
          version = version + 1, updated_at = $5::timestamptz, webhook = coalesce(webhook, $9::json)
-     from due where j.id = due.id
+     from fitting where j.id = fitting.id
      returning j.id, j.epoch, j.payload, j.process, j.run, j.attempt, j.max_attempts,
          coalesce(j.timeout_s, $6::bigint) as timeout_s, j.created_at, j.run_at, j.lane, j.subject,
          j.has_journal, j.has_inputs, j.webhook is not null as has_webhook",
@@ -67,6 +73,8 @@ pub(super) struct ClaimBuilder {
     /// How many more jobs each limited queue may start.
     pub(super) capacity: BTreeMap<Name, usize>,
     pub(super) jobs: Vec<ClaimedJob>,
+    /// How many bytes of payloads the claim may still take. It may exceed them with its last job.
+    pub(super) bytes_left: usize,
     pub(super) claimed_rows: Vec<(JobId, ClaimedRow)>,
     pub(super) counters: CounterDeltas,
     /// Per lane, the position up to which every waiting job was taken.
@@ -77,7 +85,7 @@ pub(super) struct ClaimBuilder {
 }
 
 impl ClaimBuilder {
-    pub(super) fn new(now: Time, tenant: TenantId, worker: &Worker, held_affinity: Affinity) -> Self {
+    pub(super) fn new(now: Time, tenant: TenantId, worker: &Worker, held_affinity: Affinity, max_bytes: usize) -> Self {
         Self {
             claim: new_uuid(now),
             worker: worker.id,
@@ -87,6 +95,7 @@ impl ClaimBuilder {
             held_affinity,
             capacity: BTreeMap::new(),
             jobs: Vec::new(),
+            bytes_left: max_bytes,
             claimed_rows: Vec::new(),
             counters: CounterDeltas::default(),
             taken_up_to: HashMap::new(),
@@ -105,7 +114,7 @@ impl ClaimBuilder {
         let now = tx.now();
         self.load_capacity(tx, &heads).await?;
         for round in 0.. {
-            if self.jobs.len() >= max {
+            if self.jobs.len() >= max || self.bytes_left == 0 {
                 break;
             }
             if round == MAX_ROUNDS {
@@ -166,14 +175,20 @@ impl ClaimBuilder {
             Param::Uuid(head.watermark.id),
             Param::json(head.settings.webhook.as_ref().map(|_| QUEUE_WEBHOOK)),
             Param::Text(self.claimed_state(&head.lane).as_str()),
+            Param::Int(self.bytes_left as i64),
         ];
         let before = self.jobs.len();
-        let rows = tx.change_and_return(&TAKE, None, &params).await?;
+        let rows = tx.change_and_return(&TAKE, None, &params, Some(self.bytes_left)).await?;
         let found = rows.len();
         self.add(rows, |_| Ok((head.head.lane, &head.lane)))?;
         self.may_have_more |= found == 0;
         let last = self.jobs[before..].last().map(ClaimedJob::cursor);
-        let up_to = if found < want { Some(JobCursor::settled(tx.now())) } else { last };
+        if self.bytes_left == 0 && tx.is_postgres() {
+            // The statement has locked jobs that it did not take.
+            self.skipped_queues.insert(head.lane.queue.clone());
+        }
+        let is_exhausted = found < want && self.bytes_left > 0;
+        let up_to = if is_exhausted { Some(JobCursor::settled(tx.now())) } else { last };
         self.taken_up_to.extend(up_to.map(|cursor| (head.head.lane, cursor)));
         Ok(false)
     }

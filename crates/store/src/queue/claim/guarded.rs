@@ -19,10 +19,10 @@ const GUARDED_JOBS: usize = 100;
 
 // Starts at the first waiting job: on PostgreSQL the index has dead entries of ended jobs before it until the next vacuum.
 const PEEK: Sql = Sql::new(
-    &["select id, lane, run_at, subject, process, concurrency_key, timeout_s, epoch from jobs
+    &["select id, lane, run_at, subject, process, concurrency_key, timeout_s, epoch, payload_bytes from jobs
        where lane = $1 and due_at is null and parked is null and worker is null and (run_at, id) >= ($2, $3)
        order by run_at, id limit $4"],
-    "select j.id, j.lane, j.run_at, j.subject, j.process, j.concurrency_key, j.timeout_s, j.epoch
+    "select j.id, j.lane, j.run_at, j.subject, j.process, j.concurrency_key, j.timeout_s, j.epoch, j.payload_bytes
      from unnest($1::bigint[], $2::timestamptz[], $3::uuid[]) as n(lane, run_at, id) cross join lateral (
          select * from jobs where jobs.lane = n.lane and due_at is null and parked is null and worker is null
              and (jobs.run_at, jobs.id) >= (n.run_at, n.id)
@@ -81,8 +81,9 @@ impl ClaimBuilder {
         let held_off = ActiveBackoffs::load(tx, self.tenant, candidates.iter().filter_map(|c| c.on.as_ref())).await?;
         let mut taken: Vec<&GuardedJob> = Vec::new();
         let mut parked: Vec<(&GuardedJob, String)> = Vec::new();
+        let mut bytes = 0;
         for candidate in &candidates {
-            if taken.len() == want {
+            if taken.len() == want || bytes >= self.bytes_left {
                 break;
             }
             if self.capacity.get(&candidate.queue).is_some_and(|capacity| *capacity == 0) {
@@ -104,6 +105,7 @@ impl ClaimBuilder {
             if let Some(capacity) = self.capacity.get_mut(&candidate.queue) {
                 *capacity -= 1;
             }
+            bytes += candidate.payload_bytes;
             taken.push(candidate);
         }
         if tx.is_postgres() && !taken.is_empty() && rows.len() > taken.len() + parked.len() {
@@ -138,6 +140,7 @@ struct GuardedJob {
     queue: Name,
     run_at: Time,
     timeout_s: Option<i64>,
+    payload_bytes: usize,
     on: Option<SubjectProcess>,
     wants: Vec<Want>,
     /// The queue has a webhook.
@@ -166,6 +169,7 @@ impl GuardedJob {
             epoch: Epoch(row.int("epoch")?).next(),
             queue: queue.clone(),
             run_at: row.time("run_at")?,
+            payload_bytes: row.int("payload_bytes")? as usize,
             timeout_s: row.opt_int("timeout_s")?.or_else(|| head.settings.timeout_s_for(kind)),
             on,
             wants: holds::wants(queue, kind, subject.as_ref(), process.as_deref(), key.as_ref(), per_key),

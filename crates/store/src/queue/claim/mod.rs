@@ -14,6 +14,7 @@ mod lane_heads;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
+use domain::limits::CLAIM_BYTES;
 use domain::{Affinity, Epoch, JobId, JobState, Name, TenantId, Time, TraceContext, WorkerId};
 
 use fast_path::FastPath;
@@ -114,20 +115,21 @@ impl Store {
         max: usize,
         affinity: Affinity,
     ) -> Result<Claimed, StoreError> {
-        self.claim_of(tenant, tenant, worker, max, affinity).await
+        self.claim_of(tenant, tenant, worker, (max, CLAIM_BYTES), affinity).await
     }
 
-    /// Claims from the queues of another tenant, `of`, for a worker of `tenant` that serves it.
+    /// Claims from the queues of another tenant, `of`, for a worker of `tenant` that serves it. The limits are a number of
+    /// jobs and the bytes of their payloads.
     pub(crate) async fn claim_of(
         &self,
         of: TenantId,
         tenant: TenantId,
         worker: WorkerId,
-        max: usize,
+        (max, max_bytes): (usize, usize),
         affinity: Affinity,
     ) -> Result<Claimed, StoreError> {
         self.duration_sampler().observe_claim(worker, max);
-        let request = ClaimRequest { of, tenant, worker, max, affinity };
+        let request = ClaimRequest { of, tenant, worker, max, max_bytes, affinity };
         let done = match self.fast_path().claim(self, &request).await? {
             Some(done) => done,
             None => {
@@ -189,6 +191,8 @@ struct ClaimRequest {
     tenant: TenantId,
     worker: WorkerId,
     max: usize,
+    /// The claim stops with the job whose payload reaches this size.
+    max_bytes: usize,
     affinity: Affinity,
 }
 
@@ -249,7 +253,7 @@ impl Operation for Claim {
     }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<ClaimEffects, StoreError> {
-        let ClaimRequest { of, tenant, max, affinity, .. } = &self.request;
+        let ClaimRequest { of, tenant, max, max_bytes, affinity, .. } = &self.request;
         let now = tx.now();
         let worker = workers::load(tx, &[self.request.worker]).await?.pop().filter(|worker| worker.tenant == *tenant);
         let Some(worker) = worker else { return Ok(ClaimEffects::of(Claimed::NotFound)) };
@@ -262,7 +266,8 @@ impl Operation for Claim {
             let (jobs, may_have_more) = (Vec::new(), false);
             return Ok(ClaimEffects::of(Claimed::Jobs { jobs, claim_filter, draining: true, may_have_more }));
         }
-        let mut builder = ClaimBuilder::new(now, *of, &worker, affinity.clone().or_else(|| worker.affinity.clone()));
+        let held_affinity = affinity.clone().or_else(|| worker.affinity.clone());
+        let mut builder = ClaimBuilder::new(now, *of, &worker, held_affinity, *max_bytes);
         let found = self.lane_heads(tx, &claim_filter.queues).await?;
         let found = self.served_heads(tx, &worker, found).await?;
         let heads = found.heads.iter().filter(|head| head.is_served_by(&worker)).cloned().collect();

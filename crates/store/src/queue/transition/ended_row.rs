@@ -271,7 +271,7 @@ pub(crate) async fn complete_batch(
 ) -> Result<Vec<EndedRow>, StoreError> {
     let ids: Vec<Uuid> = jobs.iter().map(|job| job.uuid()).collect();
     let params = [Param::Int(tenant.0), Param::Int(epoch.0), Param::from(worker), Param::Time(tx.now())];
-    let rows = tx.change_and_return(&FINISH, Some(&ids), &params).await?;
+    let rows = tx.change_and_return(&FINISH, Some(&ids), &params, None).await?;
     EndedRow::read_all(&rows)
 }
 

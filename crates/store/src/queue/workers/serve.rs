@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 
+use domain::limits::CLAIM_BYTES;
 use domain::{Affinity, JobId, Name, TenantId, WorkerId};
 
 use crate::access::tokens::Serves;
@@ -94,13 +95,14 @@ impl Store {
         let mut weights: i64 = waiting.iter().map(|(candidate, _)| candidate.weight).sum();
         for (Candidate { tenant: of, name, weight }, credit) in waiting {
             let capacity = max - jobs.len();
-            if capacity == 0 {
+            let bytes: usize = jobs.iter().map(|job| job.payload.len()).sum();
+            if capacity == 0 || bytes >= CLAIM_BYTES {
                 break;
             }
             // Capacity that earlier tenants did not use is shared by the remaining ones.
             let share = (capacity * weight as usize).div_ceil(weights as usize);
             weights -= weight;
-            let claimed = match self.claim_of(of, tenant, worker, share, loaded.clone()).await {
+            let claimed = match self.claim_of(of, tenant, worker, (share, CLAIM_BYTES - bytes), loaded.clone()).await {
                 Ok(claimed) => claimed,
                 // Return the jobs claimed so far. If this tenant's error persists, the next call reports it.
                 Err(error) if !jobs.is_empty() && !matches!(error, StoreError::InDoubt { .. }) => {

@@ -32,13 +32,13 @@ fn hot() -> Vec<Hot> {
         hot("queue/claim/lane_heads.rs::HEADS", "array['q'], array[now()], IDS, 2", "jobs_ready", "jobs_ready"),
         hot(
             "queue/claim/fill.rs::TAKE",
-            "1, 10, null, null, now(), null, now(), null, null, 'working'",
+            "1, 10, null, null, now(), null, now(), null, null, 'working', 1000000",
             "jobs_ready",
             "jobs_ready",
         ),
         hot(
             "queue/claim/fast_path/single_statement.rs::CLAIM",
-            "array['q'], array[now()], IDS, array['k'], 2, 0, null, 0, 'q', null, 1, now(), null, 10, null, null, null",
+            "array['q'], array[now()], IDS, array['k'], 2, 0, null, 0, 'q', null, 1, now(), null, 10, null, null, null, 100000",
             "jobs_ready",
             "SCAN",
         ),

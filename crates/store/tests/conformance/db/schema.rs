@@ -30,7 +30,7 @@ fn columns(lines: Vec<String>) -> BTreeMap<(String, String), Vec<String>> {
 async fn both_schemas_have_the_same_tables_and_columns() {
     let (sqlite, postgres) = both(
         "select m.name || '|' || p.cid || '|' || p.name || '|' || p.type || '|' || (p.\"notnull\" or p.pk > 0)
-         from sqlite_master m join pragma_table_info(m.name) p
+         from sqlite_master m join pragma_table_xinfo(m.name) p
          where m.type = 'table' and m.name not like 'sqlite_%'",
         "select c.table_name || '|' || (c.ordinal_position - 1) || '|' || c.column_name || '|' || c.data_type || '|' ||
              (c.is_nullable = 'NO')::integer

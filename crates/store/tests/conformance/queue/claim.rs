@@ -1,5 +1,7 @@
+use domain::limits::CLAIM_BYTES;
 use store::queue::claim::Claimed;
 use store::queue::enqueue::{Extras, NewJob};
+use store::queue::settle::End;
 use store::queue::workers::register::NewWorker;
 use store::signals::refine::SignalChange;
 use testkit::{job, label, name, on_both};
@@ -321,6 +323,42 @@ async fn a_job_that_loaded_shows_loading_before_working() {
         db.store.signal(T, id, working).await.expect("signals");
         finish(&db.store, worker, &claimed).await;
         assert_eq!(events(&db.store, id).await, ["enqueued", "started", "loading", "working", "finished"]);
+    })
+    .await;
+}
+
+/// One claim of a thousand large jobs would fill the memory of the server and of the worker. The jobs that it leaves are
+/// claimed next, in order.
+/// Requirement X13.
+#[tokio::test]
+async fn a_claim_stops_at_a_number_of_bytes() {
+    const LARGE: usize = CLAIM_BYTES / 4;
+    on_both(async |db| {
+        let payload: Box<str> = format!("\"{}\"", "x".repeat(LARGE)).into();
+        let on = |subject: String| Some(Box::new(Extras { subject: Some(label(&subject)), ..Extras::default() }));
+        let worker = register(&db.store, &["q"]).await;
+        let plain = |_| None;
+        let guarded = |number: usize| on(format!("s{number}"));
+        let extras: [&dyn Fn(usize) -> Option<Box<Extras>>; 3] = [&plain, &guarded, &plain];
+        for extras in extras {
+            let mut pushed = Vec::new();
+            for number in 0..6 {
+                let new = NewJob { payload: payload.clone(), extras: extras(number), ..job("q") };
+                pushed.push(push(&db.store, new).await);
+            }
+            let first = claim(&db.store, worker, 100).await;
+            assert_eq!(first.iter().map(|job| job.id).collect::<Vec<_>>(), pushed[..4], "four reach the limit");
+            let rest = claim(&db.store, worker, 100).await;
+            assert_eq!(rest.iter().map(|job| job.id).collect::<Vec<_>>(), pushed[4..]);
+            for job in first.iter().chain(&rest) {
+                settle(&db.store, worker, job.id, job.epoch, End::Finish(None)).await;
+            }
+        }
+        let larger =
+            push(&db.store, NewJob { payload: format!("\"{}\"", "x".repeat(2 * CLAIM_BYTES)).into(), ..job("q") });
+        let larger = larger.await;
+        assert_eq!(claim_one(&db.store, worker).await.id, larger, "at least one job is claimed");
+        assert_counters_match(&db.store).await;
     })
     .await;
 }

@@ -41,7 +41,7 @@ fn exactly_the_selected_rows_change_in_ranges_and_with_gaps() {
         let ids: Vec<Uuid> = wanted.iter().map(|number| id(*number)).collect();
         let params = [Param::Int(90), Param::Int(wanted[0])];
         let found = SqliteTx { connection: &mut connection, rollback_scope: RollbackScope::Transaction }
-            .change_and_return(MOVE, Some(&ids), &params)
+            .change_and_return(MOVE, Some(&ids), &params, None)
             .expect("it runs");
         let mut expected: Vec<i64> = wanted.iter().copied().filter(|number| *number < 90).collect();
         expected.sort_unstable();

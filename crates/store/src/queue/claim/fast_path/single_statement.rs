@@ -50,15 +50,19 @@ const CLAIM: Sql = Sql::postgres(
                  cross join lateral (select 1 from jobs j where j.lane = l.lane and j.due_at is null and j.parked is null
                      and j.worker is null and (j.run_at, j.id) > (n.run_at, n.id) order by j.run_at, j.id limit 1) h) as holds),
      due as materialized (
-         select j.id, j.webhook, j.has_inputs from jobs j
+         select j.id, j.payload_bytes, j.webhook, j.has_inputs from jobs j
          where j.lane = $11 and j.due_at is null and j.parked is null and j.worker is null
              and (j.run_at, j.id) > ($12::timestamptz, $13::uuid) and (select holds from expectation)
          order by j.run_at, j.id limit $14 for update skip locked),
+     fitting as (
+         select id from (
+             select id, sum(payload_bytes) over (rows unbounded preceding) - payload_bytes as bytes_before from due) sized
+         where bytes_before < $18::bigint),
      taken as (
          update jobs j set state = 'working', worker = $7, claim = $16, epoch = epoch + 1, attempt = attempt + 1,
              started_at = c.at, deadline_at = c.at + coalesce(timeout_s, $17::bigint) * interval '1 second',
              version = version + 1, updated_at = c.at
-         from due d, clock c where j.id = d.id and not exists (select 1 from due where webhook is not null or has_inputs)
+         from fitting f, clock c where j.id = f.id and not exists (select 1 from due where webhook is not null or has_inputs)
          returning j.id, j.epoch, j.payload, j.process, j.run, j.attempt, j.max_attempts,
              coalesce(j.timeout_s, $17::bigint) as timeout_s, j.created_at, j.run_at, j.webhook is not null as has_webhook,
              j.has_journal),
@@ -96,7 +100,7 @@ impl Operation for SingleStatementClaim {
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<ClaimEffects>, StoreError> {
         let now = tx.now();
-        let ClaimRequest { tenant, worker, max, affinity, .. } = &self.request;
+        let ClaimRequest { tenant, worker, max, max_bytes, affinity, .. } = &self.request;
         let FastPathLane { id, lane, claim_filter, timeout_s, settings } = &*self.lane;
         let watermark = self.query.watermark(&lane.queue);
         let kinds = claim_filter.kinds.iter().flatten();
@@ -120,6 +124,7 @@ impl Operation for SingleStatementClaim {
             Param::text(affinity.as_ref().map(Label::as_str)),
             Param::Uuid(new_uuid(now)),
             Param::int(*timeout_s),
+            Param::Int(*max_bytes as i64),
         ];
         let rows = tx.query_as_transaction(&CLAIM, &columns, &params).await?;
         let is_empty = match rows.first() {
@@ -134,12 +139,16 @@ impl Operation for SingleStatementClaim {
             jobs.push(columns.read(&mut row, *id, lane, JobState::Working)?);
         }
         jobs.sort_by_key(ClaimedJob::cursor);
+        // The statement may have locked jobs that it did not take.
+        let is_full = jobs.iter().map(|job| job.payload.len()).sum::<usize>() >= *max_bytes;
+        let skipped_queues = is_full.then(|| lane.queue.clone()).into_iter().collect();
         let watermarks = jobs.last().map(|last| {
-            let taken_up_to = if jobs.len() < *max { JobCursor::settled(now) } else { last.cursor() };
+            let taken_up_to = if jobs.len() < *max && !is_full { JobCursor::settled(now) } else { last.cursor() };
             (lane.queue.clone(), watermark.raised(taken_up_to.min(JobCursor::settled(now))))
         });
         let claim_filter = claim_filter.clone();
         let claimed = Claimed::Jobs { jobs, claim_filter, draining: false, may_have_more: false };
-        Ok(Some(ClaimEffects { watermarks: watermarks.into_iter().collect(), ..ClaimEffects::of(claimed) }))
+        let watermarks = watermarks.into_iter().collect();
+        Ok(Some(ClaimEffects { watermarks, skipped_queues, ..ClaimEffects::of(claimed) }))
     }
 }
