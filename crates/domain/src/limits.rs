@@ -457,14 +457,22 @@ pub const TTFS_DAYS: i64 = 90;
 pub const TTFS_HOURS: i64 = 7 * 24;
 /// Hours that the service level objective is computed over.
 pub const TTFS_SLO_HOURS: i64 = 24;
-/// Concurrent connections.
+/// Concurrent connections. A peer may hold half of them, and an eighth when fewer than a quarter are free.
 pub const CONNECTIONS: usize = 8_192;
+/// Further connections that are answered only if they ask for the health of the server.
+pub const RESERVED_CONNECTIONS: usize = 64;
+/// How long a connection in a reserved place may last.
+pub const RESERVED_CONNECTION_S: u64 = 10;
 /// How long a connection may take to send the head of a request, and how long it may be idle between two requests.
 pub const REQUEST_HEAD_S: u64 = 60;
 pub const REQUEST_HEAD_BYTES: usize = 64 << 10;
 pub const REQUEST_HEAD_FIELDS: usize = 100;
 /// How long a request body may make no progress before the request is aborted.
 pub const BODY_IDLE_S: u64 = 30;
+/// Minimum rate of a request body after `BODY_IDLE_S`, on average over the time in which the server waits for it.
+pub const BODY_BYTES_PER_S: u64 = 1_024;
+/// How long a write to a connection may make no progress before the connection is closed.
+pub const WRITE_IDLE_S: u64 = 60;
 /// Idle timeout of a dashboard session.
 pub const SESSION_IDLE_S: i64 = 12 * 3_600;
 /// Age at which a session's secret is rotated.

@@ -177,6 +177,12 @@ impl ApiError {
         Self::new(StatusCode::CONFLICT, code::SIGNATURE_EXISTS, detail).at("pattern")
     }
 
+    pub(crate) fn too_many_connections() -> Self {
+        let detail = "this node has no connection left for the address of the caller; close idle connections, or use another node";
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, code::UNAVAILABLE, detail);
+        Self { retry_s: Some(1), ..error }
+    }
+
     pub(crate) fn too_many_streams() -> Self {
         let detail = "the stream limit of this node is reached; poll the signal or use another node";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, code::UNAVAILABLE, detail)

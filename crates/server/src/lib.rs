@@ -6,7 +6,8 @@
 //! (`view`). Only `error` maps failures to HTTP statuses.
 
 pub mod access;
-mod body_idle_timeout;
+mod body_timeout;
+mod connection_places;
 mod cursor;
 mod dashboard;
 mod error;
@@ -27,10 +28,12 @@ mod tls;
 pub mod triggers;
 mod validate;
 mod view;
+mod write_timeout;
 
 pub use access::host::HostCheck;
 pub use access::rights::documentation;
 pub use access::session::CookieKey;
+pub use connection_places::ConnectionLimits;
 pub use http::metrics;
 pub use openapi::document;
 pub use serve::{router, serve};

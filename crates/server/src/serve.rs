@@ -67,10 +67,10 @@ async fn handle(state: AppState, request: Request, next: Next) -> Response {
 /// Serves until `shutdown` is canceled. Then stops accepting connections, answers long-polls at once, and gives
 /// requests in flight `SHUTDOWN_GRACE` to finish.
 pub async fn serve(listener: TcpListener, state: AppState, shutdown: CancellationToken) -> std::io::Result<()> {
-    let tls = state.options.tls.clone();
+    let (tls, connections) = (state.options.tls.clone(), state.options.connections);
     let router = router(state.with_shutdown(shutdown.clone()));
     tokio::select! {
-        result = listen(listener, tls, router, shutdown.clone()) => result,
+        result = listen(listener, tls, router, connections, shutdown.clone()) => result,
         () = shutdown_timeout(&shutdown) => {
             tracing::warn!("the shutdown grace period ended with requests still in flight");
             Ok(())

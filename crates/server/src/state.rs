@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::host::HostCheck;
 use crate::access::session::CookieKey;
+use crate::connection_places::ConnectionLimits;
 use crate::http::v1::queue::attempt_spans::AttemptSpans;
 use crate::signals::streams::Streams;
 use crate::tls::Tls;
@@ -49,6 +50,7 @@ pub struct ServerOptions {
     pub public_origin: Option<String>,
     /// Serves plain HTTP if None.
     pub tls: Option<Tls>,
+    pub connections: ConnectionLimits,
 }
 
 /// Default retry settings of trigger runs. Copied into a trigger when it is created.
@@ -74,6 +76,7 @@ impl Default for ServerOptions {
             cookies: CookieKey::for_this_process(),
             public_origin: None,
             tls: None,
+            connections: ConnectionLimits::default(),
         }
     }
 }

@@ -31,7 +31,7 @@ use crate::access::host;
 use crate::access::rights;
 use crate::access::rights::{Need, Reach, RouteMatch};
 use crate::access::session::SessionSecret;
-use crate::body_idle_timeout::with_idle_timeout;
+use crate::body_timeout::with_timeout;
 use crate::dashboard::{error_link, wants_page};
 use crate::error::ApiError;
 use crate::extract::{drain, header};
@@ -203,7 +203,7 @@ pub(crate) async fn authorize(
         Some(RouteMatch::Route(route)) if route.need == Need::Nothing => {
             let own = own_origin(&state);
             return match own.check(request.method(), request.uri(), request.headers()) {
-                Ok(()) => next.run(request.map(with_idle_timeout)).await,
+                Ok(()) => next.run(request.map(with_timeout)).await,
                 Err(refusal) => refusal.into_response(),
             };
         }
@@ -213,7 +213,7 @@ pub(crate) async fn authorize(
         Some(RouteMatch::Unlisted) => None,
     };
     let (mut parts, body) = request.into_parts();
-    let body = with_idle_timeout(body);
+    let body = with_timeout(body);
     let is_page = wants_page(&parts.method, &parts.uri, &parts.headers);
     let admitted = match authenticate(&state, &parts).await {
         Ok(principal) => {

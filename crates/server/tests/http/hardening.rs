@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use domain::limits::BODY_IDLE_S;
 use serde_json::json;
-use server::serve;
+use server::{ConnectionLimits, ServerOptions, serve};
 use testkit::Database;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -23,7 +23,12 @@ struct TestServer {
 
 impl TestServer {
     async fn start() -> Self {
-        let api = Api::new(Database::sqlite().await).await;
+        Self::start_with(ConnectionLimits::default()).await
+    }
+
+    async fn start_with(connections: ConnectionLimits) -> Self {
+        let options = ServerOptions { connections, ..ServerOptions::default() };
+        let api = Api::with(Database::sqlite().await, options).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (shutdown, tracker) = (CancellationToken::new(), TaskTracker::new());
@@ -176,5 +181,27 @@ async fn http_request_smuggling_is_prevented() {
         assert!(response.matches("HTTP/1.1").count() <= 1, "{case}: {response}");
     }
     server.assert_serves().await;
+    server.stop().await;
+}
+
+/// A peer that opens many connections leaves places for others, and health checks are answered in any case.
+/// Requirement X10.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_holds_a_share_of_the_connections_and_health_checks_have_places_of_their_own() {
+    let server = TestServer::start_with(ConnectionLimits { connections: 8, reserved: 2 }).await;
+    let mut idle = Vec::new();
+    for _ in 0..4 {
+        idle.push(server.send(b"GET /api/v1/jobs HTTP/1.1\r\nhost: local").await);
+    }
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").into_bytes();
+    let refused = server.response(&get("/api/v1/jobs")).await;
+    assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("retry-after: 1"), "{refused}");
+    for path in ["/healthz", "/readyz"] {
+        let healthy = server.response(&get(path)).await;
+        assert!(healthy.starts_with("HTTP/1.1 200"), "{path}: {healthy}");
+    }
+    drop(idle);
+    let free = async || server.response(&get("/api/v1/jobs")).await.starts_with("HTTP/1.1 200");
+    testkit::eventually::wait_until("the places are given back", free).await;
     server.stop().await;
 }
