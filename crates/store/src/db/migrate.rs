@@ -68,6 +68,7 @@ pub const MIGRATIONS: &[Migration] = migrations! {
     17 "0017_waits"
     18 "0018_job_options"
     19 "0019_claim_bytes"
+    20 "0020_enqueue_checks"
 };
 
 /// Lock timeout of a migration on PostgreSQL. DDL waits for running queries on the table, and all later queries wait

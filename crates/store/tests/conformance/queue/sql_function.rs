@@ -126,6 +126,28 @@ async fn a_unique_key_is_shared_by_the_sql_function_and_the_store() {
     .await;
 }
 
+/// Arguments with a payload that nests `levels` times `open`.
+fn nested(open: &str, levels: usize, close: &str) -> String {
+    format!("'q', 'k', '{}1{}'", open.repeat(levels), close.repeat(levels))
+}
+
+/// Brackets in strings do not count, and neither do arrays beside each other.
+/// Requirement Q4.
+#[tokio::test]
+async fn the_sql_function_accepts_payloads_up_to_the_nesting_limit() {
+    on_postgres(async |db| {
+        let psql = psql(&db.admin).await;
+        let text = format!("'q', 'k', to_json('{}\\\"[{{'::text)", "[".repeat(200));
+        let beside = format!("'q', 'k', '[{}[]]'", "[],{\"a\": 1},".repeat(200));
+        let at_1970 = "'q', 'k', run_at => 'epoch'".to_owned();
+        for arguments in [nested("[", 100, "]"), nested("{\"a\": [", 50, "]}"), text, beside, at_1970] {
+            enqueue(&psql.client, &arguments).await.expect("enqueues");
+        }
+        assert_eq!(jobs(&db).await, 5);
+    })
+    .await;
+}
+
 /// Requirement Q4.
 #[tokio::test]
 async fn invalid_arguments_of_the_sql_function_are_rejected() {
@@ -153,6 +175,11 @@ async fn invalid_arguments_of_the_sql_function_are_rejected() {
             "'q', 'k', timeout_s => 2592001".into(),
             "'q', 'k', unique_key => 'u', unique_for_s => 0".into(),
             "'q', 'k', run_at => 'infinity'".into(),
+            "'q', 'k', run_at => '-infinity'".into(),
+            "'q', 'k', run_at => '1969-12-31T23:59:59Z'".into(),
+            "'q', 'k', run_at => now() + interval '11 years'".into(),
+            nested("[", 101, "]"),
+            nested("{\"a\": [", 51, "]}"),
             "'q', 'k', subject => ''".into(),
             "'q', 'k', affinity => ' padded'".into(),
             "'q', 'k', process => 'a b'".into(),

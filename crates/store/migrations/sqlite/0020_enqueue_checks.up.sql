@@ -1,0 +1,1 @@
+-- The SQL interface exists only on PostgreSQL.
