@@ -190,6 +190,10 @@ pub const FACT_GRACE_S: i64 = 300;
 pub const STOPPED_AFTER_MS: i64 = 15_000;
 /// A last heartbeat further in the future than this was written by a clock that has since been set back.
 pub const CLOCK_STEP_MS: i64 = 60_000;
+/// How long nothing is deleted by age after the clock was set forward by more than `CLOCK_STEP_MS`.
+pub const RETENTION_HOLD_S: i64 = 3_600;
+/// A node that starts after a longer time without any heartbeat cannot tell an outage from a clock that was set forward.
+pub const UNSERVED_IN_DOUBT_MS: i64 = 24 * 3_600 * 1_000;
 /// How far in the future the time of a fact may lie. Another transaction's clock may be slightly ahead.
 pub const FACT_AHEAD_MS: i64 = 10_000;
 /// Default retention of resolved dead letters. Unresolved ones are never pruned.

@@ -100,6 +100,11 @@ impl Engine {
     /// Starts all tasks. The schema must be up to date.
     pub async fn start(store: Store, options: EngineOptions) -> Result<Self, store::StoreError> {
         repair_clock_step(&store).await?;
+        if store.hold_retention_after_a_gap().await? {
+            tracing::warn!(
+                "no node has served for more than a day, or the clock is ahead; nothing is deleted by age for an hour"
+            );
+        }
         // The first heartbeat must detect an outage before any task evaluates a lease.
         store.first_beat().await?;
         let mut engine = Self::idle(store, options.allowed);
@@ -121,6 +126,7 @@ impl Engine {
         engine.run(FoldFigures);
         engine.run(WatchTtfs);
         engine.run(Prune {
+            last_reading: Mutex::default(),
             history_retention_s: options.history_retention_s,
             timeline_retention_s: options.timeline_retention_s,
             dead_letter_retention_s: options.dead_letter_retention_s,

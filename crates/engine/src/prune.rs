@@ -1,16 +1,37 @@
 //! Deletes rows that are past their retention, in small batches.
+//!
+//! Each round compares the clock with the last round. After the clock was set forward, retention is held (`retention_hold`).
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use domain::limits::MAINTENANCE_ROWS;
+use store::db::retention_hold::ClockReading;
 use store::{Store, StoreError};
 
 use crate::task::{Task, TaskOutcome};
 
 pub(crate) struct Prune {
+    /// The clock at the last round.
+    pub(crate) last_reading: Mutex<Option<ClockReading>>,
     pub(crate) history_retention_s: i64,
     pub(crate) timeline_retention_s: i64,
     pub(crate) dead_letter_retention_s: i64,
+}
+
+impl Prune {
+    /// Returns how long nothing may be deleted. Holds retention if the clock was set forward since the last round.
+    async fn held_for_s(&self, store: &Store) -> Result<Option<i64>, StoreError> {
+        let reading = store.read_clock().await?;
+        let last = self.last_reading.lock().expect("lock poisoned").replace(reading);
+        if let Some(ahead_ms) = last.and_then(|last| reading.forward_step_ms(&last)) {
+            store.hold_retention().await?;
+            tracing::error!(ahead_ms, "the clock was set forward; nothing is deleted by age for an hour");
+            metrics::counter!("windlass_clock_steps_total").increment(1);
+        }
+        let until = store.retention_held_until().await?;
+        Ok(until.map(|until| until.ms_since(reading.at) / 1_000))
+    }
 }
 
 /// Collects the results of one round.
@@ -34,6 +55,9 @@ impl Task for Prune {
     const EVERY: Duration = Duration::from_secs(30);
 
     async fn run(&self, store: &Store) -> Result<TaskOutcome, StoreError> {
+        if let Some(held_s) = self.held_for_s(store).await? {
+            return Ok(TaskOutcome::work(format!("nothing is deleted for {held_s} s: the clock was set forward")));
+        }
         let mut round = Round::default();
         round.record(store.prune_sessions().await);
         round.record(store.prune_runtimes().await);
@@ -81,7 +105,10 @@ impl Task for Prune {
 
 #[cfg(test)]
 mod tests {
-    use domain::limits::{DEAD_LETTER_RETENTION_DEFAULT_S, HISTORY_RETENTION_DEFAULT_S, TIMELINE_RETENTION_S};
+    use domain::limits::{
+        DEAD_LETTER_RETENTION_DEFAULT_S, HISTORY_RETENTION_DEFAULT_S, RETENTION_HOLD_S, TIMELINE_RETENTION_S,
+        UNSERVED_IN_DOUBT_MS,
+    };
     use store::db::tx::{Operation, Tx};
     use testkit::on_both;
 
@@ -94,6 +121,16 @@ mod tests {
 
         async fn run(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
             tx.batch(&self.0).await
+        }
+    }
+
+    struct CountTimeline;
+
+    impl Operation for CountTimeline {
+        type Output = i64;
+
+        async fn run(&self, tx: &mut Tx<'_>) -> Result<i64, StoreError> {
+            tx.query_built("select count(*) from timeline", &[]).await?[0].int(0)
         }
     }
 
@@ -128,6 +165,7 @@ mod tests {
 
     fn prune() -> Prune {
         Prune {
+            last_reading: Mutex::default(),
             history_retention_s: HISTORY_RETENTION_DEFAULT_S,
             timeline_retention_s: TIMELINE_RETENTION_S,
             dead_letter_retention_s: DEAD_LETTER_RETENTION_DEFAULT_S,
@@ -161,6 +199,57 @@ mod tests {
                 let none = prune().run(&db.store).await.expect("prunes");
                 assert!(none.work.is_none(), "{text}");
             }
+        })
+        .await;
+    }
+
+    /// A clock that is years ahead makes every row look old.
+    /// Requirement X13.
+    #[tokio::test]
+    async fn nothing_is_pruned_until_a_clock_that_was_set_forward_has_proved_stable() {
+        on_both(async |db| {
+            let (store, far_ms) = (&db.store, 10 * 366 * 24 * 3_600 * 1_000);
+            let task = prune();
+            task.run(store).await.expect("prunes");
+            let now = if store.is_postgres() { "now()" } else { "unixepoch() * 1000000" };
+            store.write(old_rows(store, &TIMELINE.replace("OLD", now), 1)).await.expect("fills");
+            let rows = async || store.write(CountTimeline).await.expect("counts");
+            db.clock.advance_ms(far_ms);
+            store.beat().await.expect("beats");
+            let held = task.run(store).await.expect("runs");
+            assert!(held.work.is_some_and(|work| work.contains("set forward")));
+            // Another node has not seen the step, but reads the hold.
+            prune().run(store).await.expect("runs");
+            assert_eq!(rows().await, 1, "the row is a minute old, whatever the clock says");
+            // The clock is corrected: the hold ends at once.
+            db.clock.advance_ms(-far_ms);
+            store.repair_clock_step().await.expect("repairs");
+            assert_eq!(store.retention_held_until().await.expect("reads"), None);
+            // The step was right after all: retention continues after an hour.
+            let task = prune();
+            task.run(store).await.expect("runs");
+            db.clock.advance_ms(far_ms);
+            task.run(store).await.expect("runs");
+            for expected in [1, 0] {
+                assert_eq!(rows().await, 1);
+                db.clock.advance_ms(RETENTION_HOLD_S * 1_000 / 2 + 1);
+                prune().run(store).await.expect("runs");
+                assert_eq!(rows().await, expected);
+            }
+        })
+        .await;
+    }
+
+    /// Requirement X13.
+    #[tokio::test]
+    async fn a_start_after_a_day_without_any_node_holds_retention() {
+        on_both(async |db| {
+            db.store.beat().await.expect("beats");
+            db.clock.advance_ms(UNSERVED_IN_DOUBT_MS / 2);
+            assert!(!db.store.hold_retention_after_a_gap().await.expect("reads"), "an ordinary outage");
+            db.clock.advance_ms(UNSERVED_IN_DOUBT_MS);
+            assert!(db.store.hold_retention_after_a_gap().await.expect("holds"));
+            assert!(db.store.retention_held_until().await.expect("reads").is_some());
         })
         .await;
     }

@@ -131,7 +131,11 @@ async fn handle_unbound(
 /// Requests the removal of a container that has been stopped for a month. Its state path stays.
 async fn clean(store: &Store, runtime: &Runtime) -> Result<(), StoreError> {
     let old = runtime.stopped_at.is_some_and(|at| store.clock().now() >= at.plus_s(STOPPED_CONTAINER_RETENTION_S));
-    if runtime.status != RuntimeStatus::Stopped || runtime.container_id.is_none() || !old {
+    if runtime.status != RuntimeStatus::Stopped
+        || runtime.container_id.is_none()
+        || !old
+        || store.retention_held_until().await?.is_some()
+    {
         return Ok(());
     }
     tracing::info!(runtime = %runtime.name, "removing a container that has been stopped for a month");

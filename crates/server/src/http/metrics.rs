@@ -90,6 +90,7 @@ fn describe() {
         "windlass_blob_garbage",
         "Blobs without an artifact, including uploads in progress, counted up to 10000."
     );
+    describe_counter!("windlass_clock_steps_total", "Steps of the database clock of more than a minute.");
     describe_counter!("windlass_connections_refused_total", "Connections that got no place, or health checks only.");
     describe_counter!("windlass_task_errors_total", "Failed runs of background tasks, by task.");
     describe_counter!("windlass_process_jobs_made_total", "Jobs created for processes by this node.");

@@ -89,6 +89,8 @@ const TIME_OUTS: Sql = Sql::new(
     "update jobs set deadline_at = $1::timestamptz + (deadline_at - started_at)
      where deadline_at is not null and started_at > $1::timestamptz",
 );
+// A correction of the clock ends the doubt about it.
+const END_HOLD: Sql = Sql::both(&["update service set retention_held_until = null where retention_held_until > $1"]);
 const SET_HEARTBEAT: Sql = Sql::both(&["update service set beat_at = $1 where id = 1"]);
 
 impl Operation for RepairClockStep {
@@ -108,6 +110,7 @@ impl Operation for RepairClockStep {
         tx.execute(&CIRCUITS, &[Param::Time(now.plus_s(CIRCUIT_PAUSE_MAX_S))]).await?;
         tx.execute(&POOLS, &[Param::Time(now.plus_ms(POOL_LEASE_MS))]).await?;
         repair_schedules(tx).await?;
+        tx.execute(&END_HOLD, &[from_now]).await?;
         tx.execute(&SET_HEARTBEAT, &[from_now]).await?;
         Ok(Some(ahead_ms))
     }

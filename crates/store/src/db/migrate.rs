@@ -69,6 +69,7 @@ pub const MIGRATIONS: &[Migration] = migrations! {
     18 "0018_job_options"
     19 "0019_claim_bytes"
     20 "0020_enqueue_checks"
+    21 "0021_retention_hold"
 };
 
 /// Lock timeout of a migration on PostgreSQL. DDL waits for running queries on the table, and all later queries wait

@@ -12,6 +12,7 @@ pub mod migrate;
 pub mod notifier;
 pub(crate) mod private_files;
 pub mod prunings;
+pub mod retention_hold;
 pub(crate) mod row_level_security;
 pub mod service_heartbeat;
 pub mod size;
