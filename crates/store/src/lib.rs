@@ -21,6 +21,7 @@ pub mod workflows;
 pub use access::caller::Caller;
 pub use cache::stale_while_revalidate::CacheStatus;
 pub use db::clock::Clock;
+pub use db::tx::Pooler;
 pub use error::StoreError;
 pub use queue::lanes::Lane;
 pub use store::{ARTIFACTS, DatabaseUrl, KEY_FILE, Store, StoreOptions};

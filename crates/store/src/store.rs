@@ -20,7 +20,7 @@ use crate::cache::stale_while_revalidate::StaleWhileRevalidate;
 use crate::db::clock::Clock;
 use crate::db::group_commit::GroupCommits;
 use crate::db::notifier::Notifier;
-use crate::db::tx::{Operation, Postgres, Sqlite};
+use crate::db::tx::{Operation, Pooler, Postgres, Sqlite};
 use crate::error::StoreError;
 use crate::queue::claim::fast_path::FastPath;
 use crate::queue::claim_gate::ClaimGate;
@@ -93,6 +93,8 @@ pub struct StoreOptions {
     /// The file of the keys that seal secrets. Default: `secret.key` in the database's folder. It is created when the
     /// first secret is sealed.
     pub key_file: Option<PathBuf>,
+    /// PostgreSQL only.
+    pub pooler: Pooler,
     /// Turns off every accelerator of a claim (`queue::claim::fast_path`). For tests and measurements.
     pub plain_claims: bool,
 }
@@ -137,7 +139,7 @@ impl Store {
         let backend = match url {
             DatabaseUrl::Sqlite(path) => Backend::Sqlite(Sqlite::open(path, options.clock.clone(), options.exclusive)?),
             DatabaseUrl::Postgres(url) => {
-                let postgres = Postgres::connect(url, options.clock.clone()).await?;
+                let postgres = Postgres::connect(url, options.clock.clone(), options.pooler).await?;
                 if !options.unsafe_durability {
                     refuse_less_than_durable(&postgres).await?;
                 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
+use store::db::health::ChangedSetting;
 use store::{ARTIFACTS, DatabaseUrl, Store};
 
 use super::exit::Exit;
@@ -150,6 +151,7 @@ async fn postgres(store: &Store, advice: &mut Vec<Advice>) -> anyhow::Result<()>
     } else {
         ok("pooler", "none".into())
     });
+    advice.extend(store.changed_settings().await?.iter().map(advice_on));
     let (skew_ms, oldest_s) = store.clock_skew_and_oldest_transaction().await?;
     advice.push(if skew_ms.abs() > 2_000 {
         note(
@@ -188,6 +190,25 @@ async fn postgres(store: &Store, advice: &mut Vec<Advice>) -> anyhow::Result<()>
         None => note("WAL", "size unknown: the role needs pg_monitor".into()),
     });
     Ok(())
+}
+
+/// What a setting of the role, the database or the server means for this program.
+fn advice_on(setting: &ChangedSetting) -> Advice {
+    let ChangedSetting { name, value, set_for } = setting;
+    let place = set_for.as_deref().unwrap_or("server");
+    let found = format!("{name} is {value} ({place})");
+    match name.as_str() {
+        "default_transaction_read_only" => problem("settings", format!("{found}: every write fails; reset it")),
+        "session_replication_role" => problem("settings", format!("{found}: constraints are not checked; reset it")),
+        "row_security" => problem("settings", format!("{found}: requests of tenants fail; reset it")),
+        "statement_timeout" | "transaction_timeout" => {
+            note("settings", format!("{found}: migrations, backups and maintenance can fail; reset it for this role"))
+        }
+        "idle_session_timeout" => note("settings", format!("{found}: idle connections are closed and made again")),
+        "temp_file_limit" => note("settings", format!("{found}: reports over large tables can fail")),
+        "synchronous_commit" => note("settings", format!("{found}: see durability")),
+        _ => ok("settings", format!("{found}; it has no effect, because every transaction sets its own")),
+    }
 }
 
 fn ok(about: &'static str, detail: String) -> Advice {

@@ -1,11 +1,11 @@
 //! `windlass migrate`: runs and reverts database migrations. Also opens databases for other commands.
 
 use anyhow::bail;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use domain::limits::STOPPED_AFTER_MS;
 use serde_json::json;
 use store::db::migrate::{MIGRATIONS, MigrationStatus};
-use store::{DatabaseUrl, Store, StoreOptions};
+use store::{DatabaseUrl, Pooler, Store, StoreOptions};
 
 use super::exit::Exit;
 use super::output::{self, Listing, Output};
@@ -32,6 +32,26 @@ impl DatabaseArgs {
     /// Like `open_existing_alone`, but creates a missing SQLite file.
     async fn open_alone(&self) -> anyhow::Result<Store> {
         Ok(Store::open(&DatabaseUrl::parse(&self.database)?, exclusive()).await?)
+    }
+}
+
+/// What `--pooler` says about the way to PostgreSQL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PoolerSetting {
+    Auto,
+    Transaction,
+    None,
+}
+
+impl PoolerSetting {
+    /// `has_direct`: there is another URL that leads past a pooler.
+    pub(crate) fn pooler(self, has_direct: bool) -> Pooler {
+        match self {
+            Self::Auto if has_direct => Pooler::Transaction,
+            Self::Auto => Pooler::Detect,
+            Self::Transaction => Pooler::Transaction,
+            Self::None => Pooler::None,
+        }
     }
 }
 

@@ -24,6 +24,7 @@ use tokio_util::task::TaskTracker;
 
 use super::drive::DriveArgs;
 use super::exit::{Exit, UsageError};
+use super::migrate::PoolerSetting;
 use super::output;
 use super::value::finite;
 use crate::demo;
@@ -42,6 +43,10 @@ pub(crate) struct ServeArgs {
     /// PostgreSQL without a pooler, for LISTEN/NOTIFY [default: --database]
     #[arg(long, env = "WINDLASS_DATABASE_DIRECT", hide_env_values = true)]
     pub(crate) database_direct: Option<String>,
+    /// Pooler in transaction mode between this node and PostgreSQL, for example PgBouncer. With --database-direct, `auto` means
+    /// `transaction`; otherwise the program finds out when it starts
+    #[arg(long, env = "WINDLASS_POOLER", value_enum, default_value_t = PoolerSetting::Auto)]
+    pub(crate) pooler: PoolerSetting,
     /// Directory for `secret.key`, large artifacts and the state of runtimes [default: NAME-data next to the SQLite
     /// file NAME.db, or ./windlass-data]
     #[arg(long, env = "WINDLASS_DATA_DIR")]
@@ -158,6 +163,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     let options = StoreOptions {
         exclusive: true,
         unsafe_durability: args.unsafe_durability,
+        pooler: args.pooler.pooler(args.database_direct.is_some()),
         key_file: Some(args.secret_key_file.clone().unwrap_or_else(|| data_dir.join(KEY_FILE))),
         ..StoreOptions::default()
     };

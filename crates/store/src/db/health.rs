@@ -1,6 +1,6 @@
-//! Reads the health of a PostgreSQL server, for `windlass doctor` and the System page.
+//! Reads the health and the settings of a PostgreSQL server, for `windlass doctor` and the System page.
 
-use crate::db::tx::{Operation, Sql, Tx};
+use crate::db::tx::{Operation, Param, Row, Sql, Tx};
 use crate::error::StoreError;
 use crate::store::Store;
 
@@ -92,5 +92,56 @@ impl Operation for ReadWalSize {
     async fn run(&self, tx: &mut Tx<'_>) -> Result<i64, StoreError> {
         let row = tx.query_opt(&WAL, &[]).await?;
         row.map(|row| row.int("bytes")).transpose().map(Option::unwrap_or_default)
+    }
+}
+
+/// A setting of PostgreSQL with another value than the default, as new sessions get it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangedSetting {
+    pub name: String,
+    pub value: String,
+    /// The role or database that has the setting. `None`: the server.
+    pub set_for: Option<String>,
+}
+
+impl Store {
+    /// Returns the settings that change how the statements of this program run. Empty on SQLite.
+    pub async fn changed_settings(&self) -> Result<Vec<ChangedSetting>, StoreError> {
+        if !self.is_postgres() {
+            return Ok(Vec::new());
+        }
+        self.read(ReadChangedSettings).await
+    }
+}
+
+struct ReadChangedSettings;
+
+// `reset_val` is the value at the start of the session: later `set` statements do not change it.
+const CHANGED: Sql = Sql::new(
+    &["select '' as name, '' as value, null as set_for where $1 is null"],
+    "select s.name, s.reset_val as value,
+         (select case when d.setrole = 0 then 'database ' || current_database() else 'role ' || current_user end
+          from pg_db_role_setting d cross join unnest(d.setconfig) as c(pair)
+          where (d.setrole = 0 or d.setrole = (select oid from pg_roles where rolname = current_user))
+              and (d.setdatabase = 0 or d.setdatabase = (select oid from pg_database where datname = current_database()))
+              and lower(split_part(c.pair, '=', 1)) = s.name
+          order by d.setrole = 0, d.setdatabase = 0 limit 1) as set_for
+     from pg_settings s join json_array_elements_text($1::json) n on n.value = s.name
+     where s.reset_val is distinct from s.boot_val order by s.name",
+);
+const CHECKED_SETTINGS: &str = r#"["default_transaction_deferrable", "default_transaction_isolation",
+    "default_transaction_read_only", "idle_session_timeout", "row_security", "session_replication_role",
+    "statement_timeout", "synchronous_commit", "temp_file_limit", "transaction_timeout"]"#;
+
+impl Operation for ReadChangedSettings {
+    type Output = Vec<ChangedSetting>;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<ChangedSetting>, StoreError> {
+        let rows = tx.query(&CHANGED, &[Param::Json(CHECKED_SETTINGS)]).await?;
+        let setting = |row: &Row| {
+            let (name, value) = (row.text("name")?, row.text("value")?);
+            Ok(ChangedSetting { name, value, set_for: row.opt_text("set_for")? })
+        };
+        rows.iter().map(setting).collect()
     }
 }

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cli::drive::DriveArgs;
 use crate::cli::exit::{Exit, UsageError};
+use crate::cli::migrate::PoolerSetting;
 use crate::cli::serve::stop_on_signal;
 use crate::telemetry::{Telemetry, TelemetryArgs};
 
@@ -22,6 +23,10 @@ pub(crate) struct AgentArgs {
     /// PostgreSQL without a pooler, for LISTEN/NOTIFY [default: --database]
     #[arg(long, env = "WINDLASS_DATABASE_DIRECT", hide_env_values = true)]
     pub(crate) database_direct: Option<String>,
+    /// Pooler in transaction mode between this node and PostgreSQL, for example PgBouncer. With --database-direct, `auto` means
+    /// `transaction`; otherwise the program finds out when it starts
+    #[arg(long, env = "WINDLASS_POOLER", value_enum, default_value_t = PoolerSetting::Auto)]
+    pub(crate) pooler: PoolerSetting,
     /// Data directory, which contains the state directories of runtimes [default: ./windlass-data]
     #[arg(long, env = "WINDLASS_DATA_DIR")]
     pub(crate) data_dir: Option<PathBuf>,
@@ -51,6 +56,7 @@ pub(crate) async fn run(args: AgentArgs) -> anyhow::Result<Exit> {
         &url,
         StoreOptions {
             unsafe_durability: args.unsafe_durability,
+            pooler: args.pooler.pooler(args.database_direct.is_some()),
             key_file: Some(args.secret_key_file.clone().unwrap_or_else(|| data_dir.join(KEY_FILE))),
             ..StoreOptions::default()
         },

@@ -14,6 +14,7 @@ use tokio_postgres::types::{ToSql, Type};
 
 use super::failure::{Failure, is_conflict, naming, pool_error, postgres_error};
 use super::opening::{BEGIN, BEGIN_IN_SESSION, BEGIN_READING, TIME, begin_columns, lazy_begin, session_settings};
+use super::pooler::{Pooler, is_pooled};
 use super::row::Row;
 use super::session::{ConnectionPool, PooledConnection, SessionManager};
 use super::tls::Address;
@@ -43,7 +44,7 @@ pub(crate) struct Postgres {
 }
 
 impl Postgres {
-    pub(crate) async fn connect(url: &str, clock: Clock) -> Result<Self, StoreError> {
+    pub(crate) async fn connect(url: &str, clock: Clock, pooler: Pooler) -> Result<Self, StoreError> {
         let Address { mut config, tls } = Address::parse(url)?;
         config.application_name("windlass").connect_timeout(CONNECT_TIMEOUT);
         if config.get_keepalives_idle() == DRIVERS_KEEPALIVES {
@@ -62,11 +63,15 @@ impl Postgres {
                 .build()
                 .map_err(|error: BuildError| StoreError::Unusable(error.to_string()))
         };
-        let pool = build(String::new())?;
-        if is_pooled(&pool).await.map_err(|error| naming(&config, error))? {
-            return Ok(Self { pool, clock, db_clock: DbClock::default(), prepared: false });
-        }
-        Ok(Self { pool: build(session_settings())?, clock, db_clock: DbClock::default(), prepared: true })
+        let is_pooled = match pooler {
+            Pooler::Detect => is_pooled(&config, &tls).await.map_err(|error| naming(&config, error))?,
+            Pooler::Transaction => true,
+            Pooler::None => false,
+        };
+        let pool = build(if is_pooled { String::new() } else { session_settings() })?;
+        // An address or a password that is wrong is reported now, and not with the first request.
+        drop(pool.get().await.map_err(|error| naming(&config, pool_error(error).error))?);
+        Ok(Self { pool, clock, db_clock: DbClock::default(), prepared: !is_pooled })
     }
 
     pub(crate) fn is_behind_a_pooler(&self) -> bool {
@@ -272,7 +277,7 @@ impl Drop for Guard {
     }
 }
 
-fn first_text(messages: &[SimpleQueryMessage]) -> Option<String> {
+pub(super) fn first_text(messages: &[SimpleQueryMessage]) -> Option<String> {
     messages.iter().find_map(|message| match message {
         SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
         _ => None,
@@ -288,31 +293,6 @@ fn number(messages: &[SimpleQueryMessage], column: usize) -> Option<i64> {
 
 fn no_time() -> Failure {
     Failure { error: StoreError::unexpected("the database returned no time"), again: false }
-}
-
-/// Returns true if two transactions of one connection may run in different sessions. Then the session can hold no
-/// state.
-///
-/// While the first connection is in a transaction, the second takes a session of its own and returns it last. A pooler
-/// that hands out the session that was returned last then gives it to the first connection.
-async fn is_pooled(pool: &ConnectionPool) -> Result<bool, StoreError> {
-    let pid = async |client: &PooledConnection| -> Result<String, Failure> {
-        let rows = client.simple_query("begin; select pg_backend_pid()::text").await;
-        Ok(first_text(&rows.map_err(|error| Failure::of(&error, "connect"))?).unwrap_or_default())
-    };
-    let commit = async |client: &PooledConnection| client.batch_execute("commit").await;
-    let probe = async {
-        let first = pool.get().await.map_err(pool_error)?;
-        let second = pool.get().await.map_err(pool_error)?;
-        let before = pid(&first).await?;
-        pid(&second).await?;
-        commit(&first).await.map_err(|error| Failure::of(&error, "connect"))?;
-        commit(&second).await.map_err(|error| Failure::of(&error, "connect"))?;
-        let after = pid(&first).await?;
-        commit(&first).await.map_err(|error| Failure::of(&error, "connect"))?;
-        Ok::<_, Failure>(before != after)
-    };
-    probe.await.map_err(|failure| failure.error)
 }
 
 pub(super) struct PostgresTx<'a> {

@@ -8,6 +8,7 @@ pub(crate) mod plans;
 pub(crate) mod pooler;
 pub(crate) mod row_level_security;
 pub(crate) mod schema;
+mod settings;
 pub(crate) mod statements;
 pub(crate) mod url;
 pub(crate) mod verify;

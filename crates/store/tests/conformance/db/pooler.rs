@@ -6,9 +6,12 @@ use std::process::{Child, Command, Stdio};
 
 use store::queue::enqueue::{Extras, NewJob};
 use store::queue::settle::{End, SettleStatus};
-use store::{DatabaseUrl, Store, StoreOptions};
+use store::{DatabaseUrl, Pooler, Store, StoreOptions};
 use tempfile::TempDir;
 use testkit::{Database, job, label};
+use tokio::task::JoinSet;
+use tokio_postgres::SimpleQueryMessage;
+use tokio_util::sync::CancellationToken;
 
 use crate::support::*;
 
@@ -118,6 +121,55 @@ async fn a_pooler_in_transaction_mode_is_detected() {
     let pooled = PooledDatabase::start().await;
     assert!(pooled.node().await.is_behind_a_pooler());
     assert!(!pooled.direct.store.is_behind_a_pooler());
+}
+
+/// Detection must not depend on which sessions the pooler gives to other clients, and must leave nothing in them.
+/// Requirement X8.
+#[tokio::test]
+async fn a_pooler_is_detected_beside_other_clients() {
+    let pooled = PooledDatabase::start().await;
+    let DatabaseUrl::Postgres(url) = &pooled.url else { panic!("PostgreSQL") };
+    let stop = CancellationToken::new();
+    let mut clients = JoinSet::new();
+    for _ in 0..8 {
+        let (psql, stop) = (psql_at(url).await, stop.clone());
+        clients.spawn(async move {
+            // Moves the whole connection, with its driver.
+            let psql = psql;
+            while !stop.is_cancelled() {
+                psql.client.batch_execute("begin; select 1; commit").await.expect("the pooler answers");
+            }
+        });
+    }
+    for start in 0..40 {
+        assert!(pooled.node().await.is_behind_a_pooler(), "start {start}");
+    }
+    stop.cancel();
+    clients.join_all().await;
+    let left = "select coalesce(current_setting('windlass.probe', true), '') || current_setting('lock_timeout')
+         || current_setting('enable_seqscan') || (select count(*) from pg_prepared_statements)";
+    for _ in 0..10 {
+        let client = psql_at(url).await;
+        let rows = client.client.simple_query(left).await.expect("reads");
+        let left = rows.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+            _ => None,
+        });
+        assert_eq!(left.as_deref(), Some("0on0"), "no setting and no prepared statement stays in a session");
+    }
+}
+
+/// A wrong statement about the pooler is the operator's: it is not checked.
+/// Requirement X8.
+#[tokio::test]
+async fn a_named_pooler_is_not_detected() {
+    let direct = Database::postgres().await;
+    for (pooler, expected) in [(Pooler::Detect, false), (Pooler::Transaction, true), (Pooler::None, false)] {
+        let options = StoreOptions { pooler, ..StoreOptions::default() };
+        let store = Store::open(&direct.url, options).await.expect("opens");
+        assert_eq!(store.is_behind_a_pooler(), expected, "{pooler:?}");
+        push(&store, job("q")).await;
+    }
 }
 
 /// Requirement X8.
