@@ -122,7 +122,7 @@ pub(super) fn pending_migrations(migrations: &[MigrationStatus]) -> Option<Strin
 pub(crate) enum MigrateVerb {
     /// Run all pending migrations
     Up(DatabaseArgs),
-    /// Revert migrations down to a version; the data of reverted migrations is lost
+    /// Revert migrations down to a version; the data of reverted migrations is lost, below version 7 also all tokens
     Down {
         #[command(flatten)]
         database: DatabaseArgs,
@@ -157,6 +157,7 @@ pub(crate) async fn run(verb: MigrateVerb, output: Output) -> anyhow::Result<Exi
                 let wait_s = STOPPED_AFTER_MS / 1_000;
                 bail!("nodes are using this database; stop all of them, wait {wait_s} s and retry");
             }
+            warn_of_tokens(&store, to).await?;
             let reverted = store.migrate_down(to).await?;
             match (output, reverted.as_slice()) {
                 (Output::Json, versions) => output::json(&json!({"undone": versions}))?,
@@ -190,6 +191,19 @@ pub(crate) async fn run(verb: MigrateVerb, output: Output) -> anyhow::Result<Exi
         }
     }
     Ok(Exit::Done)
+}
+
+/// Without tokens, everyone who can connect from this machine is an operator.
+async fn warn_of_tokens(store: &Store, to: i64) -> anyhow::Result<()> {
+    let migrations = store.migration_status().await?;
+    let access = migrations.iter().find(|migration| migration.name == "access" && migration.applied_at.is_some());
+    if access.is_some_and(|access| to < access.version) && !store.is_open().await? {
+        output::note(
+            "All tokens are deleted: until new ones exist, every program on this machine has all rights, and a server that \
+             listens on another address does not start.",
+        );
+    }
+    Ok(())
 }
 
 fn timestamp(time: domain::Time) -> jiff::Timestamp {
