@@ -190,6 +190,10 @@ pub const FACT_GRACE_S: i64 = 300;
 pub const STOPPED_AFTER_MS: i64 = 15_000;
 /// A last heartbeat further in the future than this was written by a clock that has since been set back.
 pub const CLOCK_STEP_MS: i64 = 60_000;
+/// Keys that one query finds for the deletion of a tenant.
+pub const TENANT_DELETE_KEYS: usize = 50_000;
+/// Rows that one transaction deletes for the deletion of a tenant.
+pub const TENANT_DELETE_ROWS: usize = 500;
 /// How long nothing is deleted by age after the clock was set forward by more than `CLOCK_STEP_MS`.
 pub const RETENTION_HOLD_S: i64 = 3_600;
 /// A node that starts after a longer time without any heartbeat cannot tell an outage from a clock that was set forward.

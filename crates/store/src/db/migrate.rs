@@ -70,6 +70,7 @@ pub const MIGRATIONS: &[Migration] = migrations! {
     19 "0019_claim_bytes"
     20 "0020_enqueue_checks"
     21 "0021_retention_hold"
+    22 "0022_tenant_deletion"
 };
 
 /// Lock timeout of a migration on PostgreSQL. DDL waits for running queries on the table, and all later queries wait

@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::json;
 use store::Store;
 use store::access::tenants::create::TenantCreated;
+use store::access::tenants::delete::TenantDeleted;
 use store::access::tenants::grant_db_role::RoleGranted;
 use store::access::tenants::list::Tenant;
 use store::access::tenants::quota::Quota;
@@ -35,6 +36,15 @@ pub(crate) enum TenantVerb {
     },
     /// Set quotas of a tenant; quotas that are not given keep their values
     Set(Box<TenantSetArgs>),
+    /// Delete a tenant with everything it owns, also while servers run. If it is interrupted, run it again
+    Delete {
+        #[command(flatten)]
+        database: DatabaseArgs,
+        name: String,
+        /// Confirm the loss of data
+        #[arg(long)]
+        yes: bool,
+    },
     /// Map a PostgreSQL role to a tenant, so that `windlass.enqueue(…)` called by the role enqueues jobs of that tenant
     GrantDbRole {
         #[command(flatten)]
@@ -140,6 +150,7 @@ pub(crate) async fn run(verb: TenantVerb, format: Output) -> anyhow::Result<Exit
         TenantVerb::Create { database, name } => create(&open(&database).await?, &name, format).await,
         TenantVerb::Set(args) => set(&open(&args.database).await?, &args, format).await,
         TenantVerb::List { database } => list(&open(&database).await?, format).await,
+        TenantVerb::Delete { database, name, yes } => delete(&open(&database).await?, &name, yes, format).await,
         TenantVerb::GrantDbRole { database, tenant, role } => {
             grant(&open(&database).await?, &tenant, role, format).await
         }
@@ -173,6 +184,29 @@ async fn create(store: &Store, text: &str, format: Output) -> anyhow::Result<Exi
         )),
     }
     Ok(Exit::Done)
+}
+
+async fn delete(store: &Store, text: &str, is_confirmed: bool, format: Output) -> anyhow::Result<Exit> {
+    let name = name(text)?;
+    if !is_confirmed {
+        let what = format!("everything that tenant {text} owns will be lost; pass --yes to confirm");
+        return Err(UsageError(what).into());
+    }
+    let progress = |table: &str, rows: u64| output::note(&format!("{table}: {rows} rows deleted"));
+    match store.delete_tenant(name, "machine", progress).await? {
+        TenantDeleted::Deleted { rows } => {
+            let sentence =
+                format!("Deleted tenant {text} with {rows} rows. Its large artifacts are deleted within two hours.");
+            output::done(format, &sentence, &json!({"tenant": text, "deleted": true, "rows": rows}))?;
+            Ok(Exit::Done)
+        }
+        TenantDeleted::NotFound => Err(NotFound(format!("no tenant {text}")).into()),
+        TenantDeleted::BuiltIn => bail!("tenant {text} is part of every installation and cannot be deleted"),
+        TenantDeleted::HasContainers(names) => bail!(
+            "runtimes of tenant {text} have containers: {}; delete them first with `windlass runtime delete`",
+            names.join(", ")
+        ),
+    }
 }
 
 // The store replaces all quotas at once, so read the current ones first and change only those that were given.

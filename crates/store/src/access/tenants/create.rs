@@ -25,7 +25,13 @@ struct CreateTenant {
     name: Name,
 }
 
-const NEXT: Sql = Sql::both(&["select coalesce(max(id), 0) + 1 as next_id, count(*) as tenants from tenants"]);
+// The number of a deleted tenant is not used again.
+const NEXT: Sql = Sql::new(
+    &["select max(coalesce(max(id), 0), (select last_tenant from installation where id = 1)) + 1 as next_id,
+           count(*) as tenants from tenants"],
+    "select greatest(coalesce(max(id), 0), (select last_tenant from installation where id = 1)) + 1 as next_id,
+         count(*) as tenants from tenants",
+);
 const INSERT: Sql = Sql::both(&["insert into tenants (id, name, created_at) values ($1, $2, $3)"]);
 
 impl Operation for CreateTenant {

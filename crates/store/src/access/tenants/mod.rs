@@ -1,6 +1,7 @@
 //! Tenants and their quotas. Every row belongs to one tenant. Only a local administrator can create tenants.
 
 pub mod create;
+pub mod delete;
 pub mod grant_db_role;
 pub mod list;
 pub mod quota;

@@ -2,4 +2,5 @@
 
 pub(crate) mod quotas;
 pub(crate) mod secrets;
+pub(crate) mod tenant_deletion;
 pub(crate) mod tokens;

@@ -1,0 +1,1 @@
+alter table installation drop column last_tenant;
