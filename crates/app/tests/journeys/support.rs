@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 pub(crate) use commits::{CommitKiller, KillMoment};
 pub(crate) use engine::DockerEngine;
-pub(crate) use fixture::{Fixture, on_both, on_postgres, on_sqlite};
+pub(crate) use fixture::{Fixture, count, on_both, on_postgres, on_sqlite};
 pub(crate) use load::{Load, observed};
 pub(crate) use postgres::Cluster;
 pub(crate) use program::{

@@ -4,6 +4,8 @@
 //! seeded, bounded, and prints its figures.
 
 mod disk;
+mod failover;
+mod hostile;
 mod kills;
 mod load;
 mod network;

@@ -73,10 +73,7 @@ impl Fixture {
 
     /// Runs a `select count(…)` directly on the database. PostgreSQL only.
     pub(crate) async fn count(&self, statement: &str) -> i64 {
-        let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await.expect("the server is reachable");
-        let mut driver = JoinSet::new();
-        driver.spawn(connection);
-        client.query_one(statement, &[]).await.expect("the query runs").get(0)
+        count(&self.url, statement).await
     }
 
     /// Runs SQL in another database of the same server, for example to close the connections to this one.
@@ -94,7 +91,15 @@ impl Fixture {
     }
 }
 
-async fn sql(url: &str, statements: &str) {
+/// Runs a `select count(…)` on a database of PostgreSQL.
+pub(crate) async fn count(url: &str, statement: &str) -> i64 {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("the server is reachable");
+    let mut driver = JoinSet::new();
+    driver.spawn(connection);
+    client.query_one(statement, &[]).await.expect("the query runs").get(0)
+}
+
+pub(crate) async fn sql(url: &str, statements: &str) {
     try_sql(url, statements).await.unwrap_or_else(|error| panic!("{statements}: {error:?}"));
 }
 

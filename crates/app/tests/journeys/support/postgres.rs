@@ -38,6 +38,49 @@ impl Cluster {
         cluster
     }
 
+    /// A standby that follows `primary` by streaming replication.
+    pub(crate) async fn standby_of(primary: &Self) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        if let Some((user, group)) = primary.owner {
+            chown(folder.path(), Some(user), Some(group)).expect("root can change the owner of the folder");
+        }
+        let mut standby = Self { postmaster: None, port: free_port(), owner: primary.owner, folder };
+        standby.follow(primary).await;
+        standby
+    }
+
+    /// Replaces the data by a copy of `primary`, and follows it by streaming replication.
+    pub(crate) async fn follow(&mut self, primary: &Self) {
+        assert!(self.postmaster.is_none(), "the server is stopped");
+        if self.data().exists() {
+            std::fs::remove_dir_all(self.data()).expect("removes the old data");
+        }
+        let mut copy = self.command("pg_basebackup");
+        copy.args(["-h", "127.0.0.1", "-U", "postgres", "-p", &primary.port.to_string(), "--checkpoint=fast"]);
+        let output = copy.args(["-X", "stream", "--no-sync", "-R", "-D"]).arg(self.data()).output();
+        let output = output.expect("pg_basebackup starts");
+        assert!(output.status.success(), "pg_basebackup: {}", String::from_utf8_lossy(&output.stderr));
+        self.run().await;
+    }
+
+    /// Ends the recovery of a standby: it accepts writes from now on.
+    pub(crate) async fn promote(&self) {
+        let mut promote = self.command("pg_ctl");
+        let output = promote.args(["promote", "-w", "-D"]).arg(self.data()).output().expect("pg_ctl starts");
+        assert!(output.status.success(), "pg_ctl promote: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// Changes a setting of the server without a restart.
+    pub(crate) async fn set(&self, setting: &str, value: &str) {
+        super::fixture::sql(&self.url(), &format!("alter system set {setting} to '{value}'")).await;
+        super::fixture::sql(&self.url(), "select pg_reload_conf()").await;
+    }
+
+    /// Kills the postmaster with SIGKILL. Its child processes end when they notice.
+    pub(crate) async fn kill(&mut self) {
+        self.postmaster.take().expect("the server runs").kill().await;
+    }
+
     /// Starts the server again on its port.
     pub(crate) async fn run(&mut self) {
         let mut command = self.command("postgres");
@@ -62,6 +105,10 @@ impl Cluster {
 
     pub(crate) fn url(&self) -> String {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
     }
 
     pub(crate) fn data(&self) -> PathBuf {
