@@ -438,6 +438,10 @@ pub const REPORTS_PER_JOB: usize = 20;
 pub const ARRIVAL_LANES_PER_FOLD: usize = 32;
 /// Workers whose concurrency one node tracks.
 pub const TRACKED_WORKERS: usize = 10_000;
+/// Lanes for which one node tracks whether jobs arrive together.
+pub const TRACKED_LANES: usize = 10_000;
+/// Affinities of a kind whose histories complete that of a new one.
+pub const KIN_AFFINITIES: usize = 16;
 /// Kinds of work whose statistics are cached.
 pub const DURATION_STATISTICS_CACHED: usize = 10_000;
 pub const DURATION_STATISTICS_TTL_MS: u64 = 2_000;

@@ -405,7 +405,15 @@ pub fn ordinal(number: u64) -> String {
 
 /// For example "from 214 jobs of this kind; 2 swaps ahead".
 pub fn eta_basis(samples: u64, swaps_ahead: u32) -> String {
-    let mut text = format!("from {samples} {} of this kind", jobs(samples));
+    with_swaps(format!("from {samples} {} of this kind", jobs(samples)), swaps_ahead)
+}
+
+/// The basis of an ETA before enough jobs with this affinity have ended.
+pub fn borrowed_eta_basis(samples: u64, swaps_ahead: u32) -> String {
+    with_swaps(format!("from {samples} {} of this kind with other affinities", jobs(samples)), swaps_ahead)
+}
+
+fn with_swaps(mut text: String, swaps_ahead: u32) -> String {
     if swaps_ahead > 0 {
         let _ = write!(text, "; {swaps_ahead} {} ahead", if swaps_ahead == 1 { "swap" } else { "swaps" });
     }

@@ -4,7 +4,9 @@
 pub(crate) mod eta;
 
 use domain::signals::eta::line::{P50, P90};
-use domain::signals::signal::{Eta, FailurePrediction, Obstacle, QueuePosition, SignalFacts};
+use domain::signals::signal::{
+    Eta, FailurePrediction, Obstacle, QueuePosition, SignalFacts, borrowed_eta_basis, eta_basis,
+};
 use domain::{Backoff, JobState, Right, Time};
 use pages::segment;
 use serde_json::value::to_raw_value;
@@ -288,9 +290,11 @@ pub(crate) fn basis(estimate: &Estimate, eta: Eta, is_reported: bool, now: Time)
     let shares = calibration.and_then(|calibration| calibration.shares());
     let samples = estimate.statistics.as_ref().map_or(0, |statistics| statistics.samples.round() as u64);
     let swaps_ahead = estimate.answer.map_or(0, |answer| answer.forecast.swaps);
-    let text = match is_reported {
-        true => "reported by the worker".to_owned(),
-        false => domain::signals::signal::eta_basis(samples, swaps_ahead),
+    let borrowed = estimate.statistics.as_ref().and_then(|statistics| statistics.borrowed_samples());
+    let text = match (is_reported, borrowed) {
+        (true, _) => "reported by the worker".to_owned(),
+        (false, Some(samples)) => borrowed_eta_basis(samples.round() as u64, swaps_ahead),
+        (false, None) => eta_basis(samples, swaps_ahead),
     };
     EtaBasis {
         text,

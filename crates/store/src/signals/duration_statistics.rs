@@ -7,8 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 
-use domain::limits::{ARRIVAL_LANES_PER_FOLD, DURATION_SAMPLES, REPORTS_PER_JOB, TRACKED_ETAS, TRACKED_WORKERS};
-use domain::signals::eta::arrivals::ArrivalRate;
+use domain::limits::{
+    ARRIVAL_LANES_PER_FOLD, DURATION_SAMPLES, KIN_AFFINITIES, REPORTS_PER_JOB, TRACKED_ETAS, TRACKED_LANES,
+    TRACKED_WORKERS,
+};
+use domain::signals::eta::arrivals::{ArrivalRate, TOGETHER_MS};
 use domain::signals::eta::calibration::Answer;
 use domain::signals::eta::progress::Progress;
 use domain::signals::eta::statistics::{EndedWork, Statistics, WorkHistory};
@@ -44,6 +47,8 @@ struct SamplerState {
     ended: HashMap<JobId, Tracked>,
     /// By worker: the jobs that it runs at the same time, and whether that is stored.
     concurrency: HashMap<WorkerId, (i64, bool)>,
+    /// By lane: when the job was due that ended last.
+    last_due: HashMap<i64, Time>,
 }
 
 /// What this node tracked for a job.
@@ -131,6 +136,16 @@ impl DurationSampler {
         }
     }
 
+    /// True if an ended job did not arrive together with the job of its lane that ended before it.
+    fn begins_burst(&self, lane: i64, run_at: Time) -> bool {
+        let mut state = self.inner.lock().expect("lock poisoned");
+        if state.last_due.len() >= TRACKED_LANES {
+            state.last_due.clear();
+        }
+        let last = state.last_due.insert(lane, run_at);
+        last.is_none_or(|last| run_at.ms_since(last).abs() > TOGETHER_MS)
+    }
+
     fn drain(&self) -> Drained {
         let mut state = self.inner.lock().expect("lock poisoned");
         let sampled = std::mem::take(&mut state.sampled);
@@ -159,7 +174,8 @@ impl Store {
             return Ok(0);
         }
         let count = drained.sampled.len();
-        self.write(FoldDurations { drained, lanes: self.lanes().clone() }).await?;
+        let (lanes, sampler) = (self.lanes().clone(), self.duration_sampler().clone());
+        self.write(FoldDurations { drained, lanes, sampler }).await?;
         self.duration_statistics_cache().invalidate_all();
         Ok(count)
     }
@@ -211,6 +227,7 @@ impl Store {
 struct FoldDurations {
     drained: Drained,
     lanes: LaneCache,
+    sampler: DurationSampler,
 }
 
 const ENDED: Sql = Sql::new(
@@ -267,7 +284,7 @@ impl DurationRow {
     }
 
     /// `None` for a job that never started.
-    fn work(&self, tracked: Option<&Tracked>) -> Option<EndedWork> {
+    fn work(&self, tracked: Option<&Tracked>, begins_burst: bool) -> Option<EndedWork> {
         let started_at = self.started_at?;
         let begun_at = self.begun_at.unwrap_or(started_at);
         let report = |(at, share): &(Time, f64)| Progress { share: *share, elapsed_s: seconds(begun_at, *at) };
@@ -276,6 +293,7 @@ impl DurationRow {
             run_s: seconds(begun_at, self.finished_at),
             load_s: self.begun_at.map(|begun_at| seconds(started_at, begun_at)),
             wait_s: seconds(self.run_at, started_at),
+            begins_burst,
             attempt: u32::try_from(self.attempt).unwrap_or(1),
             was_last_permitted: self.attempt >= self.max_attempts,
             was_canceled: self.is_canceled,
@@ -309,7 +327,8 @@ impl Operation for FoldDurations {
         for row in &rows {
             let (_, ages_s) = arrivals.entry(row.lane).or_insert((row.tenant, Vec::new()));
             ages_s.push(seconds(row.run_at, tx.now()));
-            let Some(work) = row.work(tracked.get(&row.id)) else { continue };
+            let begins_burst = self.sampler.begins_burst(row.lane, row.run_at);
+            let Some(work) = row.work(tracked.get(&row.id), begins_burst) else { continue };
             let lane = self.lanes.of(tx, &[row.lane]).await?.remove(&row.lane);
             let lane = lane.expect("`of` returns every requested lane");
             let affinity = lane.affinity.as_ref().map_or("", Label::as_str).to_owned();
@@ -394,6 +413,9 @@ struct ReadDurationStatistics {
 
 const STATISTICS: Sql = Sql::both(&["select run, load, wait, answers, within_p50, within_p90, estimator from figures
      where tenant = $1 and kind = $2 and affinity = $3"]);
+// Jobs without an affinity are other work: what they need is loaded while they run.
+const KIN: Sql = Sql::both(&["select run, load, wait, answers, within_p50, within_p90, estimator from figures
+     where tenant = $1 and kind = $2 and affinity > '' and affinity <> $3 order by affinity limit $4"]);
 
 impl Operation for ReadDurationStatistics {
     type Output = Vec<(StatisticsKey, Statistics)>;
@@ -407,9 +429,18 @@ impl Operation for ReadDurationStatistics {
         for key in &self.keys {
             let affinity = key.1.as_ref().map_or("", Label::as_str);
             let params = [Param::Int(self.tenant.0), Param::Text(key.0.as_str()), Param::Text(affinity)];
-            let statistics = match tx.query_opt(&STATISTICS, &params).await? {
-                Some(row) => estimator::read(&row)?.statistics(),
-                None => WorkHistory::default().statistics(),
+            let history = match tx.query_opt(&STATISTICS, &params).await? {
+                Some(row) => estimator::read(&row)?,
+                None => WorkHistory::default(),
+            };
+            let statistics = match key.1.is_some() && history.needs_kin() {
+                true => {
+                    let [tenant, kind, affinity] = params;
+                    let rows = tx.query(&KIN, &[tenant, kind, affinity, Param::Int(KIN_AFFINITIES as i64)]).await?;
+                    let kin = rows.iter().map(estimator::read).collect::<Result<Vec<_>, _>>()?;
+                    history.statistics_with(&kin)
+                }
+                false => history.statistics(),
             };
             all.push((key.clone(), statistics));
         }

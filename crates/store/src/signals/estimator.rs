@@ -1,5 +1,6 @@
 //! Converts the history of one kind of work to and from its row in `figures`.
 
+use domain::signals::eta::arrivals::BurstSize;
 use domain::signals::eta::calibration::{Calibration, Correction, HORIZONS, Tracker};
 use domain::signals::eta::durations::DurationHistory;
 use domain::signals::eta::line::{LEVELS, P50, P90};
@@ -24,6 +25,8 @@ struct StoredEstimator {
     attempts: Vec<(f64, f64)>,
     /// By tenth of progress: the members of `Observed`.
     progress: Vec<[f64; 5]>,
+    /// Bursts and jobs.
+    bursts: (f64, f64),
     within: Vec<f64>,
     widths: Vec<(i32, f64)>,
     kind: StoredCorrection,
@@ -100,7 +103,7 @@ pub(super) struct FigureColumns {
 }
 
 pub(super) fn write(history: &WorkHistory) -> FigureColumns {
-    let WorkHistory { run, load, wait, attempts, progress, calibration } = history;
+    let WorkHistory { run, load, wait, attempts, progress, bursts, calibration } = history;
     let recent = |history: &DurationHistory| history.recent.iter().copied().map(rounded).collect();
     let observed =
         |one: &Observed| [one.weight, one.shift, one.shift_squared, one.progress_error, one.history_error].map(rounded);
@@ -113,6 +116,7 @@ pub(super) fn write(history: &WorkHistory) -> FigureColumns {
             true => progress.buckets.iter().map(observed).collect(),
             false => Vec::new(),
         },
+        bursts: (rounded(bursts.bursts), rounded(bursts.jobs)),
         within: calibration.within.iter().copied().map(rounded).collect(),
         widths: buckets(&calibration.widths),
         kind: StoredCorrection::of(&calibration.kind),
@@ -179,6 +183,7 @@ pub(super) fn read(row: &Row) -> Result<WorkHistory, StoreError> {
         wait: history("wait", stored.wait)?,
         attempts,
         progress,
+        bursts: BurstSize { bursts: stored.bursts.0, jobs: stored.bursts.1 },
         calibration,
     })
 }

@@ -21,7 +21,7 @@ pub(super) fn measure(output: Output) -> anyhow::Result<Vec<Figure>> {
         let percent = |share: f64| format!("{:.1} %", share * 100.0);
         let width = match measured.progress_error {
             Some(error) if scenario.bars.progress_error.is_some() => format!("error {:.0} %", error * 100.0),
-            _ => format!("{:.2}", measured.width_ratio()),
+            _ => measured.width_ratio().map_or_else(|| "–".into(), |ratio| format!("{ratio:.2}")),
         };
         listing.row([
             cell(scenario.name),

@@ -5,13 +5,19 @@
 //! follow within about ten jobs.
 //!
 //! A distribution has a tail beyond its longest sample, because the next job may take longer than all earlier ones: of
-//! `n` samples, the next one is the longest with probability `1 / (n + 1)`. So few samples give wide estimates.
+//! `n` samples, the next one is the longest with probability `1 / (n + 1)`. So few samples give wide estimates. The mean is
+//! uncertain, too: the time for many jobs is never known better than the mean of the samples.
+//!
+//! A kind of work without a history with this affinity borrows that of its other affinities, and is wider by how much the
+//! affinities differ.
 
 use crate::signals::eta::random::RandomSource;
 use crate::signals::sketch::Sketch;
 
 /// Minimum sample weight for a statistic.
 pub const MIN_SAMPLES: f64 = 5.0;
+/// Minimum sample weight where other affinities of the kind show how much such durations vary.
+pub const MIN_SAMPLES_WITH_KIN: f64 = 2.0;
 /// The newest samples that are kept one by one.
 pub const RECENT_SAMPLES: usize = 64;
 const TABLE: usize = 128;
@@ -24,6 +30,12 @@ const CHANGE: f64 = 0.22;
 const CHANGE_S: f64 = 0.05;
 /// Limits of the exponent of the tail: a longer tail than that of any sample is assumed, but a finite one.
 const TAIL: (f64, f64) = (0.05, 1.0);
+/// The exponent for a single sample. It falls with the square root of the samples, because few show a spread too small.
+const TAIL_OF_ONE: f64 = 0.3;
+/// The relative spread that is assumed before there are samples, and its weight in samples.
+const PRIOR_SPREAD: (f64, f64) = (0.3, 2.0);
+/// How much affinities of a kind differ before several are known: standard deviation of the logarithm.
+const KIN_SPREAD: f64 = 0.4;
 /// Shorter durations are equal.
 const LEAST_S: f64 = 0.001;
 
@@ -105,7 +117,12 @@ impl DurationHistory {
     }
 
     pub fn durations(&self) -> Option<Durations> {
-        Durations::of(&self.sketch)
+        self.durations_from(MIN_SAMPLES)
+    }
+
+    /// `None` with less sample weight than `least`.
+    pub fn durations_from(&self, least: f64) -> Option<Durations> {
+        Durations::of(&self.sketch, least)
     }
 }
 
@@ -120,12 +137,34 @@ pub struct Durations {
     beyond: f64,
     /// Exponent of the tail (Pareto).
     tail: f64,
+    /// How much the whole distribution may be off: standard deviation of the logarithm.
+    borrowed: f64,
 }
 
 impl Durations {
-    /// `None` if there are fewer than `MIN_SAMPLES` samples.
-    pub fn of(sketch: &Sketch) -> Option<Self> {
-        (sketch.weight() >= MIN_SAMPLES).then(|| Self::from_table(sketch.table(TABLE), sketch.weight()))
+    fn of(sketch: &Sketch, least: f64) -> Option<Self> {
+        let weight = sketch.weight();
+        let durations = (weight > 0.0 && weight >= least).then(|| Self::from_table(sketch.table(TABLE), weight))?;
+        // A few samples may be off in both directions, not only in their tail.
+        Some(if weight < MIN_SAMPLES { durations.off_by(KIN_SPREAD / weight.sqrt()) } else { durations })
+    }
+
+    /// The same distribution, which may be off as a whole.
+    fn off_by(self, borrowed: f64) -> Self {
+        Self { borrowed, beyond: 1.0 / TABLE as f64, ..self }
+    }
+
+    /// The distribution of a further affinity, from those of other affinities of the same kind. `None` without any.
+    pub fn borrow_from(kin: &[Self]) -> Option<Self> {
+        let count = kin.len() as f64;
+        let logarithm = |one: &Self, share: f64| one.quantile(share).max(LEAST_S).ln();
+        let mean = |share: f64| kin.iter().map(|one| logarithm(one, share)).sum::<f64>() / count;
+        let middle = (!kin.is_empty()).then(|| mean(0.5))?;
+        let differences: f64 = kin.iter().map(|one| (logarithm(one, 0.5) - middle).powi(2)).sum();
+        let borrowed = ((KIN_SPREAD * KIN_SPREAD + differences) / count).sqrt();
+        let at = |entry: usize| mean((entry as f64 + 0.5) / TABLE as f64).exp();
+        let samples = kin.iter().map(|one| one.samples).sum();
+        Some(Self::from_table((0..TABLE).map(at).collect(), samples).off_by(borrowed))
     }
 
     /// The distribution with these quantiles, evenly spaced and sorted, as of `samples` samples.
@@ -134,9 +173,11 @@ impl Durations {
         let mean_s = table.iter().sum::<f64>() / count;
         let variance = table.iter().map(|sample| (sample - mean_s).powi(2)).sum::<f64>() / count;
         let at = |share: f64| table[((count - 1.0) * share) as usize].max(LEAST_S);
+        let least_tail = (TAIL_OF_ONE / samples.max(1.0).sqrt()).max(TAIL.0);
         // The slope of the upper quantiles on a logarithmic scale, as in Hill's estimator.
-        let tail = ((at(0.95) / at(0.5)).ln() / 10f64.ln()).clamp(TAIL.0, TAIL.1);
-        Self { mean_s, deviation_s: variance.sqrt(), samples, beyond: 1.0 / (samples + 1.0), tail, table }
+        let tail = ((at(0.95) / at(0.5)).ln() / 10f64.ln()).clamp(least_tail, TAIL.1);
+        let beyond = 1.0 / (samples + 1.0);
+        Self { mean_s, deviation_s: variance.sqrt(), samples, beyond, tail, borrowed: 0.0, table }
     }
 
     pub fn mean_s(&self) -> f64 {
@@ -145,6 +186,24 @@ impl Durations {
 
     pub fn deviation_s(&self) -> f64 {
         self.deviation_s
+    }
+
+    /// Relative standard error of the mean.
+    pub fn uncertainty(&self) -> f64 {
+        let (assumed, weight) = PRIOR_SPREAD;
+        let spread = self.deviation_s / self.mean_s.max(LEAST_S);
+        let variance = (self.samples * spread * spread + weight * assumed * assumed) / (self.samples + weight);
+        (variance / self.samples.max(1.0) + self.borrowed * self.borrowed).sqrt()
+    }
+
+    /// Draws by which factor the mean is off.
+    pub fn draw_factor(&self, random: &mut RandomSource) -> f64 {
+        (self.uncertainty() * random.normal()).exp()
+    }
+
+    /// True if they are those of other affinities.
+    pub fn is_borrowed(&self) -> bool {
+        self.borrowed > 0.0
     }
 
     /// Weight of the samples.
@@ -237,6 +296,28 @@ mod tests {
         assert!(few.quantile(0.95) > few.table[TABLE - 1], "the next may be the longest");
         let many = history(&log_normal(900, 10.0, 3)).durations().expect("there are samples");
         assert!((many.quantile(0.9) / (10.0 * (0.5f64 * 1.2816).exp()) - 1.0).abs() < 0.1);
+    }
+
+    /// Requirement S9.
+    #[test]
+    fn durations_of_other_affinities_are_wider_than_each_and_narrower_the_more_agree() {
+        let kin = |median_s: f64| history(&log_normal(200, median_s, 4)).durations().expect("there are samples");
+        assert_eq!(Durations::borrow_from(&[]), None);
+        let of_one = Durations::borrow_from(&[kin(10.0)]).expect("there is one");
+        let of_three = Durations::borrow_from(&[kin(10.0), kin(10.0), kin(10.0)]).expect("there are three");
+        let of_unlike = Durations::borrow_from(&[kin(1.0), kin(10.0), kin(100.0)]).expect("there are three");
+        assert!(of_one.uncertainty() > kin(10.0).uncertainty() + 0.3, "{}", of_one.uncertainty());
+        assert!(of_three.uncertainty() < of_one.uncertainty() - 0.1, "{}", of_three.uncertainty());
+        assert!(of_unlike.uncertainty() > 1.0, "{}", of_unlike.uncertainty());
+        assert!((of_three.quantile(0.5) / kin(10.0).quantile(0.5)).ln().abs() < 0.05);
+    }
+
+    /// Requirement S9.
+    #[test]
+    fn the_mean_of_few_samples_is_uncertain() {
+        let of = |count: usize| history(&vec![10.0; count]).durations().expect("there are samples").uncertainty();
+        assert!((0.04..0.12).contains(&of(5)), "{}", of(5));
+        assert!(of(500) < 0.002, "{}", of(500));
     }
 
     /// Requirement S9.

@@ -7,6 +7,7 @@
 //!
 //! The simulation is bounded: a long line is simulated in blocks of jobs, and many slots as fewer.
 
+use crate::signals::eta::arrivals::Arrivals;
 use crate::signals::eta::durations::Durations;
 use crate::signals::eta::progress::{Progress, ProgressCurve};
 use crate::signals::eta::random::RandomSource;
@@ -66,8 +67,8 @@ pub struct LineLane<'a> {
     pub ready_s: Vec<f64>,
     pub block: f64,
     pub starvation_s: f64,
-    /// Rate at which further jobs arrive.
-    pub arrivals_per_s: f64,
+    /// Further jobs that arrive.
+    pub arrivals: Arrivals,
 }
 
 #[derive(Clone, Debug)]
@@ -182,7 +183,8 @@ pub fn running_forecast(
     let mut random = RandomSource::new(seed);
     let levels = stratified(runs, &mut random);
     let sample = |level: f64| {
-        let first_s = work.remaining(level, &mut random);
+        let factor = if work.run.is_borrowed() { work.run.draw_factor(&mut random) } else { 1.0 };
+        let first_s = work.remaining(level, &mut random) * factor;
         own_time(first_s, work.run, |_| 0.0, retries, wait, &mut random)
     };
     Forecast::of(levels.into_iter().map(sample).collect(), Vec::new())
@@ -204,7 +206,8 @@ pub fn scheduled_forecast(
     let sample = |level: f64| {
         let wait_s = wait.map_or(0.0, |wait| wait.draw(&mut random));
         let load_s = load.map_or(0.0, |load| load.draw(&mut random));
-        let first_s = ready_s.max(0.0) + wait_s + load_s + run.quantile(level);
+        let factor = if run.is_borrowed() { run.draw_factor(&mut random) } else { 1.0 };
+        let first_s = ready_s.max(0.0) + wait_s + load_s + run.quantile(level) * factor;
         own_time(first_s, run, |_| 0.0, retries, wait, &mut random)
     };
     Forecast::of(levels.into_iter().map(sample).collect(), Vec::new())
@@ -221,7 +224,8 @@ impl Line<'_> {
             scratch.reset(self, &mut random);
             let start = scratch.until_own_start(self, &mut random);
             let own = &self.lanes[self.own.lane];
-            let first_s = start.at_s + own.run.quantile(level);
+            let factor = if own.run.is_borrowed() { scratch.means.of_run(self.own.lane) } else { 1.0 };
+            let first_s = start.at_s + own.run.quantile(level) * factor;
             let load_s = |_: &mut RandomSource| 0.0;
             samples.push(own_time(first_s, own.run, load_s, &self.own.retries, self.own.wait, &mut random));
             swaps.push(start.swaps);
@@ -290,19 +294,62 @@ struct Run {
     /// By lane: entries taken, and when the next job arrives.
     taken: Vec<usize>,
     next_arrival_s: Vec<f64>,
+    /// By lane: jobs of the arrived burst that are not taken.
+    arrived: Vec<f64>,
     /// When each place of the queue's limit becomes free.
     places: Vec<f64>,
     heads: Vec<Head>,
     swaps: u32,
+    means: UncertainMeans,
+}
+
+/// By how much the means of the durations are off in one run. All jobs of a kind share the error, so it does not average out
+/// over a long line.
+struct UncertainMeans {
+    /// By lane: the place of its run times, and of its load times.
+    places: Vec<(usize, Option<usize>)>,
+    uncertainties: Vec<f64>,
+    factors: Vec<f64>,
+}
+
+impl UncertainMeans {
+    fn new<'l>(line: &Line<'l>) -> Self {
+        let mut known: Vec<&'l Durations> = Vec::new();
+        let mut place_of = |durations: &'l Durations| {
+            known.iter().position(|one| std::ptr::eq(*one, durations)).unwrap_or_else(|| {
+                known.push(durations);
+                known.len() - 1
+            })
+        };
+        let places = line.lanes.iter().map(|lane| (place_of(lane.run), lane.load.map(&mut place_of))).collect();
+        let uncertainties: Vec<f64> = known.iter().map(|durations| durations.uncertainty()).collect();
+        Self { places, factors: vec![1.0; uncertainties.len()], uncertainties }
+    }
+
+    fn draw(&mut self, random: &mut RandomSource) {
+        for (factor, uncertainty) in self.factors.iter_mut().zip(&self.uncertainties) {
+            *factor = (uncertainty * random.normal()).exp();
+        }
+    }
+
+    fn of_run(&self, lane: usize) -> f64 {
+        self.factors[self.places[lane].0]
+    }
+
+    fn of_load(&self, lane: usize) -> f64 {
+        self.places[lane].1.map_or(1.0, |place| self.factors[place])
+    }
 }
 
 impl Run {
     fn new(line: &Line<'_>) -> Self {
         Self {
+            means: UncertainMeans::new(line),
             slots: Vec::with_capacity(LINE_SLOTS),
             held: Vec::with_capacity(line.workers.len()),
             taken: Vec::with_capacity(line.lanes.len()),
             next_arrival_s: Vec::with_capacity(line.lanes.len()),
+            arrived: Vec::with_capacity(line.lanes.len()),
             places: Vec::new(),
             heads: Vec::with_capacity(line.lanes.len()),
             swaps: 0,
@@ -310,6 +357,7 @@ impl Run {
     }
 
     fn reset(&mut self, line: &Line<'_>, random: &mut RandomSource) {
+        self.means.draw(random);
         self.slots.clear();
         self.held.clear();
         self.places.clear();
@@ -338,11 +386,13 @@ impl Run {
         self.taken.clear();
         self.taken.resize(line.lanes.len(), 0);
         self.next_arrival_s.clear();
+        self.arrived.clear();
         for lane in &line.lanes {
-            self.next_arrival_s.push(match lane.arrivals_per_s > 1e-9 {
-                true => random.exponential(1.0 / lane.arrivals_per_s),
+            self.next_arrival_s.push(match lane.arrivals.bursts_per_s > 1e-9 {
+                true => random.exponential(1.0 / lane.arrivals.bursts_per_s),
                 false => f64::INFINITY,
             });
+            self.arrived.push(lane.arrivals.size);
         }
     }
 
@@ -400,14 +450,18 @@ impl Run {
                 let busy = self.slots.iter().filter(|slot| slot.worker == worker).map(|slot| slot.free_s);
                 start_s = busy.fold(start_s, f64::max);
             }
-            let block = if is_entry { line.lanes[lane].block } else { 1.0 };
+            let block = match (is_entry, is_own) {
+                (true, _) => line.lanes[lane].block,
+                (false, true) => 1.0,
+                (false, false) => (line.lanes[lane].arrivals.size / LINE_ENTRIES as f64).max(1.0),
+            };
             start_s = self.within_rate(line, start_s, block, &mut tokens);
             let place = self.free_place(line);
             if let Some(place) = place {
                 start_s = start_s.max(self.places[place]);
             }
             let load_s = match (swap, line.lanes[lane].load) {
-                (true, Some(load)) => load.draw(random),
+                (true, Some(load)) => load.draw(random) * self.means.of_load(lane),
                 _ => 0.0,
             };
             if swap {
@@ -419,7 +473,7 @@ impl Run {
             if is_own {
                 return OwnStart { at_s: start_s + load_s, swaps: self.swaps };
             }
-            let run_s = duration_of(line.lanes[lane].run, block, random);
+            let run_s = duration_of(line.lanes[lane].run, block, random) * self.means.of_run(lane);
             let end_s = start_s + load_s + run_s;
             self.slots[slot].free_s = end_s;
             if let Some(place) = place {
@@ -428,7 +482,13 @@ impl Run {
             if is_entry {
                 self.taken[lane] += 1;
             } else {
-                self.next_arrival_s[lane] += random.exponential(1.0 / line.lanes[lane].arrivals_per_s);
+                self.arrived[lane] -= block;
+                if self.arrived[lane] < 1.0 {
+                    let Arrivals { bursts_per_s, size } = line.lanes[lane].arrivals;
+                    // The mean size is not a whole number.
+                    self.arrived[lane] += size;
+                    self.next_arrival_s[lane] += random.exponential(1.0 / bursts_per_s);
+                }
             }
         }
         // The bound was reached: jobs that overtake arrive faster than they are run. The wait is at least this long.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use domain::queue::queue_position::QueuedJob;
-use domain::signals::eta::arrivals::of_unfinished;
+use domain::signals::eta::arrivals::{Arrivals, of_unfinished};
 use domain::signals::eta::calibration::Answer;
 use domain::signals::eta::line::{
     LINE_ENTRIES, LINE_LANES, LINE_SLOTS, Line, LineLane, LineRate, LineWorker, OwnJob, RUNS, RunningWork,
@@ -205,10 +205,16 @@ impl LineLanes {
                 let at = waiting.get(place as usize).or(waiting.last()).map_or(snapshot.now, |(run_at, _)| *run_at);
                 -seconds(at, snapshot.now)
             };
-            let ages_s = waiting.iter().map(|(run_at, _)| seconds(*run_at, snapshot.now));
-            let arrivals_per_s = match is_own {
-                true => 0.0,
-                false => snapshot.arrivals_per_s.get(lane).copied().unwrap_or(0.0) + of_unfinished(ages_s),
+            let arrivals = match is_own {
+                true => Arrivals::default(),
+                false => {
+                    let ages_s: Vec<f64> = waiting.iter().map(|(at, _)| seconds(*at, snapshot.now)).collect();
+                    let ended_per_s = snapshot.arrivals_per_s.get(lane).copied().unwrap_or(0.0);
+                    let jobs_per_s = ended_per_s + of_unfinished(ages_s.iter().copied());
+                    let arrivals = Arrivals::of(jobs_per_s, statistics.bursts.with_unfinished(&ages_s));
+                    let size = (arrivals.size / scale).max(1.0);
+                    Arrivals { size, bursts_per_s: arrivals.bursts_per_s * arrivals.size / scale / size }
+                }
             };
             lanes.push(LineLane {
                 priority,
@@ -218,7 +224,7 @@ impl LineLanes {
                 ready_s: (0..*count).step_by(step as usize).map(ready_s).collect(),
                 block: block as f64,
                 starvation_s,
-                arrivals_per_s: arrivals_per_s / scale,
+                arrivals,
             });
         }
         let mut line_workers = Vec::with_capacity(workers.len());

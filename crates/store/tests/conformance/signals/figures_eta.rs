@@ -7,6 +7,7 @@ use domain::signals::eta::retries::RetryForecast;
 use domain::signals::eta::statistics::Statistics;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use store::queue::enqueue::NewJob;
 use store::signals::duration_statistics::StatisticsKey;
 use store::signals::refine::SignalChange;
 use testkit::{Database, job, name, on_both};
@@ -73,6 +74,37 @@ async fn the_eta_is_calibrated_on_a_known_workload_and_the_accuracy_is_stored() 
             0.0,
             "another tenant sees no samples"
         );
+    })
+    .await;
+}
+
+/// Requirement S9.
+#[tokio::test]
+async fn a_new_affinity_borrows_the_durations_of_the_others_of_its_kind_only() {
+    on_both(async |db| {
+        let worker = register_with_long_lease(&db.store).await;
+        let of = |affinity: &str| (name("k"), domain::Label::new(affinity).ok());
+        for affinity in ["alpha", "alpha", "alpha", "alpha", "alpha", "alpha", ""] {
+            let affinity = domain::Label::new(affinity).ok();
+            push(&db.store, NewJob { affinity, ..job("q") }).await;
+            let claimed = claim_one(&db.store, worker).await;
+            db.pass_ms(10_000).await;
+            finish(&db.store, worker, &claimed).await;
+        }
+        db.store.fold_duration_samples().await.expect("folds");
+        let keys = vec![of("alpha"), of("beta"), key(), (name("other"), of("beta").1)];
+        let found = db.store.duration_statistics(T, keys).await.expect("reads");
+        let own = found[&of("alpha")].run.as_ref().expect("six jobs have ended");
+        let borrowed = found[&of("beta")].run.as_ref().expect("borrowed from the other affinity");
+        assert!(!own.is_borrowed() && borrowed.is_borrowed());
+        assert!((borrowed.quantile(0.5) / 10.0 - 1.0).abs() < 0.05, "{}", borrowed.quantile(0.5));
+        assert!(borrowed.uncertainty() > own.uncertainty() + 0.2, "it is wider");
+        assert_eq!(found[&of("beta")].borrowed_samples(), Some(6.0));
+        assert_eq!(found[&key()].run, None, "jobs without an affinity are other work");
+        assert_eq!(found[&(name("other"), of("beta").1)].run, None, "another kind is other work");
+        let retries = RetryForecast::NONE;
+        let answer = found[&of("beta")].answer_running(0.0, false, None, &retries, 1).expect("an answer");
+        assert!(answer.eta().p90_s > 1.4 * answer.eta().p50_s, "{:?}", answer.eta());
     })
     .await;
 }

@@ -21,7 +21,7 @@ fn lane<'a>(affinity: Option<usize>, run: &'a Durations, load: &'a Durations, wa
         ready_s: (0..waiting).map(|n| n as f64 - 10.0).collect(),
         block: 1.0,
         starvation_s: 300.0,
-        arrivals_per_s: 0.0,
+        arrivals: Arrivals::default(),
     }
 }
 
@@ -85,7 +85,8 @@ fn limits_delay_the_start() {
 #[test]
 fn urgent_jobs_that_arrive_later_are_included() {
     let (run, load) = (about(10.0), about(1.0));
-    let urgent = LineLane { priority: 5, arrivals_per_s: 0.05, ..lane(None, &run, &load, 0) };
+    let urgent =
+        LineLane { priority: 5, arrivals: Arrivals { bursts_per_s: 0.05, size: 1.0 }, ..lane(None, &run, &load, 0) };
     let calm = line(vec![lane(None, &run, &load, 4)], vec![worker(1, None, 1)]);
     let busy = line(vec![lane(None, &run, &load, 4), urgent], vec![worker(2, None, 1)]);
     assert!(busy.forecast(1, RUNS).p50_s() > 1.5 * calm.forecast(1, RUNS).p50_s());

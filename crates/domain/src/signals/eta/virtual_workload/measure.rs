@@ -27,6 +27,8 @@ pub struct Scenario {
     pub bars: Bars,
     /// Answers before this share of the jobs are not measured: the history is learned.
     pub warm_up: f64,
+    /// Worlds with different seeds that are measured together. Errors within one backlog are correlated.
+    pub worlds: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -41,15 +43,16 @@ pub struct Measured {
 }
 
 impl Measured {
-    pub fn width_ratio(&self) -> f64 {
-        self.width_s / self.oracle_width_s.max(f64::MIN_POSITIVE)
+    /// `None` without an oracle.
+    pub fn width_ratio(&self) -> Option<f64> {
+        (self.oracle_width_s > 0.0).then(|| self.width_s / self.oracle_width_s)
     }
 
     pub fn meets(&self, bars: &Bars) -> bool {
         let within = |value: f64, (low, high): (f64, f64)| (low..=high).contains(&value);
         within(self.p90, bars.p90)
             && bars.p50.is_none_or(|bar| within(self.p50, bar))
-            && bars.width.is_none_or(|bar| self.width_ratio() <= bar)
+            && bars.width.is_none_or(|bar| self.width_ratio().is_some_and(|ratio| ratio <= bar))
             && bars.progress_error.is_none_or(|bar| self.progress_error.is_some_and(|error| error <= bar))
     }
 }
@@ -62,18 +65,22 @@ fn median(mut values: Vec<f64>) -> f64 {
 impl Scenario {
     /// Runs the workload and measures the answers that were shown.
     pub fn measure(&self, seed: u64) -> Measured {
-        let (scored, shifted_s) = World::new(self.workload.clone(), seed).run();
-        let shown: Vec<&Scored> = scored.iter().filter(|scored| scored.answer.is_shown).collect();
-        let (skipped, measured) = match shifted_s {
-            Some(shifted_s) => (shown.partition_point(|one| one.at_s < shifted_s) + AFTER_SHIFT, SHIFT_ANSWERS),
-            None => ((shown.len() as f64 * self.warm_up) as usize, usize::MAX),
-        };
-        Measured::of(&shown.into_iter().skip(skipped).take(measured).collect::<Vec<_>>())
+        let mut all = Vec::new();
+        for world in 0..self.worlds {
+            let (scored, shifted_s) = World::new(self.workload.clone(), seed + world * 1_000_003).run();
+            let mut shown: Vec<Scored> = scored.into_iter().filter(|scored| scored.answer.is_shown).collect();
+            let (skipped, measured) = match shifted_s {
+                Some(shifted_s) => (shown.partition_point(|one| one.at_s < shifted_s) + AFTER_SHIFT, SHIFT_ANSWERS),
+                None => ((shown.len() as f64 * self.warm_up) as usize, usize::MAX),
+            };
+            all.extend(shown.drain(skipped.min(shown.len())..).take(measured));
+        }
+        Measured::of(&all)
     }
 }
 
 impl Measured {
-    fn of(scored: &[&Scored]) -> Self {
+    fn of(scored: &[Scored]) -> Self {
         let count = scored.len().max(1) as f64;
         let within = |at: usize| scored.iter().filter(|s| s.took_s() <= s.answer.corrected[at]).count() as f64 / count;
         let with_oracle = || scored.iter().filter_map(|scored| Some((scored, scored.oracle?)));
@@ -108,6 +115,9 @@ fn one_kind(workers: usize, load: f64) -> Workload {
         // One worker has long busy periods, so its errors are correlated and more jobs are needed.
         jobs: if workers == 1 { 4_000 } else { 1_500 },
         shift: None,
+        is_backlog: false,
+        ask_every_s: None,
+        turnaround_s: 0.0,
     }
 }
 
@@ -122,6 +132,7 @@ fn kind(kind: usize, run: LogNormal, every_s: f64) -> WorkKind {
         burst: 1,
         failing: 0.0,
         progress: None,
+        hidden_models: 0,
     }
 }
 
@@ -129,7 +140,7 @@ fn kind(kind: usize, run: LogNormal, every_s: f64) -> WorkKind {
 pub fn scenarios() -> Vec<Scenario> {
     let stationary = Bars { p50: Some((0.45, 0.55)), p90: (0.88, 0.92), width: Some(1.3), progress_error: None };
     let hard = Bars { p50: Some((0.40, 0.60)), p90: (0.86, 0.94), width: Some(1.6), progress_error: None };
-    let scenario = |name, workload, bars| Scenario { name, workload, bars, warm_up: 0.15 };
+    let scenario = |name, workload, bars| Scenario { name, workload, bars, warm_up: 0.15, worlds: 1 };
     let bursts = || {
         let short = LogNormal { median_s: 4.0, deviation: 0.5 };
         let long = LogNormal { median_s: 20.0, deviation: 0.7 };
@@ -165,6 +176,24 @@ pub fn scenarios() -> Vec<Scenario> {
         }];
         Workload { kinds, ..base }
     };
+    // One backlog of 90 jobs, without any history: 0.5 s per job, 2 s per load.
+    let backlog = |kinds| Workload {
+        kinds,
+        jobs: 90,
+        is_backlog: true,
+        ask_every_s: Some(4.0),
+        turnaround_s: 0.01,
+        starvation_s: 300.0,
+        ..one_kind(1, 0.8)
+    };
+    let (generate, load) = (LogNormal { median_s: 0.5, deviation: 0.02 }, LogNormal { median_s: 2.0, deviation: 0.1 });
+    let by_affinity = || {
+        let model = |number, name| WorkKind { affinity: Some(name), load, ..kind(number, generate, 1.0) };
+        backlog(vec![model(0, "alpha"), model(1, "beta"), model(2, "gamma")])
+    };
+    let by_arrival = || backlog(vec![WorkKind { load, hidden_models: 3, ..kind(0, generate, 1.0) }]);
+    let many = |name, workload, bars| Scenario { name, workload, bars, warm_up: 0.0, worlds: 16 };
+    let cold = Bars { p50: Some((0.40, 0.60)), p90: (0.86, 0.94), width: None, progress_error: None };
     let shifted = Bars { p50: None, p90: (0.80, 0.97), width: None, progress_error: None };
     let reported = Bars { p50: Some((0.40, 0.60)), p90: (0.86, 0.94), width: None, progress_error: Some(0.20) };
     vec![
@@ -176,5 +205,7 @@ pub fn scenarios() -> Vec<Scenario> {
         scenario("failing kind (30 %) with backoff", failing(), Bars { width: Some(1.8), ..hard }),
         scenario("sudden shift (×5, a worker lost)", shift(), shifted),
         scenario("progress reported", progress(), reported),
+        many("backlog of 3 models, by affinity", by_affinity(), cold),
+        many("backlog of 3 models, by arrival", by_arrival(), cold),
     ]
 }

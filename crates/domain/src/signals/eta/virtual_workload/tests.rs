@@ -7,7 +7,7 @@ fn check(name: &str) {
     for seed in [1, 2] {
         let measured = scenario.measure(seed);
         println!(
-            "{name:<40} seed {seed}: n {:>5} p90 {:.3} p50 {:.3} width {:.2} progress {:?}",
+            "{name:<40} seed {seed}: n {:>5} p90 {:.3} p50 {:.3} width {:.2?} progress {:?}",
             measured.answers,
             measured.p90,
             measured.p50,
@@ -64,4 +64,16 @@ fn estimates_hold_again_after_a_sudden_shift() {
 #[test]
 fn reported_progress_predicts_the_remaining_time() {
     check("progress reported");
+}
+
+/// Requirement S9.
+#[test]
+fn estimates_hold_in_a_backlog_by_affinity_without_history() {
+    check("backlog of 3 models, by affinity");
+}
+
+/// Requirement S9.
+#[test]
+fn estimates_hold_in_a_backlog_by_arrival_without_history() {
+    check("backlog of 3 models, by arrival");
 }

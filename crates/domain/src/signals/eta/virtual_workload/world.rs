@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use crate::name::Label;
 use crate::queue::claim::{LaneHead, next_lanes};
 use crate::queue::retry::RetryPolicy;
-use crate::signals::eta::arrivals::{ArrivalRate, of_unfinished};
-use crate::signals::eta::calibration::{Answer, HORIZONS};
+use crate::signals::eta::arrivals::{ArrivalRate, Arrivals, TOGETHER_MS, of_unfinished};
+use crate::signals::eta::calibration::Answer;
 use crate::signals::eta::durations::Durations;
 use crate::signals::eta::line::{
     Forecast, LINE_ENTRIES, Line, LineLane, LineRate, LineWorker, OwnJob, RUNS, RunningWork, running_forecast,
@@ -63,6 +63,8 @@ pub struct WorkKind {
     pub failing: f64,
     /// Progress is reported in twentieths. The median of its exponent (1 is linear in time) and how much the jobs differ.
     pub progress: Option<LogNormal>,
+    /// The jobs do not say which of this many models they need, so the worker loads it while they run.
+    pub hidden_models: usize,
 }
 
 /// A sudden change.
@@ -86,6 +88,13 @@ pub struct Workload {
     pub max_attempts: u32,
     pub jobs: usize,
     pub shift: Option<Shift>,
+    /// All jobs are pushed at the start, in random order.
+    pub is_backlog: bool,
+    /// Every job is asked for its ETA at this interval, and all answers are measured. Otherwise a job is asked a few times,
+    /// and the first answer of each horizon is measured.
+    pub ask_every_s: Option<f64>,
+    /// Time between the end of a job and the next claim of its worker.
+    pub turnaround_s: f64,
 }
 
 /// An answer, what the oracle answered, and what happened.
@@ -112,6 +121,17 @@ enum State {
     Ended,
 }
 
+/// An answer with its time, the oracle's answer and the progress at that time.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    at_s: f64,
+    answer: Answer,
+    oracle: Option<Forecast>,
+    progress: Option<f64>,
+    /// The first answer of its horizon: it corrects later ones.
+    is_first: bool,
+}
+
 #[derive(Debug)]
 struct SimulatedJob {
     kind: usize,
@@ -120,8 +140,7 @@ struct SimulatedJob {
     state: State,
     attempt: u32,
     last_wait_s: Option<u64>,
-    /// When and what was answered, with the oracle's answer and the progress at that time.
-    answers: Vec<(f64, Answer, Option<Forecast>, Option<f64>)>,
+    answers: Vec<Asked>,
     /// The exponent of its progress.
     exponent: Option<f64>,
 }
@@ -132,13 +151,17 @@ enum WorldEvent {
     Ready(usize),
     End(usize, u32),
     Ask(usize),
-    /// The rate limit permits another start.
+    /// The rate limit permits another start, or a worker claims again.
     Wake,
+    AskAll,
 }
 
 struct Worker {
     is_lost: bool,
     loaded: Option<Label>,
+    /// The model that was loaded for jobs which do not say what they need.
+    hidden_model: usize,
+    claims_again_s: f64,
     running: Vec<usize>,
 }
 
@@ -159,6 +182,8 @@ pub(super) struct World {
     statistics: Vec<Statistics>,
     exact: Vec<Statistics>,
     rates: Vec<ArrivalRate>,
+    /// By lane: when the job arrived that ended last.
+    last_arrived_s: Vec<f64>,
     shifted_s: Option<f64>,
     scored: Vec<Scored>,
 }
@@ -166,7 +191,13 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(workload: Workload, seed: u64) -> Self {
         let kinds = workload.kinds.iter().map(|kind| kind.kind).max().unwrap_or(0) + 1;
-        let worker = || Worker { is_lost: false, loaded: None, running: Vec::new() };
+        let worker = || Worker {
+            is_lost: false,
+            loaded: None,
+            hidden_model: usize::MAX,
+            claims_again_s: 0.0,
+            running: Vec::new(),
+        };
         let mut world = Self {
             random: RandomSource::new(seed),
             asking: RandomSource::new(seed ^ 0x5EED),
@@ -179,6 +210,7 @@ impl World {
             tokens: (workload.rate_per_s.unwrap_or(0.0).max(1.0), 0.0),
             histories: vec![WorkHistory::default(); kinds],
             rates: vec![ArrivalRate::default(); workload.kinds.len()],
+            last_arrived_s: vec![f64::NEG_INFINITY; workload.kinds.len()],
             shifted_s: None,
             scored: Vec::new(),
             statistics: vec![Statistics::default(); kinds],
@@ -196,6 +228,17 @@ impl World {
             let first_s = self.random.exponential(self.workload.kinds[kind].every_s);
             self.at(first_s, WorldEvent::Arrive(kind));
         }
+        if self.workload.is_backlog {
+            self.events.clear();
+            for _ in 0..self.workload.jobs {
+                let kind = self.random.below(self.workload.kinds.len());
+                self.push(kind);
+            }
+            self.claim();
+        }
+        if let Some(interval_s) = self.workload.ask_every_s {
+            self.at(interval_s, WorldEvent::AskAll);
+        }
         while let Some(Reverse((at_us, _, event))) = self.events.pop() {
             self.now_s = at_us as f64 / 1e6;
             match event {
@@ -203,6 +246,7 @@ impl World {
                 WorldEvent::Ready(job) => self.ready(job),
                 WorldEvent::End(job, attempt) => self.end(job, attempt),
                 WorldEvent::Ask(job) => self.ask(job),
+                WorldEvent::AskAll => self.ask_all(),
                 WorldEvent::Wake => {}
             }
             self.claim();
@@ -239,19 +283,10 @@ impl World {
             if self.lanes.iter().map(VecDeque::len).sum::<usize>() >= BACKLOG_MAX {
                 break;
             }
-            let job = self.jobs.len();
-            let exponent = self.workload.kinds[kind].progress.map(|exponent| exponent.draw(&mut self.asking));
-            self.jobs.push(SimulatedJob {
-                kind,
-                arrived_s: self.now_s,
-                ready_s: self.now_s,
-                state: State::Waiting,
-                attempt: 0,
-                last_wait_s: None,
-                answers: Vec::new(),
-                exponent,
-            });
-            self.lanes[kind].push_back(job);
+            let job = self.push(kind);
+            if self.workload.ask_every_s.is_some() {
+                continue;
+            }
             self.ask(job);
             let mut ask_s = self.now_s;
             for _ in 1..ASKS {
@@ -261,6 +296,34 @@ impl World {
         }
         let next_s = self.now_s + self.random.exponential(every_s);
         self.at(next_s, WorldEvent::Arrive(kind));
+    }
+
+    fn push(&mut self, kind: usize) -> usize {
+        let job = self.jobs.len();
+        let exponent = self.workload.kinds[kind].progress.map(|exponent| exponent.draw(&mut self.asking));
+        self.jobs.push(SimulatedJob {
+            kind,
+            arrived_s: self.now_s,
+            ready_s: self.now_s,
+            state: State::Waiting,
+            attempt: 0,
+            last_wait_s: None,
+            answers: Vec::new(),
+            exponent,
+        });
+        self.lanes[kind].push_back(job);
+        job
+    }
+
+    fn ask_all(&mut self) {
+        let mut has_open = self.jobs.len() < self.workload.jobs;
+        for job in 0..self.jobs.len() {
+            has_open |= self.jobs[job].state != State::Ended;
+            self.ask(job);
+        }
+        if let Some(interval_s) = self.workload.ask_every_s.filter(|_| has_open) {
+            self.at(self.now_s + interval_s, WorldEvent::AskAll);
+        }
     }
 
     fn ready(&mut self, job: usize) {
@@ -275,6 +338,11 @@ impl World {
             return;
         }
         self.workers[worker].running.retain(|running| *running != number);
+        if self.workload.turnaround_s > 0.0 {
+            self.workers[worker].claims_again_s = self.now_s + self.workload.turnaround_s;
+            self.at(self.now_s + self.workload.turnaround_s, WorldEvent::Wake);
+        }
+        let job = &self.jobs[number];
         let kind = self.workload.kinds[job.kind].clone();
         if fails && job.attempt < self.workload.max_attempts {
             let wait_s = self.workload.retry.next_wait_s(job.last_wait_s);
@@ -300,19 +368,35 @@ impl World {
             run_s: now_s - begun_s,
             load_s: Some(begun_s - started_s),
             wait_s: started_s - job.ready_s,
+            begins_burst: (job.arrived_s - self.last_arrived_s[job.kind]).abs() > TOGETHER_MS as f64 / 1e3,
             attempt: job.attempt,
             was_last_permitted: job.attempt >= max_attempts,
             was_canceled: false,
             progress: reports.into_iter().flatten().collect(),
-            answers: answers.iter().map(|(at_s, answer, ..)| (*answer, now_s - at_s)).collect(),
+            answers: answers.iter().filter(|one| one.is_first).map(|one| (one.answer, now_s - one.at_s)).collect(),
         };
         let (lane, age_s) = (job.kind, now_s - job.arrived_s);
+        self.last_arrived_s[lane] = job.arrived_s;
         self.histories[kind.kind].observe(&ended);
-        self.statistics[kind.kind] = self.histories[kind.kind].statistics();
+        self.refresh_statistics();
         self.exact[kind.kind].wait.clone_from(&self.statistics[kind.kind].wait);
         self.rates[lane].observe(now_s, age_s, 1.0);
-        for (at_s, answer, oracle, progress) in answers {
+        for Asked { at_s, answer, oracle, progress, .. } in answers {
             self.scored.push(Scored { at_s, ended_s: now_s, answer, oracle, progress });
+        }
+    }
+
+    /// Affinities are other affinities of the same kind of work.
+    fn refresh_statistics(&mut self) {
+        let has_affinity =
+            |number: usize| self.workload.kinds.iter().any(|kind| kind.kind == number && kind.affinity.is_some());
+        for number in 0..self.histories.len() {
+            let own = &self.histories[number];
+            let others = (0..self.histories.len()).filter(|other| *other != number && has_affinity(*other));
+            self.statistics[number] = match has_affinity(number) && own.needs_kin() {
+                true => own.statistics_with(&others.map(|other| self.histories[other].clone()).collect::<Vec<_>>()),
+                false => own.statistics(),
+            };
         }
     }
 
@@ -335,7 +419,10 @@ impl World {
 
     fn claim_one(&mut self, number: usize) -> bool {
         let worker = &self.workers[number];
-        if worker.is_lost || worker.running.len() >= self.workload.concurrency {
+        if worker.is_lost
+            || worker.running.len() >= self.workload.concurrency
+            || self.now_s + 1e-6 < worker.claims_again_s
+        {
             return false;
         }
         if self.workload.limit.is_some_and(|limit| self.running() >= limit) {
@@ -378,7 +465,13 @@ impl World {
         let Some(job) = self.lanes[lane].pop_front() else { return false };
         let kind = self.workload.kinds[lane].clone();
         let load_s = if choice.swap && kind.affinity.is_some() { kind.load.draw(&mut self.random) } else { 0.0 };
-        let run_s = kind.run.draw(&mut self.random);
+        let mut run_s = kind.run.draw(&mut self.random);
+        if kind.hidden_models > 0 {
+            let model = self.random.below(kind.hidden_models);
+            if std::mem::replace(&mut self.workers[number].hidden_model, model) != model {
+                run_s += kind.load.draw(&mut self.random);
+            }
+        }
         let fails = self.random.unit() < kind.failing;
         let begun_s = self.now_s + load_s;
         let (started_s, ends_s) = (self.now_s, begun_s + run_s);
@@ -399,12 +492,16 @@ impl World {
         }
         let seed = number as u64 * 31 + self.jobs[number].answers.len() as u64;
         let Some((answer, progress)) = self.answer(number, &self.statistics, seed) else { return };
-        if self.jobs[number].answers.iter().any(|(_, given, ..)| given.horizon == answer.horizon) {
+        let is_first = self.jobs[number].answers.iter().all(|given| given.answer.horizon != answer.horizon);
+        if !is_first && self.workload.ask_every_s.is_none() {
             return;
         }
-        debug_assert!(self.jobs[number].answers.len() < HORIZONS);
-        let oracle = self.forecast(number, &self.exact, seed + 1, true);
-        self.jobs[number].answers.push((self.now_s, answer, oracle, progress));
+        // Without a history the width says how much is known. There is no oracle for that.
+        let oracle = match self.workload.ask_every_s {
+            Some(_) => None,
+            None => self.forecast(number, &self.exact, seed + 1, true),
+        };
+        self.jobs[number].answers.push(Asked { at_s: self.now_s, answer, oracle, progress, is_first });
     }
 
     /// The true distributions, in the form that the estimator has.
@@ -487,11 +584,16 @@ impl World {
             let is_own = lane == job.kind;
             let waiting = self.lanes[lane].iter().take_while(|waiting| !is_own || **waiting != number);
             let ready: Vec<f64> = waiting.map(|waiting| self.jobs[*waiting].ready_s - self.now_s).collect();
-            let unfinished = of_unfinished(ready.iter().map(|ready_s| -ready_s));
-            let arrivals_per_s = match (is_own || kind.priority < own_kind.priority, is_oracle) {
-                (true, _) => 0.0,
-                (false, true) => (1.0 + kind.burst.max(1) as f64) / 2.0 / kind.every_s,
-                (false, false) => self.rates[lane].at(self.now_s) + unfinished,
+            let ages_s: Vec<f64> = ready.iter().map(|ready_s| -ready_s).collect();
+            let arrivals = match (is_own || kind.priority < own_kind.priority, is_oracle) {
+                (true, _) => Arrivals::default(),
+                (false, true) => {
+                    Arrivals { bursts_per_s: 1.0 / kind.every_s, size: (1.0 + kind.burst.max(1) as f64) / 2.0 }
+                }
+                (false, false) => {
+                    let jobs_per_s = self.rates[lane].at(self.now_s) + of_unfinished(ages_s.iter().copied());
+                    Arrivals::of(jobs_per_s, of_kind.bursts.with_unfinished(&ages_s))
+                }
             };
             lanes.push(LineLane {
                 priority: kind.priority,
@@ -501,7 +603,7 @@ impl World {
                 ready_s: ready.into_iter().step_by(block).collect(),
                 block: block as f64,
                 starvation_s: self.workload.starvation_s,
-                arrivals_per_s,
+                arrivals,
             });
         }
         let mut workers = Vec::new();
