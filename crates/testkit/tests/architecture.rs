@@ -180,7 +180,7 @@ const GROUPS_MAY_USE: &[GroupRules] = &[
             ("runtimes", &[]),
             ("signals", &[]),
             ("triggers", &["queue"]),
-            ("workflows", &["queue"]),
+            ("workflows", &["queue", "signals"]),
         ],
     ),
     (

@@ -528,7 +528,7 @@ impl StoredTestJob {
             timeout_s: self.request.timeout_s,
             created_at: now,
             tenant: None,
-            traceparent: None,
+            traceparent: self.request.traceparent.clone(),
             journal: (!entries.is_empty()).then_some(ClaimedJournal { entries, next_cursor: None }),
             state: "working".into(),
         }

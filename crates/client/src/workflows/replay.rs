@@ -15,11 +15,14 @@ use super::digest;
 use super::journal_writer::{JournalFailure, Submission};
 use super::undo::UndoStep;
 use crate::queue::worker::JobContext;
-use crate::queue::worker::handler::HandlerError;
+use crate::queue::worker::handler::{Ending, HandlerError};
 use crate::queue::worker::session::Backoff;
 
 /// Delay of a workflow after a quota rejected one of its operations.
 const THROTTLED_DELAY: Duration = Duration::from_secs(5);
+
+/// Key of the entry that the server records when the job is canceled and is to undo its steps.
+const CANCEL_KEY: &str = "$cancel";
 
 /// One attempt of a workflow. Clones of `Workflow` share it.
 pub(crate) struct Replay {
@@ -46,6 +49,8 @@ pub(super) struct KnownJournal {
     names: HashMap<String, u32>,
     /// Steps to undo if the workflow fails, in the order of their completion.
     pub(super) undo: Vec<UndoStep>,
+    /// The undo steps run: a cancel of the job does not keep them from starting.
+    pub(super) is_undoing: bool,
     /// Why the attempt cannot continue.
     stopped: Option<HandlerError>,
     /// Wakes the task that drives the handler.
@@ -183,6 +188,11 @@ impl Replay {
         {
             let message = format!("The journal has another operation with the key {key:?}: the handler has changed.");
             return Err(HandlerError::permanent(code::WORKFLOW_DRIFT, message));
+        }
+        // The job is canceled so that it can undo its steps: recorded ones are replayed, and no other begins.
+        let is_canceled = journal.entries.contains_key(CANCEL_KEY) && !journal.is_undoing;
+        if is_canceled && !recorded.as_ref().is_some_and(|recorded| recorded.is_resolved) {
+            return Err(HandlerError(Ending::Cancel));
         }
         journal.awaited.insert(key.to_owned(), AwaitedOperation::default());
         if let Some(seq) = recorded.as_ref().and_then(|recorded| recorded.seq) {

@@ -142,3 +142,39 @@ async fn an_undo_step_that_fails_is_named_in_the_error_and_does_not_stop_the_oth
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_canceled_workflow_undoes_its_finished_steps_and_begins_no_other() {
+    on_both(async |database| {
+        let harness = Harness::on(database).await;
+        let (executions, undone) = (Executions::default(), Undone::default());
+        let (count, record) = (executions.clone(), undone.clone());
+        let running = harness.work(move |builder: WorkerBuilder<Backend>| {
+            builder.workflow("trip", move |workflow: Workflow| {
+                let (count, record) = (count.clone(), record.clone());
+                async move {
+                    let undo = move |recorded: String| {
+                        let record = record.clone();
+                        async move {
+                            record.lock().expect("lock poisoned").push(recorded);
+                            Ok(())
+                        }
+                    };
+                    let book = workflow.step("book", || async { Ok(format!("book {}", count.add("book"))) });
+                    book.undo(undo).await?;
+                    workflow.sleep(Duration::from_secs(3_600)).await?;
+                    workflow.step("pay", || async { Ok(count.add("pay")) }).await
+                }
+            })
+        });
+        let job = harness.push("trip", json!(null)).await;
+        harness.in_state(job, JobState::Waiting).await;
+        let canceled = harness.engine.store().cancel_with_undo(domain::TenantId::DEFAULT, job, "operator".into()).await;
+        canceled.expect("cancels");
+        assert_eq!(harness.ended(job).await.state, JobState::Canceled);
+        assert_eq!(*undone.lock().expect("lock poisoned"), ["book 1"]);
+        assert_eq!(harness.keys(job).await, ["book", "sleep", "$cancel", "undo/book"]);
+        running.stop().await;
+    })
+    .await;
+}

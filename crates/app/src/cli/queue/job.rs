@@ -151,7 +151,7 @@ pub(crate) struct JobCancelArgs {
     #[arg(long, requires = "unique_key")]
     queue: Option<String>,
     /// Let the handlers of jobs with a journal undo their steps first
-    #[arg(long, conflicts_with = "unique_key")]
+    #[arg(long, conflicts_with_all = ["unique_key", "matching"])]
     compensate: bool,
     /// Cancel the unfinished job with this unique key
     #[arg(long, requires = "queue")]

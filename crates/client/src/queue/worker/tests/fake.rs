@@ -265,6 +265,7 @@ pub(super) fn job(number: u128) -> ClaimedJob {
         timeout_s: None,
         created_at: Timestamp::UNIX_EPOCH,
         tenant: None,
+        traceparent: None,
         journal: None,
         inputs: None,
         state: "working".into(),
