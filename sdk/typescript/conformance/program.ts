@@ -427,7 +427,7 @@ async function wait({ ref, job, timeout_s }: Command): Promise<void> {
   }
 }
 
-write("ready", { sdk: "typescript", features: ["jobs", "workflows", "runs"] });
+write("ready", { sdk: "typescript", features: ["jobs", "workflows", "runs", "compensation"] });
 createInterface({ input: process.stdin })
   .on("line", (line) => {
     const command = JSON.parse(line) as Command;
