@@ -18,12 +18,14 @@ use tokio::time::{Instant, Sleep};
 
 pub(crate) fn with_timeout(body: Body) -> Body {
     let idle = Duration::from_secs(BODY_IDLE_S);
-    if body.is_end_stream() { body } else { Body::new(BodyTimeout::new(body, idle, BODY_BYTES_PER_S as f64)) }
+    if body.is_end_stream() { body } else { Body::new(BodyTimeout::new(body, idle, idle, BODY_BYTES_PER_S as f64)) }
 }
 
 struct BodyTimeout {
     body: Body,
     idle: Duration,
+    /// The rate counts when reads have waited for longer than this.
+    slow_after: Duration,
     bytes_per_s: f64,
     bytes: usize,
     /// How long finished reads waited in all.
@@ -33,12 +35,12 @@ struct BodyTimeout {
 }
 
 impl BodyTimeout {
-    fn new(body: Body, idle: Duration, bytes_per_s: f64) -> Self {
-        Self { body, idle, bytes_per_s, bytes: 0, waited: Duration::ZERO, waiting: None }
+    fn new(body: Body, idle: Duration, slow_after: Duration, bytes_per_s: f64) -> Self {
+        Self { body, idle, slow_after, bytes_per_s, bytes: 0, waited: Duration::ZERO, waiting: None }
     }
 
     fn is_too_slow(&self) -> bool {
-        self.waited > self.idle && (self.bytes as f64) < self.waited.as_secs_f64() * self.bytes_per_s
+        self.waited > self.slow_after && (self.bytes as f64) < self.waited.as_secs_f64() * self.bytes_per_s
     }
 }
 
@@ -85,30 +87,34 @@ mod tests {
 
     use super::*;
 
+    const NEVER: Duration = Duration::from_secs(3_600);
+
     /// A body, and the stream that its client writes to.
-    fn body(idle: Duration, bytes_per_s: f64) -> (Body, DuplexStream) {
+    fn body(idle: Duration, slow_after: Duration, bytes_per_s: f64) -> (Body, DuplexStream) {
         let (client, server) = duplex(64);
         let body = Body::from_stream(ReaderStream::new(server));
-        (Body::new(BodyTimeout::new(body, idle, bytes_per_s)), client)
+        (Body::new(BodyTimeout::new(body, idle, slow_after, bytes_per_s)), client)
     }
 
     #[tokio::test]
     async fn a_body_that_trickles_fails() {
-        let (body, mut client) = body(Duration::from_millis(50), 1e9);
+        let (body, mut client) = body(NEVER, Duration::from_millis(20), 1e9);
         let mut ticks = tokio::time::interval(Duration::from_millis(5));
-        let trickle = async {
-            while client.write_all(b"x").await.is_ok() {
+        let trickle = async move {
+            for _ in 0..100 {
                 ticks.tick().await;
+                if client.write_all(b"x").await.is_err() {
+                    break;
+                }
             }
         };
-        // The client stops when the failed body is dropped.
         let (read, ()) = tokio::join!(to_bytes(body, 1 << 20), trickle);
-        assert!(read.is_err(), "every read waited less than the idle timeout, and the whole body waited longer");
+        assert!(read.is_err(), "the body ends after half a second, and is too slow long before");
     }
 
     #[tokio::test]
     async fn a_slow_body_with_enough_bytes_is_read() {
-        let (body, mut client) = body(Duration::from_secs(3_600), 1e9);
+        let (body, mut client) = body(NEVER, NEVER, 1e9);
         let send = async {
             for _ in 0..10 {
                 client.write_all(b"x").await.expect("writes");
@@ -122,7 +128,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_silent_body_fails() {
-        let (body, _client) = body(Duration::from_millis(20), 0.0);
+        let (body, _client) = body(Duration::from_millis(20), NEVER, 0.0);
         assert!(to_bytes(body, 1 << 20).await.is_err());
     }
 }
