@@ -170,7 +170,7 @@ pub(crate) fn bytes(bytes: &i64) -> String {
 
 /// The first line of a message, for a row of a table.
 pub(crate) fn first_line(message: &str) -> &str {
-    message.trim_start().lines().next().unwrap_or_default()
+    message.trim().lines().next().unwrap_or_default()
 }
 
 /// An error message: its first line, and the whole text on demand if there is more, such as a traceback.
