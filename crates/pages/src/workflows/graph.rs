@@ -301,6 +301,12 @@ mod tests {
     }
 
     #[test]
+    fn nodes_that_look_alike_share_a_box_once_they_are_more_than_six() {
+        let boxes = |width| draw(&fan_out(width), "r", "../").svg.to_string().matches("class=\"box\"").count();
+        assert_eq!([boxes(6), boxes(7)], [8, 3]);
+    }
+
+    #[test]
     fn many_chains_are_grouped_by_layer_and_kind() {
         let mut nodes = Vec::new();
         for number in 0..500 {
