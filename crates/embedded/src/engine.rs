@@ -123,6 +123,11 @@ impl Embedded {
         Ok(self.store().answer_approval(TenantId::DEFAULT, answer).await?)
     }
 
+    /// Lets the handler of a workflow undo its steps before the job ends as canceled.
+    pub async fn cancel_with_undo(&self, job: JobId) -> Result<Canceled, EmbeddedError> {
+        Ok(self.store().cancel_with_undo(TenantId::DEFAULT, job, PRINCIPAL.into()).await?)
+    }
+
     pub async fn cancel(&self, job: JobId) -> Result<Canceled, EmbeddedError> {
         Ok(self.store().cancel(TenantId::DEFAULT, job, "embedded".into()).await?)
     }

@@ -159,6 +159,14 @@ impl TestJournal {
         }
     }
 
+    /// Records that the job is canceled and its steps are to be undone.
+    pub(super) fn cancel(&mut self, now: Timestamp) {
+        let key = "$cancel".to_owned();
+        let operation = JournalOperation { op: JournalOp::Event, key: key.clone(), ..JournalOperation::default() };
+        self.entries.push(new_entry(&operation, self.entries.len() as i64 + 1, now));
+        self.resolve(&key, Ok(raw(&json!({"by": "test", "at": now}))), now);
+    }
+
     /// Answers an open approval. Returns false if there is none with this key.
     pub(super) fn answer(&mut self, key: &str, approved: bool, now: Timestamp) -> bool {
         let is_open = matches!(self.open.get(key), Some(OpenWait::Approval));

@@ -201,6 +201,14 @@ impl TestServer {
         self.change_job(job, |job, now| job.journal.send(name, data, now))
     }
 
+    /// Cancels a job that no worker runs and lets its handler undo its steps in the next run.
+    pub fn cancel_with_undo(&self, job: Uuid) -> Result<(), TestServerError> {
+        self.change_job(job, |job, now| {
+            job.journal.cancel(now);
+            (job.state, job.run_at) = (TestJobState::Queued, now);
+        })
+    }
+
     /// Approves an open approval of a job.
     pub fn approve(&self, job: Uuid, key: &str) -> Result<(), TestServerError> {
         self.answer(job, key, true)

@@ -146,3 +146,49 @@ async fn the_first_of_several_events_wins_on_every_run() {
         assert_eq!(server.result::<String>(job).unwrap(), "b");
     }
 }
+
+#[tokio::test]
+async fn a_canceled_workflow_undoes_its_finished_steps_and_begins_nothing() {
+    async fn book(workflow: Workflow) -> Result<(), HandlerError> {
+        for name in ["hotel", "flight"] {
+            let booking = workflow.step(name, || async move { Ok(name.to_owned()) });
+            booking.undo(|_: String| async { Ok(()) }).await?;
+        }
+        workflow.wait_for_event::<()>("paid").await?;
+        workflow.step("ticket", || async { Ok(()) }).await
+    }
+    let server = TestServer::new();
+    let job = server.push("q", "book", &()).unwrap();
+    let worker = || server.worker().queue("q").workflow("book", book);
+    server.run(worker()).await.unwrap();
+    server.cancel_with_undo(job).unwrap();
+    server.run(worker()).await.unwrap();
+    let canceled = server.job(job).unwrap();
+    assert_eq!(canceled.state, TestJobState::Canceled);
+    assert_eq!(canceled.keys, ["hotel", "flight", "paid", "$cancel", "undo/flight", "undo/hotel"]);
+}
+
+#[tokio::test]
+async fn a_canceled_workflow_undoes_the_steps_of_all_branches() {
+    async fn book(workflow: Workflow) -> Result<(), HandlerError> {
+        let branch = async |name: &'static str| {
+            let scope = workflow.scope(name);
+            if name == "waits" {
+                scope.wait_for_event::<()>("go").await?;
+            }
+            let booking = scope.step("book", || async move { Ok(name.to_owned()) });
+            booking.undo(|_: String| async { Ok(()) }).await?;
+            scope.wait_for_event::<()>("paid").await
+        };
+        tokio::try_join!(branch("waits"), branch("first"), branch("second")).map(drop)
+    }
+    let server = TestServer::new();
+    let job = server.push("q", "book", &()).unwrap();
+    let worker = || server.worker().queue("q").workflow("book", book);
+    server.run(worker()).await.unwrap();
+    server.cancel_with_undo(job).unwrap();
+    server.run(worker()).await.unwrap();
+    let mut undone = server.job(job).unwrap().keys.split_off(6);
+    undone.sort();
+    assert_eq!(undone, ["undo/first/book", "undo/second/book"]);
+}

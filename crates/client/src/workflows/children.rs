@@ -94,6 +94,9 @@ impl<T: DeserializeOwned + Send + 'static> Gather<T> {
         let expected = replay.expect(&self.key, JournalOp::Child, &hash)?;
         let is_known = expected.recorded.as_ref().is_some_and(|recorded| !recorded.has_drifted);
         if !is_known {
+            if expected.recorded.is_none() {
+                replay.begin_operation().await;
+            }
             expected.awaiting.expect_record();
             replay.submit(JournalOperation {
                 op: JournalOp::Child,

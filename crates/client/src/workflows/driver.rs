@@ -30,13 +30,30 @@ where
         return Err(error);
     }
     let work = guarded(async { handler(Workflow::new(replay.clone())).await });
-    let result = drive(&replay, work).await.into_result()?;
+    let driven = drive(&replay, work).await;
+    if replay.is_compensating() {
+        return Err(compensate(&replay).await);
+    }
+    let result = driven.into_result()?;
     match result {
         Err(error) if undo::is_due(&replay, &error) => {
             let undone = drive(&replay, undo::run(&replay)).await.into_result()?;
             Err(undo::explain(error, undone))
         }
         result => verdict_of(result),
+    }
+}
+
+/// Undoes the recorded steps of a canceled job.
+async fn compensate(replay: &Arc<Replay>) -> HandlerError {
+    let stopped = replay.lock().stopped();
+    if let Some(error) = stopped {
+        return error;
+    }
+    replay.begin_undo();
+    match drive(replay, undo::run(replay)).await.into_result() {
+        Ok(_logged) => HandlerError::cancel(),
+        Err(error) => error,
     }
 }
 
@@ -72,7 +89,7 @@ async fn drive<T>(replay: &Arc<Replay>, work: impl Future<Output = T>) -> Driven
         observer.observe(context.waker());
         replay.lock().set_driver(context.waker());
         // Polled for its wake-up.
-        let is_canceled = canceled.as_mut().poll(context).is_ready();
+        let is_canceled = canceled.as_mut().poll(context).is_ready() || replay.is_halted();
         loop {
             if returned.is_none()
                 && let Poll::Ready(value) = work.as_mut().poll(&mut Context::from_waker(&waker))

@@ -4,6 +4,7 @@
 //! therefore takes the same way through `select!` and `join!` on every run, whatever had ended in the meantime.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -15,20 +16,21 @@ use super::digest;
 use super::journal_writer::{JournalFailure, Submission};
 use super::undo::UndoStep;
 use crate::queue::worker::JobContext;
-use crate::queue::worker::handler::{Ending, HandlerError};
+use crate::queue::worker::handler::HandlerError;
 use crate::queue::worker::session::Backoff;
 
+/// The entry by which the server asks for the undo steps of a canceled job.
+const CANCEL_KEY: &str = "$cancel";
 /// Delay of a workflow after a quota rejected one of its operations.
 const THROTTLED_DELAY: Duration = Duration::from_secs(5);
-
-/// Key of the entry that the server records when the job is canceled and is to undo its steps.
-const CANCEL_KEY: &str = "$cancel";
 
 /// One attempt of a workflow. Clones of `Workflow` share it.
 pub(crate) struct Replay {
     pub(crate) job: JobContext,
     /// A recorded step that is met with another digest is an error.
     pub(crate) strict: bool,
+    /// The undo steps run.
+    is_undoing: AtomicBool,
     journal: Mutex<KnownJournal>,
 }
 
@@ -49,8 +51,6 @@ pub(super) struct KnownJournal {
     names: HashMap<String, u32>,
     /// Steps to undo if the workflow fails, in the order of their completion.
     pub(super) undo: Vec<UndoStep>,
-    /// The undo steps run: a cancel of the job does not keep them from starting.
-    pub(super) is_undoing: bool,
     /// Why the attempt cannot continue.
     stopped: Option<HandlerError>,
     /// Wakes the task that drives the handler.
@@ -88,7 +88,7 @@ pub(super) enum Progress {
 impl Replay {
     /// Starts an attempt with the journal of the claim. Reads the pages that the claim does not have.
     pub(crate) async fn load(job: JobContext, strict: bool) -> Arc<Self> {
-        let replay = Arc::new(Self { job, strict, journal: Mutex::default() });
+        let replay = Arc::new(Self { job, strict, is_undoing: AtomicBool::new(false), journal: Mutex::default() });
         if let Some(first) = &replay.job.job().journal {
             replay.insert(first.entries.iter().cloned());
             if let Some(cursor) = &first.next_cursor {
@@ -158,9 +158,24 @@ impl Replay {
         if *uses == 1 { base } else { format!("{base}#{uses}") }
     }
 
-    /// Waits forever if the job is canceled or the worker stops: no step begins then.
-    pub(super) async fn begin_step(&self) {
-        if self.job.cancellation().is_cancelled() {
+    /// True if the job was canceled and its finished steps are to be undone.
+    pub(super) fn is_compensating(&self) -> bool {
+        self.lock().entries.contains_key(CANCEL_KEY)
+    }
+
+    pub(super) fn begin_undo(&self) {
+        self.is_undoing.store(true, Ordering::Relaxed);
+    }
+
+    /// True if the handler may begin nothing new: the job is canceled, or the worker stops.
+    pub(super) fn is_halted(&self) -> bool {
+        let is_compensated = || !self.is_undoing.load(Ordering::Relaxed) && self.is_compensating();
+        self.job.cancellation().is_cancelled() || is_compensated()
+    }
+
+    /// Waits forever if the handler may begin nothing new.
+    pub(super) async fn begin_operation(&self) {
+        if self.is_halted() {
             std::future::pending::<()>().await;
         }
     }
@@ -188,11 +203,6 @@ impl Replay {
         {
             let message = format!("The journal has another operation with the key {key:?}: the handler has changed.");
             return Err(HandlerError::permanent(code::WORKFLOW_DRIFT, message));
-        }
-        // The job is canceled so that it can undo its steps: recorded ones are replayed, and no other begins.
-        let is_canceled = journal.entries.contains_key(CANCEL_KEY) && !journal.is_undoing;
-        if is_canceled && !recorded.as_ref().is_some_and(|recorded| recorded.is_resolved) {
-            return Err(HandlerError(Ending::Cancel));
         }
         journal.awaited.insert(key.to_owned(), AwaitedOperation::default());
         if let Some(seq) = recorded.as_ref().and_then(|recorded| recorded.seq) {

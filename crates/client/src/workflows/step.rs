@@ -139,7 +139,7 @@ where
                 }
             }
             _ => loop {
-                self.replay.begin_step().await;
+                self.replay.begin_operation().await;
                 let activity = self.replay.activity();
                 let started = Instant::now();
                 let result = (self.work)().await;

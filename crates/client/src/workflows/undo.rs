@@ -58,7 +58,6 @@ pub(super) fn is_due(replay: &Replay, error: &HandlerError) -> bool {
 /// Runs the undo steps. One that fails does not keep the others from running. Returns the failures.
 pub(super) async fn run(replay: &Arc<Replay>) -> Vec<String> {
     let mut failures = Vec::new();
-    replay.lock().is_undoing = true;
     loop {
         let Some(UndoStep { key, work, retry }) = replay.lock().undo.pop() else { return failures };
         let result = work.result.unwrap_or_default();

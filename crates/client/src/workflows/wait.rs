@@ -25,6 +25,9 @@ async fn wait_for(
 ) -> Result<Outcome, HandlerError> {
     let hash = digest(operation.op, name, input)?;
     let expected = replay.expect(&operation.key, operation.op, &hash)?;
+    if expected.recorded.is_none() {
+        replay.begin_operation().await;
+    }
     if expected.recorded.is_none_or(|recorded| recorded.has_drifted) {
         replay.submit(JournalOperation { hash: Some(hash), ..operation });
     }

@@ -143,6 +143,9 @@ impl Workflow {
             let data = data?;
             let hash = digest(JournalOp::Publish, &topic, &data)?;
             let expected = replay.expect(&key, JournalOp::Publish, &hash)?;
+            if expected.recorded.is_none() {
+                replay.begin_operation().await;
+            }
             if expected.recorded.is_none_or(|recorded| recorded.has_drifted) {
                 replay.submit(JournalOperation {
                     op: JournalOp::Publish,
