@@ -1,7 +1,7 @@
 //! Shell completion of names and ids that the server knows. The shell's script calls the binary with `COMPLETE` set.
 //!
-//! A completion must not delay the shell or print an error: requests have a short timeout, and a failed request offers
-//! nothing.
+//! A completion must not delay the shell or print an error: connecting has a short timeout, and a failed request
+//! offers nothing.
 
 use std::ffi::OsStr;
 use std::time::Duration;
@@ -15,7 +15,9 @@ use wire::Page;
 
 use super::{Cli, Connection};
 
-const TIMEOUT: Duration = Duration::from_secs(1);
+/// A server that cannot be reached must not keep the shell waiting.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Jobs that are offered before any digit is typed.
 const JOBS: usize = 50;
 /// Pages of a listing that are read for names.
@@ -80,7 +82,7 @@ fn client() -> Option<Client> {
     let global = Command::new("windlass").ignore_errors(true).disable_help_flag(true).disable_version_flag(true);
     let words = clap::Arg::new("words").num_args(0..).trailing_var_arg(false).allow_hyphen_values(false);
     let matches = <Connection as clap::Args>::augment_args(global).arg(words).try_get_matches_from(typed).ok()?;
-    Connection::from_arg_matches(&matches).ok()?.client().ok()
+    Connection::from_arg_matches(&matches).ok()?.client_with_connect_timeout(CONNECT_TIMEOUT).ok()
 }
 
 async fn fetch(client: &Client, what: Completed, typed: &str) -> Result<Vec<CompletionCandidate>, ClientError> {

@@ -27,9 +27,10 @@ mod verify;
 pub(crate) mod workflows;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use client::Client;
+use client::{Client, ClientBuilder};
 
 use exit::{Exit, UsageError};
 use output::Output;
@@ -208,7 +209,7 @@ async fn execute(cli: Cli) -> anyhow::Result<Exit> {
 }
 
 /// The server's address and credentials.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(crate) struct Connection {
     /// Address of the server [default: http://127.0.0.1:7717]
     #[arg(long, global = true, env = "WINDLASS_URL", hide_env_values = true, help_heading = GLOBAL)]
@@ -278,16 +279,30 @@ impl Connection {
     }
 
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
+        self.client_with_token(self.token()?)
+    }
+
+    /// A client with another token than that of the command line.
+    pub(crate) fn client_with_token(&self, token: Option<String>) -> anyhow::Result<Client> {
+        Ok(self.builder(token)?.build()?)
+    }
+
+    /// A client that gives up early if the server cannot be reached.
+    pub(crate) fn client_with_connect_timeout(&self, connect_timeout: Duration) -> anyhow::Result<Client> {
+        Ok(self.builder(self.token()?)?.connect_timeout(connect_timeout).build()?)
+    }
+
+    fn builder(&self, token: Option<String>) -> anyhow::Result<ClientBuilder> {
         self.check_url()?;
         let mut builder = Client::builder(self.url());
-        if let Some(token) = self.token()? {
+        if let Some(token) = token {
             builder = builder.token(token);
         }
         if let Some(file) = &self.ca {
             let wrong = |error: std::io::Error| UsageError(format!("cannot read --ca {}: {error}", file.display()));
             builder = builder.trust(std::fs::read(file).map_err(wrong)?);
         }
-        Ok(builder.build()?)
+        Ok(builder)
     }
 }
 
