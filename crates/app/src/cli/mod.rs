@@ -20,6 +20,7 @@ pub(crate) mod queue;
 mod reference;
 pub(crate) mod runtimes;
 pub(crate) mod serve;
+mod setup;
 pub(crate) mod signals;
 pub(crate) mod triggers;
 mod value;
@@ -137,6 +138,10 @@ pub(crate) enum Command {
     /// Report the time to first signal (TTFS)
     #[command(subcommand)]
     Ttfs(crate::cli::signals::ttfs::TtfsVerb),
+    /// Create, change and remove queues, triggers, processes, pools, runtimes and tokens as a file declares them
+    Apply(setup::ApplyArgs),
+    /// Write a file for `apply` with what the server has
+    Export(setup::ExportArgs),
     /// Run a program as a worker of one or more queues
     Work(crate::cli::queue::work::WorkArgs),
 
@@ -201,6 +206,8 @@ async fn execute(cli: Cli) -> anyhow::Result<Exit> {
             crate::cli::signals::failures::run(&cli.connection.client()?, verb, cli.output).await
         }
         Command::Ttfs(verb) => crate::cli::signals::ttfs::run(&cli.connection.client()?, verb, cli.output).await,
+        Command::Apply(args) => setup::apply(&cli.connection.client()?, args, cli.output).await,
+        Command::Export(args) => setup::export(&cli.connection.client()?, args, cli.output).await,
         Command::Work(args) => crate::cli::queue::work::run(cli.connection.client()?, args).await,
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),

@@ -24,6 +24,7 @@ mod runtimes;
 mod rust_workflows;
 mod secrets;
 mod serve;
+mod setup;
 mod shell;
 mod signals;
 mod subjects;
