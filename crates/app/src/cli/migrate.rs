@@ -4,8 +4,9 @@ use anyhow::bail;
 use clap::{Args, Subcommand, ValueEnum};
 use domain::limits::STOPPED_AFTER_MS;
 use serde_json::json;
+use store::db::copy_database::CopiedTable;
 use store::db::migrate::{MIGRATIONS, MigrationStatus};
-use store::{DatabaseUrl, Pooler, Store, StoreOptions};
+use store::{DatabaseUrl, KEY_FILE, Pooler, Store, StoreOptions};
 
 use super::exit::Exit;
 use super::output::{self, Listing, Output};
@@ -135,6 +136,59 @@ pub(crate) enum MigrateVerb {
     },
     /// Show applied and pending migrations
     Status(DatabaseArgs),
+    /// Copy a SQLite database to an empty PostgreSQL database, or continue a copy that was interrupted
+    ///
+    /// No server may use either of them. The copy is compared by counts and hashes of all rows, and verified.
+    Copy {
+        /// Database to read: `sqlite:PATH`
+        #[arg(long, value_name = "DATABASE")]
+        from: String,
+        /// Database to write: `postgres://…`
+        #[arg(long, value_name = "DATABASE")]
+        to: String,
+    },
+}
+
+/// Copies a database. Exits with a failure if an invariant does not hold in the copy.
+async fn copy(from: &str, to: &str, output: Output) -> anyhow::Result<Exit> {
+    let (from, to) = (DatabaseUrl::parse(from)?, DatabaseUrl::parse(to)?);
+    if !matches!((&from, &to), (DatabaseUrl::Sqlite(_), DatabaseUrl::Postgres(_))) {
+        let what = "--from must be a SQLite database and --to a PostgreSQL database";
+        return Err(super::exit::UsageError(what.into()).into());
+    }
+    let source = open_existing(&from, exclusive()).await?;
+    check_schema(&source).await?;
+    let target = Store::open(&to, shared()).await?;
+    make_schema(&target).await?;
+    if target.is_served().await? {
+        let wait_s = STOPPED_AFTER_MS / 1_000;
+        bail!("nodes are using the target; stop all of them, wait {wait_s} s and retry");
+    }
+    let started = std::time::Instant::now();
+    let tables = source
+        .copy_to(&target, |table, rows| {
+            if output == Output::Table {
+                output::note(&format!("{table}: {rows} rows"));
+            }
+        })
+        .await?;
+    let rows: u64 = tables.iter().map(|table| table.rows).sum();
+    let verdict = target.verify().await?;
+    if output == Output::Json {
+        let json = |table: &CopiedTable| json!({"name": table.name, "rows": table.rows, "hash": format!("{:032x}", table.hash)});
+        let findings: Vec<&str> = verdict.findings.iter().map(|finding| finding.promise).collect();
+        let tables: Vec<_> = tables.iter().map(json).collect();
+        output::json(&json!({"tables": tables, "rows": rows, "checks": verdict.checks, "findings": findings}))?;
+        return Ok(if verdict.findings.is_empty() { Exit::Done } else { Exit::Failed });
+    }
+    let (count, seconds) = (tables.len(), started.elapsed().as_secs_f64());
+    output::line(&format!("Copied {rows} rows of {count} tables in {seconds:.1} s. Counts and hashes are equal."))?;
+    output::note(&format!(
+        "Files stay where they are: start the servers with --secret-key-file {key} and with the artifacts of {folder}.",
+        key = from.data_dir().join(KEY_FILE).display(),
+        folder = from.data_dir().display(),
+    ));
+    super::verify::print_report(&verdict, output)
 }
 
 pub(crate) async fn run(verb: MigrateVerb, output: Output) -> anyhow::Result<Exit> {
@@ -165,6 +219,7 @@ pub(crate) async fn run(verb: MigrateVerb, output: Output) -> anyhow::Result<Exi
                 (Output::Table, versions) => output::line(&format!("Reverted {}.", list(versions)))?,
             }
         }
+        MigrateVerb::Copy { from, to } => return copy(&from, &to, output).await,
         MigrateVerb::Status(database) => {
             let all = database.open_existing().await?.migration_status().await?;
             match output {

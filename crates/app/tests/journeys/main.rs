@@ -12,6 +12,7 @@ mod clock;
 mod command_line;
 mod commits;
 mod crash;
+mod database_copy;
 mod database_tls;
 mod deliveries;
 mod embedded;

@@ -5,6 +5,7 @@ pub mod canonical_json;
 pub mod clock;
 pub mod clock_step;
 pub(crate) mod codec;
+pub mod copy_database;
 pub(crate) mod effects;
 pub(crate) mod group_commit;
 pub mod health;

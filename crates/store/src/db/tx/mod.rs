@@ -201,6 +201,14 @@ impl Tx<'_> {
         }
     }
 
+    /// Runs a statement that was built for this call over columns. PostgreSQL only.
+    pub async fn query_each_built(&mut self, text: &str, columns: &[Column<'_>]) -> Result<Vec<Row>, StoreError> {
+        match &mut self.driver {
+            Driver::Sqlite(_) => Err(StoreError::unexpected("a statement over arrays runs on PostgreSQL only")),
+            Driver::Postgres(tx) => tx.query(text, columns, &[]).await,
+        }
+    }
+
     pub async fn execute_each(
         &mut self,
         sql: &Sql,
