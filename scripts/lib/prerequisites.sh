@@ -12,6 +12,7 @@ readonly PYPI_STANDARDWEBHOOKS=1.1.0
 readonly PYPI_SCHEMATHESIS=4.32.5
 readonly PYPI_OPENAI=2.8.1
 readonly PYPI_NUMPY=2.4.6
+readonly PYPI_MCP=2.3.0
 readonly NPM_STANDARDWEBHOOKS=1.1.1
 readonly NPM_AXE=4.14.0
 readonly PYPI_CLOUDEVENTS=2.2.0
@@ -194,6 +195,7 @@ prerequisites_install() {
             install_python_client "standardwebhooks==$PYPI_STANDARDWEBHOOKS" standardwebhooks >&2 || echo pypi:standardwebhooks
             install_python_client "cloudevents==$PYPI_CLOUDEVENTS" cloudevents >&2 || echo pypi:cloudevents
             install_python_client "schemathesis==$PYPI_SCHEMATHESIS" schemathesis >&2 || echo pypi:schemathesis
+            install_python_client "mcp==$PYPI_MCP" mcp >&2 || echo pypi:mcp
             install_python_client "openai==$PYPI_OPENAI" openai >&2 || echo pypi:openai
             install_python_client "numpy==$PYPI_NUMPY" numpy >&2 || echo pypi:numpy
             install_npm_client "standardwebhooks@$NPM_STANDARDWEBHOOKS" >&2 || echo npm:standardwebhooks

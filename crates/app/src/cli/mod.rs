@@ -13,6 +13,7 @@ pub(crate) mod fleet;
 pub(crate) mod id_argument;
 mod list;
 mod man;
+mod mcp;
 mod migrate;
 pub(crate) mod output;
 mod ping;
@@ -142,6 +143,8 @@ pub(crate) enum Command {
     Apply(setup::ApplyArgs),
     /// Write a file for `apply` with what the server has
     Export(setup::ExportArgs),
+    /// Serve the Model Context Protocol (MCP), so that an assistant can work with jobs
+    Mcp(mcp::McpArgs),
     /// Run a program as a worker of one or more queues
     Work(crate::cli::queue::work::WorkArgs),
 
@@ -208,6 +211,7 @@ async fn execute(cli: Cli) -> anyhow::Result<Exit> {
         Command::Ttfs(verb) => crate::cli::signals::ttfs::run(&cli.connection.client()?, verb, cli.output).await,
         Command::Apply(args) => setup::apply(&cli.connection.client()?, args, cli.output).await,
         Command::Export(args) => setup::export(&cli.connection.client()?, args, cli.output).await,
+        Command::Mcp(args) => mcp::run(&cli.connection, args).await,
         Command::Work(args) => crate::cli::queue::work::run(cli.connection.client()?, args).await,
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),

@@ -133,7 +133,7 @@ pub(crate) struct ServeArgs {
 }
 
 /// Parses an address to listen on. A missing host stands for every IPv4 address.
-fn listen(text: &str) -> Result<SocketAddr, String> {
+pub(crate) fn listen(text: &str) -> Result<SocketAddr, String> {
     let full = match text.strip_prefix(':') {
         Some(port) => format!("0.0.0.0:{port}"),
         None => text.replacen("localhost:", "127.0.0.1:", 1),

@@ -44,7 +44,7 @@ impl BulkAction {
         }
     }
 
-    fn past_tense(self) -> &'static str {
+    pub(crate) fn past_tense(self) -> &'static str {
         match self {
             Self::Cancel => "canceled",
             Self::Retry => "retried",
@@ -135,7 +135,7 @@ pub(crate) async fn run(
 }
 
 /// Reads the matching jobs before any is changed, because a change moves jobs between the pages.
-async fn find(client: &Client, filters: Vec<JobFilter>) -> Result<(Vec<JobView>, bool), ClientError> {
+pub(crate) async fn find(client: &Client, filters: Vec<JobFilter>) -> Result<(Vec<JobView>, bool), ClientError> {
     let mut found = Vec::new();
     for mut filter in filters {
         loop {
