@@ -23,6 +23,7 @@ pub(crate) mod runtimes;
 pub(crate) mod serve;
 mod setup;
 pub(crate) mod signals;
+mod top;
 pub(crate) mod triggers;
 mod value;
 mod verify;
@@ -145,6 +146,8 @@ pub(crate) enum Command {
     Export(setup::ExportArgs),
     /// Serve the Model Context Protocol (MCP), so that an assistant can work with jobs
     Mcp(mcp::McpArgs),
+    /// Show queues, workers and jobs live in the terminal
+    Top(top::TopArgs),
     /// Run a program as a worker of one or more queues
     Work(crate::cli::queue::work::WorkArgs),
 
@@ -212,6 +215,7 @@ async fn execute(cli: Cli) -> anyhow::Result<Exit> {
         Command::Apply(args) => setup::apply(&cli.connection.client()?, args, cli.output).await,
         Command::Export(args) => setup::export(&cli.connection.client()?, args, cli.output).await,
         Command::Mcp(args) => mcp::run(&cli.connection, args).await,
+        Command::Top(args) => top::run(&cli.connection.client()?, args, cli.output).await,
         Command::Work(args) => crate::cli::queue::work::run(cli.connection.client()?, args).await,
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
