@@ -275,7 +275,7 @@ const TABLES: Sql = Sql::postgres(
          a.attidentity <> '' as has_sequence,
          coalesce(array_position(i.indkey::int2[], a.attnum)::bigint, -1) as key_place
      from pg_class c join pg_namespace n on n.oid = c.relnamespace
-     join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+     join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''
      join pg_index i on i.indrelid = c.oid and i.indisprimary
      where n.nspname = 'windlass' and c.relkind = 'r' and c.relname not in ('schema_migrations', 'copy_progress')
      order by c.relname, a.attnum",
