@@ -89,7 +89,7 @@ const ROUTES: &[(&str, &[&str])] = &[
     ("/api/v1/pools", &["get"]),
     ("/api/v1/pools/{name}", &["delete", "get", "put"]),
     ("/api/v1/queues", &["get"]),
-    ("/api/v1/queues/{name}", &["get", "put"]),
+    ("/api/v1/queues/{name}", &["delete", "get", "put"]),
     ("/api/v1/queues/{name}/pause", &["post"]),
     ("/api/v1/queues/{name}/prune", &["post"]),
     ("/api/v1/queues/{name}/resume", &["post"]),

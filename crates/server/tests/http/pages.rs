@@ -262,7 +262,8 @@ async fn a_running_job_shows_its_progress_and_its_worker() {
         assert!(page.contains("25 % · fetch · <time") && page.contains("data-show=\"elapsed\""), "{page}");
         let name = api.get("/api/v1/workers").await.json()["items"][0]["name"].as_str().unwrap().to_owned();
         let page = html(&api.get(&format!("/jobs/{job}")).await);
-        assert!(page.contains(&format!("<span title=\"{worker}\">{name}</span>")), "{page}");
+        let link = format!("<span title=\"{worker}\"><a href=\"../workers/{worker}\">{name}</a></span>");
+        assert!(page.contains(&link), "{page}");
     })
     .await;
 }

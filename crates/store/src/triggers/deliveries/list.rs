@@ -99,12 +99,14 @@ const OF_JOB: Sql = Sql::both(&["select d.id, d.seq, d.state, d.leased_at, d.sou
      where d.tenant = $1 and d.job = $6 and d.seq < $2 and ($4 = '' or d.state = $4)
          and ($5 = 0 or (d.leased_at is not null) = ($5 = 2))
      order by d.seq desc limit $3"]);
+// One statement, so that the delivery and its attempts are of one snapshot on PostgreSQL.
 const ONE: Sql = Sql::both(&["select d.id, d.seq, d.state, d.leased_at, d.source, d.op, d.job, d.trigger_id, d.event_id,
          d.url, d.method, d.attempt, d.max_attempts, d.status, d.error, d.created_at, d.due_at, d.ended_at, e.open_until,
-         d.body
-     from deliveries d left join endpoints e on e.id = d.endpoint where d.id = $1 and d.tenant = $2"]);
-const ATTEMPTS: Sql = Sql::both(&["select attempt, at, duration_ms, status, error, response from delivery_attempts
-     where delivery = $1 order by attempt"]);
+         a.attempt as attempted, a.at as attempted_at, a.duration_ms, a.status as attempt_status,
+         a.error as attempt_error, a.response
+     from deliveries d left join endpoints e on e.id = d.endpoint left join delivery_attempts a on a.delivery = d.id
+     where d.id = $1 and d.tenant = $2 order by a.attempt"]);
+const BODY: Sql = Sql::both(&["select body from deliveries where id = $1 and tenant = $2"]);
 
 impl Operation for ListDeliveries {
     type Output = Vec<Delivery>;
@@ -156,22 +158,24 @@ pub(crate) async fn find(
     tenant: TenantId,
     id: DeliveryId,
 ) -> Result<Option<WholeDelivery>, StoreError> {
-    let id = Param::Uuid(id.uuid());
-    let attempt = |row: &Row| {
-        Ok(DeliveryAttempt {
-            attempt: row.int("attempt")? as i32,
-            at: row.time("at")?,
-            duration_ms: row.int("duration_ms")?,
-            status: row.opt_int("status")?.map(|status| status as u16),
-            error: row.opt_text("error")?,
-            response: row.opt_text("response")?,
-        })
-    };
-    // Each statement has its own snapshot on PostgreSQL. Read second, the delivery is at least as new as its attempts.
-    let attempts = tx.query(&ATTEMPTS, &[id]).await?;
-    let Some(row) = tx.query_opt(&ONE, &[id, Param::Int(tenant.0)]).await? else { return Ok(None) };
-    let attempts = attempts.iter().map(attempt).collect::<Result<_, StoreError>>()?;
-    Ok(Some(WholeDelivery { delivery: read(&row)?, body: row.text("body")?, attempts }))
+    let params = [Param::Uuid(id.uuid()), Param::Int(tenant.0)];
+    let rows = tx.query(&ONE, &params).await?;
+    let (Some(first), Some(body)) = (rows.first(), tx.query_opt(&BODY, &params).await?) else { return Ok(None) };
+    let attempts = rows.iter().map(attempt).filter_map(Result::transpose).collect::<Result<_, StoreError>>()?;
+    Ok(Some(WholeDelivery { delivery: read(first)?, body: body.text("body")?, attempts }))
+}
+
+/// The attempt of a row, or `None` for a delivery without attempts.
+fn attempt(row: &Row) -> Result<Option<DeliveryAttempt>, StoreError> {
+    let Some(attempt) = row.opt_int("attempted")? else { return Ok(None) };
+    Ok(Some(DeliveryAttempt {
+        attempt: attempt as i32,
+        at: row.time("attempted_at")?,
+        duration_ms: row.int("duration_ms")?,
+        status: row.opt_int("attempt_status")?.map(|status| status as u16),
+        error: row.opt_text("attempt_error")?,
+        response: row.opt_text("response")?,
+    }))
 }
 
 fn read(row: &Row) -> Result<Delivery, StoreError> {
