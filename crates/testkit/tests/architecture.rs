@@ -188,7 +188,7 @@ const GROUPS_MAY_USE: &[GroupRules] = &[
         &[
             ("access", &["fleet"]),
             ("fleet", &["access"]),
-            ("queue", &["access", "fleet", "signals", "triggers"]),
+            ("queue", &["access", "fleet", "signals", "triggers", "workflows"]),
             ("runtimes", &["access", "queue", "triggers"]),
             ("signals", &["access", "triggers"]),
             ("triggers", &["access", "queue"]),

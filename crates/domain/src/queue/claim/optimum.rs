@@ -15,7 +15,7 @@ const SWAP_MS: i64 = 4_000;
 const BOUND_MS: i64 = 30_000;
 
 /// Arrival times per affinity, each list sorted.
-type Arrivals = Vec<Vec<i64>>;
+type ArrivalTimes = Vec<Vec<i64>>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct At {
@@ -30,19 +30,19 @@ impl At {
     }
 
     /// The arrival time of the oldest queued job of each affinity.
-    fn heads<'a>(&'a self, arrivals: &'a Arrivals) -> impl Iterator<Item = (usize, i64)> + 'a {
+    fn heads<'a>(&'a self, arrivals: &'a ArrivalTimes) -> impl Iterator<Item = (usize, i64)> + 'a {
         let head = |(affinity, times): (usize, &Vec<i64>)| Some((affinity, *times.get(self.served[affinity])?));
         arrivals.iter().enumerate().filter_map(head).filter(|(_, came)| *came <= self.now)
     }
 
     /// The next arrival, when no job is queued.
-    fn idle_until(&self, arrivals: &Arrivals) -> Option<i64> {
+    fn idle_until(&self, arrivals: &ArrivalTimes) -> Option<i64> {
         let next = |(affinity, times): (usize, &Vec<i64>)| times.get(self.served[affinity]).copied();
         arrivals.iter().enumerate().filter_map(next).min()
     }
 
     /// True if a job of this affinity may start without passing over one that has waited past the bound.
-    fn may_begin(&self, arrivals: &Arrivals, affinity: usize, came: i64) -> bool {
+    fn may_begin(&self, arrivals: &ArrivalTimes, affinity: usize, came: i64) -> bool {
         self.heads(arrivals).all(|(other, since)| other == affinity || since >= came || self.now - since <= BOUND_MS)
     }
 
@@ -56,7 +56,7 @@ impl At {
 }
 
 /// The number of swaps that the claim order makes. Asserts that it passes over no job past the bound.
-fn ours(arrivals: &Arrivals) -> usize {
+fn ours(arrivals: &ArrivalTimes) -> usize {
     let label = |affinity: usize| -> Affinity { Some(Label::stored(&affinity.to_string())) };
     let (mut at, mut swaps) = (At::start(arrivals.len()), 0);
     loop {
@@ -86,7 +86,7 @@ fn ours(arrivals: &Arrivals) -> usize {
 }
 
 /// The minimum number of swaps under the same rules, by exhaustive search.
-fn fewest(arrivals: &Arrivals) -> usize {
+fn fewest(arrivals: &ArrivalTimes) -> usize {
     let jobs: usize = arrivals.iter().map(Vec::len).sum();
     let mut reached = HashMap::from([(At::start(arrivals.len()), 0)]);
     for _ in 0..jobs {
@@ -119,7 +119,7 @@ impl SeededRandom {
 }
 
 /// Jobs of random affinities with gaps of up to `gap_ms`, and occasional bursts without gaps.
-fn mixed(seed: u64, affinities: usize, jobs: usize, gap_ms: u64) -> Arrivals {
+fn mixed(seed: u64, affinities: usize, jobs: usize, gap_ms: u64) -> ArrivalTimes {
     let mut random_unit = SeededRandom(seed);
     let (mut arrivals, mut now) = (vec![Vec::new(); affinities], 0);
     for number in 0..jobs {
