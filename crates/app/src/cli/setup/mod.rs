@@ -209,7 +209,7 @@ async fn plan(client: &Client, setup: Setup, prune: bool) -> anyhow::Result<Plan
         }
     }
     // A pool must be removed before its runtimes.
-    removals.sort_by(|a, b| b.section.cmp(&a.section));
+    removals.sort_by_key(|removal| std::cmp::Reverse(removal.section));
     plan.changes.extend(removals);
     Ok(plan)
 }
