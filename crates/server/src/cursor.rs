@@ -13,59 +13,61 @@ use crate::error::ApiError;
 /// of another.
 const VERSION: u8 = 1;
 
-/// The letter of each listing.
-mod prefix {
-    pub(super) const ABANDONED: u8 = b'a';
-    pub(super) const DEAD_LETTERS: u8 = b'd';
-    pub(super) const DELIVERIES: u8 = b'v';
-    pub(super) const ELIGIBLE: u8 = b'e';
-    pub(super) const FAILURES: u8 = b'f';
-    pub(super) const JOBS: u8 = b'j';
-    pub(super) const JOURNAL: u8 = b'h';
-    pub(super) const KEYS: u8 = b'k';
-    pub(super) const OPERATIONS: u8 = b'o';
-    pub(super) const POOLS: u8 = b'b';
-    pub(super) const PROCESSES: u8 = b'p';
-    pub(super) const QUEUES: u8 = b'q';
-    pub(super) const RUNS: u8 = b'r';
-    pub(super) const RUNTIMES: u8 = b'c';
-    pub(super) const SIGNALS: u8 = b'i';
-    pub(super) const SIGNATURES: u8 = b'g';
-    pub(super) const SUBJECTS: u8 = b's';
-    pub(super) const TENANTS: u8 = b'n';
-    pub(super) const TIMELINE: u8 = b'l';
-    pub(super) const TOKENS: u8 = b'x';
-    pub(super) const TRIGGERS: u8 = b't';
-    pub(super) const TTFS_EVENTS: u8 = b'm';
-    pub(super) const WORKERS: u8 = b'w';
-    pub(super) const WORKFLOW_RUNS: u8 = b'h';
+/// The letter of each listing. The compiler rejects a letter that two listings share.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+enum Listing {
+    Abandoned = b'a',
+    DeadLetters = b'd',
+    Deliveries = b'v',
+    Eligible = b'e',
+    Failures = b'f',
+    Jobs = b'j',
+    Journal = b'h',
+    Keys = b'k',
+    Operations = b'o',
+    Pools = b'b',
+    Processes = b'p',
+    Queues = b'q',
+    Runs = b'r',
+    Runtimes = b'c',
+    Signals = b'i',
+    Signatures = b'g',
+    Subjects = b's',
+    Tenants = b'n',
+    Timeline = b'l',
+    Tokens = b'x',
+    Triggers = b't',
+    TtfsEvents = b'm',
+    Workers = b'w',
+    WorkflowRuns = b'u',
 }
 
 pub(crate) fn after_job(job: JobId) -> String {
-    encode(prefix::JOBS, job.uuid().as_bytes())
+    encode(Listing::Jobs, job.uuid().as_bytes())
 }
 
 pub(crate) fn job(cursor: Option<&str>) -> Result<Option<JobId>, ApiError> {
-    cursor.map(|cursor| id(prefix::JOBS, cursor).map(JobId::new)).transpose()
+    cursor.map(|cursor| id(Listing::Jobs, cursor).map(JobId::new)).transpose()
 }
 
 /// Signals are listed by job.
 pub(crate) fn after_signal(job: JobId) -> String {
-    encode(prefix::SIGNALS, job.uuid().as_bytes())
+    encode(Listing::Signals, job.uuid().as_bytes())
 }
 
 pub(crate) fn signal(cursor: Option<&str>) -> Result<Option<JobId>, ApiError> {
-    cursor.map(|cursor| id(prefix::SIGNALS, cursor).map(JobId::new)).transpose()
+    cursor.map(|cursor| id(Listing::Signals, cursor).map(JobId::new)).transpose()
 }
 
 /// TTFS events are listed by time, and by id within one time.
 pub(crate) fn after_ttfs_event((at, id): TtfsCursor) -> String {
-    encode(prefix::TTFS_EVENTS, &[&at.micros().to_be_bytes()[..], id.as_bytes()].concat())
+    encode(Listing::TtfsEvents, &[&at.micros().to_be_bytes()[..], id.as_bytes()].concat())
 }
 
 pub(crate) fn ttfs_event(cursor: Option<&str>) -> Result<Option<TtfsCursor>, ApiError> {
     let position = |cursor: &str| {
-        let bytes = decode(prefix::TTFS_EVENTS, cursor)?;
+        let bytes = decode(Listing::TtfsEvents, cursor)?;
         let parts = bytes.split_first_chunk::<8>().and_then(|(at, id)| Some((*at, Uuid::from_slice(id).ok()?)));
         let (at, id) = parts.ok_or_else(ApiError::invalid_cursor)?;
         Ok((Time::from_micros(i64::from_be_bytes(at)), id))
@@ -74,150 +76,150 @@ pub(crate) fn ttfs_event(cursor: Option<&str>) -> Result<Option<TtfsCursor>, Api
 }
 
 pub(crate) fn after_worker(worker: WorkerId) -> String {
-    encode(prefix::WORKERS, worker.uuid().as_bytes())
+    encode(Listing::Workers, worker.uuid().as_bytes())
 }
 
 pub(crate) fn worker(cursor: Option<&str>) -> Result<Option<WorkerId>, ApiError> {
-    cursor.map(|cursor| id(prefix::WORKERS, cursor).map(WorkerId::new)).transpose()
+    cursor.map(|cursor| id(Listing::Workers, cursor).map(WorkerId::new)).transpose()
 }
 
 pub(crate) fn after_trigger(trigger: TriggerId) -> String {
-    encode(prefix::TRIGGERS, trigger.uuid().as_bytes())
+    encode(Listing::Triggers, trigger.uuid().as_bytes())
 }
 
 pub(crate) fn trigger(cursor: Option<&str>) -> Result<Option<TriggerId>, ApiError> {
-    cursor.map(|cursor| id(prefix::TRIGGERS, cursor).map(TriggerId::new)).transpose()
+    cursor.map(|cursor| id(Listing::Triggers, cursor).map(TriggerId::new)).transpose()
 }
 
 pub(crate) fn after_run(run: Uuid) -> String {
-    encode(prefix::RUNS, run.as_bytes())
+    encode(Listing::Runs, run.as_bytes())
 }
 
 pub(crate) fn run(cursor: Option<&str>) -> Result<Option<Uuid>, ApiError> {
-    cursor.map(|cursor| id(prefix::RUNS, cursor)).transpose()
+    cursor.map(|cursor| id(Listing::Runs, cursor)).transpose()
 }
 
 pub(crate) fn after_dead_letter(letter: DeadLetterId) -> String {
-    encode(prefix::DEAD_LETTERS, letter.uuid().as_bytes())
+    encode(Listing::DeadLetters, letter.uuid().as_bytes())
 }
 
 pub(crate) fn dead_letter(cursor: Option<&str>) -> Result<Option<DeadLetterId>, ApiError> {
-    cursor.map(|cursor| id(prefix::DEAD_LETTERS, cursor).map(DeadLetterId::new)).transpose()
+    cursor.map(|cursor| id(Listing::DeadLetters, cursor).map(DeadLetterId::new)).transpose()
 }
 
 pub(crate) fn after_key(key: &str) -> String {
-    encode(prefix::KEYS, key.as_bytes())
+    encode(Listing::Keys, key.as_bytes())
 }
 
 pub(crate) fn key(cursor: Option<&str>) -> Result<Option<String>, ApiError> {
-    cursor.map(|cursor| label(&text(prefix::KEYS, cursor)?)).transpose()
+    cursor.map(|cursor| label(&text(Listing::Keys, cursor)?)).transpose()
 }
 
 pub(crate) fn after_queue(queue: &Name) -> String {
-    encode(prefix::QUEUES, queue.as_str().as_bytes())
+    encode(Listing::Queues, queue.as_str().as_bytes())
 }
 
 pub(crate) fn queue(cursor: Option<&str>) -> Result<Option<Name>, ApiError> {
-    cursor.map(|cursor| name(prefix::QUEUES, cursor)).transpose()
+    cursor.map(|cursor| name(Listing::Queues, cursor)).transpose()
 }
 
 pub(crate) fn after_token(token: TokenId) -> String {
-    encode(prefix::TOKENS, token.uuid().as_bytes())
+    encode(Listing::Tokens, token.uuid().as_bytes())
 }
 
 pub(crate) fn token(cursor: Option<&str>) -> Result<Option<TokenId>, ApiError> {
-    cursor.map(|cursor| id(prefix::TOKENS, cursor).map(TokenId::new)).transpose()
+    cursor.map(|cursor| id(Listing::Tokens, cursor).map(TokenId::new)).transpose()
 }
 
 pub(crate) fn after_tenant(tenant: &Name) -> String {
-    encode(prefix::TENANTS, tenant.as_str().as_bytes())
+    encode(Listing::Tenants, tenant.as_str().as_bytes())
 }
 
 pub(crate) fn tenant(cursor: Option<&str>) -> Result<Option<Name>, ApiError> {
-    cursor.map(|cursor| name(prefix::TENANTS, cursor)).transpose()
+    cursor.map(|cursor| name(Listing::Tenants, cursor)).transpose()
 }
 
 pub(crate) fn after_abandoned(job: JobId) -> String {
-    encode(prefix::ABANDONED, job.uuid().as_bytes())
+    encode(Listing::Abandoned, job.uuid().as_bytes())
 }
 
 pub(crate) fn abandoned(cursor: Option<&str>) -> Result<Option<JobId>, ApiError> {
-    cursor.map(|cursor| id(prefix::ABANDONED, cursor).map(JobId::new)).transpose()
+    cursor.map(|cursor| id(Listing::Abandoned, cursor).map(JobId::new)).transpose()
 }
 
 /// Deliveries are listed by sequence number.
 pub(crate) fn after_delivery(seq: i64) -> String {
-    encode(prefix::DELIVERIES, &seq.to_be_bytes())
+    encode(Listing::Deliveries, &seq.to_be_bytes())
 }
 
 pub(crate) fn delivery(cursor: Option<&str>) -> Result<Option<i64>, ApiError> {
-    cursor.map(|cursor| number(prefix::DELIVERIES, cursor)).transpose()
+    cursor.map(|cursor| number(Listing::Deliveries, cursor)).transpose()
 }
 
 /// Entries of a journal are listed by position.
 pub(crate) fn after_journal(position: i64) -> String {
-    encode(prefix::JOURNAL, &position.to_be_bytes())
+    encode(Listing::Journal, &position.to_be_bytes())
 }
 
 pub(crate) fn journal(cursor: Option<&str>) -> Result<Option<i64>, ApiError> {
-    cursor.map(|cursor| number(prefix::JOURNAL, cursor)).transpose()
+    cursor.map(|cursor| number(Listing::Journal, cursor)).transpose()
 }
 
 pub(crate) fn after_process(process: &Name) -> String {
-    encode(prefix::PROCESSES, process.as_str().as_bytes())
+    encode(Listing::Processes, process.as_str().as_bytes())
 }
 
 pub(crate) fn process(cursor: Option<&str>) -> Result<Option<Name>, ApiError> {
-    cursor.map(|cursor| name(prefix::PROCESSES, cursor)).transpose()
+    cursor.map(|cursor| name(Listing::Processes, cursor)).transpose()
 }
 
 pub(crate) fn after_subject(subject: &str) -> String {
-    encode(prefix::SUBJECTS, subject.as_bytes())
+    encode(Listing::Subjects, subject.as_bytes())
 }
 
 pub(crate) fn subject(cursor: Option<&str>) -> Result<Option<String>, ApiError> {
-    cursor.map(|cursor| label(&text(prefix::SUBJECTS, cursor)?)).transpose()
+    cursor.map(|cursor| label(&text(Listing::Subjects, cursor)?)).transpose()
 }
 
 pub(crate) fn after_runtime(runtime: &str) -> String {
-    encode(prefix::RUNTIMES, runtime.as_bytes())
+    encode(Listing::Runtimes, runtime.as_bytes())
 }
 
 pub(crate) fn runtime(cursor: Option<&str>) -> Result<Option<String>, ApiError> {
-    cursor.map(|cursor| label(&text(prefix::RUNTIMES, cursor)?)).transpose()
+    cursor.map(|cursor| label(&text(Listing::Runtimes, cursor)?)).transpose()
 }
 
 pub(crate) fn after_pool(pool: &str) -> String {
-    encode(prefix::POOLS, pool.as_bytes())
+    encode(Listing::Pools, pool.as_bytes())
 }
 
 pub(crate) fn pool(cursor: Option<&str>) -> Result<Option<String>, ApiError> {
-    cursor.map(|cursor| label(&text(prefix::POOLS, cursor)?)).transpose()
+    cursor.map(|cursor| label(&text(Listing::Pools, cursor)?)).transpose()
 }
 
 pub(crate) fn after_operation(operation: Uuid) -> String {
-    encode(prefix::OPERATIONS, operation.as_bytes())
+    encode(Listing::Operations, operation.as_bytes())
 }
 
 pub(crate) fn operation(cursor: Option<&str>) -> Result<Option<Uuid>, ApiError> {
-    cursor.map(|cursor| id(prefix::OPERATIONS, cursor)).transpose()
+    cursor.map(|cursor| id(Listing::Operations, cursor)).transpose()
 }
 
 pub(crate) fn after_timeline(position: i64) -> String {
-    encode(prefix::TIMELINE, &position.to_be_bytes())
+    encode(Listing::Timeline, &position.to_be_bytes())
 }
 
 pub(crate) fn timeline(cursor: Option<&str>) -> Result<Option<i64>, ApiError> {
-    cursor.map(|cursor| number(prefix::TIMELINE, cursor)).transpose()
+    cursor.map(|cursor| number(Listing::Timeline, cursor)).transpose()
 }
 
 pub(crate) fn after_eligible(ready_at: Time, subject: &str) -> String {
-    encode(prefix::ELIGIBLE, &[&ready_at.micros().to_be_bytes(), subject.as_bytes()].concat())
+    encode(Listing::Eligible, &[&ready_at.micros().to_be_bytes(), subject.as_bytes()].concat())
 }
 
 pub(crate) fn eligible(cursor: Option<&str>) -> Result<Option<(Time, String)>, ApiError> {
     let position = |cursor| {
-        let bytes = decode(prefix::ELIGIBLE, cursor)?;
+        let bytes = decode(Listing::Eligible, cursor)?;
         let (micros, subject) = bytes.split_first_chunk::<8>().ok_or_else(ApiError::invalid_cursor)?;
         let subject = String::from_utf8(subject.to_vec()).map_err(|_| ApiError::invalid_cursor())?;
         Ok((time(*micros)?, label(&subject)?))
@@ -226,12 +228,12 @@ pub(crate) fn eligible(cursor: Option<&str>) -> Result<Option<(Time, String)>, A
 }
 
 pub(crate) fn after_workflow_run(created_at: Time, run: &str) -> String {
-    encode(prefix::WORKFLOW_RUNS, &[&created_at.micros().to_be_bytes(), run.as_bytes()].concat())
+    encode(Listing::WorkflowRuns, &[&created_at.micros().to_be_bytes(), run.as_bytes()].concat())
 }
 
 pub(crate) fn workflow_run(cursor: Option<&str>) -> Result<Option<(Time, String)>, ApiError> {
     let position = |cursor| {
-        let bytes = decode(prefix::WORKFLOW_RUNS, cursor)?;
+        let bytes = decode(Listing::WorkflowRuns, cursor)?;
         let (micros, run) = bytes.split_first_chunk::<8>().ok_or_else(ApiError::invalid_cursor)?;
         let run = String::from_utf8(run.to_vec()).map_err(|_| ApiError::invalid_cursor())?;
         Ok((time(*micros)?, label(&run)?))
@@ -253,25 +255,25 @@ fn label(text: &str) -> Result<String, ApiError> {
     Label::new(text).map(|label| label.to_string()).map_err(|_| ApiError::invalid_cursor())
 }
 
-fn text(listing: u8, cursor: &str) -> Result<String, ApiError> {
+fn text(listing: Listing, cursor: &str) -> Result<String, ApiError> {
     String::from_utf8(decode(listing, cursor)?).map_err(|_| ApiError::invalid_cursor())
 }
 
 pub(crate) fn after_signature(id: Uuid) -> String {
-    encode(prefix::SIGNATURES, id.as_bytes())
+    encode(Listing::Signatures, id.as_bytes())
 }
 
 pub(crate) fn signature(cursor: Option<&str>) -> Result<Option<Uuid>, ApiError> {
-    cursor.map(|cursor| id(prefix::SIGNATURES, cursor)).transpose()
+    cursor.map(|cursor| id(Listing::Signatures, cursor)).transpose()
 }
 
 pub(crate) fn after_failure(after: FailureCursor) -> String {
-    encode(prefix::FAILURES, &[&after.last_seen_at.micros().to_be_bytes()[..], after.id.as_bytes()].concat())
+    encode(Listing::Failures, &[&after.last_seen_at.micros().to_be_bytes()[..], after.id.as_bytes()].concat())
 }
 
 pub(crate) fn failure(cursor: Option<&str>) -> Result<Option<FailureCursor>, ApiError> {
     let after = |cursor| {
-        let position = decode(prefix::FAILURES, cursor)?;
+        let position = decode(Listing::Failures, cursor)?;
         let (at, id) = position.split_first_chunk::<8>().ok_or_else(ApiError::invalid_cursor)?;
         let id = Uuid::from_slice(id).map_err(|_| ApiError::invalid_cursor())?;
         Ok(FailureCursor { last_seen_at: time(*at)?, id })
@@ -279,26 +281,26 @@ pub(crate) fn failure(cursor: Option<&str>) -> Result<Option<FailureCursor>, Api
     cursor.map(after).transpose()
 }
 
-fn encode(listing: u8, position: &[u8]) -> String {
-    URL_SAFE_NO_PAD.encode([&[VERSION, listing], position].concat())
+fn encode(listing: Listing, position: &[u8]) -> String {
+    URL_SAFE_NO_PAD.encode([&[VERSION, listing as u8], position].concat())
 }
 
-fn name(listing: u8, cursor: &str) -> Result<Name, ApiError> {
+fn name(listing: Listing, cursor: &str) -> Result<Name, ApiError> {
     Name::new(&text(listing, cursor)?).map_err(|_| ApiError::invalid_cursor())
 }
 
-fn number(listing: u8, cursor: &str) -> Result<i64, ApiError> {
+fn number(listing: Listing, cursor: &str) -> Result<i64, ApiError> {
     let bytes: [u8; 8] = decode(listing, cursor)?.try_into().map_err(|_| ApiError::invalid_cursor())?;
     Ok(i64::from_be_bytes(bytes))
 }
 
-fn id(listing: u8, cursor: &str) -> Result<Uuid, ApiError> {
+fn id(listing: Listing, cursor: &str) -> Result<Uuid, ApiError> {
     Uuid::from_slice(&decode(listing, cursor)?).map_err(|_| ApiError::invalid_cursor())
 }
 
-fn decode(listing: u8, cursor: &str) -> Result<Vec<u8>, ApiError> {
+fn decode(listing: Listing, cursor: &str) -> Result<Vec<u8>, ApiError> {
     match URL_SAFE_NO_PAD.decode(cursor).ok().as_deref() {
-        Some([VERSION, letter, position @ ..]) if *letter == listing => Ok(position.to_vec()),
+        Some([VERSION, letter, position @ ..]) if *letter == listing as u8 => Ok(position.to_vec()),
         _ => Err(ApiError::invalid_cursor()),
     }
 }
