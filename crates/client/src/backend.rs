@@ -50,7 +50,7 @@ pub trait Backend: Send + Sync + 'static {
         cursor: Option<&str>,
     ) -> impl Future<Output = Result<ClaimedJournal, BackendError>> + Send;
 
-    /// Returns the result of a job, for example of a child whose result is too large for the journal.
+    /// Returns the result of a job, for example of a child with a result too large for the journal.
     fn read_result(&self, job: Uuid) -> impl Future<Output = Result<Option<Box<RawValue>>, BackendError>> + Send;
 
     /// Refines the signal of a job.

@@ -1,7 +1,7 @@
 //! The Rust SDK: a client for the HTTP API, and a worker with handlers by kind.
 //!
 //! `Client` calls a server. `Worker` runs handlers on any `Backend`: a `Client`, or an engine in the same process.
-//! `Workflow` is the context of handlers whose finished steps are recorded. `testing` runs handlers without a server.
+//! `Workflow` is the context of handlers that record their finished steps. `testing` runs handlers without a server.
 
 #![deny(missing_docs)]
 

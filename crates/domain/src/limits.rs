@@ -30,7 +30,7 @@ pub const GATHER_MAX_S: i64 = 7 * 24 * 3_600;
 /// Simulated ends of a run in one forecast, and simulated nodes in all of them.
 pub const RUN_FORECAST_ROUNDS: usize = 200;
 pub const RUN_FORECAST_NODES: usize = 100_000;
-/// Queues of a run whose workers its forecast reads. A run with more has no forecast.
+/// The forecast of a run reads the workers of at most this many queues. A run with more queues has no forecast.
 pub const RUN_FORECAST_QUEUES: usize = 20;
 /// Needs that `why` follows from a waiting job.
 pub const WHY_NEEDS: usize = 16;
@@ -440,7 +440,7 @@ pub const ARRIVAL_LANES_PER_FOLD: usize = 32;
 pub const TRACKED_WORKERS: usize = 10_000;
 /// Lanes for which one node tracks whether jobs arrive together.
 pub const TRACKED_LANES: usize = 10_000;
-/// Affinities of a kind whose histories complete that of a new one.
+/// A new affinity borrows from the histories of at most this many others of its kind.
 pub const KIN_AFFINITIES: usize = 16;
 /// Kinds of work whose statistics are cached.
 pub const DURATION_STATISTICS_CACHED: usize = 10_000;
@@ -516,7 +516,7 @@ pub const ACTIVITY_INTERVALS: i64 = 60;
 pub const RECENT_ENDS: usize = 5_000;
 /// Failed jobs that the page of a queue lists.
 pub const ACTIVITY_FAILED_JOBS: usize = 10;
-/// Newest jobs of a queue, whose payloads the form to push a job offers.
+/// The form to push a job offers the payloads of this many newest jobs of the queue.
 pub const PUSH_PAYLOAD_JOBS: usize = 20;
 /// Newest jobs that the page of a kind lists.
 pub const KIND_PAGE_JOBS: usize = 20;

@@ -1,4 +1,4 @@
-//! Closes a connection whose client does not read: a write that makes no progress for `WRITE_IDLE_S` fails. Called by
+//! Closes a connection if its client does not read: a write that makes no progress for `WRITE_IDLE_S` fails. Called by
 //! `listen` for every connection.
 //!
 //! Without it a client that stops reading would keep a response of many megabytes in memory. The buffers of the kernel accept

@@ -240,7 +240,7 @@ export interface DefineJob extends DefineHandled<Context> {
 
 /** Options that only workflows have. */
 export interface WorkflowOptions {
-  /** Fail a job whose recorded operations do not fit the code, with `workflow_drift`. Default: its signal has a warning. */
+  /** Fail a job with `workflow_drift` if its recorded operations do not fit the code. Default: its signal has a warning. */
   strict?: boolean;
 }
 

@@ -259,7 +259,7 @@ impl<B: Backend> WorkerBuilder<B> {
         })
     }
 
-    /// Runs `workflow` on jobs of this kind: a handler whose finished steps are recorded.
+    /// Runs `workflow` on jobs of this kind: a handler that records its finished steps.
     pub fn workflow<F, Fut, T>(mut self, kind: impl Into<String>, workflow: F) -> Self
     where
         F: Fn(Workflow) -> Fut + Send + Sync + 'static,

@@ -176,7 +176,7 @@ impl TestJournal {
         is_open
     }
 
-    /// Resolves the entries whose children have all ended. `outcome` returns the end of a child.
+    /// Resolves the entries of children that have all ended. `outcome` returns the end of a child.
     pub(super) fn resolve_children(&mut self, outcome: impl Fn(Uuid) -> Option<Value>, now: Timestamp) {
         let ended = |wait: &OpenWait| match wait {
             OpenWait::Children(children) => children.iter().map(|child| outcome(*child)).collect::<Option<Vec<_>>>(),

@@ -382,7 +382,7 @@ impl ServerState {
         }
     }
 
-    /// Resolves waits for children, and queues suspended jobs whose wait is resolved.
+    /// Resolves waits for children, and queues suspended jobs when their wait is resolved.
     fn wake(&mut self) {
         let ends: BTreeMap<Uuid, Value> =
             self.jobs.iter().filter(|(_, job)| job.state.has_ended()).map(|(id, job)| (*id, job.end(*id))).collect();

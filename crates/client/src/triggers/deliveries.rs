@@ -14,7 +14,7 @@ pub struct DeliveryFilter {
     /// `pending`, `delivering`, `delivered` or `failed`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// The job whose changes are delivered.
+    /// Changes of this job are delivered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<Uuid>,
     /// Number of deliveries in a page.

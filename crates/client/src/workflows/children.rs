@@ -1,4 +1,4 @@
-//! Children: jobs that a workflow starts and whose results it awaits.
+//! Children: jobs that a workflow starts. It awaits their results.
 
 use std::marker::PhantomData;
 use std::pin::Pin;

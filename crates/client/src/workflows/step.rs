@@ -1,4 +1,4 @@
-//! Steps: work of the handler whose result is recorded.
+//! Steps: work of the handler with a recorded result.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -95,7 +95,7 @@ impl<T: DeserializeOwned + Send + 'static> EventWait<T> {
         Self { replay, key, name: name.to_owned(), matches, since: None, data: PhantomData }
     }
 
-    /// Accepts only events whose data has this member. May be repeated.
+    /// Accepts only events that have this member in their data. May be repeated.
     pub fn matching(mut self, member: &str, value: &impl Serialize) -> Self {
         self.matches = self.matches.and_then(|mut matches| {
             matches.insert(member.to_owned(), serde_json::to_value(value)?);

@@ -41,7 +41,7 @@ use crate::queue::job::Job;
 use crate::queue::worker::JobContext;
 use crate::queue::worker::handler::HandlerError;
 
-/// The context of one attempt of a workflow: a handler whose finished operations are recorded.
+/// The context of one attempt of a workflow: a handler that records its finished operations.
 ///
 /// When the handler runs again, after a crash, a retry or a wait, recorded operations return their recorded results. The
 /// handler must therefore do all work with an effect in steps, and take the same way through its operations for the same
@@ -173,7 +173,7 @@ impl Workflow {
         Err(HandlerError::continue_as(serde_json::to_string(payload)?))
     }
 
-    /// A part of the workflow whose keys begin with `name/`. Give each of several parallel branches its own scope, so that
+    /// A part of the workflow. Its keys begin with `name/`. Give each of several parallel branches its own scope, so that
     /// the numbers of repeated names do not depend on which branch is faster.
     pub fn scope(&self, name: &str) -> Self {
         let scope = format!("{}/", self.key(name));

@@ -16,7 +16,7 @@ pub struct Activity {
     pub range: &'static str,
     /// Length of an interval of the charts in minutes.
     pub interval_minutes: i64,
-    /// Empty for a kind, whose throughput is not recorded.
+    /// Empty for a kind: the throughput of kinds is not recorded.
     pub throughput: Vec<ThroughputPoint>,
     /// Live jobs at the end of each interval.
     pub depth: Vec<i64>,

@@ -17,6 +17,6 @@ comment on column job_options.due_at is
 comment on column job_options.traceparent is
     'Trace context of the request that created the job, as in the header `traceparent` of W3C Trace Context.';
 comment on column job_options.gathered is
-    'Number of requests whose payloads the job has, by debounce or batch. Null: the job takes no further payloads.';
+    'Number of requests that gave the job a payload, by debounce or batch. Null: the job takes no further payloads.';
 comment on column jobs.has_inputs is
     'True if the job has needs or a trace context. A claim then reads its inputs and its trace context.';

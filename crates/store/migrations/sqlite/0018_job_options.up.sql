@@ -11,7 +11,7 @@ create table job_options (
     due_at integer,
     -- Trace context of the request that created the job, as in the header `traceparent` of W3C Trace Context.
     traceparent text,
-    -- Number of requests whose payloads the job has, by debounce or batch. Null: the job takes no further payloads.
+    -- Number of requests that gave the job a payload, by debounce or batch. Null: the job takes no further payloads.
     gathered integer
 ) without rowid;
 create index job_options_due on job_options (due_at, job) where due_at is not null;

@@ -125,7 +125,7 @@ class Windlass:
         self, fn: Callable[..., Any] | None = None, /, *, name: str | None = None, strict: bool = False, **options:
         Unpack[JobOptions],
     ) -> Any:  # fmt: skip
-        """Registers a workflow: a handler whose context is a `Workflow`. See `job`.
+        """Registers a workflow: a handler with a `Workflow` as its context. See `job`.
 
         With `strict`, an attempt that meets a recorded operation with another input or code fails with the code
         `workflow_drift` [default: the signal of the job has a warning].

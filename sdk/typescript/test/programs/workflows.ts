@@ -1,4 +1,4 @@
-/** A module for `windlass-worker`. It writes the ids of the jobs whose steps it executes, and the keys of the steps. */
+/** A module for `windlass-worker`. It writes the job ids and the keys of the steps that it executes. */
 
 import { setTimeout as pause } from "node:timers/promises";
 import { type StepContext, Windlass } from "windlass";

@@ -256,7 +256,7 @@ fn request<T: DeserializeOwned>(settings: &Value) -> anyhow::Result<T> {
     Ok(serde_json::from_str(&settings.to_string())?)
 }
 
-/// A request whose name is the key of the object.
+/// A request that is named by the key of the object.
 fn named<T: DeserializeOwned>(name: &str, settings: &Value) -> anyhow::Result<T> {
     let mut settings = settings.as_object().cloned().unwrap_or_default();
     if settings.contains_key("name") {

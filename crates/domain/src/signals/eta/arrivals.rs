@@ -34,7 +34,7 @@ fn share(age_s: f64) -> f64 {
     (-age_s.max(0.0) / ARRIVALS_S).exp() / ARRIVALS_S
 }
 
-/// Jobs whose times are closer than this arrive together.
+/// Jobs that arrive within this time of each other arrive together.
 pub const TOGETHER_MS: i64 = 50;
 /// Maximum weight of the counted jobs.
 const JOBS_MAX: f64 = 500.0;
@@ -56,8 +56,8 @@ impl BurstSize {
         self.bursts += f64::from(begins_burst || self.bursts == 0.0);
     }
 
-    /// The mean size, with the jobs that have not ended. `ages_s` is sorted. Some of them may belong to a burst whose first
-    /// jobs have ended.
+    /// The mean size, with the jobs that have not ended. `ages_s` is sorted. They may belong to a burst with jobs that
+    /// have ended.
     pub fn with_unfinished(&self, ages_s: &[f64]) -> f64 {
         let starts = ages_s.windows(2).filter(|pair| (pair[0] - pair[1]).abs() > TOGETHER_MS as f64 / 1e3).count();
         let bursts = self.bursts.max(if ages_s.is_empty() { 0.0 } else { starts as f64 + 1.0 });

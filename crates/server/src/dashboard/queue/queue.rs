@@ -57,7 +57,7 @@ async fn page(
     Ok(render(&QueuePage { frame, queue, activity, workers, push }))
 }
 
-/// The newest jobs, whose payloads the form to push a job offers.
+/// The newest jobs. The form to push a job offers their payloads.
 pub(crate) async fn recent_jobs(
     state: &AppState,
     principal: &Principal,

@@ -18,7 +18,7 @@ use crate::fleet::timeline::Entry;
 use crate::store::Store;
 use crate::triggers::cache::tick;
 
-/// Tables whose rows act for a tenant. Their rows are deleted first.
+/// Tables with rows that act for a tenant. These rows are deleted first.
 const FIRST: [&str; 5] = ["tokens", "database_roles", "triggers", "processes", "pools"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -191,7 +191,7 @@ struct ClaimRequest {
     tenant: TenantId,
     worker: WorkerId,
     max: usize,
-    /// The claim stops with the job whose payload reaches this size.
+    /// The claim stops with the job at which the payloads reach this size.
     max_bytes: usize,
     affinity: Affinity,
 }

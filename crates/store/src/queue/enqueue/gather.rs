@@ -1,4 +1,4 @@
-//! Debounce and batch: an enqueue whose unique key belongs to a job that has not started changes that job, instead of adding
+//! Debounce and batch: an enqueue with the unique key of a job that has not started changes that job, instead of adding
 //! one. The key stays with the newest job: a job that has started takes no more payloads.
 
 use std::collections::HashMap;
@@ -88,7 +88,7 @@ impl GatheringJob {
     }
 }
 
-/// What became of an enqueue whose key is taken.
+/// The result of an enqueue with a taken key.
 pub(super) enum Gathered {
     /// A job of an earlier commit has the payload.
     Stored(Accepted),

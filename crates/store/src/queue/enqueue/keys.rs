@@ -211,7 +211,7 @@ const UNIQUE_JOB: Sql = Sql::both(&[
 /// The unique keys of a commit.
 #[derive(Default)]
 pub(super) struct UniqueKeys {
-    /// For jobs whose key is taken, the job that has it.
+    /// For jobs with a taken key, the job that has it.
     pub(super) taken: HashMap<JobId, Accepted>,
     /// Jobs of this commit that have the payloads of others of this commit.
     pub(super) gathered: HashMap<JobId, PendingChange>,

@@ -28,7 +28,7 @@ pub(crate) enum BulkAction {
 }
 
 impl BulkAction {
-    /// The states whose jobs the action can change; the first is not always the default.
+    /// The states of jobs that the action can change; the first is not always the default.
     fn states(self) -> &'static [&'static str] {
         match self {
             Self::Cancel => &UNFINISHED,
