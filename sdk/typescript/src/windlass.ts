@@ -65,7 +65,7 @@ export class Windlass {
 
   constructor(options: WindlassOptions = {}) {
     const token = options.token ?? process.env["WINDLASS_TOKEN"];
-    const headers: Record<string, string> = { "user-agent": "windlass-typescript/0.1.0", ...options.headers };
+    const headers: Record<string, string> = { "user-agent": "windlass-typescript/0.2.0", ...options.headers };
     if (token) headers["authorization"] = `Bearer ${token}`;
     this.http = new Http({
       url: options.url ?? (process.env["WINDLASS_URL"] || "http://127.0.0.1:7717"),

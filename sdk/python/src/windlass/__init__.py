@@ -30,7 +30,7 @@ from .views import JobError, JobView, SignalView
 from .worker import Statistics, Worker, WorkerOptions
 from .workflow import Approval, Child, Operation, Workflow
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "ApiError", "Approval", "CallNext", "Cancel", "Child", "Client", "Context", "DecodeError", "Depends", "Duration",
