@@ -11,7 +11,7 @@ use crate::error::StoreError;
 use crate::queue::enqueue::{Accepted, EnqueueBatch, EnqueueReply, EnqueueRequest, Idempotency};
 use crate::queue::retry;
 use crate::store::Store;
-use crate::workflows::journal::write::MARK;
+use crate::workflows::journal::save::MARK;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Forked {

@@ -1,13 +1,18 @@
 //! The journal of a job: recorded operations, by key. `write` records them, `read` returns them, `fork` copies them to a
-//! new job.
+//! new job. `operation`, `open_journal`, `undo`, `start_children` and `save` are the parts of `write`.
 
 pub mod approvals;
 pub(crate) mod children;
 pub(crate) mod compensate;
 pub mod events;
 pub mod fork;
+mod open_journal;
+mod operation;
 pub mod read;
 pub mod resolve;
+mod save;
+mod start_children;
+mod undo;
 pub(crate) mod waits_for;
 mod wake_keys;
 pub mod write;
