@@ -25,8 +25,10 @@
 //! # }
 //! ```
 
+mod backend;
 mod journal;
 mod server;
+mod state;
 #[cfg(test)]
 mod tests;
 
