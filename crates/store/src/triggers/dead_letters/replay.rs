@@ -173,7 +173,6 @@ struct ReplayJob {
     enqueue: EnqueueBatch,
 }
 
-const LINK: Sql = Sql::both(&["update dead_letters set replayed_as = $2 where id = $1"]);
 // If the failed job still exists, it shows the job that retried it.
 const RETRIED_AS: Sql = Sql::both(&["update ended set retried_as = $2 where id = $1 and retried_as is null"]);
 
@@ -185,17 +184,16 @@ impl Operation for ReplayJob {
     }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<DeadLetterReplay, StoreError> {
-        let Some(letter) = lock(tx, self.tenant, self.id).await? else { return Ok(DeadLetterReplay::NotFound) };
-        if let Some(answer) = already_resolved(&letter) {
-            return Ok(answer);
-        }
+        let letter = match lock_replayable(tx, self.tenant, self.id).await? {
+            Ok(letter) => letter,
+            Err(answer) => return Ok(answer),
+        };
         let created = match self.enqueue.run(tx).await?.pop() {
             Some(EnqueueReply::Accepted(mut jobs)) => jobs.pop(),
             _ => None,
         };
         let created = created.ok_or_else(|| StoreError::unexpected("a replay created no job"))?;
-        set(tx, self.tenant, self.id, Resolution::Replayed, &self.by, None).await?;
-        tx.execute(&LINK, &[Param::Uuid(self.id.uuid()), Param::from(created.id)]).await?;
+        resolve_as(tx, self.tenant, self.id, created.id.uuid(), &self.by).await?;
         if let Some(job) = letter.job {
             tx.execute(&RETRIED_AS, &[Param::from(job), Param::from(created.id)]).await?;
         }
@@ -230,8 +228,7 @@ impl Operation for ReplayRun {
     }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<DeadLetterReplay, StoreError> {
-        let Some(letter) = lock(tx, self.tenant, self.id).await? else { return Ok(DeadLetterReplay::NotFound) };
-        if let Some(answer) = already_resolved(&letter) {
+        if let Err(answer) = lock_replayable(tx, self.tenant, self.id).await? {
             return Ok(answer);
         }
         let trigger = [Param::Uuid(self.trigger.uuid()), Param::Int(self.tenant.0)];
@@ -239,8 +236,7 @@ impl Operation for ReplayRun {
             return Ok(DeadLetterReplay::NotReplayable);
         }
         insert_rows(tx, &[NewOutboxRow { trigger: self.trigger, event: &self.event }]).await?;
-        set(tx, self.tenant, self.id, Resolution::Replayed, &self.by, None).await?;
-        tx.execute(&LINK, &[Param::Uuid(self.id.uuid()), Param::Uuid(self.event.id.uuid())]).await?;
+        resolve_as(tx, self.tenant, self.id, self.event.id.uuid(), &self.by).await?;
         Ok(DeadLetterReplay::Created(ReplayedWork::Event(self.event.id)))
     }
 }
@@ -261,14 +257,12 @@ impl Operation for ReplayDelivery {
     }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<DeadLetterReplay, StoreError> {
-        let Some(letter) = lock(tx, self.tenant, self.id).await? else { return Ok(DeadLetterReplay::NotFound) };
-        if let Some(answer) = already_resolved(&letter) {
+        if let Err(answer) = lock_replayable(tx, self.tenant, self.id).await? {
             return Ok(answer);
         }
         let created = letters::insert_copy(tx, self.tenant, self.delivery, self.by.depth, &self.body).await?;
         let Some(created) = created else { return Ok(DeadLetterReplay::NotReplayable) };
-        set(tx, self.tenant, self.id, Resolution::Replayed, &self.by.name, None).await?;
-        tx.execute(&LINK, &[Param::Uuid(self.id.uuid()), Param::Uuid(created)]).await?;
+        resolve_as(tx, self.tenant, self.id, created, &self.by.name).await?;
         Ok(DeadLetterReplay::Created(ReplayedWork::Delivery(DeliveryId::new(created))))
     }
 }
@@ -281,11 +275,37 @@ pub(crate) async fn mark_replayed(
     replacement: Uuid,
     by: &str,
 ) -> Result<(), StoreError> {
-    let Some(letter) = lock(tx, tenant, id).await? else { return Ok(()) };
-    if already_resolved(&letter).is_none() {
-        set(tx, tenant, id, Resolution::Replayed, by, None).await?;
-        tx.execute(&LINK, &[Param::Uuid(id.uuid()), Param::Uuid(replacement)]).await?;
+    if lock_replayable(tx, tenant, id).await?.is_ok() {
+        resolve_as(tx, tenant, id, replacement, by).await?;
     }
+    Ok(())
+}
+
+/// Locks a letter that can be replayed. Otherwise returns the answer to the replay.
+async fn lock_replayable(
+    tx: &mut Tx<'_>,
+    tenant: TenantId,
+    id: DeadLetterId,
+) -> Result<Result<DeadLetter, DeadLetterReplay>, StoreError> {
+    let Some(letter) = lock(tx, tenant, id).await? else { return Ok(Err(DeadLetterReplay::NotFound)) };
+    Ok(match already_resolved(&letter) {
+        Some(answer) => Err(answer),
+        None => Ok(letter),
+    })
+}
+
+const LINK: Sql = Sql::both(&["update dead_letters set replayed_as = $2 where id = $1"]);
+
+/// Resolves a letter as replayed by this work.
+async fn resolve_as(
+    tx: &mut Tx<'_>,
+    tenant: TenantId,
+    id: DeadLetterId,
+    replacement: Uuid,
+    by: &str,
+) -> Result<(), StoreError> {
+    set(tx, tenant, id, Resolution::Replayed, by, None).await?;
+    tx.execute(&LINK, &[Param::Uuid(id.uuid()), Param::Uuid(replacement)]).await?;
     Ok(())
 }
 
