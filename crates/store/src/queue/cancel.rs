@@ -15,10 +15,8 @@ use crate::queue::lanes::LaneCache;
 use crate::queue::transition;
 use crate::queue::transition::{LiveJob, Transition};
 use crate::store::Store;
-use crate::triggers::events::queues::drained;
 use crate::workflows::journal::compensate::{CancelEntry, record_cancel};
 use crate::workflows::runs::cancel::lock_run_of;
-use crate::workflows::runs::end;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canceled {
@@ -139,8 +137,7 @@ impl Operation for CancelJob {
                 }
             }
         }
-        let lane =
-            self.lanes.of(tx, &[before.lane]).await?.remove(&before.lane).expect("`of` returns every requested lane");
+        let lane = self.lanes.one(tx, before.lane).await?;
         let job = before.job(&lane.kind, &Default::default())?;
         let after =
             job.apply(Event::Cancel, tx.now()).map_err(|refusal| StoreError::unexpected(refusal.to_string()))?;
@@ -151,9 +148,7 @@ impl Operation for CancelJob {
         let transition = Transition { actor, revoke, ..Transition::new(before, after, "canceled", None, None) };
         let mut counters = CounterDeltas::default();
         transition::write(tx, &self.lanes, vec![transition], &mut counters, &mut effects).await?;
-        end::record(tx, &self.lanes, &mut counters, &mut effects).await?;
-        drained(tx, &self.lanes.triggers, &counters, &mut effects).await?;
-        counters.write(tx).await?;
+        transition::close(tx, &self.lanes, counters, &mut effects).await?;
         if is_recorded {
             let detail = json!({"job": id.uuid()}).to_string();
             let entry = Entry { job: Some(id), ..Entry::by(self.tenant, &self.actor, "job_canceled", detail) };
@@ -173,8 +168,7 @@ impl CancelJob {
                 JobState::Queued
             }
             state if state.is_claimed() => {
-                let lane = self.lanes.of(tx, &[before.lane]).await?.remove(&before.lane);
-                let lane = lane.expect("`of` returns every requested lane");
+                let lane = self.lanes.one(tx, before.lane).await?;
                 let after = before.job(&lane.kind, &Default::default())?.apply(Event::Interrupt, tx.now());
                 let after = after.map_err(|refusal| StoreError::unexpected(refusal.to_string()))?;
                 let actor = Some(self.actor.clone());
@@ -185,8 +179,7 @@ impl CancelJob {
             }
             state => state,
         };
-        drained(tx, &self.lanes.triggers, &counters, effects).await?;
-        counters.write(tx).await?;
+        transition::close(tx, &self.lanes, counters, effects).await?;
         Ok(state)
     }
 }

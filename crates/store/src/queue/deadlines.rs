@@ -13,9 +13,7 @@ use crate::queue::counters::CounterDeltas;
 use crate::queue::lanes::LaneCache;
 use crate::queue::transition::{self, Transition};
 use crate::store::Store;
-use crate::triggers::events::queues::drained;
 use crate::workflows::runs::cancel::lock_run_of;
-use crate::workflows::runs::end;
 
 /// What a pass of [`Store::fail_overdue_jobs`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,16 +96,13 @@ impl Operation for FailOverdueJob {
         let deadline_s = row.map(|row| row.opt_int("deadline_s")).transpose()?.flatten().unwrap_or_default();
         tx.execute(&CLEAR, &[Param::from(self.job)]).await?;
         let Some(before) = live else { return Ok((false, effects)) };
-        let lane =
-            self.lanes.of(tx, &[before.lane]).await?.remove(&before.lane).expect("`of` returns every requested lane");
+        let lane = self.lanes.one(tx, before.lane).await?;
         let after = before.job(&lane.kind, &Default::default())?.apply(Event::PassDeadline { deadline_s }, now);
         let after = after.map_err(|refusal| StoreError::unexpected(refusal.to_string()))?;
         let (revoke, error) = (before.state.is_claimed(), Some(JobError::past_deadline(deadline_s)));
         let transition = Transition { revoke, ..Transition::new(before, after, "failed", error, None) };
         transition::write(tx, &self.lanes, vec![transition], &mut counters, &mut effects).await?;
-        end::record(tx, &self.lanes, &mut counters, &mut effects).await?;
-        drained(tx, &self.lanes.triggers, &counters, &mut effects).await?;
-        counters.write(tx).await?;
+        transition::close(tx, &self.lanes, counters, &mut effects).await?;
         Ok((true, effects))
     }
 }

@@ -145,6 +145,11 @@ impl LaneCache {
         }
     }
 
+    /// Returns the lane with this id.
+    pub(crate) async fn one(&self, tx: &mut Tx<'_>, id: i64) -> Result<Arc<Lane>, StoreError> {
+        Ok(self.of(tx, &[id]).await?.remove(&id).expect("`of` returns every requested lane"))
+    }
+
     /// Splits ids into cached lanes and the ids missing from the cache.
     fn split(&self, ids: &[i64]) -> (HashMap<i64, Arc<Lane>>, Vec<i64>) {
         let maps = self.maps.read().expect("lock poisoned");

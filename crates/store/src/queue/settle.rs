@@ -8,7 +8,7 @@ mod decide;
 mod finish;
 mod outcome;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 use domain::{TenantId, WorkerId};
 
@@ -20,10 +20,9 @@ use crate::error::StoreError;
 use crate::queue::claim::fast_path::claimed_row_cache::ClaimedRowCache;
 use crate::queue::counters::CounterDeltas;
 use crate::queue::lanes::LaneCache;
-use crate::queue::workers;
+use crate::queue::transition;
+use crate::queue::workers::living::{load_living, prefetch_living};
 use crate::store::Store;
-use crate::triggers::events::queues::drained;
-use crate::workflows::runs::end;
 
 impl Store {
     /// Settles outcomes of one worker and returns after the commit. Each outcome succeeds or fails by itself.
@@ -120,13 +119,13 @@ impl Operation for SettleBatch {
     }
 
     fn prefetch(&self) -> Vec<Prefetch<'_>> {
-        vec![workers::prefetch_workers(&self.workers())]
+        vec![prefetch_living(&self.asking())]
     }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<SettleReply>, StoreError> {
         let mut counters = CounterDeltas::default();
         let mut effects = Effects::default();
-        let living = self.count_workers(tx).await?;
+        let living = load_living(tx, &self.asking()).await?;
         let mut statuses: Vec<Vec<SettleStatus>> =
             self.requests.iter().map(|request| vec![SettleStatus::ClaimLost; request.outcomes.len()]).collect();
         let (finishes, mut others) = self.open(&living);
@@ -135,9 +134,7 @@ impl Operation for SettleBatch {
         // A job may be named twice: the first outcome counts.
         others.sort_by_key(|open| open.place);
         self.decide(tx, others, &mut statuses, &mut counters, &mut effects).await?;
-        end::record(tx, &self.lanes, &mut counters, &mut effects).await?;
-        drained(tx, &self.lanes.triggers, &counters, &mut effects).await?;
-        counters.write(tx).await?;
+        transition::close(tx, &self.lanes, counters, &mut effects).await?;
         let settled = |(request, statuses): (&SettleRequest, Vec<SettleStatus>)| SettleReply {
             settled: if living.contains_key(&(request.worker, request.tenant)) {
                 Settled::Results(statuses)
@@ -155,33 +152,13 @@ impl Operation for SettleBatch {
 }
 
 impl SettleBatch {
-    fn workers(&self) -> Vec<WorkerId> {
-        let mut ids: Vec<WorkerId> = self.requests.iter().map(|request| request.worker).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        ids
-    }
-
-    /// Loads the workers and whether they are alive, and renews the leases of those that are.
-    async fn count_workers(&self, tx: &mut Tx<'_>) -> Result<BTreeMap<(WorkerId, TenantId), bool>, StoreError> {
-        // By worker and tenant: a request of another tenant that names this worker in the same commit has no effect.
-        let asking: HashSet<(WorkerId, TenantId)> =
-            self.requests.iter().map(|request| (request.worker, request.tenant)).collect();
-        let mut living = BTreeMap::new();
-        let mut known = workers::load(tx, &self.workers()).await?;
-        known.sort_by_key(|worker| worker.id);
-        for worker in known.iter().filter(|worker| asking.contains(&(worker.id, worker.tenant))) {
-            let alive = worker.is_alive(tx.now());
-            living.insert((worker.id, worker.tenant), alive);
-            if alive {
-                worker.touch(tx).await?;
-            }
-        }
-        Ok(living)
+    /// The workers of the requests, with their tenants.
+    fn asking(&self) -> HashSet<(WorkerId, TenantId)> {
+        self.requests.iter().map(|request| (request.worker, request.tenant)).collect()
     }
 
     /// Splits the outcomes of live workers into successes and others. The second outcome of a job counts as other.
-    fn open(&self, living: &BTreeMap<(WorkerId, TenantId), bool>) -> (Vec<OpenOutcome<'_>>, Vec<OpenOutcome<'_>>) {
+    fn open(&self, living: &HashMap<(WorkerId, TenantId), bool>) -> (Vec<OpenOutcome<'_>>, Vec<OpenOutcome<'_>>) {
         let outcomes = self.requests.iter().map(|request| request.outcomes.len()).sum();
         let mut finishes = Vec::with_capacity(outcomes);
         let mut others = Vec::new();

@@ -329,8 +329,7 @@ impl Operation for FoldDurations {
             ages_s.push(seconds(row.run_at, tx.now()));
             let begins_burst = self.sampler.begins_burst(row.lane, row.run_at);
             let Some(work) = row.work(tracked.get(&row.id), begins_burst) else { continue };
-            let lane = self.lanes.of(tx, &[row.lane]).await?.remove(&row.lane);
-            let lane = lane.expect("`of` returns every requested lane");
+            let lane = self.lanes.one(tx, row.lane).await?;
             let affinity = lane.affinity.as_ref().map_or("", Label::as_str).to_owned();
             by_key.entry((row.tenant, lane.kind.to_string(), affinity)).or_default().push(work);
         }

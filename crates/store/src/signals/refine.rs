@@ -127,8 +127,7 @@ impl Operation for ReportSignal {
                 None => Signaled::NotFound,
             });
         };
-        let lane =
-            self.lanes.of(tx, &[before.lane]).await?.remove(&before.lane).expect("`of` returns every requested lane");
+        let lane = self.lanes.one(tx, before.lane).await?;
         let job = before.job(&lane.kind, &Default::default())?;
         // The request names an epoch and no worker. The epoch is the fencing token of the claim: another worker learns
         // a job's epoch only by claiming the job.

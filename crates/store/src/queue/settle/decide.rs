@@ -1,9 +1,9 @@
 //! Settles outcomes row by row by the transition rules: all but successes, and successes that `finish` refused.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use domain::queue::job::{ClaimRef, Event};
-use domain::{Epoch, JobId, JobState, Refusal, TenantId, WorkerId};
+use domain::{Epoch, JobId, JobState, Refusal, WorkerId};
 
 use super::{End, OpenOutcome, SettleBatch, SettleStatus};
 use crate::access::caller::Caller;
@@ -26,10 +26,6 @@ const TAKE_REVOCATION: Sql = Sql::new(
     "delete from revocations r using unnest($1::uuid[], $2::uuid[], $3::bigint[]) as n(worker, job, epoch)
      where r.worker = n.worker and r.job = n.job and r.epoch = n.epoch returning r.worker, r.job, r.epoch",
 );
-const ENDED: Sql = Sql::new(
-    &["select id, tenant, epoch from ended where id = $1"],
-    "select id, tenant, epoch from ended where id = any($1::uuid[])",
-);
 
 impl SettleBatch {
     /// Applies outcomes one by one by the transition rules.
@@ -50,10 +46,7 @@ impl SettleBatch {
         ids.dedup();
         let mut live = transition::load(tx, &ids).await?;
         let ended_ids: Vec<JobId> = ids.into_iter().filter(|id| !live.contains_key(id)).collect();
-        let mut ended: HashMap<JobId, (TenantId, Epoch)> = HashMap::new();
-        for row in tx.query_each(&ENDED, &[Column::jobs(ended_ids)], &[]).await? {
-            ended.insert(row.job("id")?, (TenantId(row.int("tenant")?), Epoch(row.int("epoch")?)));
-        }
+        let mut ended = transition::load_ended(tx, &ended_ids).await?;
         let mut transitions = Vec::new();
         for open in open {
             let id = open.outcome.job;
@@ -82,16 +75,7 @@ impl SettleBatch {
                     }
                 }
             } else {
-                match ended.get(&id) {
-                    Some((tenant, epoch)) if *tenant == open.tenant => {
-                        if open.outcome.epoch >= *epoch {
-                            SettleStatus::AlreadyEnded
-                        } else {
-                            SettleStatus::ClaimLost
-                        }
-                    }
-                    _ => SettleStatus::NotFound,
-                }
+                SettleStatus::of_ended(ended.get(&id), open.tenant, open.outcome.epoch)
             };
             statuses[open.place.0][open.place.1] = status;
         }
@@ -126,7 +110,7 @@ impl SettleBatch {
         before: LiveJob,
         effects: &mut Effects,
     ) -> Result<Result<Transition, (Refusal, LiveJob)>, StoreError> {
-        let lane = self.lanes.of(tx, &[before.lane]).await?.remove(&before.lane).expect("asked for");
+        let lane = self.lanes.one(tx, before.lane).await?;
         let settings = queues::settings(tx, before.tenant, &lane.queue).await?;
         let job = before.job(&lane.kind, &settings)?;
         let by = ClaimRef { worker: open.worker, epoch: open.outcome.epoch };

@@ -1,6 +1,6 @@
 //! The outcomes that workers report, and the answers to them. The callers of `Store::settle` build and read these types.
 
-use domain::{Epoch, JobError, JobId, Label, Time};
+use domain::{Epoch, JobError, JobId, Label, TenantId, Time};
 
 use crate::fleet::subjects::facts::FactChanges;
 use crate::workflows::journal::Wake;
@@ -99,6 +99,18 @@ pub enum SettleStatus {
     ClaimLost,
     AlreadyEnded,
     NotFound,
+}
+
+impl SettleStatus {
+    /// The answer to a worker of an attempt with this epoch whose job is not live. `ended` is the tenant and the last
+    /// epoch of the job, if it has ended.
+    pub(crate) fn of_ended(ended: Option<&(TenantId, Epoch)>, tenant: TenantId, epoch: Epoch) -> Self {
+        match ended {
+            Some((of, last)) if *of == tenant && epoch >= *last => Self::AlreadyEnded,
+            Some((of, _)) if *of == tenant => Self::ClaimLost,
+            _ => Self::NotFound,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

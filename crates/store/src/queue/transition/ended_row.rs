@@ -3,6 +3,8 @@
 //! Most attempts end alike: succeeded, without a result, in the same epoch of the same worker. One statement moves all of
 //! them. On SQLite the claimed-row cache even knows their row ids.
 
+use std::collections::HashMap;
+
 use domain::{Epoch, JobId, JobState, Outcome, State, TenantId, WorkerId};
 use uuid::Uuid;
 
@@ -306,4 +308,18 @@ pub(crate) async fn complete_claimed_rows(
     let rows = cached.iter().map(|(_, cached)| cached.row).collect();
     let is_unchanged = tx.change_by_row_id(&FINISH_TAKEN, rows, &params).await?;
     Ok(is_unchanged.then(|| cached.iter().map(|(id, cached)| EndedRow::from_cache(*id, cached)).collect()))
+}
+
+const ENDED: Sql = Sql::new(
+    &["select id, tenant, epoch from ended where id = $1"],
+    "select id, tenant, epoch from ended where id = any($1::uuid[])",
+);
+
+/// Loads the tenants and the last epochs of those of the jobs that have ended.
+pub(crate) async fn load_ended(
+    tx: &mut Tx<'_>,
+    jobs: &[JobId],
+) -> Result<HashMap<JobId, (TenantId, Epoch)>, StoreError> {
+    let rows = tx.query_each(&ENDED, &[Column::jobs(jobs.iter().copied())], &[]).await?;
+    rows.iter().map(|row| Ok((row.job("id")?, (TenantId(row.int("tenant")?), Epoch(row.int("epoch")?))))).collect()
 }

@@ -4,6 +4,7 @@
 //! `Transition`s to `write`. The batched paths (claim, finish, promotion) run one set-based statement instead. Both
 //! produce `StateChange`s, and `apply_consequences` writes everything that follows from them in the same transaction.
 
+mod close;
 mod ended_row;
 mod live_job;
 mod state_change;
@@ -13,7 +14,8 @@ use std::collections::HashMap;
 
 use domain::{Job, JobError, JobId, JobState, Label, State, Time, WorkerId};
 
-pub(crate) use ended_row::{EndedRow, Ending, complete_batch, complete_claimed_rows, end};
+pub(crate) use close::close;
+pub(crate) use ended_row::{EndedRow, Ending, complete_batch, complete_claimed_rows, end, load_ended};
 pub(crate) use live_job::{LiveJob, load};
 pub(crate) use state_change::{
     ChangeDetails, StateChange, SubjectOutcome, WebhookInterest, apply_consequences, release_holds,

@@ -5,6 +5,7 @@ pub mod count;
 pub mod heartbeat;
 pub mod jobs;
 pub mod list;
+pub(crate) mod living;
 pub mod register;
 pub mod remove;
 pub mod serve;

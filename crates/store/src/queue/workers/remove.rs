@@ -7,11 +7,10 @@ use crate::db::tx::{Operation, Param, Sql, Tx};
 use crate::error::StoreError;
 use crate::queue::counters::CounterDeltas;
 use crate::queue::lanes::LaneCache;
+use crate::queue::transition;
 use crate::queue::workers::load;
 use crate::queue::workers::sweep::{WorkerExit, end_claims};
 use crate::store::Store;
-use crate::triggers::events::queues::drained;
-use crate::workflows::runs::end;
 
 impl Store {
     /// Removes a worker and releases its claims. Returns `false` when there is no such worker.
@@ -67,9 +66,7 @@ impl Operation for RemoveWorker {
         let exit = if worker.is_alive(tx.now()) { WorkerExit::Released } else { WorkerExit::Expired };
         let mut counters = CounterDeltas::default();
         end_claims(tx, &self.lanes, self.worker, exit, &mut counters, &mut effects).await?;
-        end::record(tx, &self.lanes, &mut counters, &mut effects).await?;
-        drained(tx, &self.lanes.triggers, &counters, &mut effects).await?;
-        counters.write(tx).await?;
+        transition::close(tx, &self.lanes, counters, &mut effects).await?;
         tx.execute(&DELETE, &[Param::from(self.worker), Param::Int(self.tenant.0)]).await?;
         Ok((true, effects))
     }
@@ -109,8 +106,7 @@ impl Operation for ReleaseNodeWorker {
         let mut counters = CounterDeltas::default();
         // The process is gone, so its attempts do not count, even if the lease has expired.
         end_claims(tx, &self.lanes, self.worker, WorkerExit::Released, &mut counters, &mut effects).await?;
-        drained(tx, &self.lanes.triggers, &counters, &mut effects).await?;
-        counters.write(tx).await?;
+        transition::close(tx, &self.lanes, counters, &mut effects).await?;
         tx.execute(&DELETE, &[Param::from(self.worker), Param::Int(self.tenant.0)]).await?;
         Ok(effects)
     }

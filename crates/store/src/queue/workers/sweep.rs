@@ -19,8 +19,6 @@ use crate::queue::transition;
 use crate::queue::transition::{LiveJob, Transition};
 use crate::queue::workers::load;
 use crate::store::Store;
-use crate::triggers::events::queues::drained;
-use crate::workflows::runs::end;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
@@ -196,9 +194,7 @@ impl Operation for EndDeadClaims {
             }
             None => end_claims(tx, &self.lanes, self.worker, exit, &mut counters, &mut effects).await?,
         };
-        end::record(tx, &self.lanes, &mut counters, &mut effects).await?;
-        drained(tx, &self.lanes.triggers, &counters, &mut effects).await?;
-        counters.write(tx).await?;
+        transition::close(tx, &self.lanes, counters, &mut effects).await?;
         Ok((jobs, effects))
     }
 }
@@ -337,8 +333,7 @@ impl Operation for TimeOutJob {
         if deadline >= now {
             return Ok((false, effects));
         }
-        let lane =
-            self.lanes.of(tx, &[before.lane]).await?.remove(&before.lane).expect("`of` returns every requested lane");
+        let lane = self.lanes.one(tx, before.lane).await?;
         let settings = queues::settings(tx, before.tenant, &lane.queue).await?;
         let by = ClaimRef { worker, epoch: before.epoch };
         let timeout_s = deadline.ms_since(started_at) / 1_000;
@@ -349,9 +344,7 @@ impl Operation for TimeOutJob {
         let transition = Transition { revoke: true, ..Transition::new(before, after, "failed", error, None) };
         let mut counters = CounterDeltas::default();
         transition::write(tx, &self.lanes, vec![transition], &mut counters, &mut effects).await?;
-        end::record(tx, &self.lanes, &mut counters, &mut effects).await?;
-        drained(tx, &self.lanes.triggers, &counters, &mut effects).await?;
-        counters.write(tx).await?;
+        transition::close(tx, &self.lanes, counters, &mut effects).await?;
         Ok((true, effects))
     }
 }

@@ -14,7 +14,6 @@ use crate::queue::get;
 use crate::queue::lanes::LaneCache;
 use crate::queue::transition;
 use crate::store::Store;
-use crate::triggers::events::queues::drained;
 
 /// A person's answer to an approval.
 #[derive(Clone, Debug)]
@@ -120,8 +119,7 @@ impl Operation for AnswerApproval {
         let recorded = to_json(&answer);
         let resolution = Resolution { job: *job, position: row.int("position")?, outcome: Ok(recorded.clone()) };
         resolve(tx, &self.lanes, &[resolution], &mut counters, &mut effects).await?;
-        drained(tx, &self.lanes.triggers, &counters, &mut effects).await?;
-        counters.write(tx).await?;
+        transition::close(tx, &self.lanes, counters, &mut effects).await?;
         Ok((Answered::Recorded(recorded), effects))
     }
 }

@@ -16,7 +16,6 @@ use crate::queue::get;
 use crate::queue::lanes::LaneCache;
 use crate::queue::transition;
 use crate::store::Store;
-use crate::triggers::events::queues::drained;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
@@ -111,8 +110,7 @@ impl Operation for SendEvent {
         if let Some((position, _)) = awaited {
             let resolution = Resolution { job: *job, position, outcome: Ok(data.to_string()) };
             resolve(tx, &self.lanes, &[resolution], &mut counters, &mut effects).await?;
-            drained(tx, &self.lanes.triggers, &counters, &mut effects).await?;
-            counters.write(tx).await?;
+            transition::close(tx, &self.lanes, counters, &mut effects).await?;
         }
         Ok((Sent::Accepted, effects))
     }

@@ -20,7 +20,6 @@ use crate::queue::counters::CounterDeltas;
 use crate::queue::lanes::LaneCache;
 use crate::queue::transition;
 use crate::store::Store;
-use crate::triggers::events::queues::drained;
 
 /// What a pass of [`Store::resolve_waits`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -201,8 +200,7 @@ impl Operation for ResolveWaits {
         }
         resolutions.sort_by_key(|resolution| (resolution.job, resolution.position));
         resolve(tx, &self.lanes, &resolutions, &mut counters, &mut effects).await?;
-        drained(tx, &self.lanes.triggers, &counters, &mut effects).await?;
-        counters.write(tx).await?;
+        transition::close(tx, &self.lanes, counters, &mut effects).await?;
         let next = tx.query_opt(&NEXT, &[]).await?.map(|row| row.time("due_at")).transpose()?;
         let next_in_ms = next.map(|next| next.ms_since(now).max(0) + 1);
         Ok((ResolvedEntries { entries: resolutions.len(), next_in_ms }, effects))

@@ -27,7 +27,8 @@ use crate::error::StoreError;
 use crate::queue::enqueue::{Accepted, EnqueueBatch, EnqueueReply};
 use crate::queue::lanes::Lane;
 use crate::queue::settle::SettleStatus;
-use crate::queue::workers;
+use crate::queue::transition::load_ended;
+use crate::queue::workers::living::{load_living, prefetch_living};
 use crate::store::Store;
 use crate::triggers::cache::TriggerCache;
 use crate::triggers::events::{Event, emit};
@@ -153,10 +154,6 @@ const RESULTS: Sql = Sql::new(
      from unnest($1::uuid[], $2::bigint[]) as n(job, position)
      join journal_entries e on e.job = n.job and e.position = n.position",
 );
-const ENDED: Sql = Sql::new(
-    &["select id, tenant, epoch from ended where id = $1"],
-    "select id, tenant, epoch from ended where id = any($1::uuid[])",
-);
 const MAILBOX: Sql = Sql::new(
     &["select job, number, name, data from job_events where job = $1 and name = $2 and consumed_by is null
        order by number"],
@@ -182,7 +179,7 @@ impl Operation for JournalBatch {
     fn prefetch(&self) -> Vec<Prefetch<'_>> {
         let jobs = self.jobs();
         vec![
-            workers::prefetch_workers(&self.workers()),
+            prefetch_living(&self.asking()),
             Prefetch { sql: LOCK, columns: vec![Column::jobs(jobs.iter().copied())], params: Vec::new() },
             Prefetch { sql: HEADS, columns: vec![Column::jobs(jobs)], params: Vec::new() },
             Prefetch { sql: LOOK_UP, columns: self.keys(), params: Vec::new() },
@@ -190,12 +187,12 @@ impl Operation for JournalBatch {
     }
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<JournalReply>, StoreError> {
-        let living = self.load_workers(tx).await?;
+        let living = load_living(tx, &self.asking()).await?;
         let jobs = self.jobs();
         let locked = lock(tx, &jobs).await?;
         let mut journals = self.load_journals(tx, &jobs).await?;
         let missing: Vec<JobId> = jobs.into_iter().filter(|job| !locked.contains_key(job)).collect();
-        let ended = load_ended(tx, missing).await?;
+        let ended = load_ended(tx, &missing).await?;
         let mut replies = Vec::with_capacity(self.requests.len());
         let mut started = Started::default();
         for request in &self.requests {
@@ -237,11 +234,9 @@ struct Started<'a> {
 }
 
 impl JournalBatch {
-    fn workers(&self) -> Vec<WorkerId> {
-        let mut ids: Vec<WorkerId> = self.requests.iter().map(|request| request.worker).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        ids
+    /// The workers of the requests, with their tenants.
+    fn asking(&self) -> HashSet<(WorkerId, TenantId)> {
+        self.requests.iter().map(|request| (request.worker, request.tenant)).collect()
     }
 
     fn jobs(&self) -> Vec<JobId> {
@@ -260,23 +255,6 @@ impl JournalBatch {
         keys.sort_unstable();
         keys.dedup();
         vec![Column::jobs(keys.iter().map(|(job, _)| *job)), Column::texts(keys.iter().map(|(_, key)| *key))]
-    }
-
-    /// Loads the workers and whether they are alive, and renews the leases of those that are.
-    async fn load_workers(&self, tx: &mut Tx<'_>) -> Result<HashMap<(WorkerId, TenantId), bool>, StoreError> {
-        let asking: HashSet<(WorkerId, TenantId)> =
-            self.requests.iter().map(|request| (request.worker, request.tenant)).collect();
-        let mut living = HashMap::new();
-        let mut known = workers::load(tx, &self.workers()).await?;
-        known.sort_by_key(|worker| worker.id);
-        for worker in known.iter().filter(|worker| asking.contains(&(worker.id, worker.tenant))) {
-            let is_alive = worker.is_alive(tx.now());
-            living.insert((worker.id, worker.tenant), is_alive);
-            if is_alive {
-                worker.touch(tx).await?;
-            }
-        }
-        Ok(living)
     }
 
     /// Writes the outbox rows of the events. Returns whether there are any.
@@ -337,11 +315,6 @@ async fn lock(tx: &mut Tx<'_>, jobs: &[JobId]) -> Result<HashMap<JobId, LockedJo
     rows.iter().map(read).collect()
 }
 
-async fn load_ended(tx: &mut Tx<'_>, jobs: Vec<JobId>) -> Result<HashMap<JobId, (TenantId, Epoch)>, StoreError> {
-    let rows = tx.query_each(&ENDED, &[Column::jobs(jobs)], &[]).await?;
-    rows.iter().map(|row| Ok((row.job("id")?, (TenantId(row.int("tenant")?), Epoch(row.int("epoch")?))))).collect()
-}
-
 impl JournalRequest {
     /// Whether the claim that the write names still stands.
     fn status(
@@ -350,18 +323,11 @@ impl JournalRequest {
         locked: &HashMap<JobId, LockedJob>,
         ended: &HashMap<JobId, (TenantId, Epoch)>,
     ) -> SettleStatus {
-        match (locked.get(&write.job), ended.get(&write.job)) {
-            (Some(job), _) if job.tenant != self.of => SettleStatus::NotFound,
-            (Some(job), _) if job.worker == Some(self.worker) && job.epoch == write.epoch => SettleStatus::Applied,
-            (Some(_), _) => SettleStatus::ClaimLost,
-            (None, Some((tenant, epoch))) if *tenant == self.of => {
-                if write.epoch >= *epoch {
-                    SettleStatus::AlreadyEnded
-                } else {
-                    SettleStatus::ClaimLost
-                }
-            }
-            _ => SettleStatus::NotFound,
+        match locked.get(&write.job) {
+            Some(job) if job.tenant != self.of => SettleStatus::NotFound,
+            Some(job) if job.worker == Some(self.worker) && job.epoch == write.epoch => SettleStatus::Applied,
+            Some(_) => SettleStatus::ClaimLost,
+            None => SettleStatus::of_ended(ended.get(&write.job), self.of, write.epoch),
         }
     }
 

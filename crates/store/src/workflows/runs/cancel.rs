@@ -5,7 +5,6 @@ use domain::limits::MAINTENANCE_ROWS;
 use domain::queue::job::Event;
 use domain::{JobId, JobState, Label, RunState, TenantId};
 
-use super::end;
 use crate::db::effects::Effects;
 use crate::db::tx::{Operation, Param, Sql, Tx};
 use crate::error::StoreError;
@@ -13,7 +12,6 @@ use crate::queue::counters::CounterDeltas;
 use crate::queue::lanes::LaneCache;
 use crate::queue::transition::{self, Transition};
 use crate::store::Store;
-use crate::triggers::events::queues::drained;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunCanceled {
@@ -181,9 +179,7 @@ impl Operation for StopJobs {
         }
         let canceled = transitions.len();
         transition::write(tx, &self.lanes, transitions, &mut counters, &mut effects).await?;
-        end::record(tx, &self.lanes, &mut counters, &mut effects).await?;
-        drained(tx, &self.lanes.triggers, &counters, &mut effects).await?;
-        counters.write(tx).await?;
+        transition::close(tx, &self.lanes, counters, &mut effects).await?;
         Ok((canceled, effects))
     }
 }

@@ -66,8 +66,7 @@ struct CountedRun {
     is_canceled: bool,
 }
 
-/// Records the jobs of runs that ended in this transaction. The caller calls this once, after its last change of a job and
-/// before it writes `counters`.
+/// Records the jobs of runs that ended in this transaction. `transition::close` calls it.
 pub(crate) async fn record(
     tx: &mut Tx<'_>,
     lanes: &LaneCache,

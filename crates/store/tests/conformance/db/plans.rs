@@ -74,7 +74,7 @@ fn hot() -> Vec<Hot> {
         hot("queue/workers/sweep.rs::PAST_DEADLINE", "now(), 1000, now(), now()", "jobs_deadline", "jobs_deadline"),
         hot("queue/get.rs::LIVE", "'01890a5d-ac96-774b-bcce-b302099a8057', 2", "jobs_pkey", JOBS_PKEY),
         hot("queue/get.rs::ENDED", "'01890a5d-ac96-774b-bcce-b302099a8057', 2", "ended_pkey", "PRIMARY KEY"),
-        hot("queue/settle/decide.rs::ENDED", "IDS", "ended_pkey", "PRIMARY KEY"),
+        hot("queue/transition/ended_row.rs::ENDED", "IDS", "ended_pkey", "PRIMARY KEY"),
         hot("signals/queue_snapshot.rs::OLDEST", "array[1::bigint], 10", "jobs_ready", "jobs_ready"),
         hot("signals/queue_snapshot.rs::RUNNING", "IDS", "jobs_pkey", JOBS_PKEY),
         hot("queue/history.rs::ROWS", "'01890a5d-ac96-774b-bcce-b302099a8057', 2", "history_pkey", "PRIMARY KEY"),
