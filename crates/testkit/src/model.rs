@@ -50,7 +50,7 @@ pub struct ModelJob {
     pub job: Job,
     pub parked: Option<String>,
     pub claim: Option<usize>,
-    pub deadline: Option<Time>,
+    pub times_out_at: Option<Time>,
     pub parent: Option<usize>,
     pub retried_as: Option<usize>,
     /// Event, attempt, worker and cause, oldest first.
@@ -183,7 +183,7 @@ impl Model {
             job,
             parked: None,
             claim: None,
-            deadline: None,
+            times_out_at: None,
             parent,
             retried_as: None,
             history: vec![("enqueued".into(), 0, None, None)],

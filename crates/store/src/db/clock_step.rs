@@ -83,7 +83,7 @@ const JOBS: Sql = Sql::new(
 // Lanes are ordered by `run_at`. Jobs enqueued while the clock was ahead would otherwise come after all new jobs.
 const WAITING: Sql =
     Sql::both(&["update jobs set run_at = $1 where due_at is null and worker is null and run_at > $1"]);
-const TIME_OUTS: Sql = Sql::new(
+const ATTEMPT_TIMEOUTS: Sql = Sql::new(
     &["update jobs set deadline_at = $1 + (deadline_at - started_at)
        where deadline_at is not null and started_at > $1"],
     "update jobs set deadline_at = $1::timestamptz + (deadline_at - started_at)
@@ -102,7 +102,7 @@ impl Operation for RepairClockStep {
         let now = tx.now();
         let from_now = Param::Time(now);
         tx.execute(&WORKERS, &[from_now]).await?;
-        for jobs in [&JOBS, &WAITING, &TIME_OUTS] {
+        for jobs in [&JOBS, &WAITING, &ATTEMPT_TIMEOUTS] {
             tx.execute(jobs, &[from_now]).await?;
         }
         tx.execute(&OUTBOX, &[from_now, Param::Int(DISPATCH_LEASE_MS)]).await?;

@@ -1,17 +1,17 @@
-//! Fails jobs that did not end before their deadline, in any live state. A deadline counts from the creation of its job.
+//! Fails jobs that did not end before their deadline, in any live state. A deadline counts from the creation of its job;
+//! the timeout of an attempt is in `workers/attempt_timeouts`. The background task `fail_overdue_jobs` calls it.
 //!
 //! A job that ended in time costs nothing at its end: its row is cleared when the deadline comes.
 
-use domain::limits::{MAINTENANCE_ROWS, OUTAGE_MS, TIMEOUT_GRACE_MS};
 use domain::queue::job::Event;
 use domain::{JobError, JobId};
 
 use crate::db::effects::Effects;
 use crate::db::tx::{Operation, Param, Sql, Tx};
 use crate::error::StoreError;
-use crate::queue::counters::CounterDeltas;
 use crate::queue::lanes::LaneCache;
-use crate::queue::transition::{self, Transition};
+use crate::queue::overdue::{fail, list_overdue};
+use crate::queue::transition;
 use crate::store::Store;
 use crate::workflows::runs::cancel::lock_run_of;
 
@@ -50,8 +50,7 @@ impl Store {
 
 struct ListDue;
 
-// After an outage, workers get a grace period to report results that they could not deliver during it.
-const DUE: Sql = Sql::both(&["select job from job_options where due_at <= $1
+const DUE: Sql = Sql::both(&["select job as id from job_options where due_at <= $1
          and (select s.since < $3 and s.beat_at >= $4 from service s where s.id = 1)
      order by due_at, job limit $2"]);
 
@@ -59,14 +58,7 @@ impl Operation for ListDue {
     type Output = Vec<JobId>;
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<JobId>, StoreError> {
-        let now = tx.now();
-        let params = [
-            Param::Time(now),
-            Param::Int(MAINTENANCE_ROWS as i64),
-            Param::Time(now.plus_ms(-TIMEOUT_GRACE_MS)),
-            Param::Time(now.plus_ms(-OUTAGE_MS)),
-        ];
-        tx.query(&DUE, &params).await?.iter().map(|row| row.job("job")).collect()
+        list_overdue(tx, &DUE).await
     }
 }
 
@@ -84,25 +76,20 @@ impl Operation for FailOverdueJob {
 
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(bool, Effects), StoreError> {
         let now = tx.now();
-        let (mut counters, mut effects) = (CounterDeltas::default(), Effects::default());
         lock_run_of(tx, self.job).await?;
         let live = transition::load(tx, &[self.job]).await?.remove(&self.job);
         // Read under the lock: another node may have handled the deadline.
         let row = tx.query_opt(&DEADLINE, &[Param::from(self.job)]).await?;
         let is_due = row.as_ref().map(|row| row.opt_time("due_at")).transpose()?.flatten().is_some_and(|at| at <= now);
         if !is_due {
-            return Ok((false, effects));
+            return Ok((false, Effects::default()));
         }
         let deadline_s = row.map(|row| row.opt_int("deadline_s")).transpose()?.flatten().unwrap_or_default();
         tx.execute(&CLEAR, &[Param::from(self.job)]).await?;
-        let Some(before) = live else { return Ok((false, effects)) };
+        let Some(before) = live else { return Ok((false, Effects::default())) };
         let lane = self.lanes.one(tx, before.lane).await?;
         let after = before.job(&lane.kind, &Default::default())?.apply(Event::PassDeadline { deadline_s }, now);
-        let after = after.map_err(|refusal| StoreError::unexpected(refusal.to_string()))?;
-        let (revoke, error) = (before.state.is_claimed(), Some(JobError::past_deadline(deadline_s)));
-        let transition = Transition { revoke, ..Transition::new(before, after, "failed", error, None) };
-        transition::write(tx, &self.lanes, vec![transition], &mut counters, &mut effects).await?;
-        transition::close(tx, &self.lanes, counters, &mut effects).await?;
+        let effects = fail(tx, &self.lanes, before, after, JobError::past_deadline(deadline_s)).await?;
         Ok((true, effects))
     }
 }

@@ -16,6 +16,7 @@ pub mod history;
 pub(crate) mod holds;
 pub(crate) mod lanes;
 pub mod list;
+pub(crate) mod overdue;
 pub mod promote;
 pub mod prune;
 pub mod queues;

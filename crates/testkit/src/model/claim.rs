@@ -199,7 +199,7 @@ impl Model {
         let (claim, now) = (self.claims, self.now);
         let job = &mut self.jobs[number];
         job.claim = Some(claim);
-        job.deadline = timeout_s.map(|seconds| now.plus_s(seconds));
+        job.times_out_at = timeout_s.map(|seconds| now.plus_s(seconds));
         job.record("started", Some(worker), None);
         self.notify(number, JobState::Queued, state);
         (number, epoch, attempt)

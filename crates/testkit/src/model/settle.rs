@@ -73,7 +73,7 @@ impl Model {
         self.back_off(number, cause);
         let job = &mut self.jobs[number];
         job.claim = None;
-        job.deadline = None;
+        job.times_out_at = None;
         if job.job.job_state().is_terminal() {
             job.parked = None;
             let unique = job.new.extras.as_ref().and_then(|extras| extras.unique.as_ref());
@@ -170,7 +170,7 @@ impl Model {
         if now.ms_since(self.service_since) <= TIMEOUT_GRACE_MS {
             return swept;
         }
-        let late = |job: &super::ModelJob| job.deadline.filter(|deadline| *deadline < now);
+        let late = |job: &super::ModelJob| job.times_out_at.filter(|times_out_at| *times_out_at < now);
         let mut late: Vec<(domain::Time, usize)> =
             self.jobs.iter().enumerate().filter_map(|(number, job)| Some((late(job)?, number))).collect();
         late.sort_unstable();

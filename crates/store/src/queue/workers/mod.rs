@@ -1,6 +1,7 @@
 //! Workers: registration, heartbeat, removal, listing, and the sweep of dead workers. A lease belongs to the worker,
 //! not to a job: one renewal covers all of its claims.
 
+mod attempt_timeouts;
 pub mod count;
 pub mod heartbeat;
 pub mod jobs;

@@ -1,12 +1,11 @@
 //! Ends the claims of dead workers and of attempts past their timeout. The engine's lease sweep calls it. A row that
 //! fails is quarantined, so that it does not block the others.
 
-use domain::limits::{MAINTENANCE_ROWS, MAX_COUNTED_ROWS, OUTAGE_MS, TIMEOUT_GRACE_MS};
+use domain::limits::{MAINTENANCE_ROWS, MAX_COUNTED_ROWS, OUTAGE_MS};
 use domain::queue::job::{ClaimRef, Event};
 use domain::{Epoch, JobError, JobId, WorkerId};
 use uuid::Uuid;
 
-use crate::db::clock::random_unit;
 use crate::db::codec::from_json;
 use crate::db::effects::Effects;
 use crate::db::tx::{Operation, Param, Sql, Tx};
@@ -14,9 +13,9 @@ use crate::error::StoreError;
 use crate::queue::counters::CounterDeltas;
 use crate::queue::holds::Holder;
 use crate::queue::lanes::LaneCache;
-use crate::queue::queues;
 use crate::queue::transition;
 use crate::queue::transition::{LiveJob, Transition};
+use crate::queue::workers::attempt_timeouts::{self, ListTimedOut, TimeOutAttempt};
 use crate::queue::workers::load;
 use crate::store::Store;
 
@@ -42,8 +41,8 @@ impl Store {
                 Err(_) => self.end_claims_one_by_one(worker, &mut swept).await?,
             }
         }
-        for job in self.read(ListPastDeadline).await? {
-            match self.write(TimeOutJob { job, lanes: self.lanes().clone() }).await {
+        for job in self.read(ListTimedOut).await? {
+            match self.write(TimeOutAttempt { job, lanes: self.lanes().clone() }).await {
                 Ok((timed_out, effects)) => {
                     self.announce(&effects);
                     swept.timed_out += usize::from(timed_out);
@@ -286,69 +285,6 @@ async fn end_jobs(
     Ok(taken)
 }
 
-struct ListPastDeadline;
-
-// After an outage, workers get a grace period to report results that they could not deliver during it.
-const PAST_DEADLINE: Sql = Sql::both(&["select id from jobs where deadline_at < $1
-         and (select s.since < $3 and s.beat_at >= $4 from service s where s.id = 1)
-     order by deadline_at, id limit $2"]);
-
-impl Operation for ListPastDeadline {
-    type Output = Vec<JobId>;
-
-    async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<JobId>, StoreError> {
-        let now = tx.now();
-        let params = [
-            Param::Time(now),
-            Param::Int(MAINTENANCE_ROWS as i64),
-            Param::Time(now.plus_ms(-TIMEOUT_GRACE_MS)),
-            Param::Time(now.plus_ms(-OUTAGE_MS)),
-        ];
-        tx.query(&PAST_DEADLINE, &params).await?.iter().map(|row| row.job("id")).collect()
-    }
-}
-
-struct TimeOutJob {
-    job: JobId,
-    lanes: LaneCache,
-}
-
-const DEADLINE: Sql = Sql::both(&["select deadline_at from jobs where id = $1"]);
-
-impl Operation for TimeOutJob {
-    const READS_TRIGGER_VERSION: bool = true;
-    type Output = (bool, Effects);
-
-    async fn run(&self, tx: &mut Tx<'_>) -> Result<(bool, Effects), StoreError> {
-        let now = tx.now();
-        let mut effects = Effects::default();
-        let Some(before) = transition::load(tx, &[self.job]).await?.remove(&self.job) else {
-            return Ok((false, effects));
-        };
-        let row = tx.query_opt(&DEADLINE, &[Param::from(self.job)]).await?;
-        let deadline = row.map(|row| row.opt_time("deadline_at")).transpose()?.flatten();
-        let (Some(worker), Some(started_at), Some(deadline)) = (before.worker, before.started_at, deadline) else {
-            return Ok((false, effects));
-        };
-        if deadline >= now {
-            return Ok((false, effects));
-        }
-        let lane = self.lanes.one(tx, before.lane).await?;
-        let settings = queues::settings(tx, before.tenant, &lane.queue).await?;
-        let by = ClaimRef { worker, epoch: before.epoch };
-        let timeout_s = deadline.ms_since(started_at) / 1_000;
-        let event = Event::TimeOut { by, timeout_s, random_unit: random_unit() };
-        let after = before.job(&lane.kind, &settings)?.apply(event, now);
-        let after = after.map_err(|refusal| StoreError::unexpected(refusal.to_string()))?;
-        let error = Some(JobError::timeout(timeout_s));
-        let transition = Transition { revoke: true, ..Transition::new(before, after, "failed", error, None) };
-        let mut counters = CounterDeltas::default();
-        transition::write(tx, &self.lanes, vec![transition], &mut counters, &mut effects).await?;
-        transition::close(tx, &self.lanes, counters, &mut effects).await?;
-        Ok((true, effects))
-    }
-}
-
 struct CountQuarantined;
 
 const QUARANTINED: Sql =
@@ -371,7 +307,6 @@ struct QuarantineRow {
 
 const QUARANTINE: Sql = Sql::both(&["insert into quarantine (task, id, error, since) values ($1, $2, $3, $4)
      on conflict (task, id) do update set error = excluded.error"]);
-const CLEAR_DEADLINE: Sql = Sql::both(&["update jobs set deadline_at = null where id = $1"]);
 
 impl Operation for QuarantineRow {
     type Output = ();
@@ -379,6 +314,6 @@ impl Operation for QuarantineRow {
     async fn run(&self, tx: &mut Tx<'_>) -> Result<(), StoreError> {
         let params = [Param::Text(self.task), Param::Uuid(self.id), Param::Text(&self.error), Param::Time(tx.now())];
         tx.execute(&QUARANTINE, &params).await?;
-        tx.execute(&CLEAR_DEADLINE, &params[1..2]).await.map(|_| ())
+        attempt_timeouts::clear(tx, self.id).await
     }
 }

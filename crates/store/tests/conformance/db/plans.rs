@@ -71,7 +71,12 @@ fn hot() -> Vec<Hot> {
         hot("queue/ready_queue_poller.rs::ENDED", "IDS", "jobs_pkey", JOBS_PKEY),
         hot("queue/promote.rs::PROMOTE", "now(), 1000", "jobs_due", "jobs_due"),
         hot("queue/promote.rs::NEXT", "", "jobs_due", "jobs_due"),
-        hot("queue/workers/sweep.rs::PAST_DEADLINE", "now(), 1000, now(), now()", "jobs_deadline", "jobs_deadline"),
+        hot(
+            "queue/workers/attempt_timeouts.rs::TIMED_OUT",
+            "now(), 1000, now(), now()",
+            "jobs_deadline",
+            "jobs_deadline",
+        ),
         hot("queue/get.rs::LIVE", "'01890a5d-ac96-774b-bcce-b302099a8057', 2", "jobs_pkey", JOBS_PKEY),
         hot("queue/get.rs::ENDED", "'01890a5d-ac96-774b-bcce-b302099a8057', 2", "ended_pkey", "PRIMARY KEY"),
         hot("queue/transition/ended_row.rs::ENDED", "IDS", "ended_pkey", "PRIMARY KEY"),
@@ -133,7 +138,7 @@ async fn check_postgres(psql: &Psql, when: &str) {
         let by_index = [format!("using {} on", hot.index), format!("on {}", hot.index)];
         assert!(by_index.iter().any(|by| plan.contains(by)), "{} {when}, without {}:\n{plan}", hot.name, hot.index);
         // A sort would read a whole lane to return its first job.
-        let first_only = ["HEADS", "AT_ONCE", "TAKE", "PEEK", "PROMOTE", "NEXT", "PAST_DEADLINE"];
+        let first_only = ["HEADS", "AT_ONCE", "TAKE", "PEEK", "PROMOTE", "NEXT", "TIMED_OUT"];
         let sorts = plan.contains("Sort") && first_only.iter().any(|name| hot.name.ends_with(name));
         assert!(!sorts, "{} {when}:\n{plan}", hot.name);
     }
