@@ -71,7 +71,7 @@ async fn exit_codes_distinguish_failures_rejections_and_outages() {
         }
         // A missing id does not stop the command for the others, and each missing id is reported.
         let other = Uuid::from_u128(7).to_string();
-        for command in [["job", "cancel"], ["worker", "remove"], ["delivery", "redeliver"]] {
+        for command in [["job", "cancel"], ["worker", "drain"], ["worker", "remove"], ["delivery", "redeliver"]] {
             let not_found = cli.run(&[&command[..], &[missing.as_str(), other.as_str()]].concat()).await;
             assert_eq!((not_found.code, not_found.stderr.lines().count()), (Some(4), 2), "{not_found:?}");
             assert!(not_found.stderr.contains(&missing) && not_found.stderr.contains(&other), "{not_found:?}");

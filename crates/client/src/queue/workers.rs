@@ -27,6 +27,11 @@ impl Client {
         self.post(&["workers"], request).await
     }
 
+    /// Asks a worker to finish its jobs and to claim no more.
+    pub async fn drain_worker(&self, worker: Uuid) -> Result<(), ClientError> {
+        self.execute(self.request(Method::POST, &["workers", &worker.to_string(), "drain"])).await
+    }
+
     /// Renews the lease of a worker, and returns cancellations.
     pub async fn heartbeat(&self, worker: Uuid, request: &HeartbeatRequest) -> Result<HeartbeatView, ClientError> {
         let path = ["workers", &worker.to_string(), "heartbeat"];

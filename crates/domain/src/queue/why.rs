@@ -46,7 +46,6 @@ pub enum Reason {
     NoWorker,
     Loading,
     Waiting,
-    OverQuota,
     Running,
     Ended,
 }
@@ -63,7 +62,6 @@ impl Reason {
             Self::NoWorker => "no_worker",
             Self::Loading => "loading",
             Self::Waiting => "waiting",
-            Self::OverQuota => "over_quota",
             Self::Running => "running",
             Self::Ended => "ended",
         }

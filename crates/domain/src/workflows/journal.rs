@@ -60,7 +60,7 @@ pub enum JournalError {
     #[error("the journal would have {bytes} bytes; the maximum is {JOURNAL_BYTES}; store large results as artifacts")]
     TooManyBytes { bytes: i64 },
     /// The worker asked for `strict`.
-    #[error("the step was recorded with another input or code: its digest is {recorded}, not {met}")]
+    #[error("the step was recorded with another input or operation: its digest is {recorded}, not {met}")]
     Drift { recorded: String, met: String },
     #[error("the key is recorded as the operation {recorded}, not {met}")]
     OtherOperation { recorded: JournalOp, met: JournalOp },

@@ -35,6 +35,9 @@ pub async fn restore(from: &Path, to: &Path) -> Result<(), StoreError> {
     if !from.is_file() {
         return Err(unusable(from, "is not a file"));
     }
+    if let Some(folder) = to.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
+        return Err(unusable(folder, "is not a folder; create it first"));
+    }
     copy(from.to_owned(), to.to_owned()).await
 }
 

@@ -329,7 +329,7 @@ pub struct HistoryItem {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct WhyView {
     /// `not_due`, `behind`, `queue_paused`, `limit_reached`, `subject_busy`, `backoff`, `no_worker`, `loading`,
-    /// `over_quota`, `running` or `ended`.
+    /// `waiting`, `running` or `ended`.
     pub reason: String,
     /// The reason for people, with names and figures.
     pub detail: String,

@@ -127,7 +127,7 @@ class Windlass:
     ) -> Any:  # fmt: skip
         """Registers a workflow: a handler with a `Workflow` as its context. See `job`.
 
-        With `strict`, an attempt that meets a recorded operation with another input or code fails with the code
+        With `strict`, an attempt that meets a recorded step with another input or operation fails with the code
         `workflow_drift` [default: the signal of the job has a warning].
         """
 

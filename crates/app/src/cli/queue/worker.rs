@@ -1,4 +1,4 @@
-//! `windlass worker`: lists and removes workers.
+//! `windlass worker`: lists, drains and removes workers.
 
 use clap::Subcommand;
 use client::Client;
@@ -17,6 +17,11 @@ use crate::cli::output::{Output, cell, relative, relative_maybe};
 pub(crate) enum WorkerVerb {
     /// List workers
     List,
+    /// Let workers finish their jobs and claim no more
+    Drain {
+        #[arg(required = true)]
+        id: Vec<IdArgument>,
+    },
     /// Remove workers; their jobs return to the queues without using up an attempt
     Remove {
         #[arg(required = true)]
@@ -27,26 +32,38 @@ pub(crate) enum WorkerVerb {
 pub(crate) async fn run(client: &Client, verb: WorkerVerb, format: Output) -> anyhow::Result<Exit> {
     match verb {
         WorkerVerb::List => list(client, format).await,
+        WorkerVerb::Drain { id } => {
+            for_each(client, id, "drain", async |id| {
+                client.drain_worker(id).await?;
+                output::done(format, &format!("Worker {id} drains."), &json!({"id": id, "draining": true}))
+            })
+            .await
+        }
         WorkerVerb::Remove { id } => {
-            // A worker that has already unregistered must not prevent the removal of the others.
-            let mut worst = Exit::Done;
-            for id in id {
-                match remove(client, &id).await {
-                    Ok(id) => {
-                        output::done(format, &format!("Removed worker {id}."), &json!({"id": id, "removed": true}))?;
-                    }
-                    Err(error) => worst = exit::report_of(error, &format!("cannot remove {id}")),
-                }
-            }
-            Ok(worst)
+            for_each(client, id, "remove", async |id| {
+                client.remove_worker(id).await?;
+                output::done(format, &format!("Removed worker {id}."), &json!({"id": id, "removed": true}))
+            })
+            .await
         }
     }
 }
 
-async fn remove(client: &Client, id: &IdArgument) -> anyhow::Result<Uuid> {
-    let id = id.worker(client).await?;
-    client.remove_worker(id).await?;
-    Ok(id)
+/// Calls `action` for each worker. A worker that has already unregistered does not prevent the action on the others.
+async fn for_each(
+    client: &Client,
+    ids: Vec<IdArgument>,
+    verb: &str,
+    action: impl AsyncFn(Uuid) -> anyhow::Result<()>,
+) -> anyhow::Result<Exit> {
+    let mut worst = Exit::Done;
+    for id in ids {
+        let done = async { action(id.worker(client).await?).await };
+        if let Err(error) = done.await {
+            worst = exit::report_of(error, &format!("cannot {verb} {id}"));
+        }
+    }
+    Ok(worst)
 }
 
 async fn list(client: &Client, format: Output) -> anyhow::Result<Exit> {

@@ -106,7 +106,7 @@ impl JournalHead {
     pub fn warnings(&self) -> Vec<String> {
         let drift = self.drift.as_ref().map(|key| {
             format!(
-                "the step {key} was recorded with another input or code: the handler has changed since the job began"
+                "the step {key} was recorded with another input or operation: the handler has changed since the job began"
             )
         });
         drift.into_iter().chain(self.size.warning()).collect()

@@ -311,7 +311,7 @@ class Fake(Client):
         new = {"key": key, "op": op, "status": "open", "attempt": 0, "hash": operation["hash"]}
         entry = job.journal.setdefault(key, new)
         if (entry["op"], entry["hash"]) != (op, operation["hash"]) and (ctx.strict or entry["op"] != op):
-            raise ApiError(409, "workflow_drift", f"{key}: the step was recorded with another input or code")
+            raise ApiError(409, "workflow_drift", f"{key}: the step was recorded with another input or operation")
         if entry["status"] == "resolved" or (entry is not new and op != "step"):
             return {**entry, "existing": entry["status"] == "resolved"}
         if "for_s" in operation or "timeout_s" in operation:
