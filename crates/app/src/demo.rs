@@ -1,20 +1,39 @@
-//! The workload of `serve --demo`: several queues, two models on one worker, jobs that fail and are retried, and workflows.
+//! The workload of `serve --demo`: several queues, two models on one worker, jobs that fail and are retried, workflows, a
+//! fleet, and triggers with their events.
 
+mod events;
+mod fleet;
 mod workflows;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use client::{HandlerError, JobContext};
+use client::{Client, HandlerError, JobContext};
 use embedded::{Embedded, Job};
 use engine::Engine;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Produces and runs jobs until it is stopped.
-pub(crate) async fn run(engine: Arc<Engine>, stop: CancellationToken) {
+/// The server of the demo as its clients see it.
+pub(crate) struct DemoServer {
+    pub(crate) client: Client,
+    pub(crate) url: String,
+}
+
+/// Produces and runs jobs until it is stopped. Without a `server` there are no triggers, subjects and deliveries.
+pub(crate) async fn run(engine: Arc<Engine>, server: Option<DemoServer>, stop: CancellationToken) {
     let embedded = Embedded::of(engine, None);
     let tracker = TaskTracker::new();
+    if let Some(DemoServer { client, url }) = server {
+        match events::declare(&client, &url).await {
+            Ok(()) => {
+                tracker.spawn(fleet::work(embedded.clone(), stop.clone()));
+                tracker.spawn(fleet::manage(client.clone(), stop.clone()));
+                tracker.spawn(events::publish(client, stop.clone()));
+            }
+            Err(error) => tracing::warn!(%error, "the demo cannot declare its triggers"),
+        }
+    }
     tracker.spawn(work(embedded.clone(), stop.clone()));
     tracker.spawn(infer(embedded.clone(), stop.clone()));
     tracker.spawn(workflows::pipelines(embedded.clone(), stop.clone()));
@@ -69,6 +88,8 @@ async fn work(engine: Embedded, stop: CancellationToken) {
         .prefetch(0)
         .handle("welcome", |_: JobContext| async { pause(80).await.map(|()| "sent") })
         .handle("digest", |_: JobContext| async { pause(200).await.map(|()| "sent") })
+        .handle("receipt", |_: JobContext| async { pause(120).await.map(|()| "sent") })
+        .handle("notice", |_: JobContext| async { pause(60).await.map(|()| "sent") })
         .handle("image.scan", scan)
         .build();
     run_worker(worker, stop).await;

@@ -21,7 +21,7 @@ pub(crate) mod queue;
 mod reference;
 pub(crate) mod runtimes;
 pub(crate) mod serve;
-mod setup;
+pub(crate) mod setup;
 pub(crate) mod signals;
 mod top;
 pub(crate) mod triggers;

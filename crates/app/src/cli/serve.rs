@@ -1,11 +1,12 @@
 //! `windlass serve`: runs the engine and the HTTP server in one process until it is stopped.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use client::Client;
 use domain::address::{Allowed, CidrNetwork, Private};
 use domain::limits::MAX_ATTEMPTS;
 use domain::{RetryPolicy, TokenText};
@@ -27,10 +28,8 @@ use super::exit::{Exit, UsageError};
 use super::migrate::PoolerSetting;
 use super::output;
 use super::value::finite;
-use crate::demo;
+use crate::demo::{self, DemoServer};
 use crate::telemetry::{Telemetry, TelemetryArgs};
-
-/// The directory of large artifacts in the data directory.
 
 #[derive(Args)]
 pub(crate) struct ServeArgs {
@@ -189,7 +188,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         abandoned_retention_s: args.abandoned_executions_retention_days.saturating_mul(86_400),
         allowed: Allowed {
             private: if args.allow_private { Private::Allowed } else { Private::Refused },
-            networks: args.allow_network.clone(),
+            networks: allowed_networks(&args)?,
         },
         max_trigger_depth: args.max_trigger_depth,
         dead_letter_retention_s: args.dead_letter_retention_days.saturating_mul(86_400),
@@ -219,12 +218,21 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     }
     let address = listener.local_addr()?;
     announce(if is_secure { "https" } else { "http" }, address, &url, args.demo);
-    if args.demo {
-        tracker.spawn(demo::run(state.engine.clone(), stop.clone()));
-    }
     let engine = state.engine.clone();
-    server::serve(listener, state, stop.clone()).await?;
-    stop.cancel();
+    let demo = async {
+        if args.demo {
+            let token_file = args.bootstrap_token_file.as_deref();
+            let server = if is_secure { None } else { Some(demo_server(address, token_file)?) };
+            demo::run(engine.clone(), server, stop.clone()).await;
+        }
+        anyhow::Ok(())
+    };
+    let serve = async {
+        let served = server::serve(listener, state, stop.clone()).await;
+        stop.cancel();
+        anyhow::Ok(served?)
+    };
+    tokio::try_join!(serve, demo)?;
     tracker.close();
     tracker.wait().await;
     engine.stop().await;
@@ -299,6 +307,34 @@ async fn bootstrap_token(store: &Store, file: &Path) -> anyhow::Result<()> {
         tracing::info!("created the admin token of --bootstrap-token-file");
     }
     Ok(())
+}
+
+/// The networks of `--allow-network`. The demo also sends webhooks to itself.
+fn allowed_networks(args: &ServeArgs) -> anyhow::Result<Vec<CidrNetwork>> {
+    let mut networks = args.allow_network.clone();
+    if args.demo {
+        networks.push(reachable(args.listen.ip()).to_string().parse()?);
+    }
+    Ok(networks)
+}
+
+/// The address at which this machine reaches a listener on `ip`.
+fn reachable(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    }
+}
+
+/// The demo calls its own server over HTTP.
+fn demo_server(address: SocketAddr, token_file: Option<&Path>) -> anyhow::Result<DemoServer> {
+    let url = format!("http://{}", SocketAddr::new(reachable(address.ip()), address.port()));
+    let mut client = Client::builder(&url);
+    if let Some(file) = token_file {
+        client = client.token(std::fs::read_to_string(file)?.trim());
+    }
+    Ok(DemoServer { client: client.build()?, url })
 }
 
 /// Returns an error if no token exists: without tokens every caller has full access, so the server must listen on

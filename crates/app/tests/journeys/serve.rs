@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use client::wire::{ClaimRequest, WorkerRequest};
-use client::{ClientError, JobFilter};
+use client::{ClientError, DeliveryFilter, JobFilter};
 use serde_json::{Value, json};
 use tokio::net::TcpSocket;
 
@@ -143,6 +143,30 @@ async fn the_demo_starts_immediately_and_removes_its_database() {
     .await;
     println!("a job succeeded after {:?}", started.elapsed());
     assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
+    eventually("a machine of the demo is installed", async || {
+        let subject = client.subject("machine-1").await.ok()?;
+        (subject.facts.get("state")?.value.get() == "\"installed\"").then_some(())
+    })
+    .await;
+    eventually("the disk of a machine is dead", async || {
+        let subject = client.subject("machine-4").await.expect("the subject exists");
+        subject.backoffs.iter().any(|backoff| backoff.cause.contains("DISK_DEAD")).then_some(())
+    })
+    .await;
+    eventually("a webhook of the demo is delivered", async || {
+        let filter = DeliveryFilter { state: Some("delivered".into()), ..DeliveryFilter::default() };
+        (!client.deliveries(&filter).await.expect("deliveries are listed").items.is_empty()).then_some(())
+    })
+    .await;
+    eventually("triggers of the demo fired", async || {
+        let triggers = client.triggers(None).await.expect("triggers are listed").items;
+        let fired = |name: &str| triggers.iter().any(|trigger| trigger.name == name && trigger.last_fired_at.is_some());
+        ["receipt", "count-orders", "price-change", "pipeline-changed", "broken-scan"]
+            .into_iter()
+            .all(fired)
+            .then_some(())
+    })
+    .await;
     assert_eq!(server.program.terminate().await, Some(0), "{}", server.program.stderr());
     assert_eq!(std::fs::read_dir(&temporary).expect("the folder exists").count(), 0, "the database was removed");
 }

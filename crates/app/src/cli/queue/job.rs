@@ -102,7 +102,7 @@ pub(crate) enum JobVerb {
 
 #[derive(Args)]
 pub(crate) struct JobListArgs {
-    /// State: scheduled, queued, loading, working, succeeded, failed or canceled
+    /// State: waiting, scheduled, queued, loading, working, succeeded, failed or canceled
     #[arg(long)]
     state: Option<String>,
     #[arg(long)]

@@ -97,6 +97,15 @@ pub(crate) async fn apply(client: &Client, args: ApplyArgs, format: Output) -> a
     Ok(Exit::Done)
 }
 
+/// Applies the text of a file without printing anything.
+pub(crate) async fn apply_text(client: &Client, text: &str) -> anyhow::Result<()> {
+    let setup = parse(serde_yaml_ng::from_str(text)?).map_err(UsageError)?;
+    for change in plan(client, setup, false).await?.changes {
+        change.apply(client).await?;
+    }
+    Ok(())
+}
+
 pub(crate) async fn export(client: &Client, args: ExportArgs, format: Output) -> anyhow::Result<Exit> {
     let sections = if args.section.is_empty() { Section::ALL.to_vec() } else { args.section };
     let mut file = Map::new();
