@@ -1,4 +1,6 @@
 drop function enqueue;
+drop function join_run;
+drop function nests_deeper_than;
 drop table abandoned_executions;
 drop table calls;
 drop table blob_garbage;

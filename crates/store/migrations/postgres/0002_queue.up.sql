@@ -536,6 +536,41 @@ comment on column abandoned_executions.state is 'Final state of the job.';
 comment on column abandoned_executions.abandoned_at is
     'Time at which the caller disconnected or its absence was detected.';
 
+create function nests_deeper_than(document text, levels integer) returns boolean
+language plpgsql
+immutable
+set search_path = windlass, pg_temp
+as $$
+declare
+    brackets text;
+begin
+    if length(document) - length(translate(document, '[{', '')) <= levels then
+        return false;
+    end if;
+    -- Only the brackets outside of strings. Each pass removes the innermost pairs.
+    brackets := regexp_replace(regexp_replace(document, '"(?:[^"\\]|\\.)*"', '', 'g'), '[^][{}]+', '', 'g');
+    brackets := translate(brackets, '{}', '[]');
+    for level in 1..levels loop
+        exit when brackets = '';
+        brackets := replace(brackets, '[]', '');
+    end loop;
+    return brackets <> '';
+end
+$$;
+comment on function nests_deeper_than is 'True if a JSON document has more nested arrays and objects than `levels`.';
+revoke execute on function nests_deeper_than from public;
+
+-- The migration of runs replaces it.
+create function join_run(of_tenant bigint, of_run text, made timestamptz) returns void
+language plpgsql
+set search_path = windlass, pg_temp
+as $$
+begin
+end
+$$;
+comment on function join_run is 'Adds a job that `enqueue` creates to its run, if it has one.';
+revoke execute on function join_run from public;
+
 create function enqueue(
     queue text,
     kind text,
@@ -611,11 +646,14 @@ begin
     if enqueue.unique_for_s not between 1 and 316224000 then
         raise exception 'unique_for_s must be from 1 to 316224000' using errcode = '22023';
     end if;
-    if not isfinite(enqueue.run_at) or enqueue.run_at > made + interval '316224000 seconds' then
-        raise exception 'run_at must be within ten years' using errcode = '22023';
+    if not isfinite(enqueue.run_at) or enqueue.run_at < 'epoch' or enqueue.run_at > made + interval '316224000 seconds' then
+        raise exception 'run_at must be from 1970 to ten years from now' using errcode = '22023';
     end if;
     if octet_length(enqueue.payload::text) > 1048576 then
         raise exception 'payload must be at most 1048576 bytes' using errcode = '22023';
+    end if;
+    if nests_deeper_than(enqueue.payload::text, 100) then
+        raise exception 'payload must not nest deeper than 100 levels' using errcode = '22023';
     end if;
     if exists (
         select 1 from unnest(array[enqueue.affinity, enqueue.subject, enqueue.run, enqueue.unique_key,
@@ -665,6 +703,7 @@ begin
                 enqueue.concurrency_key, enqueue.timeout_s, to_json(enqueue.tags), 'sql');
     insert into job_tags (tenant, tag, job)
         select distinct of_tenant, t, new_id from unnest(enqueue.tags) t on conflict do nothing;
+    perform join_run(of_tenant, enqueue.run, made);
     insert into counter_deltas (tenant, queue, scheduled, queued, running, succeeded, failed, canceled,
                                 swaps_made, swaps_avoided)
         values (of_tenant, enqueue.queue, case when is_due then 0 else 1 end, case when is_due then 1 else 0 end,

@@ -68,9 +68,8 @@ pub const MIGRATIONS: &[Migration] = migrations! {
     17 "0017_waits"
     18 "0018_job_options"
     19 "0019_claim_bytes"
-    20 "0020_enqueue_checks"
-    21 "0021_retention_hold"
-    22 "0022_tenant_deletion"
+    20 "0020_retention_hold"
+    21 "0021_tenant_deletion"
 };
 
 /// Lock timeout of a migration on PostgreSQL. DDL waits for running queries on the table, and all later queries wait

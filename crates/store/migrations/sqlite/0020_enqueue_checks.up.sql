@@ -1,1 +1,0 @@
--- The SQL interface exists only on PostgreSQL.
