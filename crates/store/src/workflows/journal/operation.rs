@@ -78,7 +78,7 @@ pub enum StepOutcome {
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordedEntry {
     pub entry: JournalEntry,
-    /// The key was resolved before. Otherwise the caller knows the result, and `entry` omits it.
+    /// The key was resolved before. Otherwise the caller knows the result of a step, and `entry` omits it.
     pub existing: bool,
 }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use domain::limits::JOURNAL_PAGE_BYTES;
 use domain::triggers::trigger::Source;
 use domain::workflows::journal::JournalError;
-use domain::{Epoch, JobId, Label, TenantId, Time, WorkerId};
+use domain::{Epoch, JobId, JournalOp, Label, TenantId, Time, WorkerId};
 
 use super::open_journal::{KeptEvent, OpenEntry, OpenJournal};
 pub use super::operation::{
@@ -357,7 +357,8 @@ impl JournalRequest {
                 };
                 let recorded = journal.record(new, (write.epoch, write.strict), now, event).and_then(|recorded| {
                     let open = &journal.entries[&new.key];
-                    answer_bytes += if recorded.0 { open.entry.bytes } else { 0 };
+                    let is_known = !recorded.0 && new.op() == JournalOp::Step;
+                    answer_bytes += if is_known { 0 } else { open.entry.bytes };
                     match answer_bytes > JOURNAL_PAGE_BYTES {
                         true => Err(JournalError::AnswerTooLarge { max: JOURNAL_PAGE_BYTES }),
                         false => Ok(recorded),
@@ -382,7 +383,11 @@ impl JournalRequest {
                         // A key that this commit resolved is not stored yet, so its answer is not read later.
                         let entry = match existing && open.is_changed {
                             true => open.entry.clone(),
-                            false => open.entry.without_contents(),
+                            false if new.op() == JournalOp::Step => open.entry.without_contents(),
+                            // The caller does not know the event that resolved its new wait.
+                            false => {
+                                JournalEntry { result: open.entry.result.clone(), ..open.entry.without_contents() }
+                            }
                         };
                         entries.push(RecordedEntry { entry, existing });
                     }

@@ -200,6 +200,31 @@ async fn an_event_is_received_by_the_first_operation_that_it_matches() {
 }
 
 #[tokio::test]
+async fn a_wait_that_is_resolved_when_it_is_recorded_is_answered_with_its_result() {
+    on_both(async |db| {
+        let (worker, claimed) = worker_with_job(&db.store).await;
+        send(&db.store, claimed.id, "paid", r#"{"amount":7}"#).await;
+        let ops = || vec![event("money", "paid"), event("more", "paid"), sleep("nap", 0), done("charge", "1")];
+        let first = record(&db.store, worker, &claimed, ops()).await;
+        let of = |answers: &[store::workflows::journal::write::RecordedEntry]| {
+            let of = |answer: &store::workflows::journal::write::RecordedEntry| {
+                (answer.existing, answer.entry.seq, answer.entry.result.clone())
+            };
+            answers.iter().map(of).collect::<Vec<_>>()
+        };
+        let (paid, null, charged) = (Some(r#"{"amount":7}"#.into()), Some("null".into()), Some("1".into()));
+        let unknown = [(false, Some(1), paid.clone()), (false, None, None), (false, Some(2), null.clone())];
+        assert_eq!(of(&first)[..3], unknown);
+        assert_eq!(of(&first)[3], (false, Some(3), None), "the caller knows the result of its step");
+        let again = record(&db.store, worker, &claimed, ops()).await;
+        let known =
+            [(true, Some(1), paid), (false, None, None), (true, Some(2), null), (true, Some(3), charged)];
+        assert_eq!(of(&again), known);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn an_event_is_sent_once_per_idempotency_key_and_not_to_an_ended_job() {
     on_both(async |db| {
         let (worker, claimed) = worker_with_job(&db.store).await;
