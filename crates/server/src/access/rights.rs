@@ -65,6 +65,8 @@ const fn tenant(method: &'static str, path: &'static str, rights: &'static [Righ
 
 /// Rights to see that a job exists. Its contents are hidden according to the caller's rights.
 const SEE_JOBS: &[Right] = &[ReadJobs, ReadOwnJobs];
+/// A worker reads a result that its claimed job uses.
+const SEE_JOBS_OR_WORK: &[Right] = &[ReadJobs, ReadOwnJobs, Work];
 
 #[rustfmt::skip]
 const ROUTES: &[Route] = &[
@@ -112,7 +114,7 @@ const ROUTES: &[Route] = &[
     queues("POST", "/api/v1/jobs/batch", &[Enqueue]),
     queues("POST", "/api/v1/jobs/cancel", &[Operate]),
     queues("POST", "/api/v1/jobs/estimate", &[Enqueue]),
-    queues("GET", "/api/v1/jobs/{id}", SEE_JOBS),
+    queues("GET", "/api/v1/jobs/{id}", SEE_JOBS_OR_WORK),
     queues("POST", "/api/v1/jobs/{id}/cancel", &[Operate]),
     queues("POST", "/api/v1/jobs/{id}/retry", &[Operate]),
     queues("POST", "/api/v1/jobs/{id}/fork", &[Operate]),
@@ -120,11 +122,11 @@ const ROUTES: &[Route] = &[
     // The handler checks the right that the approval names.
     any_token("POST", "/api/v1/jobs/{id}/approvals/{key}"),
     // A worker reads the journals of the jobs that it may claim.
-    queues("GET", "/api/v1/jobs/{id}/journal", &[ReadJobs, ReadOwnJobs, Work]),
+    queues("GET", "/api/v1/jobs/{id}/journal", SEE_JOBS_OR_WORK),
     queues("GET", "/api/v1/jobs/{id}/history", SEE_JOBS),
     queues("GET", "/api/v1/jobs/{id}/why", SEE_JOBS),
     queues("GET", "/api/v1/jobs/{id}/artifacts", SEE_JOBS),
-    queues("GET", "/api/v1/jobs/{id}/artifacts/{name}", &[ReadArtifacts, ReadLogs, ReadOwnJobs]),
+    queues("GET", "/api/v1/jobs/{id}/artifacts/{name}", &[ReadArtifacts, ReadLogs, ReadOwnJobs, Work]),
     queues("PUT", "/api/v1/jobs/{id}/artifacts/{name}", &[Work]),
     queues("GET", "/api/v1/jobs/{id}/signal", SEE_JOBS),
     queues("PUT", "/api/v1/jobs/{id}/signal", &[Work]),
@@ -378,6 +380,12 @@ pub fn documentation() -> String {
     ] {
         let _ = writeln!(text, "- {what}: `{right}`, or `{ReadOwnJobs}` for jobs that the token created");
     }
+    let _ = writeln!(
+        text,
+        "\nA worker with the right `{Work}` names a claim that it holds in the header `X-Windlass-Claim: WORKER/JOB`. It then \
+         reads the artifacts of the claimed job, and the result, the error and the artifacts of the jobs that the claimed job \
+         needs, has started as children or is a fork of. It reads no artifact `log`."
+    );
     let _ = writeln!(text, "\nWithout `{ReadLogs}`, the `last_error` of a trigger contains only its code.");
     let _ = writeln!(
         text,

@@ -67,8 +67,28 @@ pub(crate) fn accepted_before(job: &StoredJob) -> JobAccepted {
 /// Builds a job with the rights of this caller: its contents need rights of their own.
 pub(crate) fn job(job: StoredJob, principal: &Principal) -> Result<JobView, StoreError> {
     let reads = |right| principal.reads(right, &job);
-    let (payloads, results, logs) =
-        (reads(Right::ReadPayloads), reads(Right::ReadResults), reads(Right::ReadLogs) || reads(Right::ReadResults));
+    let shown = ShownContents {
+        payloads: reads(Right::ReadPayloads),
+        results: reads(Right::ReadResults),
+        logs: reads(Right::ReadLogs) || reads(Right::ReadResults),
+    };
+    job_with(job, shown)
+}
+
+/// Builds a job for a worker whose claimed job uses its result.
+pub(crate) fn job_with_result(job: StoredJob) -> Result<JobView, StoreError> {
+    job_with(job, ShownContents { payloads: false, results: true, logs: true })
+}
+
+/// The contents of a job that its reader has the rights to.
+struct ShownContents {
+    payloads: bool,
+    results: bool,
+    logs: bool,
+}
+
+fn job_with(job: StoredJob, shown: ShownContents) -> Result<JobView, StoreError> {
+    let ShownContents { payloads, results, logs } = shown;
     let hidden = [(!payloads, "payload"), (!results, "result"), (!logs, "error.message")];
     let redacted =
         hidden.into_iter().filter(|(is_hidden, _)| *is_hidden).map(|(_, member)| member.to_owned()).collect();

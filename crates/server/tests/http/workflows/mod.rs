@@ -1,5 +1,6 @@
 //! The routes of workflows.
 
+mod claim_access;
 mod journal;
 mod runs;
 mod waits;

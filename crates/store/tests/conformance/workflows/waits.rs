@@ -217,8 +217,7 @@ async fn a_wait_that_is_resolved_when_it_is_recorded_is_answered_with_its_result
         assert_eq!(of(&first)[..3], unknown);
         assert_eq!(of(&first)[3], (false, Some(3), None), "the caller knows the result of its step");
         let again = record(&db.store, worker, &claimed, ops()).await;
-        let known =
-            [(true, Some(1), paid), (false, None, None), (true, Some(2), null), (true, Some(3), charged)];
+        let known = [(true, Some(1), paid), (false, None, None), (true, Some(2), null), (true, Some(3), charged)];
         assert_eq!(of(&again), known);
     })
     .await;

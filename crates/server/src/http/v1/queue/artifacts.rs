@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use domain::limits::{ARTIFACTS_PER_JOB, LABEL_BYTES};
-use domain::{Epoch, JobId, Label, Refusal, Right};
+use domain::{Epoch, JobId, Label, Refusal, Right, TenantId};
 use http_body_util::BodyDataStream;
 use pages::segment;
 use store::queue::artifacts::Artifact;
@@ -143,18 +143,21 @@ async fn store(
 
 /// Download an artifact.
 ///
-/// The response has the stored content type and an `ETag` with the digest.
+/// The response has the stored content type and an `ETag` with the digest. A worker that names its claim reads the
+/// artifacts of the claimed job, of the jobs that it needs or has started, and of the job that it is a fork of.
 #[utoipa::path(get, path = "/api/v1/jobs/{id}/artifacts/{name}", tag = "artifacts",
-    params(("id" = Uuid, Path), ("name" = String, Path)),
+    params(("id" = Uuid, Path), ("name" = String, Path),
+        ("X-Windlass-Claim" = Option<String>, Header, description = "A claim of the caller as `WORKER/JOB`, with the ids of both.")),
     responses((status = 200, content_type = "application/octet-stream", body = inline(Content))))]
 async fn get(
     State(state): State<AppState>,
     principal: Principal,
     PathArtifact { job, name }: PathArtifact,
+    headers: HeaderMap,
     _: Params<NoParameters>,
 ) -> Result<Response, ApiError> {
-    check_readable(&state, &principal, job, &name).await?;
-    let download = state.store.artifact(&state.blobs, principal.tenant, job, name).await?;
+    let tenant = check_readable(&state, &principal, &headers, job, &name).await?;
+    let download = state.store.artifact(&state.blobs, tenant, job, name).await?;
     let download = download.ok_or_else(|| ApiError::not_found("artifact"))?;
     let artifact = &download.artifact;
     let content_type = HeaderValue::from_str(&artifact.content_type);
@@ -171,12 +174,22 @@ async fn get(
     Ok((headers, Body::from_stream(download.bytes)).into_response())
 }
 
-/// The stderr that `windlass work` uploads counts as a log; everything else is an artifact.
-async fn check_readable(state: &AppState, principal: &Principal, job: JobId, name: &Label) -> Result<(), ApiError> {
+/// The stderr that `windlass work` uploads counts as a log; everything else is an artifact. Returns the tenant of the job.
+async fn check_readable(
+    state: &AppState,
+    principal: &Principal,
+    headers: &HeaderMap,
+    job: JobId,
+    name: &Label,
+) -> Result<TenantId, ApiError> {
     let is_log = name.as_str() == "log" || name.as_str().starts_with("log-");
     let right = if is_log { Right::ReadLogs } else { Right::ReadArtifacts };
     if principal.has(right) {
-        return state.check_reached(principal, job).await;
+        state.check_reached(principal, job).await?;
+        return Ok(principal.tenant);
+    }
+    if !is_log && let Some(tenant) = state.readable_by_claim(principal, headers, job).await? {
+        return Ok(tenant);
     }
     let job = state.visible_job(principal, job).await;
     let job = job.map_err(|error| match error.status() {
@@ -184,7 +197,7 @@ async fn check_readable(state: &AppState, principal: &Principal, job: JobId, nam
         _ => error,
     })?;
     if principal.reads(right, &job) {
-        return Ok(());
+        return Ok(principal.tenant);
     }
     Err(ApiError::forbidden(format_args!("the token lacks the right {right}")))
 }

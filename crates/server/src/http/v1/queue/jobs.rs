@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, StatusCode};
-use domain::{JobId, TraceContext};
+use domain::{JobId, Right, TraceContext};
 use engine::queue::long_poll;
 use metrics::Counter;
 use sha2::{Digest, Sha256};
@@ -206,16 +206,26 @@ pub(crate) async fn list(
 
 /// Get a job.
 ///
-/// With `wait`, responds when the job has ended or the time is over.
-#[utoipa::path(get, path = "/api/v1/jobs/{id}", tag = "jobs", params(("id" = Uuid, Path), WaitQuery),
+/// With `wait`, responds when the job has ended or the time is over. A worker that names its claim reads the results of the
+/// jobs that the claimed job needs or has started, at once.
+#[utoipa::path(get, path = "/api/v1/jobs/{id}", tag = "jobs",
+    params(("id" = Uuid, Path), WaitQuery,
+        ("X-Windlass-Claim" = Option<String>, Header, description = "A claim of the caller as `WORKER/JOB`, with the ids of both.")),
     responses((status = 200, body = JobView)))]
 async fn get(
     State(state): State<AppState>,
     principal: Principal,
     PathJob(id): PathJob,
+    headers: HeaderMap,
     Params(query): Params<WaitQuery>,
 ) -> Result<Json<JobView>, ApiError> {
     let wait = wait(query.wait.as_deref())?;
+    if !principal.has(Right::ReadResults)
+        && let Some(tenant) = state.readable_by_claim(&principal, &headers, id).await?
+    {
+        let job = state.store.job(tenant, id).await?.ok_or_else(|| ApiError::not_found("job"))?;
+        return Ok(Json(view::job_with_result(job)?));
+    }
     if !wait.is_zero() {
         state.check_visible(&principal, id).await?;
     }
