@@ -47,6 +47,8 @@ class Server:
         self.url = f"http://{self.address}"
         self._binary, self._database, self._directory = binary, database, directory
         self._process: subprocess.Popen[bytes] | None = None
+        #: The token of the runner and of producers, and that of workers, which have no other right.
+        self.token = self.worker_token = ""
 
     async def start(self) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("WINDLASS_")}
@@ -60,12 +62,21 @@ class Server:
         while True:
             try:
                 if (await self.request("GET", "/readyz", None))[0] == 200:
-                    return
+                    break
             except OSError:
                 pass
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise Failure(f"the server did not start:\n{(self._directory / 'server.log').read_text()[-2000:]}")
             await asyncio.sleep(0.05)
+        if not self.token:
+            self.token = await self._create_token("admin")
+            self.worker_token = await self._create_token("worker")
+
+    async def _create_token(self, role: str) -> str:
+        status, created = await self.request("POST", "/api/v1/tokens", {"name": role, "role": role})
+        if status != 201:
+            raise Failure(f"the token was not created: {created}")
+        return created["token"]
 
     async def end(self, number: int) -> None:
         if self._process is not None:
@@ -77,30 +88,33 @@ class Server:
         return await asyncio.to_thread(self._request, method, path, body)
 
     def _request(self, method: str, path: str, body: Any) -> tuple[int, Any]:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, {"content-type": "application/json"}, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=STEP_S) as response:
-                status, text = response.status, response.read()
-        except urllib.error.HTTPError as error:
-            status, text = error.code, error.read()
+        status, text = self.download(method, path, None if body is None else json.dumps(body).encode())
         try:
             return status, json.loads(text) if text else None
         except ValueError:
             return status, None
 
+    def download(self, method: str, path: str, data: bytes | None = None) -> tuple[int, bytes]:
+        headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {self.token}"} if self.token else {})
+        request = urllib.request.Request(self.url + path, data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=STEP_S) as response:
+                return response.status, response.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+
 
 class Program:
     """The test program of the SDK, and the events that it has written."""
 
-    def __init__(self, command: list[str], url: str, on_event: Any, log: Path):
-        self._command, self._url, self._on_event, self._log = command, url, on_event, log
+    def __init__(self, command: list[str], server: Server, on_event: Any, log: Path):
+        self._command, self._server, self._on_event, self._log = command, server, on_event, log
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("WINDLASS_")}
-        environment["WINDLASS_URL"] = self._url
+        environment |= {"WINDLASS_URL": self._server.url, "WINDLASS_TOKEN": self._server.token}
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command, env=environment, stdin=-1, stdout=-1, stderr=log, limit=64 << 20, start_new_session=True
@@ -147,7 +161,7 @@ class Scenario:
 
     def __init__(self, document: dict[str, Any], server: Server, command: list[str], queue: str, log: Path):
         self.document, self.server, self.queue = document, server, queue
-        self.program = Program(command, server.url, self._on_event, log)
+        self.program = Program(command, server, self._on_event, log)
         self.ids: dict[str, str] = {}
         self.runs: dict[str, str] = {}
         self.waited: dict[str, dict[str, Any]] = {}
@@ -247,7 +261,8 @@ class Scenario:
         settings = self.document.get("worker")
         settings = settings if isinstance(settings, dict) else {}
         kinds = {name: sorted(self.document.get(name, {})) for name in ("handlers", "workflows")}
-        self.program.send({"do": "worker", "id": "w", "queues": [self.queue], **kinds, **settings})
+        token = self.server.worker_token
+        self.program.send({"do": "worker", "id": "w", "token": token, "queues": [self.queue], **kinds, **settings})
         await self.until("the event started", lambda: self.answers.pop("started:w", None))
 
     async def step(self, step: dict[str, Any]) -> None:
@@ -330,6 +345,10 @@ class Scenario:
     async def step_continued(self, continued: dict[str, Any]) -> None:
         job = await self.http("GET", f"/api/v1/jobs/{self.ids[continued['job']]}", None, 200)
         self.ids[continued["as"]] = job["result"]["continued_as"]
+
+    async def step_fork(self, fork: dict[str, Any]) -> None:
+        path = f"/api/v1/jobs/{self.ids[fork['job']]}/fork"
+        self.ids[fork["as"]] = (await self.http("POST", path, {"from": fork["from"]}, 202))["id"]
 
     async def step_kind_called(self, called: dict[str, Any]) -> None:
         kind, count = called["kind"], called["count"]
@@ -524,8 +543,7 @@ class Scenario:
         for name, artifacts in expected.get("artifacts", {}).items():
             for artifact, text in artifacts.items():
                 path = f"/api/v1/jobs/{self.ids[name]}/artifacts/{artifact}"
-                with urllib.request.urlopen(self.server.url + path, timeout=STEP_S) as response:
-                    got_text = response.read().decode()
+                got_text = (await asyncio.to_thread(self.server.download, "GET", path))[1].decode()
                 if got_text != text:
                     raise Failure(f"{name}: artifact {artifact}: expected {text!r}, got {got_text[:200]!r}")
 

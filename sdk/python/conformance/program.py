@@ -85,7 +85,7 @@ class Program:
 
     async def worker(self, command: dict[str, Any]) -> None:
         """Starts a worker."""
-        app = Windlass()
+        app = Windlass(token=command["token"])
         for kind in command["handlers"]:
             app.job(name=kind)(self.handle)
         for kind in command["workflows"]:
@@ -207,6 +207,8 @@ class Program:
                     return payload
                 if name == "return_text":
                     return "x" * argument
+                if name == "return_input":
+                    return await ctx.input(argument)
                 if name != "return_if":
                     await perform(ctx, call, name, argument)
                 elif payload == argument["payload"]:

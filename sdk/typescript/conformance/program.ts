@@ -33,6 +33,7 @@ interface Action {
   return?: unknown;
   echo?: true;
   return_text?: number;
+  return_input?: string;
   raise?: string;
   retry?: Failure;
   fail?: Failure;
@@ -75,6 +76,7 @@ interface Command {
   do: string;
   ref?: unknown;
   id: string;
+  token: string;
   queues: string[];
   handlers: string[];
   concurrency: number;
@@ -115,8 +117,8 @@ function write(event: string, members: Json): void {
 const executions = new Map<string, number>();
 
 async function startWorker(command: Command): Promise<void> {
-  const { id, queues, handlers, workflows = [], concurrency, lease_s, drain_s, strict = false } = command;
-  const windlass = new Windlass();
+  const { id, token, queues, handlers, workflows = [], concurrency, lease_s, drain_s, strict = false } = command;
+  const windlass = new Windlass({ token });
   for (const kind of handlers) {
     windlass.job(kind, { queue: queues[0] as string }, handle);
   }
@@ -283,6 +285,9 @@ async function run(
   }
   if (action.return_text !== undefined) {
     return { value: "x".repeat(action.return_text) };
+  }
+  if (action.return_input !== undefined) {
+    return { value: await ctx.input(action.return_input) };
   }
   if (action.return_if) {
     return isDeepStrictEqual(action.return_if.payload, payload) ? { value: action.return_if.value } : undefined;

@@ -63,6 +63,7 @@ class Context:
         self.max_attempts: int = claimed["max_attempts"]
         #: The fencing token of this attempt.
         self.epoch: int = claimed["epoch"]
+        self._claim = {"x-windlass-claim": f"{claimed.get('worker', '')}/{self.id}"}
         #: What the worker must have loaded.
         self.affinity: str | None = claimed["affinity"]
         #: The subject that the job works on.
@@ -154,8 +155,12 @@ class Context:
         """Returns the result of a node that the job needs, also a large one."""
         value = self.inputs[node]
         if large := reference(value, "$result"):
-            value = (await self.app.client.send(api.get_job(large["job_id"])))["result"]
+            value = (await self._read(large["job_id"]))["result"]
         return value
+
+    async def _read(self, *segments: str) -> Any:
+        """Reads a job or an artifact that the claim of this job opens."""
+        return await self.app.client.send(api.Call("GET", api.path("jobs", *segments), headers=self._claim))
 
     # The rest is called by the worker.
 

@@ -218,7 +218,7 @@ class Session:
         if affinity is not None:
             body["affinity"] = affinity
         call = api.Call("POST", api.path("workers", self.id, "claim"), api.encode_json(body), hold=wait)
-        return cast("list[dict[str, Any]]", (await self.once(call))["jobs"])
+        return [{**job, "worker": self.id} for job in (await self.once(call))["jobs"]]
 
     async def once(self, call: api.Call) -> Any:
         """Executes a call a single time, over the connections of this session."""

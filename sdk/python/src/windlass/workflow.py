@@ -61,8 +61,6 @@ MAX_WAKE_KEYS = 1_000
 #: The delay up to which a step is repeated without suspending the workflow, in seconds.
 IN_PLACE_S = 5.0
 PAGE_ENTRIES = 500
-#: The recorded result of a step that returns None: the journal has no member `result` with null.
-NULL = {"$null": True}
 
 
 class _Scope:
@@ -393,8 +391,6 @@ class Workflow(Context):
         operation = {"op": op, "key": key, "hash": digest, **members}
         try:
             entry = await self._recorder(self, operation)
-            if op == "event" and entry["status"] == "resolved" and not entry.get("existing"):
-                entry = await self._recorder(self, operation)  # Only the second answer has the data.
         except ApiError as error:
             if error.code == "workflow_drift":
                 raise Aborted from Retry(error.detail, code=error.code)
@@ -425,7 +421,7 @@ class Workflow(Context):
         for operation in operations:
             for outcome in operation.entry.get("result") or () if operation.entry["op"] == "child" else ():
                 if outcome.pop("truncated", False):
-                    outcome["result"] = (await self.app.client.send(api.get_job(outcome["job_id"])))["result"]
+                    outcome["result"] = (await self._read(outcome["job_id"]))["result"]
 
     def _key(self, name: str) -> str:
         if self.wake is not None:
@@ -493,12 +489,12 @@ class Workflow(Context):
         if self._entries.get(key, {"status": "open"})["status"] == "open":
             entry = await self._run_step(key, fn, args, retry)
         else:
-            entry = await self.record("step", key, args, {"result": NULL})
+            entry = await self.record("step", key, args, {"result": None})
         if error := entry.get("error"):
             raise StepFailed(key, error)
-        value = None if entry.get("result") == NULL else entry.get("result")
-        if name := reference(value, "$artifact"):
-            value = await self.app.client.send(api.Call("GET", api.path("jobs", self.id, "artifacts", name)))
+        value = entry.get("result")
+        if stored := reference(value, "$artifact"):
+            value = await self._read(stored["job_id"], "artifacts", stored["name"])
         decode = result_decoder(fn)
         value = value if decode is None else decode(value, key)
         if undo is not None:
@@ -554,10 +550,10 @@ class Workflow(Context):
         except (TypeError, ValueError, RecursionError) as error:
             raise Fail(str(error), code="result_not_json") from error
         if len(body) <= MAX_RESULT_BYTES:
-            return NULL if value is None else value
+            return value
         name = f"step-{sha256(key.encode()).hexdigest()[:16]}-{attempt}"
         await self.app.client.send(api.put_artifact(self.id, name, body, "application/json", self.epoch))
-        return {"$artifact": name}
+        return {"$artifact": {"job_id": self.id, "name": name}}
 
     async def _run_undo(self) -> None:
         for _, key, undo, value in sorted(self._undo, key=lambda done: done[0], reverse=True):

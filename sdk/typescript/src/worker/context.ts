@@ -11,7 +11,7 @@ const MAX_LOG = 1 << 20;
 const MIN_BYTES_PER_MS = 100;
 
 /** Where a context sends what a handler reports. @internal */
-export type Uplink = Pick<Windlass, "http" | "logger">;
+export type Uplink = Pick<Windlass, "http" | "logger"> & { worker?: string };
 
 /** The context of one attempt of a job. */
 export class Context {
@@ -70,7 +70,13 @@ export class Context {
     const value = this.inputs[name];
     const reference = (value as { $result?: { job_id?: string } } | null | undefined)?.$result?.job_id;
     if (reference === undefined) return value as Result;
-    return (await this.#uplink.http.persist<JobView>("GET", `/jobs/${reference}`)).result as Result;
+    return (await this.read<JobView>(`/jobs/${reference}`)).result as Result;
+  }
+
+  /** Reads a job or an artifact that the claim of this job opens. @internal */
+  read<T>(path: string): Promise<T> {
+    const headers = { "x-windlass-claim": `${this.#uplink.worker}/${this.id}` };
+    return this.#uplink.http.persist("GET", path, { headers });
   }
 
   /** Reports the progress, from 0 to 1, and optionally a sentence for people. Returns at once. */

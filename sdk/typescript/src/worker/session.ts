@@ -212,7 +212,7 @@ export class Session {
   // ---- jobs ----
 
   async #run(job: ClaimedJob): Promise<void> {
-    const context = this.#host.context(job, this.#journal);
+    const context = this.#host.context(job, this.#journal, this.id);
     const key = `${job.id}/${job.epoch}`;
     const running: Running = { context, isCanceled: false };
     this.#running.set(key, running);

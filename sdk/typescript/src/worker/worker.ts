@@ -132,8 +132,8 @@ export class Worker {
   }
 
   /** @internal */
-  context(job: ClaimedJob, journal: JournalWriter): Context {
-    return contextOf(this.#handlers.get(job.kind), job, this, journal);
+  context(job: ClaimedJob, journal: JournalWriter, worker: string): Context {
+    return contextOf(this.#handlers.get(job.kind), job, { http: this.http, logger: this.logger, worker }, journal);
   }
 
   /** @internal */

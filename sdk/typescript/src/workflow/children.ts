@@ -1,8 +1,8 @@
 /** Children of a workflow: jobs that it starts and waits for. */
 
 import { ChildFailed } from "../errors.js";
-import type { Http } from "../http.js";
 import type { JobError, JobRequest, JobState, JobView, JournalEntry } from "../wire.js";
+import type { Context } from "../worker/context.js";
 
 /** Results of children that are read at the same time because the journal has left them out. */
 const MAX_READS = 16;
@@ -75,11 +75,11 @@ export function childrenOf(entry: JournalEntry): ChildOutcome[] {
 }
 
 /** Reads the results that the journal has left out because of their size. */
-export async function readTruncated(entry: JournalEntry, http: Http): Promise<JournalEntry> {
+export async function readTruncated(entry: JournalEntry, context: Context): Promise<JournalEntry> {
   const truncated = ((entry.result ?? []) as RecordedChild[]).filter((child) => child.truncated);
   const read = async (): Promise<void> => {
     for (let child = truncated.pop(); child !== undefined; child = truncated.pop()) {
-      const { result } = await http.persist<JobView>("GET", `/jobs/${child.job_id}`);
+      const { result } = await context.read<JobView>(`/jobs/${child.job_id}`);
       Object.assign(child, { result, truncated: false });
     }
   };

@@ -336,8 +336,7 @@ export class WorkflowContext extends Context {
   async #withArtifact(entry: JournalEntry): Promise<JournalEntry> {
     const { $artifact: stored } = (entry.result ?? {}) as { $artifact?: { job_id: string; name: string } };
     if (stored === undefined) return entry;
-    const path = `/jobs/${stored.job_id}/artifacts/${stored.name}`;
-    return { ...entry, result: await this.#uplink.http.persist("GET", path) };
+    return { ...entry, result: await this.read(`/jobs/${stored.job_id}/artifacts/${stored.name}`) };
   }
 
   async #backoff(key: string, attempt: number, retry: StepRetry): Promise<void> {
@@ -358,7 +357,7 @@ export class WorkflowContext extends Context {
     const operation = this.#operation("child", name, inputs);
     const parts: Parts = {
       members: async () => ({ jobs: await Promise.all(children.map(({ request }) => request())) }),
-      complete: (entry) => readTruncated(entry, this.#uplink.http),
+      complete: (entry) => readTruncated(entry, this),
     };
     const outcomes = this.#guard(async () => childrenOf(await this.#engine.perform(operation, parts)));
     for (const [index, child] of children.entries()) {

@@ -104,10 +104,6 @@ export class Engine {
     if (this.isCanceled && !this.isEnding) throw new Halted();
     const json = JSON.stringify({ ...operation, ...(await this.run(async () => members?.())) });
     entry ??= await this.record(operation.key, json);
-    if (entry.seq != null && operation.op === "event" && !entry.existing) {
-      // The event was sent before. The first answer does not have its data.
-      entry = await this.record(operation.key, json);
-    }
     if (entry.seq != null) return this.inOrder(entry, complete);
     return new Promise((resolve, reject) => {
       const resolved = (found: JournalEntry) => void this.inOrder(found, complete).then(resolve, reject);
@@ -293,15 +289,12 @@ export class Engine {
   }
 }
 
-/** The server has no `null` as a result. */
-const NULL = { $null: true };
-
 /** The members of a step that succeeded or failed, as the server takes them. */
 export function stepMembers({ result, error }: { result?: unknown; error?: JobError | null } = {}): Members {
-  return error == null ? { result: result ?? NULL } : { error };
+  return error == null ? { result: result ?? null } : { error };
 }
 
 /** The result of an entry. */
 export function resultOf({ result = null }: JournalEntry): unknown {
-  return (result as Partial<typeof NULL> | null)?.$null === true ? null : result;
+  return result;
 }
