@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::{Client, HandlerError, JobContext};
-use embedded::{Embedded, Job};
+use embedded::{Embedded, JobBuilder};
 use engine::Engine;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -56,23 +56,23 @@ async fn produce(engine: &Embedded, stop: &CancellationToken) {
 }
 
 async fn enqueue_round(engine: &Embedded, round: u64) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let mut jobs = vec![Job::new("mail", "welcome")?.payload(&serde_json::json!({ "user": round }))?];
+    let mut jobs = vec![JobBuilder::new("mail", "welcome")?.payload(&serde_json::json!({ "user": round }))?];
     let image = ["registry/api:1.4", "registry/web:2.0", "registry/broken:0.1"][(round % 3) as usize];
     if round.is_multiple_of(2) {
         let retry = domain::RetryPolicy::new(Some(2), Some(10), Some(2.0), Some(0.1))?;
-        let scan = Job::new("scans", "image.scan")?.subject(image)?.tag("nightly")?.retry(retry);
+        let scan = JobBuilder::new("scans", "image.scan")?.subject(image)?.tag("nightly")?.retry(retry);
         jobs.push(scan.payload(&serde_json::json!({ "image": image }))?);
     }
     let model = if round % 5 < 3 { "llama3" } else { "mistral" };
     jobs.push(
-        Job::new("inference", "chat")?
+        JobBuilder::new("inference", "chat")?
             .affinity(model)?
             .priority(if round.is_multiple_of(7) { 10 } else { 0 })
             .payload(&serde_json::json!({ "model": model, "prompt": format!("question {round}") }))?,
     );
     if round % 10 == 9 {
         let later = jiff::Timestamp::now() + Duration::from_secs(15);
-        jobs.push(Job::new("mail", "digest")?.run_at(later).payload(&serde_json::json!({ "round": round }))?);
+        jobs.push(JobBuilder::new("mail", "digest")?.run_at(later).payload(&serde_json::json!({ "round": round }))?);
     }
     engine.enqueue_all(jobs).await?;
     Ok(())

@@ -5,7 +5,7 @@
 #![expect(clippy::disallowed_methods, reason = "a program of a user reads its environment")]
 
 use client::{Client, HandlerError, JobContext, Worker};
-use embedded::{Embedded, Job};
+use embedded::{Embedded, JobBuilder};
 use tokio_util::sync::CancellationToken;
 
 #[derive(serde::Deserialize)]
@@ -29,7 +29,7 @@ async fn work(url: &str, shutdown: CancellationToken) -> Result<(), Box<dyn std:
 
 async fn embed(shutdown: CancellationToken) -> Result<(), Box<dyn std::error::Error>> {
     let engine = Embedded::open("sqlite:app.db").await?;
-    engine.enqueue(Job::new("mail", "welcome")?.payload(&serde_json::json!({"user": 7}))?).await?;
+    engine.enqueue(JobBuilder::new("mail", "welcome")?.payload(&serde_json::json!({"user": 7}))?).await?;
     let worker = engine.worker().queue("mail").handle("welcome", welcome).build()?;
     worker.run(shutdown).await?;
     engine.stop().await;

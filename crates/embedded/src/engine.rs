@@ -16,7 +16,7 @@ use store::workflows::journal::events::{NewJobEvent, Sent};
 use store::{ARTIFACTS, DatabaseUrl, Store, StoreError, StoreOptions};
 
 use crate::backend::Backend;
-use crate::job::Job;
+use crate::job::JobBuilder;
 
 /// Who answers approvals and sends events from this process.
 const PRINCIPAL: &str = "embedded";
@@ -66,13 +66,13 @@ impl Embedded {
     }
 
     /// Enqueues a job. The job is durable when this returns.
-    pub async fn enqueue(&self, job: Job) -> Result<Accepted, EmbeddedError> {
+    pub async fn enqueue(&self, job: JobBuilder) -> Result<Accepted, EmbeddedError> {
         let mut accepted = self.enqueue_all(vec![job]).await?;
         Ok(accepted.pop().ok_or_else(|| StoreError::unexpected("an enqueue returned no job"))?)
     }
 
     /// Enqueues jobs, all or none.
-    pub async fn enqueue_all(&self, jobs: Vec<Job>) -> Result<Vec<Accepted>, EmbeddedError> {
+    pub async fn enqueue_all(&self, jobs: Vec<JobBuilder>) -> Result<Vec<Accepted>, EmbeddedError> {
         let jobs = jobs.into_iter().map(|job| job.new).collect();
         match self.store().enqueue(TenantId::DEFAULT, jobs, None).await? {
             EnqueueReply::Accepted(accepted) => Ok(accepted),
@@ -88,7 +88,7 @@ impl Embedded {
 
     /// Enqueues a job by its type. The job is durable when this returns.
     pub async fn push<J: client::Job>(&self, job: &J) -> Result<Accepted, EmbeddedError> {
-        let job = job.request().map_err(|error| error.to_string()).and_then(|request| Job::of_request(&request));
+        let job = job.request().map_err(|error| error.to_string()).and_then(|request| JobBuilder::of_request(&request));
         self.enqueue(job.map_err(EmbeddedError::Job)?).await
     }
 

@@ -8,12 +8,13 @@ use serde::Serialize;
 use store::queue::enqueue::{Extras, NewJob, Unique};
 use wire::{JobRequest, RetrySettings};
 
+/// A job to enqueue.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct JobBuilder {
     pub(crate) new: NewJob,
 }
 
-impl Job {
+impl JobBuilder {
     pub fn new(queue: &str, kind: &str) -> Result<Self, NameError> {
         Ok(Self {
             new: NewJob {
@@ -162,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_reserved_queue_is_rejected() {
-        let into = |queue: &str| Job::new(queue, "k").map(|_| ());
+        let into = |queue: &str| JobBuilder::new(queue, "k").map(|_| ());
         assert_eq!(into("windlass.runtimes"), Err(NameError::Reserved));
         assert_eq!(into("windlass"), Ok(()));
     }
@@ -170,7 +171,7 @@ mod tests {
     #[test]
     fn a_timeout_is_rounded_up_and_clamped_to_its_bounds() {
         let of = |timeout: Duration| {
-            let job = Job::new("q", "k").expect("names").timeout(timeout);
+            let job = JobBuilder::new("q", "k").expect("names").timeout(timeout);
             job.new.extras.and_then(|extras| extras.timeout_s)
         };
         assert_eq!(of(Duration::ZERO), Some(1));
@@ -181,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_runtime_subject_is_rejected() {
-        let on = |subject: &str| Job::new("q", "k").expect("names").subject(subject).map(|_| ());
+        let on = |subject: &str| JobBuilder::new("q", "k").expect("names").subject(subject).map(|_| ());
         assert_eq!(on("runtime/llama"), Err(NameError::ReservedSubject));
         assert_eq!(on("runtimes"), Ok(()));
     }

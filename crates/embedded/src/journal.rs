@@ -18,7 +18,7 @@ use wire::problem::code;
 use wire::{ClaimedJournal, EventsSince, JournalOp, JournalOperation, JournalRequest, RawValue};
 
 use crate::backend::{problem, settle_status, timestamp, unavailable};
-use crate::job::Job;
+use crate::job::JobBuilder;
 
 pub(crate) fn page(page: JournalPage) -> Result<ClaimedJournal, BackendError> {
     let entries = page.entries.into_iter().map(|recorded| entry(recorded, None)).collect::<Result<_, _>>()?;
@@ -161,7 +161,7 @@ fn operation(request: &JournalOperation) -> Result<NewJournalOperation, RefusedM
             if jobs.is_empty() || jobs.len() > JOURNAL_CHILDREN {
                 return Err(("jobs", format!("must have 1 to {JOURNAL_CHILDREN} jobs; it has {}", jobs.len())));
             }
-            let new = |job| Job::of_request(job).map(|job| job.new);
+            let new = |job| JobBuilder::of_request(job).map(|job| job.new);
             let jobs: Result<Vec<NewJob>, String> = jobs.iter().map(new).collect();
             OperationInput::Child { jobs: jobs.map_err(|detail| ("jobs", detail))?, lanes: Vec::new() }
         }

@@ -3,10 +3,10 @@
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! use embedded::{Embedded, Job};
+//! use embedded::{Embedded, JobBuilder};
 //!
 //! let engine = Embedded::open("sqlite:app.db").await?;
-//! engine.enqueue(Job::new("mail", "welcome")?.payload(&"ada@example.org")?).await?;
+//! engine.enqueue(JobBuilder::new("mail", "welcome")?.payload(&"ada@example.org")?).await?;
 //! # Ok(()) }
 //! ```
 
@@ -18,4 +18,4 @@ mod journal;
 pub use backend::Backend;
 pub use client::{HandlerError, JobContext, Statistics, Worker, Workflow};
 pub use engine::{Embedded, EmbeddedError};
-pub use job::Job;
+pub use job::JobBuilder;

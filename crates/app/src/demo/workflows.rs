@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use client::{HandlerError, JobContext};
 use domain::{Label, Name, NeedCondition, OnFailure, TenantId, WorkerId};
-use embedded::{Embedded, Job};
+use embedded::{Embedded, JobBuilder};
 use store::Store;
 use store::queue::claim::{Claimed, ClaimedJob};
 use store::queue::enqueue::NewJob;
@@ -138,7 +138,7 @@ async fn ask(engine: &Embedded, worker: &mut Option<WorkerId>, version: &mut u64
     let counts = store.queue(TENANT, &queue).await?.map(|queue| queue.counts).unwrap_or_default();
     if counts.waiting + counts.queued + counts.running + counts.scheduled == 0 {
         let payload = serde_json::json!({ "version": *version });
-        engine.enqueue(Job::new("releases", "release")?.payload(&payload)?).await?;
+        engine.enqueue(JobBuilder::new("releases", "release")?.payload(&payload)?).await?;
         *version += 1;
     }
     let id = match worker {

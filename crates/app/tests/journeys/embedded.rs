@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use client::{HandlerError, JobContext, Statistics, Worker, WorkerBuilder};
 use domain::{JobId, JobState};
-use embedded::{Embedded, Job};
+use embedded::{Embedded, JobBuilder};
 use engine::EngineOptions;
 use store::queue::get::StoredJob;
 use store::{DatabaseUrl, Store, StoreOptions};
@@ -31,7 +31,7 @@ async fn open(url: &str) -> Result<Embedded, embedded::EmbeddedError> {
 }
 
 async fn enqueue(engine: &Embedded, kind: &str) -> JobId {
-    let job = Job::new("q", kind).expect("the names are valid").payload(kind).expect("a text is JSON");
+    let job = JobBuilder::new("q", kind).expect("the names are valid").payload(kind).expect("a text is JSON");
     engine.enqueue(job).await.expect("the job is accepted").id
 }
 

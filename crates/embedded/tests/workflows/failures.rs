@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use client::{HandlerError, StepRetry, WorkerBuilder, Workflow};
 use domain::{JobState, RetryPolicy};
-use embedded::{Backend, Job};
+use embedded::{Backend, JobBuilder};
 use serde_json::json;
 use testkit::eventually::eventually;
 use testkit::on_both;
@@ -76,7 +76,7 @@ async fn only_the_last_attempt_undoes_the_steps() {
         let (executions, undone) = (Executions::default(), Undone::default());
         let running = harness.work(saga(&executions, &undone, None));
         let retry = RetryPolicy::new(Some(0), None, None, None).expect("a policy");
-        let job = Job::new("q", "saga").expect("names").payload("retryable").expect("JSON").retry(retry);
+        let job = JobBuilder::new("q", "saga").expect("names").payload("retryable").expect("JSON").retry(retry);
         let failed = harness.ended(harness.enqueue(job.max_attempts(3)).await).await;
         assert_eq!((failed.state, failed.attempt), (JobState::Failed, 3));
         let expected = json!({"one": 1, "two": 1, "three": 1, "undo three": 1, "undo two": 1, "undo one": 1});

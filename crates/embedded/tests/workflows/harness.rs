@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use client::{Statistics, WorkerBuilder, WorkerError};
 use domain::{JobId, JobState, TenantId};
-use embedded::{Backend, Embedded, Job};
+use embedded::{Backend, Embedded, JobBuilder};
 use engine::EngineOptions;
 use serde_json::{Value, json};
 use store::queue::get::StoredJob;
@@ -40,11 +40,11 @@ impl Harness {
     }
 
     pub(crate) async fn push(&self, kind: &str, payload: Value) -> JobId {
-        self.enqueue(Job::new("q", kind).expect("the names are valid").payload(&payload).expect("a value is JSON"))
+        self.enqueue(JobBuilder::new("q", kind).expect("the names are valid").payload(&payload).expect("a value is JSON"))
             .await
     }
 
-    pub(crate) async fn enqueue(&self, job: Job) -> JobId {
+    pub(crate) async fn enqueue(&self, job: JobBuilder) -> JobId {
         self.engine.enqueue(job).await.expect("the job is accepted").id
     }
 

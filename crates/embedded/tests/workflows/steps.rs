@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use client::{HandlerError, Job as _, StepRetry, WorkerBuilder, Workflow};
 use domain::JobState;
-use embedded::{Backend, Job};
+use embedded::{Backend, JobBuilder};
 use serde_json::{Value, json};
 use testkit::eventually::{before_timeout, eventually};
 use testkit::on_both;
@@ -136,7 +136,7 @@ async fn a_failed_step_is_an_attempt_and_runs_again_with_the_job() {
             })
         });
         let retry = domain::RetryPolicy::new(Some(0), None, None, None).expect("a policy");
-        let job = harness.enqueue(Job::new("q", "fails").expect("names").retry(retry)).await;
+        let job = harness.enqueue(JobBuilder::new("q", "fails").expect("names").retry(retry)).await;
         assert_eq!(harness.result(job).await, json!([1, 3, 3, true]));
         assert_eq!(executions.all(), json!({"first": 1, "flaky": 3, "stubborn": 3, "hopeless": 2}));
         assert_eq!(harness.job(job).await.attempt, 3);

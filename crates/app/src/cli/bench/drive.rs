@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use client::{Client, HandlerError, JobContext, Worker, WorkerBuilder};
-use embedded::{Embedded, Job};
+use embedded::{Embedded, JobBuilder};
 use engine::EngineOptions;
 use store::Store;
 use tokio_util::sync::CancellationToken;
@@ -60,9 +60,9 @@ impl EmbeddedEngine {
     }
 }
 
-fn job(payload: &str) -> anyhow::Result<Job> {
+fn job(payload: &str) -> anyhow::Result<JobBuilder> {
     let raw: &RawValue = serde_json::from_str(payload)?;
-    Ok(Job::new(QUEUE, KIND)?.payload(raw)?)
+    Ok(JobBuilder::new(QUEUE, KIND)?.payload(raw)?)
 }
 
 impl Transport for EmbeddedEngine {
