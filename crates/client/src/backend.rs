@@ -8,6 +8,15 @@ use wire::{
     JournalWritten, Problem, RawValue, SettleRequest, SettleView, SignalUpdate, WorkerRegistered, WorkerRequest,
 };
 
+/// A claim. Its holder reads what the handler of the claimed job refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldClaim {
+    /// The worker that holds it.
+    pub worker: Uuid,
+    /// The claimed job.
+    pub job: Uuid,
+}
+
 /// What a worker needs from a server or an engine.
 pub trait Backend: Send + Sync + 'static {
     /// Registers the worker.
@@ -50,8 +59,20 @@ pub trait Backend: Send + Sync + 'static {
         cursor: Option<&str>,
     ) -> impl Future<Output = Result<ClaimedJournal, BackendError>> + Send;
 
-    /// Returns the result of a job, for example of a child with a result too large for the journal.
-    fn read_result(&self, job: Uuid) -> impl Future<Output = Result<Option<Box<RawValue>>, BackendError>> + Send;
+    /// Returns the result of a job that the claimed job needs or has started, if it is too large for the claim.
+    fn read_result(
+        &self,
+        claim: HeldClaim,
+        job: Uuid,
+    ) -> impl Future<Output = Result<Option<Box<RawValue>>, BackendError>> + Send;
+
+    /// Returns the content of an artifact to which the journal of the claimed job refers.
+    fn read_artifact(
+        &self,
+        claim: HeldClaim,
+        job: Uuid,
+        name: &str,
+    ) -> impl Future<Output = Result<Bytes, BackendError>> + Send;
 
     /// Refines the signal of a job.
     fn signal(&self, job: Uuid, update: SignalUpdate) -> impl Future<Output = Result<(), BackendError>> + Send;

@@ -18,7 +18,7 @@ pub(crate) mod triggers;
 pub(crate) mod workflows;
 
 pub use access::history::HistoryFilter;
-pub use backend::{Backend, BackendError};
+pub use backend::{Backend, BackendError, HeldClaim};
 pub use client::{Client, ClientBuilder};
 pub use error::ClientError;
 pub use queue::artifacts::Download;

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use client::BackendError;
+use bytes::{Bytes, BytesMut};
+use client::{BackendError, HeldClaim};
 use domain::limits::{
     ARTIFACT_BYTES, CLAIM_JOBS, ERROR_MESSAGE_BYTES, FACT_BYTES, JOURNAL_CLAIM_ENTRIES, LEASE_DEFAULT_S, LEASE_MAX_S,
     LEASE_MIN_S, LONG_POLL_S, RESULT_BYTES, WAKE_KEYS,
 };
 use domain::{Epoch, JobError, JobId, JobState, Label, Name, NameError, SignalKind, TenantId, Time, WorkerId};
 use engine::Engine;
+use futures_util::StreamExt;
 use serde_json::json;
 use store::StoreError;
 use store::fleet::subjects::facts::{FactChanges, canonical};
@@ -138,12 +139,25 @@ impl client::Backend for Backend {
         journal::page(page.map_err(unavailable)?.1)
     }
 
-    async fn read_result(&self, job: Uuid) -> Result<Option<Box<RawValue>>, BackendError> {
+    async fn read_result(&self, _claim: HeldClaim, job: Uuid) -> Result<Option<Box<RawValue>>, BackendError> {
         let job = self.engine.store().job(TENANT, JobId::new(job)).await.map_err(unavailable)?;
         let job = job.ok_or_else(|| problem(404, code::NOT_FOUND, "no such job".into(), None))?;
         let raw =
             |json| RawValue::from_string(json).map_err(|error| unavailable(StoreError::unexpected(error.to_string())));
         job.result.map(raw).transpose()
+    }
+
+    async fn read_artifact(&self, _claim: HeldClaim, job: Uuid, name: &str) -> Result<Bytes, BackendError> {
+        let missing = || problem(404, code::NOT_FOUND, "the job has no such artifact".into(), None);
+        let blobs = self.blobs.as_ref().ok_or_else(missing)?;
+        let name = Label::new(name).map_err(|error| refused("name", &error))?;
+        let download = self.engine.store().artifact(blobs, TENANT, JobId::new(job), name).await;
+        let mut download = download.map_err(unavailable)?.ok_or_else(missing)?;
+        let mut content = BytesMut::new();
+        while let Some(part) = download.bytes.next().await {
+            content.extend_from_slice(&part.map_err(unavailable)?);
+        }
+        Ok(content.freeze())
     }
 
     async fn signal(&self, job: Uuid, update: SignalUpdate) -> Result<(), BackendError> {

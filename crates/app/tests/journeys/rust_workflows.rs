@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use client::wire::{JobRequest, RawValue};
+use client::wire::{JobRequest, RawValue, TokenRequest};
 use client::{Client, Worker, Workflow};
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -84,6 +84,42 @@ async fn killed_servers_and_workers_cost_each_workflow_at_most_one_step_per_kill
         running.shutdown().await;
         drop(server);
         fixture.verify().await;
+    })
+    .await;
+}
+
+/// The worker's token has no right besides that to work.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_reads_the_large_results_that_its_claims_refer_to() {
+    on_both(async |fixture| {
+        let server = Serve::on(&fixture).start().await;
+        let open = server.client();
+        let mut tokens = Vec::new();
+        for role in ["admin", "worker"] {
+            let request = TokenRequest { name: role.into(), role: role.into(), ..TokenRequest::default() };
+            let creator = match tokens.first() {
+                Some(token) => Client::builder(&server.url).token(token).build().expect("a client"),
+                None => open.clone(),
+            };
+            tokens.push(creator.create_token(&request).await.expect("the token is created").token);
+        }
+        let client = |token: &String| Client::builder(&server.url).token(token).build().expect("a client");
+        let worker = Worker::builder(client(&tokens[1])).queue("q").concurrency(4);
+        let worker = worker.workflow("large", |workflow: Workflow| async move {
+            let step = workflow.step("step", || async { Ok("x".repeat(2 << 20)) }).await?;
+            let child: String = workflow.spawn_request(request("child")).await?;
+            workflow.sleep(std::time::Duration::from_millis(1)).await?;
+            Ok(step.len() + child.len())
+        });
+        let worker = worker.handle("child", async |_: client::JobContext| Ok("x".repeat(200_000)));
+        let worker = worker.build().expect("the worker is complete");
+        let mut run = JoinSet::new();
+        run.spawn(async move { drop(worker.run(CancellationToken::new()).await) });
+        let admin = client(&tokens[0]);
+        let job = admin.enqueue(&request("large")).await.expect("it is accepted").id;
+        let job = ended(&admin, job).await;
+        assert_eq!(value(job.result.as_deref()), json!((2 << 20) + 200_000), "{:?}", job.error);
+        run.shutdown().await;
     })
     .await;
 }

@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use reqwest::Method;
+use reqwest::{Method, RequestBuilder};
 use uuid::Uuid;
 use wire::{
-    ArtifactView, ClaimRequest, ClaimView, ClaimedJournal, HeartbeatRequest, HeartbeatView, JournalRequest,
+    ArtifactView, ClaimRequest, ClaimView, ClaimedJournal, HeartbeatRequest, HeartbeatView, JobView, JournalRequest,
     JournalWritten, Page, RawValue, SettleRequest, SettleView, SignalUpdate, WorkerRegistered, WorkerRequest,
     WorkerView,
 };
 
-use crate::backend::{Backend, BackendError};
-use crate::client::Client;
+use crate::backend::{Backend, BackendError, HeldClaim};
+use crate::client::{Client, unreachable};
 use crate::error::ClientError;
 
 impl Client {
@@ -72,6 +72,11 @@ fn of_worker(error: ClientError) -> BackendError {
     }
 }
 
+/// Names the claim that opens what is read.
+fn with_claim(request: RequestBuilder, HeldClaim { worker, job }: HeldClaim) -> RequestBuilder {
+    request.header("X-Windlass-Claim", format!("{worker}/{job}"))
+}
+
 impl Backend for Client {
     async fn register(&self, request: WorkerRequest) -> Result<WorkerRegistered, BackendError> {
         Ok(self.register_worker(&request).await?)
@@ -98,8 +103,15 @@ impl Backend for Client {
         Ok(ClaimedJournal { entries: page.items, next_cursor: page.next_cursor })
     }
 
-    async fn read_result(&self, job: Uuid) -> Result<Option<Box<RawValue>>, BackendError> {
-        Ok(self.job(job).await?.result)
+    async fn read_result(&self, claim: HeldClaim, job: Uuid) -> Result<Option<Box<RawValue>>, BackendError> {
+        let job: JobView = self.fetch(with_claim(self.get(&["jobs", &job.to_string()]), claim)).await?;
+        Ok(job.result)
+    }
+
+    async fn read_artifact(&self, claim: HeldClaim, job: Uuid, name: &str) -> Result<Bytes, BackendError> {
+        let request = self.get(&["jobs", &job.to_string(), "artifacts", name]);
+        let response = self.send(with_claim(request, claim)).await?;
+        Ok(response.bytes().await.map_err(unreachable)?)
     }
 
     async fn signal(&self, job: Uuid, update: SignalUpdate) -> Result<(), BackendError> {

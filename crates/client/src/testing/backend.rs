@@ -15,7 +15,7 @@ use wire::{
 use super::journal::problem;
 use super::server::{TestJobState, TestServer};
 use super::state::WorkerFilter;
-use crate::backend::{Backend, BackendError};
+use crate::backend::{Backend, BackendError, HeldClaim};
 
 impl Backend for TestServer {
     async fn register(&self, request: WorkerRequest) -> Result<WorkerRegistered, BackendError> {
@@ -69,8 +69,13 @@ impl Backend for TestServer {
         Ok(ClaimedJournal { entries, next_cursor: None })
     }
 
-    async fn read_result(&self, job: Uuid) -> Result<Option<Box<RawValue>>, BackendError> {
+    async fn read_result(&self, _claim: HeldClaim, job: Uuid) -> Result<Option<Box<RawValue>>, BackendError> {
         Ok(self.lock().jobs.get(&job).and_then(|job| job.result.clone()))
+    }
+
+    async fn read_artifact(&self, _claim: HeldClaim, job: Uuid, name: &str) -> Result<Bytes, BackendError> {
+        let bytes = self.lock().artifacts.get(&(job, name.to_owned())).cloned();
+        bytes.ok_or_else(|| BackendError::Refused(problem(404, code::NOT_FOUND, "the job has no such artifact")))
     }
 
     async fn signal(&self, _job: Uuid, _update: SignalUpdate) -> Result<(), BackendError> {

@@ -110,8 +110,9 @@ impl TestJournal {
             }
         }
         let entry = self.entry(key).expect("it was just recorded").clone();
-        // The server omits what this request resolved.
-        Ok((JournalEntry { existing: Some(false), result: None, error: None, ..entry }, effect))
+        // The server omits the result of a step that this request resolved.
+        let result = entry.result.filter(|_| operation.op != JournalOp::Step);
+        Ok((JournalEntry { existing: Some(false), result, error: None, ..entry }, effect))
     }
 
     pub(super) fn started(&mut self, key: &str, children: Vec<Uuid>) {

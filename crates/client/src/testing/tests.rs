@@ -34,6 +34,30 @@ async fn days_of_sleep_pass_at_once_and_in_order() {
 }
 
 #[tokio::test]
+async fn a_large_result_of_a_step_is_read_again() {
+    let server = TestServer::new();
+    let job = server.push("q", "k", &()).unwrap();
+    let executed = std::sync::Arc::new(AtomicUsize::new(0));
+    let steps = executed.clone();
+    let worker = server.worker().queue("q").workflow("k", move |workflow: Workflow| {
+        let steps = steps.clone();
+        async move {
+            let large: String = workflow
+                .step("large", || async {
+                    steps.fetch_add(1, Ordering::SeqCst);
+                    Ok("x".repeat(2 << 20))
+                })
+                .await?;
+            workflow.sleep(DAY).await?;
+            Ok(large.len())
+        }
+    });
+    server.run(worker).await.unwrap();
+    assert_eq!(server.result::<usize>(job).unwrap(), 2 << 20);
+    assert_eq!(executed.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
 async fn a_workflow_waits_for_what_the_test_sends() {
     async fn order(workflow: Workflow) -> Result<u64, HandlerError> {
         let total: u64 = workflow.wait_for_event("paid").await?;

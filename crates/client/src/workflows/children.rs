@@ -10,8 +10,8 @@ use uuid::Uuid;
 use wire::{JobError, JobRequest, JournalOp, JournalOperation, RawValue};
 
 use super::digest::digest;
+use super::large_result::until_answered;
 use super::replay::{Expected, Outcome, Replay, decode};
-use crate::backend::BackendError;
 use crate::queue::worker::handler::HandlerError;
 
 type ChildrenFuture<T> = Pin<Box<dyn Future<Output = Result<T, HandlerError>> + Send>>;
@@ -146,7 +146,8 @@ impl<T: DeserializeOwned + Send + 'static> StartedChildren<T> {
         for RecordedChild { job_id: job, state, mut result, error, truncated } in recorded {
             if truncated {
                 let _reading = self.replay.activity();
-                result = read_result(&self.replay, job).await?;
+                let read = || self.replay.job.uplink().read_result(self.replay.job.claim(), job);
+                result = until_answered(&self.replay, read).await?;
             }
             let result = match state {
                 ChildState::Succeeded => Some(decode(expected.awaiting.key(), result.as_deref())?),
@@ -156,14 +157,6 @@ impl<T: DeserializeOwned + Send + 'static> StartedChildren<T> {
         }
         Ok(outcomes)
     }
-}
-
-/// Reads a result that is too large for the journal.
-async fn read_result(replay: &Replay, child: Uuid) -> Result<Option<Box<RawValue>>, HandlerError> {
-    replay.job.uplink().read_result(child).await.map_err(|error| match error {
-        BackendError::Refused(problem) => HandlerError::permanent(&problem.code, &problem.detail),
-        error => HandlerError::from(error),
-    })
 }
 
 impl<T: DeserializeOwned + Send + 'static> IntoFuture for StartedChildren<T> {

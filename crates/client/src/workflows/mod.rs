@@ -7,6 +7,7 @@ mod children;
 pub(crate) mod digest;
 mod driver;
 pub(crate) mod journal_writer;
+mod large_result;
 mod replay;
 pub(crate) mod runs;
 mod step;

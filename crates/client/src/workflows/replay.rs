@@ -242,12 +242,6 @@ impl Replay {
     /// Sends an operation to the server. `on_answer` of the journal wakes what awaits it.
     pub(super) fn submit(self: &Arc<Self>, operation: JournalOperation) {
         self.lock().active += 1;
-        self.send(operation);
-    }
-
-    fn send(self: &Arc<Self>, operation: JournalOperation) {
-        // The first answer to an event that was sent before does not have its data.
-        let again = matches!(operation.op, JournalOp::Event).then(|| operation.clone());
         let key = operation.key.clone();
         let replay = self.clone();
         self.job.uplink().submit(Submission {
@@ -256,17 +250,9 @@ impl Replay {
             epoch: self.job.job().epoch,
             strict: self.strict,
             operation,
-            on_answer: Box::new(move |answer| match (answer, again) {
-                (Ok(entry), Some(again)) if lacks_content(&entry) => replay.send(again),
-                (answer, _) => replay.lock().on_answer(&key, answer),
-            }),
+            on_answer: Box::new(move |answer| replay.lock().on_answer(&key, answer)),
         });
     }
-}
-
-/// True for an entry that the request itself resolved: the answer omits its content.
-fn lacks_content(entry: &JournalEntry) -> bool {
-    entry.seq.is_some() && entry.existing != Some(true) && entry.result.is_none() && entry.error.is_none()
 }
 
 impl KnownJournal {

@@ -11,9 +11,9 @@ use serde_json::value::to_raw_value;
 use wire::{JobError, JournalOp, JournalOperation, RawValue};
 
 use super::digest::digest;
+use super::large_result;
 use super::replay::{Expected, Replay};
 use super::undo::UndoStep;
-use crate::queue::worker::bounds::check_result;
 use crate::queue::worker::handler::{Ending, HandlerError};
 
 type Work<'a, T> = Box<dyn FnMut() -> BoxFuture<'a, Result<T, HandlerError>> + Send + 'a>;
@@ -150,10 +150,10 @@ where
                     Ok(finished) => {
                         let result = to_raw_value(&finished)
                             .map_err(|error| HandlerError::permanent("result_not_json", error.to_string()))?;
-                        check_result(&result)?;
                         if let Some(undo) = &mut self.undo {
                             undo.result = Some(result.clone());
                         }
+                        let result = large_result::store(&self.replay, awaiting.key(), failed + 1, result).await?;
                         own = Some(Ok(finished));
                         self.replay.submit(JournalOperation { result: Some(result), ..done });
                         break;
@@ -179,6 +179,10 @@ where
         }
         let mut outcome = awaiting.resolved().await?;
         let own = own.filter(|_| !outcome.existed);
+        if own.is_none() {
+            let _reading = self.replay.activity();
+            outcome.result = large_result::load(&self.replay, outcome.result).await?;
+        }
         let has_succeeded = own.as_ref().map_or(outcome.error.is_none(), Result::is_ok);
         if let Some(mut undo) = self.undo.take().filter(|_| has_succeeded) {
             if outcome.existed || undo.result.is_none() {

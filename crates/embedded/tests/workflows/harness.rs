@@ -9,6 +9,7 @@ use domain::{JobId, JobState, TenantId};
 use embedded::{Backend, Embedded, JobBuilder};
 use engine::EngineOptions;
 use serde_json::{Value, json};
+use store::queue::artifacts::Blobs;
 use store::queue::get::StoredJob;
 use testkit::Database;
 use testkit::eventually::{TIMEOUT, before_timeout, eventually};
@@ -18,12 +19,16 @@ use tokio_util::sync::CancellationToken;
 pub(crate) struct Harness {
     pub(crate) engine: Embedded,
     _database: Database,
+    _blobs: tempfile::TempDir,
 }
 
 impl Harness {
     pub(crate) async fn on(database: Database) -> Self {
-        let engine = Embedded::on(database.store.clone(), EngineOptions::default()).await.expect("the engine starts");
-        Self { engine, _database: database }
+        let folder = tempfile::tempdir().expect("a folder");
+        let blobs = Some(Blobs::folder(folder.path()).expect("the folder stores blobs"));
+        let options = EngineOptions { blobs, ..EngineOptions::default() };
+        let engine = Embedded::on(database.store.clone(), options).await.expect("the engine starts");
+        Self { engine, _database: database, _blobs: folder }
     }
 
     /// Starts a worker with these handlers on the queue `q`.
@@ -40,8 +45,10 @@ impl Harness {
     }
 
     pub(crate) async fn push(&self, kind: &str, payload: Value) -> JobId {
-        self.enqueue(JobBuilder::new("q", kind).expect("the names are valid").payload(&payload).expect("a value is JSON"))
-            .await
+        self.enqueue(
+            JobBuilder::new("q", kind).expect("the names are valid").payload(&payload).expect("a value is JSON"),
+        )
+        .await
     }
 
     pub(crate) async fn enqueue(&self, job: JobBuilder) -> JobId {

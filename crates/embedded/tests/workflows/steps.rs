@@ -57,6 +57,44 @@ async fn a_killed_workflow_repeats_only_the_step_that_was_not_finished() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_result_above_the_inline_limit_is_an_artifact_that_the_next_attempt_and_undo_read() {
+    const BYTES: usize = 3 << 20;
+    on_both(async |database| {
+        let harness = Harness::on(database).await;
+        let (executions, undone) = (Executions::default(), Executions::default());
+        let (steps, undos) = (executions.clone(), undone.clone());
+        let running = harness.work(move |builder| {
+            builder.workflow("large", move |workflow: Workflow| {
+                let (steps, undos) = (steps.clone(), undos.clone());
+                async move {
+                    let large = workflow.step("large", || async {
+                        steps.add("large");
+                        Ok("x".repeat(BYTES))
+                    });
+                    let undos = undos.clone();
+                    let large = large.undo(move |large: String| {
+                        undos.add(format!("{}", large.len()));
+                        async { Ok(()) }
+                    });
+                    let length = large.await?.len();
+                    if workflow.job().attempt() == 1 {
+                        return Err(HandlerError::retryable("boom", ""));
+                    }
+                    Err::<(), _>(HandlerError::permanent("end", format!("{length}")))
+                }
+            })
+        });
+        let retry = domain::RetryPolicy::new(Some(0), None, None, None).expect("a policy");
+        let job = harness.enqueue(JobBuilder::new("q", "large").expect("names").retry(retry)).await;
+        let error = harness.ended(job).await.error.expect("it fails");
+        assert_eq!((error.code.as_str(), error.message.as_str()), ("end", "3145728"));
+        assert_eq!((executions.all(), undone.all()), (json!({"large": 1}), json!({"3145728": 1})));
+        running.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_expired_lease_hands_the_journal_to_the_next_worker() {
     on_both(async |database| {
         let harness = Harness::on(database).await;

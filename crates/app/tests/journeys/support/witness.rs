@@ -10,7 +10,7 @@ use client::wire::{
     JournalWritten, OutcomeKind, OutcomeRequest, OutcomeStatus, RawValue, SettleRequest, SettleView, SignalUpdate,
     WorkerRegistered, WorkerRequest,
 };
-use client::{Backend, BackendError, Client, JobContext};
+use client::{Backend, BackendError, Client, HeldClaim, JobContext};
 use testkit::history::{Event, Millis, Outcome, Response};
 use uuid::Uuid;
 
@@ -202,8 +202,12 @@ impl Backend for Recorder {
         Backend::read_journal(&self.client, job, cursor).await
     }
 
-    async fn read_result(&self, job: Uuid) -> Result<Option<Box<RawValue>>, BackendError> {
-        Backend::read_result(&self.client, job).await
+    async fn read_result(&self, claim: HeldClaim, job: Uuid) -> Result<Option<Box<RawValue>>, BackendError> {
+        Backend::read_result(&self.client, claim, job).await
+    }
+
+    async fn read_artifact(&self, claim: HeldClaim, job: Uuid, name: &str) -> Result<Bytes, BackendError> {
+        Backend::read_artifact(&self.client, claim, job, name).await
     }
 
     async fn signal(&self, job: Uuid, update: SignalUpdate) -> Result<(), BackendError> {

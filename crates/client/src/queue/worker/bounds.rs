@@ -5,7 +5,7 @@ use wire::RawValue;
 
 use super::handler::HandlerError;
 
-const RESULT_BYTES: usize = 1 << 20;
+pub(crate) const RESULT_BYTES: usize = 1 << 20;
 const FACT_BYTES: usize = 16 << 10;
 const FACTS: usize = 256;
 const NAME_BYTES: usize = 128;

@@ -17,7 +17,7 @@ use super::bounds::check_fact;
 use super::handler::HandlerError;
 use super::session::Backoff;
 use super::shared_states::SharedStates;
-use crate::backend::{Backend, BackendError};
+use crate::backend::{Backend, BackendError, HeldClaim};
 use crate::workflows::journal_writer::{JournalWriter, Submission};
 
 /// Minimum interval between two signals of one job.
@@ -194,6 +194,10 @@ impl JobContext {
         self.0.worker
     }
 
+    pub(crate) fn claim(&self) -> HeldClaim {
+        HeldClaim { worker: self.0.worker, job: self.0.job.id }
+    }
+
     pub(crate) fn uplink(&self) -> &dyn Uplink {
         &*self.0.uplink
     }
@@ -333,7 +337,14 @@ pub(crate) trait Uplink: Send + Sync {
         cursor: Option<&'a str>,
     ) -> BoxFuture<'a, Result<ClaimedJournal, BackendError>>;
 
-    fn read_result(&self, job: Uuid) -> BoxFuture<'_, Result<Option<Box<RawValue>>, BackendError>>;
+    fn read_result(&self, claim: HeldClaim, job: Uuid) -> BoxFuture<'_, Result<Option<Box<RawValue>>, BackendError>>;
+
+    fn read_artifact<'a>(
+        &'a self,
+        claim: HeldClaim,
+        job: Uuid,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Bytes, BackendError>>;
 
     fn signal(&self, job: Uuid, update: SignalUpdate) -> BoxFuture<'_, Result<(), BackendError>>;
 
@@ -376,8 +387,17 @@ impl<B: Backend> Uplink for BackendUplink<B> {
         Box::pin(self.backend.read_journal(job, cursor))
     }
 
-    fn read_result(&self, job: Uuid) -> BoxFuture<'_, Result<Option<Box<RawValue>>, BackendError>> {
-        Box::pin(self.backend.read_result(job))
+    fn read_result(&self, claim: HeldClaim, job: Uuid) -> BoxFuture<'_, Result<Option<Box<RawValue>>, BackendError>> {
+        Box::pin(self.backend.read_result(claim, job))
+    }
+
+    fn read_artifact<'a>(
+        &'a self,
+        claim: HeldClaim,
+        job: Uuid,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Bytes, BackendError>> {
+        Box::pin(self.backend.read_artifact(claim, job, name))
     }
 
     fn signal(&self, job: Uuid, update: SignalUpdate) -> BoxFuture<'_, Result<(), BackendError>> {

@@ -14,7 +14,7 @@ use wire::{
     SettleView, SignalUpdate, Timestamp, WorkerRegistered, WorkerRequest,
 };
 
-use crate::backend::{Backend, BackendError};
+use crate::backend::{Backend, BackendError, HeldClaim};
 
 #[derive(Clone, Default)]
 pub(super) struct FakeServer(Arc<FakeInner>);
@@ -200,7 +200,11 @@ impl Backend for FakeServer {
         Err(BackendError::Unavailable("not supported by the fake server".into()))
     }
 
-    async fn read_result(&self, _job: Uuid) -> Result<Option<Box<RawValue>>, BackendError> {
+    async fn read_result(&self, _claim: HeldClaim, _job: Uuid) -> Result<Option<Box<RawValue>>, BackendError> {
+        Err(BackendError::Unavailable("not supported by the fake server".into()))
+    }
+
+    async fn read_artifact(&self, _claim: HeldClaim, _job: Uuid, _name: &str) -> Result<Bytes, BackendError> {
         Err(BackendError::Unavailable("not supported by the fake server".into()))
     }
 
