@@ -24,6 +24,9 @@ pub use error::ClientError;
 pub use queue::artifacts::Download;
 pub use queue::job::Job;
 pub use queue::jobs::JobFilter;
+#[cfg(feature = "tokio-postgres")]
+pub use queue::transactional::enqueue_in;
+pub use queue::transactional::{EnqueueStatement, TransactionalError};
 pub use queue::worker::{HandlerError, JobContext, Statistics, Worker, WorkerBuildError, WorkerBuilder, WorkerError};
 pub use reqwest::Response as ResponseStream;
 pub use runtimes::declarations::{OperationResult, RuntimeOperation};
