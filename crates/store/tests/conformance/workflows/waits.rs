@@ -204,7 +204,7 @@ async fn a_wait_that_is_resolved_when_it_is_recorded_is_answered_with_its_result
     on_both(async |db| {
         let (worker, claimed) = worker_with_job(&db.store).await;
         send(&db.store, claimed.id, "paid", r#"{"amount":7}"#).await;
-        let ops = || vec![event("money", "paid"), event("more", "paid"), sleep("nap", 0), done("charge", "1")];
+        let ops = || vec![sleep("nap", 0), event("money", "paid"), event("more", "paid"), done("charge", "1")];
         let first = record(&db.store, worker, &claimed, ops()).await;
         let of = |answers: &[store::workflows::journal::write::RecordedEntry]| {
             let of = |answer: &store::workflows::journal::write::RecordedEntry| {
@@ -213,11 +213,11 @@ async fn a_wait_that_is_resolved_when_it_is_recorded_is_answered_with_its_result
             answers.iter().map(of).collect::<Vec<_>>()
         };
         let (paid, null, charged) = (Some(r#"{"amount":7}"#.into()), Some("null".into()), Some("1".into()));
-        let unknown = [(false, Some(1), paid.clone()), (false, None, None), (false, Some(2), null.clone())];
+        let unknown = [(false, Some(1), null.clone()), (false, Some(2), paid.clone()), (false, None, None)];
         assert_eq!(of(&first)[..3], unknown);
         assert_eq!(of(&first)[3], (false, Some(3), None), "the caller knows the result of its step");
         let again = record(&db.store, worker, &claimed, ops()).await;
-        let known = [(true, Some(1), paid), (false, None, None), (true, Some(2), null), (true, Some(3), charged)];
+        let known = [(true, Some(1), null), (true, Some(2), paid), (false, None, None), (true, Some(3), charged)];
         assert_eq!(of(&again), known);
     })
     .await;
