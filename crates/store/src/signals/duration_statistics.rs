@@ -13,6 +13,7 @@ use domain::limits::{
 };
 use domain::signals::eta::arrivals::{ArrivalRate, TOGETHER_MS};
 use domain::signals::eta::calibration::Answer;
+use domain::signals::eta::line::LINE_SLOTS;
 use domain::signals::eta::progress::Progress;
 use domain::signals::eta::statistics::{EndedWork, Statistics, WorkHistory};
 use domain::{Affinity, Epoch, JobId, Label, Name, TenantId, Time, WorkerId};
@@ -49,6 +50,8 @@ struct SamplerState {
     concurrency: HashMap<WorkerId, (i64, bool)>,
     /// By lane: when the job was due that ended last.
     last_due: HashMap<i64, Time>,
+    /// By worker: ends of jobs after which no later start is known, oldest first.
+    ends: HashMap<WorkerId, Vec<Time>>,
 }
 
 /// What this node tracked for a job.
@@ -146,6 +149,24 @@ impl DurationSampler {
         last.is_none_or(|last| run_at.ms_since(last).abs() > TOGETHER_MS)
     }
 
+    /// The time from the end of the worker's previous job to the start of this one, if the job was due at that end. The
+    /// jobs of a worker are observed in the order of their ends. A worker with several slots has several ends: a start
+    /// belongs to the last one before it.
+    fn turnaround_s(&self, worker: WorkerId, run_at: Time, started_at: Time, finished_at: Time) -> Option<f64> {
+        let mut state = self.inner.lock().expect("lock poisoned");
+        if state.ends.len() >= TRACKED_WORKERS {
+            state.ends.clear();
+        }
+        let ends = state.ends.entry(worker).or_default();
+        let place = ends.iter().rposition(|end| *end <= started_at);
+        let end = place.map(|place| ends.remove(place));
+        if ends.len() >= LINE_SLOTS {
+            ends.remove(0);
+        }
+        ends.push(finished_at);
+        end.filter(|end| run_at <= *end).map(|end| seconds(end, started_at))
+    }
+
     fn drain(&self) -> Drained {
         let mut state = self.inner.lock().expect("lock poisoned");
         let sampled = std::mem::take(&mut state.sampled);
@@ -231,10 +252,10 @@ struct FoldDurations {
 }
 
 const ENDED: Sql = Sql::new(
-    &["select id, tenant, lane, state, run_at, started_at, begun_at, finished_at, attempt, max_attempts from ended
-       where id = $1"],
-    "select id, tenant, lane, state, run_at, started_at, begun_at, finished_at, attempt, max_attempts from ended
-     where id = any($1::uuid[])",
+    &["select id, tenant, lane, state, worker, run_at, started_at, begun_at, finished_at, attempt, max_attempts
+       from ended where id = $1"],
+    "select id, tenant, lane, state, worker, run_at, started_at, begun_at, finished_at, attempt, max_attempts
+     from ended where id = any($1::uuid[])",
 );
 const LOAD: Sql = Sql::new(
     &["select run, load, wait, answers, within_p50, within_p90, estimator from figures
@@ -259,6 +280,7 @@ struct DurationRow {
     tenant: TenantId,
     lane: i64,
     is_canceled: bool,
+    worker: Option<WorkerId>,
     run_at: Time,
     started_at: Option<Time>,
     begun_at: Option<Time>,
@@ -274,6 +296,7 @@ impl DurationRow {
             tenant: TenantId(row.int("tenant")?),
             lane: row.int("lane")?,
             is_canceled: row.text("state")? == "canceled",
+            worker: row.opt_uuid("worker")?.map(WorkerId::new),
             run_at: row.time("run_at")?,
             started_at: row.opt_time("started_at")?,
             begun_at: row.opt_time("begun_at")?,
@@ -284,7 +307,8 @@ impl DurationRow {
     }
 
     /// `None` for a job that never started.
-    fn work(&self, tracked: Option<&Tracked>, begins_burst: bool) -> Option<EndedWork> {
+    fn work(&self, tracked: Option<&Tracked>, sampler: &DurationSampler) -> Option<EndedWork> {
+        let begins_burst = sampler.begins_burst(self.lane, self.run_at);
         let started_at = self.started_at?;
         let begun_at = self.begun_at.unwrap_or(started_at);
         let report = |(at, share): &(Time, f64)| Progress { share: *share, elapsed_s: seconds(begun_at, *at) };
@@ -293,6 +317,9 @@ impl DurationRow {
             run_s: seconds(begun_at, self.finished_at),
             load_s: self.begun_at.map(|begun_at| seconds(started_at, begun_at)),
             wait_s: seconds(self.run_at, started_at),
+            turnaround_s: self
+                .worker
+                .and_then(|worker| sampler.turnaround_s(worker, self.run_at, started_at, self.finished_at)),
             begins_burst,
             attempt: u32::try_from(self.attempt).unwrap_or(1),
             was_last_permitted: self.attempt >= self.max_attempts,
@@ -327,8 +354,7 @@ impl Operation for FoldDurations {
         for row in &rows {
             let (_, ages_s) = arrivals.entry(row.lane).or_insert((row.tenant, Vec::new()));
             ages_s.push(seconds(row.run_at, tx.now()));
-            let begins_burst = self.sampler.begins_burst(row.lane, row.run_at);
-            let Some(work) = row.work(tracked.get(&row.id), begins_burst) else { continue };
+            let Some(work) = row.work(tracked.get(&row.id), &self.sampler) else { continue };
             let lane = self.lanes.one(tx, row.lane).await?;
             let affinity = lane.affinity.as_ref().map_or("", Label::as_str).to_owned();
             by_key.entry((row.tenant, lane.kind.to_string(), affinity)).or_default().push(work);

@@ -7,6 +7,7 @@ use domain::signals::eta::line::{LEVELS, P50, P90};
 use domain::signals::eta::progress::{BUCKETS, Observed, ProgressCurve};
 use domain::signals::eta::retries::{ATTEMPTS, AttemptShares};
 use domain::signals::eta::statistics::WorkHistory;
+use domain::signals::eta::turnaround::Turnaround;
 use domain::signals::sketch::Sketch;
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +28,8 @@ struct StoredEstimator {
     progress: Vec<[f64; 5]>,
     /// Bursts and jobs.
     bursts: (f64, f64),
+    /// Weight and sum.
+    turnaround: (f64, f64),
     within: Vec<f64>,
     widths: Vec<(i32, f64)>,
     kind: StoredCorrection,
@@ -103,7 +106,7 @@ pub(super) struct FigureColumns {
 }
 
 pub(super) fn write(history: &WorkHistory) -> FigureColumns {
-    let WorkHistory { run, load, wait, attempts, progress, bursts, calibration } = history;
+    let WorkHistory { run, load, wait, attempts, progress, bursts, turnaround, calibration } = history;
     let recent = |history: &DurationHistory| history.recent.iter().copied().map(rounded).collect();
     let observed =
         |one: &Observed| [one.weight, one.shift, one.shift_squared, one.progress_error, one.history_error].map(rounded);
@@ -117,6 +120,7 @@ pub(super) fn write(history: &WorkHistory) -> FigureColumns {
             false => Vec::new(),
         },
         bursts: (rounded(bursts.bursts), rounded(bursts.jobs)),
+        turnaround: (rounded(turnaround.weight), rounded(turnaround.sum_s)),
         within: calibration.within.iter().copied().map(rounded).collect(),
         widths: buckets(&calibration.widths),
         kind: StoredCorrection::of(&calibration.kind),
@@ -184,6 +188,7 @@ pub(super) fn read(row: &Row) -> Result<WorkHistory, StoreError> {
         attempts,
         progress,
         bursts: BurstSize { bursts: stored.bursts.0, jobs: stored.bursts.1 },
+        turnaround: Turnaround { weight: stored.turnaround.0, sum_s: stored.turnaround.1 },
         calibration,
     })
 }

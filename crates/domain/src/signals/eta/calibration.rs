@@ -17,7 +17,7 @@ const STEPS: [f64; 5] = [0.02, 0.05, 0.12, 0.4, 0.0];
 pub const EXPERTS: usize = STEPS.len();
 /// How strongly a loss reduces the weight of a tracker, and the share of the weights that is distributed evenly.
 const LOSS_RATE: f64 = 0.3;
-const MIXING: f64 = 0.01;
+const MIXING: f64 = 0.002;
 /// A correction cannot exceed a factor of a thousand, and a score cannot exceed that of the narrowest estimate.
 const FACTOR_MAX: f64 = 6.9;
 const SCORE_MAX: f64 = 100.0;
@@ -263,9 +263,15 @@ mod tests {
     }
 
     /// Answers with a wrong model, and returns the shares that held among the last answers.
-    fn held(model: (f64, f64), truth: impl Fn(usize) -> (f64, f64), rounds: usize, last: usize) -> (f64, f64) {
+    fn held(
+        model: (f64, f64),
+        truth: impl Fn(usize) -> (f64, f64),
+        rounds: usize,
+        last: usize,
+        seed: u64,
+    ) -> (f64, f64) {
         let mut calibration = Calibration::default();
-        let mut random = RandomSource::new(11);
+        let mut random = RandomSource::new(seed);
         let (mut p50, mut p90) = (0.0, 0.0);
         for round in 0..rounds {
             let answer = calibration.answer(Horizon::RunningEarly, forecast(model.0, model.1));
@@ -284,8 +290,10 @@ mod tests {
     #[test]
     fn a_wrong_model_is_corrected_to_its_targets() {
         for (model, truth) in [((10.0, 0.1), (40.0, 0.8)), ((10.0, 1.0), (2.0, 0.2)), ((10.0, 0.5), (10.0, 0.5))] {
-            let (p50, p90) = held(model, |_| truth, 2_000, 1_500);
-            assert!((0.46..=0.54).contains(&p50) && (0.88..=0.94).contains(&p90), "{model:?} {truth:?}: {p50} {p90}");
+            let seeds: Vec<(f64, f64)> = (11..21).map(|seed| held(model, |_| truth, 2_000, 1_500, seed)).collect();
+            let mean = |of: fn(&(f64, f64)) -> f64| seeds.iter().map(of).sum::<f64>() / seeds.len() as f64;
+            let (p50, p90) = (mean(|held| held.0), mean(|held| held.1));
+            assert!((0.46..=0.54).contains(&p50) && (0.88..=0.92).contains(&p90), "{model:?} {truth:?}: {seeds:?}");
         }
     }
 
@@ -293,8 +301,9 @@ mod tests {
     #[test]
     fn after_a_shift_the_coverage_returns_within_fifty_answers() {
         let shift = |round: usize| if round < 1_000 { (10.0, 0.5) } else { (50.0, 0.5) };
-        let (_, p90) = held((10.0, 0.5), shift, 1_150, 100);
-        assert!((0.80..=0.97).contains(&p90), "{p90}");
+        let seeds: Vec<f64> = (11..31).map(|seed| held((10.0, 0.5), shift, 1_150, 100, seed).1).collect();
+        let mean = seeds.iter().sum::<f64>() / seeds.len() as f64;
+        assert!((0.80..=0.97).contains(&mean) && seeds.iter().all(|p90| *p90 >= 0.75), "{seeds:?}");
     }
 
     /// Requirement S9.

@@ -35,7 +35,7 @@ const TAIL_OF_ONE: f64 = 0.3;
 /// The relative spread that is assumed before there are samples, and its weight in samples.
 const PRIOR_SPREAD: (f64, f64) = (0.3, 2.0);
 /// How much affinities of a kind differ before several are known: standard deviation of the logarithm.
-const KIN_SPREAD: f64 = 0.4;
+const KIN_SPREAD: f64 = 0.2;
 /// Shorter durations are equal.
 const LEAST_S: f64 = 0.001;
 
@@ -122,8 +122,24 @@ impl DurationHistory {
 
     /// `None` with less sample weight than `least`.
     pub fn durations_from(&self, least: f64) -> Option<Durations> {
-        Durations::of(&self.sketch, least)
+        let weight = self.sketch.weight();
+        let table = || match self.recent.len() as f64 >= weight {
+            // All samples are known exactly. The buckets of the sketch would shift the mean of a long line by a percent.
+            true => exact_table(&self.recent),
+            false => self.sketch.table(TABLE),
+        };
+        let durations = (weight > 0.0 && weight >= least).then(|| Durations::from_table(table(), weight))?;
+        // A few samples may be off in both directions, not only in their tail.
+        Some(if weight < MIN_SAMPLES { durations.off_by(KIN_SPREAD / weight.sqrt()) } else { durations })
     }
+}
+
+/// Evenly spaced quantiles of the samples.
+fn exact_table(samples: &[f64]) -> Vec<f64> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let place = |entry: usize| (entry as f64 + 0.5) / TABLE as f64 * sorted.len() as f64;
+    (0..TABLE).map(|entry| sorted[place(entry) as usize]).collect()
 }
 
 /// The durations of one kind of work, as evenly spaced quantiles and a tail.
@@ -142,13 +158,6 @@ pub struct Durations {
 }
 
 impl Durations {
-    fn of(sketch: &Sketch, least: f64) -> Option<Self> {
-        let weight = sketch.weight();
-        let durations = (weight > 0.0 && weight >= least).then(|| Self::from_table(sketch.table(TABLE), weight))?;
-        // A few samples may be off in both directions, not only in their tail.
-        Some(if weight < MIN_SAMPLES { durations.off_by(KIN_SPREAD / weight.sqrt()) } else { durations })
-    }
-
     /// The same distribution, which may be off as a whole.
     fn off_by(self, borrowed: f64) -> Self {
         Self { borrowed, beyond: 1.0 / TABLE as f64, ..self }
@@ -193,7 +202,8 @@ impl Durations {
         let (assumed, weight) = PRIOR_SPREAD;
         let spread = self.deviation_s / self.mean_s.max(LEAST_S);
         let variance = (self.samples * spread * spread + weight * assumed * assumed) / (self.samples + weight);
-        (variance / self.samples.max(1.0) + self.borrowed * self.borrowed).sqrt()
+        // The spread itself is estimated: Student's distribution has `n / (n - 2)` of the variance.
+        (variance / (self.samples - 2.0).max(1.0) + self.borrowed * self.borrowed).sqrt()
     }
 
     /// Draws by which factor the mean is off.
@@ -242,6 +252,12 @@ impl Durations {
 
     pub fn draw(&self, random: &mut RandomSource) -> f64 {
         self.quantile(random.unit())
+    }
+
+    /// Draws one of the samples. Of many jobs the mean counts, and its error is drawn by `draw_factor`: the tail would add
+    /// to both.
+    pub fn draw_sample(&self, random: &mut RandomSource) -> f64 {
+        self.table[random.below(self.table.len())]
     }
 
     /// The remaining time that a job which has run for `elapsed_s` does not exceed with probability `share`.
@@ -306,8 +322,8 @@ mod tests {
         let of_one = Durations::borrow_from(&[kin(10.0)]).expect("there is one");
         let of_three = Durations::borrow_from(&[kin(10.0), kin(10.0), kin(10.0)]).expect("there are three");
         let of_unlike = Durations::borrow_from(&[kin(1.0), kin(10.0), kin(100.0)]).expect("there are three");
-        assert!(of_one.uncertainty() > kin(10.0).uncertainty() + 0.3, "{}", of_one.uncertainty());
-        assert!(of_three.uncertainty() < of_one.uncertainty() - 0.1, "{}", of_three.uncertainty());
+        assert!(of_one.uncertainty() > kin(10.0).uncertainty() + 0.15, "{}", of_one.uncertainty());
+        assert!(of_three.uncertainty() < of_one.uncertainty() - 0.05, "{}", of_three.uncertainty());
         assert!(of_unlike.uncertainty() > 1.0, "{}", of_unlike.uncertainty());
         assert!((of_three.quantile(0.5) / kin(10.0).quantile(0.5)).ln().abs() < 0.05);
     }

@@ -54,6 +54,21 @@ impl RunningWork<'_> {
     }
 }
 
+/// A waiting job. The oldest one is claimed first.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LineEntry {
+    /// When the job became ready, in seconds from now.
+    pub ready_s: f64,
+    /// Decides between jobs that became ready at the same time, for example those of one batch: the job's id.
+    pub order: u128,
+}
+
+impl LineEntry {
+    fn is_older(self, than: Self) -> bool {
+        self.ready_s.total_cmp(&than.ready_s).then(self.order.cmp(&than.order)).is_lt()
+    }
+}
+
 /// Waiting jobs that differ only in age.
 #[derive(Clone, Debug)]
 pub struct LineLane<'a> {
@@ -62,9 +77,8 @@ pub struct LineLane<'a> {
     pub affinity: Option<usize>,
     pub run: &'a Durations,
     pub load: Option<&'a Durations>,
-    /// When the jobs became ready, in seconds from now, oldest first: the jobs that may be claimed before the job. Each
-    /// entry stands for `block` jobs.
-    pub ready_s: Vec<f64>,
+    /// The jobs that may be claimed before the job, oldest first. Each entry stands for `block` jobs.
+    pub waiting: Vec<LineEntry>,
     pub block: f64,
     pub starvation_s: f64,
     /// Further jobs that arrive.
@@ -90,7 +104,7 @@ pub struct LineRate {
 #[derive(Clone, Debug)]
 pub struct OwnJob<'a> {
     pub lane: usize,
-    pub ready_s: f64,
+    pub entry: LineEntry,
     pub retries: RetryForecast,
     /// Waiting times of such jobs, for the wait of a retry.
     pub wait: Option<&'a Durations>,
@@ -104,6 +118,8 @@ pub struct Line<'a> {
     /// The queue's concurrency limit.
     pub limit: Option<usize>,
     pub rate: Option<LineRate>,
+    /// Time between the end of a job and the start of the next one in the same slot.
+    pub turnaround_s: f64,
     pub own: OwnJob<'a>,
 }
 
@@ -238,7 +254,7 @@ impl Line<'_> {
 #[derive(Clone, Copy, Debug)]
 struct Head {
     lane: usize,
-    ready_s: f64,
+    entry: LineEntry,
 }
 
 /// Returns the affinity that a worker takes next, and whether it must swap: the rules of `queue::claim::next_lanes`.
@@ -246,8 +262,7 @@ fn next_affinity(heads: &[Head], line: &Line<'_>, held: Option<usize>, now_s: f6
     let lane = |head: &Head| &line.lanes[head.lane];
     let priority = heads.iter().map(|head| lane(head).priority).max()?;
     let (mut fitting, mut other, mut starved): (Option<Head>, Option<Head>, Option<Head>) = (None, None, None);
-    let age = |head: &Head| (head.ready_s, head.lane);
-    let is_older = |head: &Head, than: &Option<Head>| than.as_ref().is_none_or(|than| age(head) < age(than));
+    let is_older = |head: &Head, than: &Option<Head>| than.as_ref().is_none_or(|than| head.entry.is_older(than.entry));
     for head in heads.iter().filter(|head| lane(head).priority == priority) {
         let affinity = lane(head).affinity;
         if affinity.is_none() || affinity == held {
@@ -259,7 +274,7 @@ fn next_affinity(heads: &[Head], line: &Line<'_>, held: Option<usize>, now_s: f6
         if is_older(head, &other) {
             other = Some(*head);
         }
-        if now_s - head.ready_s > lane(head).starvation_s && is_older(head, &starved) {
+        if now_s - head.entry.ready_s > lane(head).starvation_s && is_older(head, &starved) {
             starved = Some(*head);
         }
     }
@@ -268,8 +283,8 @@ fn next_affinity(heads: &[Head], line: &Line<'_>, held: Option<usize>, now_s: f6
         (None, None) => None,
         (Some(_), None) => Some((held, false)),
         (None, Some(other)) => swap_to(other),
-        (Some(fitting), Some(other)) if held.is_none() && age(&other) < age(&fitting) => swap_to(other),
-        (Some(fitting), Some(_)) => match starved.filter(|starved| starved.ready_s < fitting.ready_s) {
+        (Some(fitting), Some(other)) if held.is_none() && other.entry.is_older(fitting.entry) => swap_to(other),
+        (Some(fitting), Some(_)) => match starved.filter(|starved| starved.entry.ready_s < fitting.entry.ready_s) {
             Some(starved) => swap_to(starved),
             None => Some((held, false)),
         },
@@ -328,7 +343,8 @@ impl UncertainMeans {
 
     fn draw(&mut self, random: &mut RandomSource) {
         for (factor, uncertainty) in self.factors.iter_mut().zip(&self.uncertainties) {
-            *factor = (uncertainty * random.normal()).exp();
+            // The mean is one, so that a line through several kinds of work is not longer than each of them suggests.
+            *factor = (uncertainty * (random.normal() - uncertainty / 2.0)).exp();
         }
     }
 
@@ -366,15 +382,12 @@ impl Run {
             self.held.push(worker.loaded);
             let capacity = worker.concurrency.max(worker.running.len()).max(1);
             for place in 0..capacity.min(LINE_SLOTS) {
-                let free_s = match worker.running.get(place) {
-                    Some(work) => {
-                        let level = random.unit();
-                        work.remaining(level, random)
-                    }
-                    None => 0.0,
-                };
-                if free_s > 0.0 {
-                    self.places.push(free_s);
+                let mut free_s = 0.0;
+                if let Some(work) = worker.running.get(place) {
+                    let level = random.unit();
+                    let end_s = work.remaining(level, random);
+                    self.places.push(end_s);
+                    free_s = end_s + line.turnaround_s;
                 }
                 self.slots.push(LineSlot { free_s, worker: number });
             }
@@ -396,15 +409,15 @@ impl Run {
         }
     }
 
-    /// When the head of a lane becomes ready; infinite if the lane is empty.
-    fn ready(&self, line: &Line<'_>, lane: usize) -> f64 {
-        let entries = &line.lanes[lane].ready_s;
-        match entries.get(self.taken[lane]) {
-            Some(ready_s) => *ready_s,
+    /// The head of a lane. It becomes ready at an infinite time if the lane is empty.
+    fn head(&self, line: &Line<'_>, lane: usize) -> Head {
+        let entry = match line.lanes[lane].waiting.get(self.taken[lane]) {
+            Some(entry) => *entry,
             // The job itself is the last entry of its lane.
-            None if lane == line.own.lane => line.own.ready_s,
-            None => self.next_arrival_s[lane],
-        }
+            None if lane == line.own.lane => line.own.entry,
+            None => LineEntry { ready_s: self.next_arrival_s[lane], order: u128::MAX },
+        };
+        Head { lane, entry }
     }
 
     fn until_own_start(&mut self, line: &Line<'_>, random: &mut RandomSource) -> OwnStart {
@@ -415,11 +428,11 @@ impl Run {
             self.heads.clear();
             let mut next_ready_s = f64::INFINITY;
             for lane in (0..line.lanes.len()).filter(|lane| line.workers[worker].serves[*lane]) {
-                let ready_s = self.ready(line, lane);
-                if ready_s <= now_s {
-                    self.heads.push(Head { lane, ready_s });
+                let head = self.head(line, lane);
+                if head.entry.ready_s <= now_s {
+                    self.heads.push(head);
                 } else {
-                    next_ready_s = next_ready_s.min(ready_s);
+                    next_ready_s = next_ready_s.min(head.entry.ready_s);
                 }
             }
             let held = self.held[worker];
@@ -436,13 +449,14 @@ impl Run {
                 let lane = &line.lanes[head.lane];
                 Some(lane.priority) == top && (lane.affinity.is_none() || lane.affinity == affinity)
             };
-            let oldest = self
-                .heads
-                .iter()
-                .filter(fits)
-                .min_by(|a, b| a.ready_s.total_cmp(&b.ready_s).then_with(|| a.lane.cmp(&b.lane)));
-            let Some(Head { lane, .. }) = oldest.copied() else { break };
-            let is_entry = self.taken[lane] < line.lanes[lane].ready_s.len();
+            let oldest = self.heads.iter().filter(fits).copied().reduce(|oldest, head| {
+                match head.entry.is_older(oldest.entry) {
+                    true => head,
+                    false => oldest,
+                }
+            });
+            let Some(Head { lane, .. }) = oldest else { break };
+            let is_entry = self.taken[lane] < line.lanes[lane].waiting.len();
             let is_own = !is_entry && lane == line.own.lane;
             let mut start_s = now_s;
             // A worker loads another affinity when its running jobs have ended.
@@ -474,8 +488,8 @@ impl Run {
                 return OwnStart { at_s: start_s + load_s, swaps: self.swaps };
             }
             let run_s = duration_of(line.lanes[lane].run, block, random) * self.means.of_run(lane);
-            let end_s = start_s + load_s + run_s;
-            self.slots[slot].free_s = end_s;
+            let end_s = start_s + load_s + run_s + (block - 1.0) * line.turnaround_s;
+            self.slots[slot].free_s = end_s + line.turnaround_s;
             if let Some(place) = place {
                 self.places[place] = end_s;
             }
@@ -522,7 +536,7 @@ impl Run {
 /// The duration of a block of jobs, one after the other.
 fn duration_of(run: &Durations, block: f64, random: &mut RandomSource) -> f64 {
     if block <= 1.0 {
-        return run.draw(random);
+        return run.draw_sample(random);
     }
     (run.mean_s() * block + run.deviation_s() * block.sqrt() * random.normal()).max(LEAST_S)
 }

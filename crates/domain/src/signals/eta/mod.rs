@@ -4,6 +4,7 @@
 //! - `durations`: how long jobs of a kind run, load and wait, from their history
 //! - `progress`: what a reported progress says about the remaining time
 //! - `retries`: which share of the attempts is retried
+//! - `turnaround`: the time between two jobs of a worker
 //! - `line`: the Monte Carlo simulation of the line
 //! - `calibration`: adaptive conformal correction, and the measured accuracy
 //! - `statistics`: all of that for one kind of work and affinity
@@ -17,4 +18,5 @@ pub mod progress;
 pub mod random;
 pub mod retries;
 pub mod statistics;
+pub mod turnaround;
 pub mod virtual_workload;

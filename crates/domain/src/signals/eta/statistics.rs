@@ -6,6 +6,7 @@ use crate::signals::eta::durations::{DurationHistory, Durations, MIN_SAMPLES, MI
 use crate::signals::eta::line::{Forecast, RUNS, RunningWork, running_forecast, scheduled_forecast};
 use crate::signals::eta::progress::{Progress, ProgressCurve};
 use crate::signals::eta::retries::{AttemptShares, RetryForecast};
+use crate::signals::eta::turnaround::Turnaround;
 
 /// What is learned from ended jobs.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -16,6 +17,7 @@ pub struct WorkHistory {
     pub attempts: AttemptShares,
     pub progress: ProgressCurve,
     pub bursts: BurstSize,
+    pub turnaround: Turnaround,
     pub calibration: Calibration,
 }
 
@@ -26,6 +28,8 @@ pub struct EndedWork {
     pub run_s: f64,
     pub load_s: Option<f64>,
     pub wait_s: f64,
+    /// Time from the end of its worker's previous job to its start, if it waited at that end.
+    pub turnaround_s: Option<f64>,
     /// It did not arrive together with the job of its lane that ended before it.
     pub begins_burst: bool,
     pub attempt: u32,
@@ -55,6 +59,9 @@ impl WorkHistory {
         if let Some(load_s) = ended.load_s.filter(|load_s| *load_s > 0.0) {
             self.load.add(load_s);
         }
+        if let Some(turnaround_s) = ended.turnaround_s {
+            self.turnaround.observe(turnaround_s, ended.run_s);
+        }
         self.attempts.observe(ended.attempt, ended.was_last_permitted);
         for (answer, took_s) in &ended.answers {
             self.calibration.score(answer, *took_s);
@@ -72,6 +79,10 @@ impl WorkHistory {
             kin.iter().filter_map(|one| of(one).durations_from(least)).collect()
         };
         let mut statistics = self.statistics();
+        if self.turnaround.weight < MIN_SAMPLES {
+            let together = kin.iter().fold(self.turnaround, |sum, one| sum.with(one.turnaround));
+            statistics.turnaround_s = together.mean_s();
+        }
         let mut loads = all(|one| &one.load, 1.0);
         if self.load.sketch.weight() < MIN_SAMPLES_WITH_KIN && !loads.is_empty() {
             loads.extend(statistics.load);
@@ -97,6 +108,7 @@ impl WorkHistory {
             attempts: self.attempts,
             progress: self.progress.clone(),
             bursts: self.bursts,
+            turnaround_s: self.turnaround.mean_s(),
             calibration: self.calibration.clone(),
             samples: self.run.sketch.weight(),
         }
@@ -112,6 +124,7 @@ pub struct Statistics {
     pub attempts: AttemptShares,
     pub progress: ProgressCurve,
     pub bursts: BurstSize,
+    pub turnaround_s: f64,
     pub calibration: Calibration,
     /// Weight of the samples, which decays with time.
     pub samples: f64,

@@ -8,7 +8,7 @@ use domain::queue::queue_position::QueuedJob;
 use domain::signals::eta::arrivals::{Arrivals, of_unfinished};
 use domain::signals::eta::calibration::Answer;
 use domain::signals::eta::line::{
-    LINE_ENTRIES, LINE_LANES, LINE_SLOTS, Line, LineLane, LineRate, LineWorker, OwnJob, RUNS, RunningWork,
+    LINE_ENTRIES, LINE_LANES, LINE_SLOTS, Line, LineEntry, LineLane, LineRate, LineWorker, OwnJob, RUNS, RunningWork,
 };
 use domain::signals::eta::progress::Progress;
 use domain::signals::eta::retries::RetryForecast;
@@ -201,9 +201,11 @@ impl LineLanes {
                 None => (job.priority, job.affinity),
             };
             let waiting = snapshot.order.waiting(*lane);
-            let ready_s = |place: u64| {
-                let at = waiting.get(place as usize).or(waiting.last()).map_or(snapshot.now, |(run_at, _)| *run_at);
-                -seconds(at, snapshot.now)
+            let entry = |place: u64| match waiting.get(place as usize).or(waiting.last()) {
+                Some((run_at, id)) => {
+                    LineEntry { ready_s: -seconds(*run_at, snapshot.now), order: id.uuid().as_u128() }
+                }
+                None => LineEntry { ready_s: 0.0, order: u128::MAX },
             };
             let arrivals = match is_own {
                 true => Arrivals::default(),
@@ -221,7 +223,7 @@ impl LineLanes {
                 affinity: number_of(affinity),
                 run: statistics.run.as_ref()?,
                 load: statistics.load.as_ref(),
-                ready_s: (0..*count).step_by(step as usize).map(ready_s).collect(),
+                waiting: (0..*count).step_by(step as usize).map(entry).collect(),
                 block: block as f64,
                 starvation_s,
                 arrivals,
@@ -249,14 +251,15 @@ impl LineLanes {
         let rate = snapshot.bucket.map(|bucket| LineRate { tokens: bucket.tokens, per_s: bucket.rate_per_s });
         let settings = &snapshot.settings;
         let policy = settings.kinds.get(job.kind).and_then(|kind| kind.retry).or(settings.retry);
+        let turnaround_s = own.turnaround_s;
         let own = OwnJob {
             lane: 0,
-            ready_s: -seconds(job.run_at, snapshot.now),
+            entry: LineEntry { ready_s: -seconds(job.run_at, snapshot.now), order: job.id.uuid().as_u128() },
             retries: job.retries(own, policy, false),
             wait: own.wait.as_ref(),
         };
         let limit = settings.concurrency.map(|limit| limit as usize);
-        Some(Line { lanes, workers: line_workers, limit, rate, own })
+        Some(Line { lanes, workers: line_workers, limit, rate, turnaround_s, own })
     }
 
     /// The workers that serve a lane of the line, those that serve the job first, and the number of their slots.

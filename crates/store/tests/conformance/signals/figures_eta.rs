@@ -204,3 +204,32 @@ async fn duration_samples_are_bounded_and_folding_twice_adds_nothing() {
     })
     .await;
 }
+
+/// Requirement S9.
+#[tokio::test]
+async fn the_turnaround_of_a_worker_is_learned_from_jobs_that_waited() {
+    on_both(async |db| {
+        let worker = register_with_long_lease(&db.store).await;
+        let run = async |turnaround_ms: i64| {
+            db.pass_ms(turnaround_ms).await;
+            let claimed = claim_one(&db.store, worker).await;
+            db.pass_ms(1_000).await;
+            finish(&db.store, worker, &claimed).await;
+        };
+        for _ in 0..7 {
+            push(&db.store, job("q")).await;
+        }
+        for _ in 0..6 {
+            run(40).await;
+        }
+        // A pause is no turnaround, and a job that was not due yet has not waited.
+        run(30_000).await;
+        db.pass_ms(100).await;
+        push(&db.store, job("q")).await;
+        run(0).await;
+        db.store.fold_duration_samples().await.expect("folds");
+        let learned = statistics(&db).await.turnaround_s;
+        assert!((0.039..0.06).contains(&learned), "{learned} s");
+    })
+    .await;
+}

@@ -18,7 +18,7 @@ fn lane<'a>(affinity: Option<usize>, run: &'a Durations, load: &'a Durations, wa
         affinity,
         run,
         load: Some(load),
-        ready_s: (0..waiting).map(|n| n as f64 - 10.0).collect(),
+        waiting: (0..waiting).map(|n| LineEntry { ready_s: n as f64 - 10.0, order: n as u128 }).collect(),
         block: 1.0,
         starvation_s: 300.0,
         arrivals: Arrivals::default(),
@@ -30,8 +30,9 @@ fn worker<'a>(lanes: usize, loaded: Option<usize>, concurrency: usize) -> LineWo
 }
 
 fn line<'a>(lanes: Vec<LineLane<'a>>, workers: Vec<LineWorker<'a>>) -> Line<'a> {
-    let own = OwnJob { lane: 0, ready_s: 0.0, retries: RetryForecast::NONE, wait: None };
-    Line { lanes, workers, limit: None, rate: None, own }
+    let entry = LineEntry { ready_s: 0.0, order: u128::MAX };
+    let own = OwnJob { lane: 0, entry, retries: RetryForecast::NONE, wait: None };
+    Line { lanes, workers, limit: None, rate: None, turnaround_s: 0.0, own }
 }
 
 fn check(line: &Line<'_>, p50_s: f64, swaps: u32) {
@@ -63,12 +64,42 @@ fn a_swap_waits_for_running_jobs_and_takes_the_load_time() {
     check(&line(lanes(), vec![worker(2, Some(1), 1)]), 5.0 + 12.0 + 1.0, 1);
     // Past the starvation bound the job comes first, although its model is not loaded.
     let mut starved = line(lanes(), vec![worker(2, Some(1), 1)]);
-    starved.own.ready_s = -400.0;
+    starved.own.entry.ready_s = -400.0;
     check(&starved, 12.0 + 1.0, 1);
     let mut busy = line(vec![lane(Some(0), &run, &load, 0)], vec![worker(1, Some(1), 2)]);
     let long = about(30.0);
     busy.workers[0].running.push(RunningWork { run: &long, elapsed_s: 10.0, loading: None, progress: None });
     check(&busy, 20.0 + 12.0 + 1.0, 1);
+}
+
+/// Requirement S9.
+#[test]
+fn the_models_of_one_batch_are_loaded_in_the_order_of_their_first_jobs() {
+    let (run, load) = (about(1.0), about(5.0));
+    let batch = |orders: std::ops::Range<u128>| -> Vec<LineEntry> {
+        orders.map(|order| LineEntry { ready_s: -1.0, order }).collect()
+    };
+    let model = |affinity, orders| LineLane { waiting: batch(orders), ..lane(Some(affinity), &run, &load, 0) };
+    // The first job of the other model is older than all jobs of the own model, or younger.
+    for (other, p50_s, swaps) in [(0..10, 10.0 + 5.0 + 4.0, 1), (90..99, 5.0 + 4.0, 1)] {
+        let mut line = line(vec![model(0, 50..53), model(1, other)], vec![worker(2, Some(2), 1)]);
+        line.own.entry = LineEntry { ready_s: -1.0, order: 60 };
+        let first_load = if p50_s > 10.0 { 5.0 } else { 0.0 };
+        check(&line, p50_s + first_load, swaps + u32::from(first_load > 0.0));
+    }
+}
+
+/// Requirement S9.
+#[test]
+fn every_job_ahead_costs_its_turnaround() {
+    let (run, load) = (about(10.0), about(1.0));
+    let mut slow = line(vec![lane(None, &run, &load, 4)], vec![worker(1, None, 1)]);
+    slow.turnaround_s = 2.0;
+    check(&slow, 58.0, 0);
+    slow.lanes[0].block = 10.0;
+    check(&slow, 40.0 * 12.0 + 10.0, 0);
+    slow.workers[0].running.push(RunningWork { run: &run, elapsed_s: 5.0, loading: None, progress: None });
+    check(&slow, 5.0 + 2.0 + 40.0 * 12.0 + 10.0, 0);
 }
 
 /// Requirement S9.
@@ -141,9 +172,9 @@ proptest! {
             ..lane(number(*affinity), &run, &run, 0)
         }).collect();
         let simulated = line(simulated, Vec::new());
-        let ready = |since: i64| (since - now) as f64;
+        let entry = |order: usize, since: i64| LineEntry { ready_s: (since - now) as f64, order: order as u128 };
         let heads: Vec<Head> =
-            lanes.iter().enumerate().map(|(lane, (_, _, since, _))| Head { lane, ready_s: ready(*since) }).collect();
+            lanes.iter().enumerate().map(|(lane, (_, _, since, _))| Head { lane, entry: entry(lane, *since) }).collect();
         let (affinity, swap) = next_affinity(&heads, &simulated, number(held), 0.0).expect("something waits");
         let expected = choice.affinity.as_ref().and_then(|own| names.iter().position(|name| *name == own.as_str()));
         prop_assert_eq!((affinity.map(|number| number + 1), swap), (expected, choice.swap));

@@ -19,6 +19,19 @@ pub struct Bars {
     pub progress_error: Option<f64>,
 }
 
+impl Bars {
+    /// The limits of a single seed. The bars hold for the mean of several seeds: within one world errors are correlated.
+    pub fn of_one_seed(&self) -> Self {
+        let wider = |(low, high): (f64, f64), by: f64| (low - by, high + by);
+        Self {
+            p50: self.p50.map(|bar| wider(bar, 0.05)),
+            p90: wider(self.p90, 0.04),
+            width: self.width.map(|bar| bar * 1.25),
+            progress_error: self.progress_error.map(|bar| bar * 1.25),
+        }
+    }
+}
+
 /// A workload with its bars.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -46,6 +59,21 @@ impl Measured {
     /// `None` without an oracle.
     pub fn width_ratio(&self) -> Option<f64> {
         (self.oracle_width_s > 0.0).then(|| self.width_s / self.oracle_width_s)
+    }
+
+    /// The mean of several seeds. `None` without any.
+    pub fn mean_of(seeds: &[Self]) -> Option<Self> {
+        let count = seeds.len() as f64;
+        let mean = |of: fn(&Self) -> f64| seeds.iter().map(of).sum::<f64>() / count;
+        let errors: Option<Vec<f64>> = seeds.iter().map(|one| one.progress_error).collect();
+        (!seeds.is_empty()).then(|| Self {
+            answers: seeds.iter().map(|one| one.answers).sum(),
+            p50: mean(|one| one.p50),
+            p90: mean(|one| one.p90),
+            width_s: mean(|one| one.width_s),
+            oracle_width_s: mean(|one| one.oracle_width_s),
+            progress_error: errors.map(|errors| errors.iter().sum::<f64>() / count),
+        })
     }
 
     pub fn meets(&self, bars: &Bars) -> bool {
@@ -118,6 +146,7 @@ fn one_kind(workers: usize, load: f64) -> Workload {
         is_backlog: false,
         ask_every_s: None,
         turnaround_s: 0.0,
+        kind_spread: 0.0,
     }
 }
 
@@ -176,7 +205,7 @@ pub fn scenarios() -> Vec<Scenario> {
         }];
         Workload { kinds, ..base }
     };
-    // One backlog of 90 jobs, without any history: 0.5 s per job, 2 s per load.
+    // One backlog of 90 jobs, without any history.
     let backlog = |kinds| Workload {
         kinds,
         jobs: 90,
@@ -187,9 +216,13 @@ pub fn scenarios() -> Vec<Scenario> {
         ..one_kind(1, 0.8)
     };
     let (generate, load) = (LogNormal { median_s: 0.5, deviation: 0.02 }, LogNormal { median_s: 2.0, deviation: 0.1 });
+    // The shape of examples/models/gpu-bench. The models differ by about a fifth, which is unknown until they have run.
     let by_affinity = || {
+        let generate = LogNormal { median_s: 0.85, deviation: 0.02 };
+        let load = LogNormal { median_s: 0.72, deviation: 0.05 };
         let model = |number, name| WorkKind { affinity: Some(name), load, ..kind(number, generate, 1.0) };
-        backlog(vec![model(0, "alpha"), model(1, "beta"), model(2, "gamma")])
+        let models = backlog(vec![model(0, "alpha"), model(1, "beta"), model(2, "gamma")]);
+        Workload { kind_spread: 0.2, turnaround_s: 0.04, ..models }
     };
     let by_arrival = || backlog(vec![WorkKind { load, hidden_models: 3, ..kind(0, generate, 1.0) }]);
     let many = |name, workload, bars| Scenario { name, workload, bars, warm_up: 0.0, worlds: 16 };

@@ -10,7 +10,8 @@ use crate::signals::eta::arrivals::{ArrivalRate, Arrivals, TOGETHER_MS, of_unfin
 use crate::signals::eta::calibration::Answer;
 use crate::signals::eta::durations::Durations;
 use crate::signals::eta::line::{
-    Forecast, LINE_ENTRIES, Line, LineLane, LineRate, LineWorker, OwnJob, RUNS, RunningWork, running_forecast,
+    Forecast, LINE_ENTRIES, Line, LineEntry, LineLane, LineRate, LineWorker, OwnJob, RUNS, RunningWork,
+    running_forecast,
 };
 use crate::signals::eta::progress::Progress;
 use crate::signals::eta::random::{RandomSource, normal_quantile};
@@ -22,6 +23,8 @@ use crate::time::Time;
 const BACKLOG_MAX: usize = 400;
 /// Answers per job.
 const ASKS: usize = 4;
+/// The oracle answers for one of so many jobs. It takes most of the time, and a median needs few answers.
+const ORACLE_EVERY: usize = 4;
 
 #[derive(Clone, Copy, Debug)]
 pub struct LogNormal {
@@ -95,6 +98,8 @@ pub struct Workload {
     pub ask_every_s: Option<f64>,
     /// Time between the end of a job and the next claim of its worker.
     pub turnaround_s: f64,
+    /// How much the run times of the kinds differ from their medians in each world: deviation of the logarithm.
+    pub kind_spread: f64,
 }
 
 /// An answer, what the oracle answered, and what happened.
@@ -143,6 +148,13 @@ struct SimulatedJob {
     answers: Vec<Asked>,
     /// The exponent of its progress.
     exponent: Option<f64>,
+    turnaround_s: Option<f64>,
+}
+
+impl SimulatedJob {
+    fn entry(&self, number: usize, now_s: f64) -> LineEntry {
+        LineEntry { ready_s: self.ready_s - now_s, order: number as u128 }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -162,6 +174,8 @@ struct Worker {
     /// The model that was loaded for jobs which do not say what they need.
     hidden_model: usize,
     claims_again_s: f64,
+    /// When its last job ended.
+    ended_s: Option<f64>,
     running: Vec<usize>,
 }
 
@@ -189,17 +203,24 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(workload: Workload, seed: u64) -> Self {
+    pub(super) fn new(mut workload: Workload, seed: u64) -> Self {
+        let mut random = RandomSource::new(seed);
+        if workload.kind_spread > 0.0 {
+            for kind in &mut workload.kinds {
+                kind.run = kind.run.scaled((workload.kind_spread * random.normal()).exp());
+            }
+        }
         let kinds = workload.kinds.iter().map(|kind| kind.kind).max().unwrap_or(0) + 1;
         let worker = || Worker {
             is_lost: false,
             loaded: None,
             hidden_model: usize::MAX,
             claims_again_s: 0.0,
+            ended_s: None,
             running: Vec::new(),
         };
         let mut world = Self {
-            random: RandomSource::new(seed),
+            random,
             asking: RandomSource::new(seed ^ 0x5EED),
             now_s: 0.0,
             events: BinaryHeap::new(),
@@ -310,6 +331,7 @@ impl World {
             last_wait_s: None,
             answers: Vec::new(),
             exponent,
+            turnaround_s: None,
         });
         self.lanes[kind].push_back(job);
         job
@@ -338,6 +360,7 @@ impl World {
             return;
         }
         self.workers[worker].running.retain(|running| *running != number);
+        self.workers[worker].ended_s = Some(self.now_s);
         if self.workload.turnaround_s > 0.0 {
             self.workers[worker].claims_again_s = self.now_s + self.workload.turnaround_s;
             self.at(self.now_s + self.workload.turnaround_s, WorldEvent::Wake);
@@ -368,6 +391,7 @@ impl World {
             run_s: now_s - begun_s,
             load_s: Some(begun_s - started_s),
             wait_s: started_s - job.ready_s,
+            turnaround_s: job.turnaround_s,
             begins_burst: (job.arrived_s - self.last_arrived_s[job.kind]).abs() > TOGETHER_MS as f64 / 1e3,
             attempt: job.attempt,
             was_last_permitted: job.attempt >= max_attempts,
@@ -475,9 +499,13 @@ impl World {
         let fails = self.random.unit() < kind.failing;
         let begun_s = self.now_s + load_s;
         let (started_s, ends_s) = (self.now_s, begun_s + run_s);
-        self.workers[number].loaded = choice.affinity;
-        self.workers[number].running.push(job);
+        let worker = &mut self.workers[number];
+        worker.loaded = choice.affinity;
+        worker.running.push(job);
+        let last_ended_s = worker.ended_s.take();
         let claimed = &mut self.jobs[job];
+        let has_waited = |ended_s: &f64| claimed.ready_s <= *ended_s;
+        claimed.turnaround_s = last_ended_s.filter(has_waited).map(|ended_s| started_s - ended_s);
         claimed.attempt += 1;
         claimed.state = State::Running { worker: number, started_s, begun_s, ends_s, fails };
         let attempt = claimed.attempt;
@@ -498,8 +526,8 @@ impl World {
         }
         // Without a history the width says how much is known. There is no oracle for that.
         let oracle = match self.workload.ask_every_s {
-            Some(_) => None,
-            None => self.forecast(number, &self.exact, seed + 1, true),
+            None if number.is_multiple_of(ORACLE_EVERY) => self.forecast(number, &self.exact, seed + 1, true),
+            _ => None,
         };
         self.jobs[number].answers.push(Asked { at_s: self.now_s, answer, oracle, progress, is_first });
     }
@@ -583,8 +611,9 @@ impl World {
             let of_kind = &statistics[kind.kind];
             let is_own = lane == job.kind;
             let waiting = self.lanes[lane].iter().take_while(|waiting| !is_own || **waiting != number);
-            let ready: Vec<f64> = waiting.map(|waiting| self.jobs[*waiting].ready_s - self.now_s).collect();
-            let ages_s: Vec<f64> = ready.iter().map(|ready_s| -ready_s).collect();
+            let waiting: Vec<LineEntry> =
+                waiting.map(|waiting| self.jobs[*waiting].entry(*waiting, self.now_s)).collect();
+            let ages_s: Vec<f64> = waiting.iter().map(|entry| -entry.ready_s).collect();
             let arrivals = match (is_own || kind.priority < own_kind.priority, is_oracle) {
                 (true, _) => Arrivals::default(),
                 (false, true) => {
@@ -600,7 +629,7 @@ impl World {
                 affinity: kind.affinity.map(|affinity| affinities[affinity]),
                 run: of_kind.run.as_ref()?,
                 load: of_kind.load.as_ref(),
-                ready_s: ready.into_iter().step_by(block).collect(),
+                waiting: waiting.into_iter().step_by(block).collect(),
                 block: block as f64,
                 starvation_s: self.workload.starvation_s,
                 arrivals,
@@ -628,12 +657,13 @@ impl World {
             let (left, at_s) = self.tokens;
             LineRate { tokens: (left + (self.now_s - at_s) * per_s).min(per_s.max(1.0)), per_s }
         });
+        let turnaround_s = if is_oracle { self.workload.turnaround_s } else { own.turnaround_s };
         let own = OwnJob {
             lane: job.kind,
-            ready_s: job.ready_s - self.now_s,
+            entry: job.entry(number, self.now_s),
             retries: self.retries(job, own),
             wait: own.wait.as_ref(),
         };
-        Some(Line { lanes, workers, limit: self.workload.limit, rate, own }.forecast(seed, runs))
+        Some(Line { lanes, workers, limit: self.workload.limit, rate, turnaround_s, own }.forecast(seed, runs))
     }
 }
