@@ -37,6 +37,7 @@ pub use connection_places::ConnectionLimits;
 pub use http::metrics;
 pub use openapi::document;
 pub use serve::{router, serve};
+pub use signals::answer_sampler::AnswerSampler;
 pub use signals::streams::Streams;
 pub use state::{AppState, ServerOptions, TriggerDefaults};
 pub use tls::{Tls, TlsError};

@@ -14,7 +14,7 @@ use engine::{Engine, EngineOptions};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use server::triggers::smtp;
 use server::triggers::smtp::StoreMailroom;
-use server::{AppState, CookieKey, ServerOptions, Tls, TriggerDefaults};
+use server::{AnswerSampler, AppState, CookieKey, ServerOptions, Tls, TriggerDefaults};
 use store::queue::artifacts::Blobs;
 use store::{ARTIFACTS, DatabaseUrl, KEY_FILE, Store, StoreOptions};
 use tokio::net::TcpListener;
@@ -218,6 +218,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     }
     let address = listener.local_addr()?;
     announce(if is_secure { "https" } else { "http" }, address, &url, args.demo);
+    state.engine.spawn_until_stopped(AnswerSampler::new(state.store.clone()).run());
     let engine = state.engine.clone();
     let demo = async {
         if args.demo {

@@ -59,6 +59,12 @@ pub const KIN_AFFINITIES: usize = 16;
 /// Kinds of work whose statistics are cached.
 pub const DURATION_STATISTICS_CACHED: usize = 10_000;
 pub const DURATION_STATISTICS_TTL_MS: u64 = 2_000;
+/// Jobs whose ETA one node computes per sampling without a reader: new ones, and again those that it sampled before.
+pub const SAMPLED_NEW_JOBS: usize = 4;
+pub const SAMPLED_AGAIN_JOBS: usize = 4;
+/// Unfinished jobs that one node remembers to compute their ETA again.
+pub const SAMPLED_JOBS: usize = 64;
+pub const SAMPLE_INTERVAL_MS: u64 = 500;
 /// Time-to-first-signal events in one request.
 pub const TTFS_EVENTS: usize = 1_000;
 pub const TTFS_MAX_MS: i64 = 24 * 3_600 * 1_000;

@@ -7,7 +7,7 @@ use domain::signals::eta::line::{P50, P90};
 use domain::signals::signal::{
     Eta, FailurePrediction, Obstacle, QueuePosition, SignalFacts, borrowed_eta_basis, eta_basis,
 };
-use domain::{Backoff, JobState, Right, Time};
+use domain::{Backoff, JobState, Right, TenantId, Time};
 use pages::segment;
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
@@ -95,24 +95,7 @@ pub(crate) async fn render(
     let prediction = signatures.predict(&source, store.clock().now());
     let explanation = signatures.explain(&source.job, store.clock().now()).cloned();
     let SignalSource { job, reported, previous, previous_by: _, has_log, backoff, warnings } = source;
-    let mut freshness = CacheStatus::Hit;
-    let mut now = store.clock().now();
-    let mut overlay = Overlay::default();
-    if job.state == JobState::Queued {
-        let (snapshot, cache_status) = store.queue_snapshot(tenant, &job.lane.queue).await?;
-        freshness = cache_status;
-        now = now.max(snapshot.now);
-        overlay = waiting_overlay(&job, backoff, &snapshot);
-        if overlay.obstacle.is_none() {
-            overlay.estimate = eta::waiting(store, tenant, &EstimatedJob::stored(&job), &snapshot).await?;
-        }
-    } else if !job.state.is_terminal() {
-        overlay.estimate = eta::alone(store, tenant, &job, now).await?;
-    }
-    if let Some(answer) = overlay.estimate.answer {
-        store.record_answer(job.id, now, answer);
-        overlay.eta = answer.shown();
-    }
+    let (mut overlay, now, freshness) = answered(store, tenant, &job, backoff).await?;
     let current = reported.as_ref().filter(|reported| still_holds(reported, &job));
     if let Some(eta_s) = current.and_then(|reported| reported.eta_s).filter(|_| !job.state.is_terminal()) {
         overlay.eta = Some(Eta { p50_s: eta_s, p90_s: eta_s });
@@ -179,6 +162,39 @@ pub(crate) async fn render(
         updated_at: view::time(updated_at),
     };
     Ok(RenderedSignal { view, source, freshness })
+}
+
+/// Computes the ETA of a job that has not ended. It is scored when the job ends.
+pub(crate) async fn sample_answer(store: &Store, tenant: TenantId, job: &StoredJob) -> Result<(), StoreError> {
+    answered(store, tenant, job, None).await.map(drop)
+}
+
+/// Position, obstacle and ETA of a job, as of the returned time. The ETA is scored when the job ends.
+async fn answered(
+    store: &Store,
+    tenant: TenantId,
+    job: &StoredJob,
+    backoff: Option<Backoff>,
+) -> Result<(Overlay, Time, CacheStatus), StoreError> {
+    let mut freshness = CacheStatus::Hit;
+    let mut now = store.clock().now();
+    let mut overlay = Overlay::default();
+    if job.state == JobState::Queued {
+        let (snapshot, cache_status) = store.queue_snapshot(tenant, &job.lane.queue).await?;
+        freshness = cache_status;
+        now = now.max(snapshot.now);
+        overlay = waiting_overlay(job, backoff, &snapshot);
+        if overlay.obstacle.is_none() {
+            overlay.estimate = eta::waiting(store, tenant, &EstimatedJob::stored(job), &snapshot).await?;
+        }
+    } else if !job.state.is_terminal() {
+        overlay.estimate = eta::alone(store, tenant, job, now).await?;
+    }
+    if let Some(answer) = overlay.estimate.answer {
+        store.record_answer(job.id, now, answer);
+        overlay.eta = answer.shown();
+    }
+    Ok((overlay, now, freshness))
 }
 
 /// True if the report belongs to the current claim or wait of the job.

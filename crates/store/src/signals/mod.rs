@@ -6,6 +6,7 @@ pub mod duration_statistics;
 pub(crate) mod estimator;
 pub mod failures;
 pub mod list;
+pub mod newest;
 pub mod queue_snapshot;
 pub mod read;
 pub mod refine;

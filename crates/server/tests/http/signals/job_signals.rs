@@ -354,6 +354,33 @@ async fn the_eta_comes_from_history_and_is_null_without_samples() {
     .await;
 }
 
+/// Requirement S9.
+#[tokio::test]
+async fn estimates_are_scored_without_a_reader() {
+    on_both(async |db| {
+        let api = Api::new(db).await;
+        let worker = json!({"name": "w", "queues": ["q"], "lease_s": 3_600});
+        let worker = api.post("/api/v1/workers", worker).await.json()["id"].as_str().unwrap().to_owned();
+        let mut sampler = server::AnswerSampler::new(api.db.store.clone());
+        let run = async |sampler: &mut server::AnswerSampler| {
+            let job = api.job("q").await;
+            sampler.sample().await.expect("samples");
+            let claim = api.post(&format!("/api/v1/workers/{worker}/claim"), json!({"max": 1})).await.json();
+            sampler.sample().await.expect("samples");
+            api.db.pass_ms(600_000).await;
+            let epoch = claim["jobs"][0]["epoch"].clone();
+            api.settle(&worker, json!({"job_id": job, "epoch": epoch, "outcome": "finish"})).await;
+            api.db.store.fold_duration_samples().await.expect("folds");
+        };
+        for _ in 0..20 {
+            run(&mut sampler).await;
+        }
+        let rows = api.db.store.calibrations(domain::TenantId::DEFAULT, 10).await.expect("reads");
+        assert!(rows[0].calibration.answers >= 10.0, "{} answers", rows[0].calibration.answers);
+    })
+    .await;
+}
+
 /// Requirement S4.
 #[tokio::test]
 async fn ttfs_events_are_accepted_and_summarized() {
