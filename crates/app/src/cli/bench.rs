@@ -95,7 +95,7 @@ pub(crate) enum Metric {
     Subjects100k,
     /// Time to render each dashboard page, with a million jobs
     Pages,
-    /// How often ETAs hold on seeded workloads in virtual time, with the limits (needs no database)
+    /// How often ETAs hold, with the limits: the mean of `--rounds` seeds in virtual time, and a minute in real time
     Eta,
 }
 
@@ -147,7 +147,7 @@ pub(crate) async fn run(args: BenchArgs, output: Output) -> anyhow::Result<Exit>
             }
             let measured = match metric {
                 Metric::Pages => pages::measure(&args, scaled(&args, 1_000_000)).await?,
-                Metric::Eta => eta::measure(output)?,
+                Metric::Eta => eta::measure(&args, output).await?,
                 _ => vec![median(&args, mode, *metric).await?],
             };
             for figure in measured {
