@@ -1,6 +1,6 @@
 use super::*;
 
-/// No constant of the estimator was chosen on these seeds.
+/// The seeds of `windlass bench --only eta` are others.
 const SEEDS: std::ops::Range<u64> = 101..104;
 
 /// Runs one workload with several seeds, and checks their mean against its bars.
