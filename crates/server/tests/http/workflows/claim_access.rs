@@ -100,7 +100,7 @@ async fn a_claim_opens_the_results_of_needed_jobs_and_of_children() {
         let node = |name: &str, queue: &str, needs: &[&str]| {
             json!({"name": name, "queue": queue, "kind": "k", "payload": 1, "needs": needs})
         };
-        let nodes = [node("a", "a", &[]), node("b", "b", &[]), node("c", "c", &["a"])];
+        let nodes = [node("a", "a", &[]), node("b", "b", &[]), node("c", "c", &["a"]), node("d", "other", &["b"])];
         let run = root.post("/api/v1/runs", json!({"nodes": nodes})).await.json();
         let of = |name: &str| run["nodes"][name].as_str().unwrap().to_owned();
         for queue in ["a", "b"] {
