@@ -72,7 +72,7 @@ fn of_worker(error: ClientError) -> BackendError {
     }
 }
 
-/// Names the claim that opens what is read.
+/// Adds the header that names the claim which permits the read.
 fn with_claim(request: RequestBuilder, HeldClaim { worker, job }: HeldClaim) -> RequestBuilder {
     request.header("X-Windlass-Claim", format!("{worker}/{job}"))
 }

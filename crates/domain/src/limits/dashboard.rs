@@ -16,7 +16,7 @@ pub const OVERVIEW_RUNTIMES: usize = 100;
 pub const OVERVIEW_DELIVERIES: usize = 100;
 /// Failure groups that the overview page shows.
 pub const OVERVIEW_FAILURES: usize = 5;
-/// The overview page reports queues whose oldest job has waited longer than this.
+/// The overview page reports a queue when its oldest job has waited longer than this.
 pub const OVERVIEW_LONG_WAIT_S: i64 = 300;
 /// The overview page reports failed deliveries up to this age.
 pub const OVERVIEW_FAILED_DELIVERY_S: i64 = 3_600;

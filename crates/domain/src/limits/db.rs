@@ -1,4 +1,4 @@
-//! Limits of commits, of maintenance, and of the heartbeat that tells an outage.
+//! Limits of commits, of maintenance, and of the heartbeat that detects an outage.
 
 /// Rows that one maintenance step changes in one transaction.
 pub const MAINTENANCE_ROWS: usize = 1_000;
@@ -33,5 +33,5 @@ pub const STOPPED_AFTER_MS: i64 = 15_000;
 pub const CLOCK_STEP_MS: i64 = 60_000;
 /// How long nothing is deleted by age after the clock was set forward by more than `CLOCK_STEP_MS`.
 pub const RETENTION_HOLD_S: i64 = 3_600;
-/// A node that starts after a longer time without any heartbeat cannot tell an outage from a clock that was set forward.
+/// A node that starts after a longer time without any heartbeat cannot distinguish an outage from a clock that was set forward.
 pub const UNSERVED_IN_DOUBT_MS: i64 = 24 * 3_600 * 1_000;

@@ -16,7 +16,7 @@ pub const STREAMS_PER_TOKEN: usize = 200;
 pub const STREAM_READ_INTERVAL_MS: u64 = 250;
 /// How old the scan may be that finds changes of other nodes. Streams with the same tenant and filter share it.
 pub const STREAM_SCAN_TTL_MS: u64 = 1_600;
-/// Filters whose scans are cached.
+/// Filters with a cached scan.
 pub const STREAM_FILTERS_CACHED: usize = 1_000;
 /// Open dashboard tabs up to which each receives an event for changes once a second. With more, the interval grows.
 pub const CHANGED_STREAMS_PER_S: usize = 10;

@@ -48,18 +48,18 @@ pub const DURATION_SAMPLES: usize = 256;
 pub const TRACKED_ETAS: usize = 10_000;
 /// Reports of progress per running job from which one node learns how progress maps to time.
 pub const REPORTS_PER_JOB: usize = 20;
-/// Lanes whose arrival rate one fold updates: those with the most ended jobs.
+/// Lanes for which one fold updates the arrival rate: those with the most ended jobs.
 pub const ARRIVAL_LANES_PER_FOLD: usize = 32;
-/// Workers whose concurrency one node tracks.
+/// Workers for which one node tracks the concurrency.
 pub const TRACKED_WORKERS: usize = 10_000;
 /// Lanes for which one node tracks whether jobs arrive together.
 pub const TRACKED_LANES: usize = 10_000;
 /// A new affinity borrows from the histories of at most this many others of its kind.
 pub const KIN_AFFINITIES: usize = 16;
-/// Kinds of work whose statistics are cached.
+/// Kinds of work with cached statistics.
 pub const DURATION_STATISTICS_CACHED: usize = 10_000;
 pub const DURATION_STATISTICS_TTL_MS: u64 = 2_000;
-/// Jobs whose ETA one node computes per sampling without a reader: new ones, and again those that it sampled before.
+/// Jobs for which one node computes an ETA at each sampling: new jobs, and jobs that it sampled before.
 pub const SAMPLED_NEW_JOBS: usize = 4;
 pub const SAMPLED_AGAIN_JOBS: usize = 4;
 /// Unfinished jobs that one node remembers to compute their ETA again.

@@ -28,7 +28,7 @@ pub const ENDPOINT_CONCURRENCY_MAX: usize = 64;
 /// Deliveries in flight beyond the first `ENDPOINT_CONCURRENCY` of their endpoints. If a fast endpoint starts to hang,
 /// the other endpoints still get capacity.
 pub const DELIVERIES_ABOVE_BASE: usize = 64;
-/// Deliveries in flight to endpoints whose last attempt failed. The other slots are kept for endpoints that answer.
+/// Deliveries in flight to endpoints that failed the last attempt. The other slots are kept for endpoints that answer.
 pub const FAILING_DELIVERIES: usize = DELIVERIES_IN_FLIGHT / 2;
 /// Endpoints with due deliveries that one round considers.
 pub const ENDPOINTS_PER_ROUND: usize = 1_000;
@@ -83,7 +83,7 @@ pub const SMTP_SESSIONS: usize = 64;
 pub const SMTP_SESSIONS_PER_PEER: usize = 8;
 /// Messages that one peer may send per minute.
 pub const SMTP_MESSAGES_PER_MINUTE: usize = 60;
-/// Peers whose session and message counts are tracked.
+/// Peers with tracked counts of sessions and messages.
 pub const SMTP_PEERS: usize = 10_000;
 /// A larger result goes into a webhook as a link.
 pub const WEBHOOK_RESULT_BYTES: usize = 64 << 10;
@@ -119,7 +119,7 @@ pub const SHARED_EVENT_RETENTION_S: i64 = 60;
 pub const DISPATCH_ROWS: usize = 500;
 /// Bytes of the events of the outbox rows that a dispatcher claims at a time. A larger event is claimed alone.
 pub const DISPATCH_BYTES: usize = 8 << 20;
-/// Tenants whose outbox rows a dispatcher considers at a time.
+/// Tenants that a dispatcher considers at a time.
 pub const DISPATCH_TENANTS: usize = 500;
 /// How long the expressions of one tenant may take per batch of a dispatcher. Its other rows wait for the next batch.
 pub const DISPATCH_TENANT_MS: u64 = 1_000;

@@ -33,7 +33,7 @@ pub const JOURNAL_ATTEMPT_MESSAGE_BYTES: usize = 1 << 10;
 pub const JOURNAL_HASH_BYTES: usize = 128;
 /// Jobs that one operation `child` starts.
 pub const JOURNAL_CHILDREN: usize = 10_000;
-/// Jobs, each forked from the next one, whose artifacts the handler of the first one may read.
+/// Length of a chain of forks in which the handler of the last fork may read the artifacts of all jobs.
 pub const FORK_ORIGINS: usize = 16;
 /// Keys of entries that wake a suspended job.
 pub const WAKE_KEYS: usize = 1_000;

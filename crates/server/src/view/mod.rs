@@ -75,7 +75,7 @@ pub(crate) fn job(job: StoredJob, principal: &Principal) -> Result<JobView, Stor
     job_with(job, shown)
 }
 
-/// Builds a job for a worker whose claimed job uses its result.
+/// Builds a job for a worker that holds the claim of a job which uses its result.
 pub(crate) fn job_with_result(job: StoredJob) -> Result<JobView, StoreError> {
     job_with(job, ShownContents { payloads: false, results: true, logs: true })
 }

@@ -16,7 +16,7 @@ use crate::queue::transition::{EndedRow, Ending, StateChange};
 const ALIKE: usize = 4;
 
 impl SettleBatch {
-    /// Finishes the jobs whose claim still stands, and returns the other outcomes.
+    /// Finishes the jobs that are still claimed, and returns the other outcomes.
     pub(super) async fn finish<'a>(
         &self,
         tx: &mut Tx<'_>,
@@ -45,7 +45,7 @@ impl SettleBatch {
         Ok(refused)
     }
 
-    /// Moves the successful jobs whose claim still stands to `ended`: those without a result in batches, the others row
+    /// Moves the successful jobs that are still claimed to `ended`: those without a result in batches, the others row
     /// by row.
     async fn finish_all(&self, tx: &mut Tx<'_>, finishes: &[OpenOutcome<'_>]) -> Result<Vec<EndedRow>, StoreError> {
         let mut alike: BTreeMap<(TenantId, WorkerId, Epoch), Vec<JobId>> = BTreeMap::new();

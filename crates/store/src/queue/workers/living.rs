@@ -9,7 +9,7 @@ use super::{load, prefetch_workers};
 use crate::db::tx::{Prefetch, Tx};
 use crate::error::StoreError;
 
-/// Prefetches [`load_living`] for an operation whose first statement it is.
+/// Prefetches [`load_living`] for an operation that begins with it.
 pub(crate) fn prefetch_living(asking: &HashSet<(WorkerId, TenantId)>) -> Prefetch<'static> {
     prefetch_workers(&ids(asking))
 }

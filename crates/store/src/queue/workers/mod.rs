@@ -64,7 +64,7 @@ pub(crate) async fn load(tx: &mut Tx<'_>, ids: &[WorkerId]) -> Result<Vec<Worker
     rows.iter().map(Worker::read).collect()
 }
 
-/// Prefetches [`load`] for an operation whose first statement it is.
+/// Prefetches [`load`] for an operation that begins with it.
 pub(crate) fn prefetch_workers(ids: &[WorkerId]) -> Prefetch<'static> {
     Prefetch { sql: LOAD, columns: vec![Column::uuids(ids.iter().map(|id| id.uuid()))], params: Vec::new() }
 }

@@ -1,4 +1,4 @@
-//! One run in real time beside the virtual ones: a real server, and a worker whose handlers sleep.
+//! A run in real time, beside the runs in virtual time: a real server and a worker with handlers that sleep.
 
 use std::sync::Arc;
 use std::time::Duration;
